@@ -1,0 +1,223 @@
+"""The errors of segstore: one tree, chosen by what a handler would do.
+
+    SegstoreError                          .code (stable, append-only), .fields; retryable = False
+    ├── InvalidInputError (ValueError)     fix an argument, option or location
+    │   └── SchemaMismatchError
+    ├── NotFoundError (LookupError)        no such stream, version, tag, reader
+    ├── AlreadyExistsError
+    ├── ConflictError          retryable   another change came first: read again
+    │   ├── WriterConflictError            another owner, or a stale batch
+    │   └── StagedExpiredError             staged before the floor: stage again
+    ├── CommitUnknownError                 may or may not have landed: ask stream.outcome()
+    ├── TruncatedError                     the position is below the head: names what is lost
+    ├── SnapshotExpiredError               the version's grace is over: load again
+    ├── PositionError                      another stream or generation, or beyond the tail
+    ├── IncompleteStreamError              a copy into this stream is not done
+    ├── SealedError
+    ├── UnderReplicatedError
+    ├── ClosedError
+    ├── StorageError           retryable   the filesystem failed; the cause is chained
+    │   └── UnsafeFilesystemError          it can't keep the promises: choose another
+    ├── FormatError                        stored bytes are not what FORMAT.md says
+    │   ├── MissingObjectError
+    │   ├── EmptyObjectError
+    │   ├── TruncatedObjectError
+    │   ├── CorruptionError
+    │   └── UnsupportedVersionError
+    └── InternalError                      a bug; asks for a report
+
+Spark shows only an error's text, so `str(error)` holds everything: the code, a lowercase fact, the
+values as ``name=value``, then the remedy. Every error pickles with its fields.
+"""
+
+from collections.abc import Callable
+from typing import Any, ClassVar
+
+
+class SegstoreError(Exception):
+    """The root of all errors that segstore raises on purpose.
+
+    Args:
+        fact: What happened, lowercase, without values.
+        remedy: What the caller can do about it; empty when nothing can be advised.
+        fields: The values behind the fact, shown as ``name=value`` in the order given.
+    """
+
+    code: ClassVar[str] = "SEGSTORE"
+    retryable: ClassVar[bool] = False
+    default_remedy: ClassVar[str] = ""
+
+    def __init__(self, fact: str, *, remedy: str = "", **fields: Any) -> None:
+        self.fact = fact
+        self.remedy = remedy or self.default_remedy
+        self.fields = fields
+        values = ", ".join(f"{name}={value!r}" for name, value in fields.items())
+        text = f"{self.code}: {fact}"
+        if values:
+            text += f": {values}"
+        if self.remedy:
+            text += f"; {self.remedy}"
+        super().__init__(text)
+
+    def __reduce__(self) -> tuple[Callable[..., "SegstoreError"], tuple[Any, ...]]:
+        return _rebuild, (type(self), self.fact, self.remedy, self.fields)
+
+
+def _rebuild(
+    cls: type[SegstoreError], fact: str, remedy: str, fields: dict[str, Any]
+) -> SegstoreError:
+    return cls(fact, remedy=remedy, **fields)
+
+
+class InvalidInputError(SegstoreError, ValueError):
+    """An argument, an option or a location has to be changed."""
+
+    code = "SEG_INVALID_INPUT"
+
+
+class SchemaMismatchError(InvalidInputError):
+    """The columns of the data do not fit those of the stream."""
+
+    code = "SEG_SCHEMA_MISMATCH"
+
+
+class NotFoundError(SegstoreError, LookupError):
+    """There is no such stream, version, tag or reader."""
+
+    code = "SEG_NOT_FOUND"
+
+
+class AlreadyExistsError(SegstoreError):
+    """The name is taken."""
+
+    code = "SEG_ALREADY_EXISTS"
+
+
+class ConflictError(SegstoreError):
+    """Another change came first."""
+
+    code = "SEG_CONFLICT"
+    retryable = True
+    default_remedy = "read the stream again and repeat"
+
+
+class WriterConflictError(ConflictError):
+    """The writer id belongs to another owner, or its batch is older than the last one."""
+
+    code = "SEG_WRITER_CONFLICT"
+    retryable = False
+
+
+class StagedExpiredError(ConflictError):
+    """The staged objects are older than the stream's staging floor, so they may be deleted."""
+
+    code = "SEG_STAGED_EXPIRED"
+    default_remedy = "write the data again"
+
+
+class CommitUnknownError(SegstoreError):
+    """The commit may or may not have landed."""
+
+    code = "SEG_COMMIT_UNKNOWN"
+    default_remedy = "ask stream.outcome(transaction, version) before you repeat the write"
+
+
+class TruncatedError(SegstoreError):
+    """The position lies below the head of the stream."""
+
+    code = "SEG_TRUNCATED"
+
+
+class SnapshotExpiredError(SegstoreError):
+    """The version that was read is gone."""
+
+    code = "SEG_SNAPSHOT_EXPIRED"
+    default_remedy = "load the stream again"
+
+
+class PositionError(SegstoreError):
+    """The position is of another stream or generation, or beyond the tail."""
+
+    code = "SEG_POSITION"
+
+
+class IncompleteStreamError(SegstoreError):
+    """A copy into this stream is not done."""
+
+    code = "SEG_INCOMPLETE_STREAM"
+
+
+class SealedError(SegstoreError):
+    """The stream has ended: nothing can be appended."""
+
+    code = "SEG_SEALED"
+
+
+class UnderReplicatedError(SegstoreError):
+    """The commit is in the log but has not reached a follower."""
+
+    code = "SEG_UNDER_REPLICATED"
+
+
+class ClosedError(SegstoreError):
+    """The object was used after it was closed."""
+
+    code = "SEG_CLOSED"
+
+
+class StorageError(SegstoreError):
+    """The filesystem failed."""
+
+    code = "SEG_STORAGE"
+    retryable = True
+
+
+class UnsafeFilesystemError(StorageError):
+    """The filesystem cannot create an object exclusively, so commits would not be safe."""
+
+    code = "SEG_UNSAFE_FILESYSTEM"
+    retryable = False
+
+
+class FormatError(SegstoreError):
+    """Stored bytes are not what FORMAT.md says."""
+
+    code = "SEG_FORMAT"
+
+
+class MissingObjectError(FormatError):
+    """An object that the metadata names, or that was asked for, is not there."""
+
+    code = "SEG_MISSING_OBJECT"
+
+
+class EmptyObjectError(FormatError):
+    """An object has no bytes."""
+
+    code = "SEG_EMPTY_OBJECT"
+
+
+class TruncatedObjectError(FormatError):
+    """An object ends before its content does."""
+
+    code = "SEG_TRUNCATED_OBJECT"
+
+
+class CorruptionError(FormatError):
+    """Bytes fail their checksum, or contradict other metadata."""
+
+    code = "SEG_CORRUPTION"
+
+
+class UnsupportedVersionError(FormatError):
+    """The bytes were written by a newer version of segstore, or need a feature it lacks."""
+
+    code = "SEG_UNSUPPORTED_VERSION"
+    default_remedy = "read it with a newer version of segstore-ds"
+
+
+class InternalError(SegstoreError):
+    """A rule that the code itself should keep was broken."""
+
+    code = "SEG_INTERNAL"
+    default_remedy = "this is a bug in segstore: please report it with this message"

@@ -1,0 +1,21 @@
+"""Storage: objects under a root, on local disk, in memory, and in object stores.
+
+The only part of segstore that imports fsspec. It knows nothing of streams: it reads, lists, deletes
+and, above all, creates a name at most once (`Storage.create`), which every commit rests on.
+"""
+
+from segstore_ds.storage.base import ObjectInfo, StagedWriter, Storage, StorageStats
+from segstore_ds.storage.credentials import resolve_storage_options
+from segstore_ds.storage.locations import Location, resolve_location
+from segstore_ds.storage.opening import open_storage
+
+__all__ = [
+    "Location",
+    "ObjectInfo",
+    "StagedWriter",
+    "Storage",
+    "StorageStats",
+    "open_storage",
+    "resolve_location",
+    "resolve_storage_options",
+]

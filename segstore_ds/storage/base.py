@@ -1,0 +1,320 @@
+"""The storage interface: objects under one root, created once, read whole or by range.
+
+`Storage` is what the engine sees and what the fault-injecting storage of the tests implements too;
+what the real storages share is in `checked.py`. Nothing here touches a filesystem.
+"""
+
+import re
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from segstore_ds.errors import InvalidInputError
+
+_FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectInfo:
+    """What the store says about an object.
+
+    Args:
+        path: Path relative to the root of the storage.
+        size: Length in bytes.
+        modified_us: Time of the last change by the store's clock, UTC microseconds.
+    """
+
+    path: str
+    size: int
+    modified_us: int
+
+
+class StorageStats:
+    """Counts calls by verb, and bytes; exact also when many threads share a storage."""
+
+    def __init__(self) -> None:
+        # Each thread changes only cells of its own, so no lock is needed, and none breaks a fork.
+        self._cells: dict[tuple[int, str], int] = {}
+
+    def add(self, name: str, amount: int = 1) -> None:
+        """Add to a counter.
+
+        Args:
+            name: A verb, `bytes_read` or `bytes_written`.
+            amount: How much to add.
+
+        Raises:
+            Nothing.
+        """
+        cell = (threading.get_ident(), name)
+        self._cells[cell] = self._cells.get(cell, 0) + amount
+
+    def _sums(self) -> dict[str, int]:
+        sums: dict[str, int] = {}
+        for (_, name), amount in list(self._cells.items()):
+            sums[name] = sums.get(name, 0) + amount
+        return sums
+
+    @property
+    def requests(self) -> dict[str, int]:
+        """Calls by verb: get, get_range, info, create, put, stage, list, delete."""
+        return {name: n for name, n in self._sums().items() if not name.startswith("bytes_")}
+
+    @property
+    def total(self) -> int:
+        """All calls together."""
+        return sum(self.requests.values())
+
+    @property
+    def bytes_read(self) -> int:
+        """Bytes of content that were read."""
+        return self._sums().get("bytes_read", 0)
+
+    @property
+    def bytes_written(self) -> int:
+        """Bytes of content that were written."""
+        return self._sums().get("bytes_written", 0)
+
+    def reset(self) -> None:
+        """Start counting from zero.
+
+        Raises:
+            Nothing.
+        """
+        self._cells = {}
+
+
+class StagedWriter(ABC):
+    """Writes one large object under a name that nobody shares.
+
+    As a context manager it aborts unless `commit` was called.
+    """
+
+    size: int  # bytes written so far
+
+    @abstractmethod
+    def write(self, data: Any) -> None:
+        """Append bytes.
+
+        Args:
+            data: Anything that gives its bytes through the buffer protocol.
+
+        Raises:
+            StorageError: The filesystem failed; the object will not become whole.
+            InvalidInputError: The writer was committed or aborted before.
+        """
+
+    @abstractmethod
+    def commit(self) -> int:
+        """Finish the object: afterwards it is whole and durable.
+
+        Returns:
+            The size of the object in bytes.
+
+        Raises:
+            StorageError: It is not known to be whole; write it again under another name.
+            InvalidInputError: Nothing was written, or the writer was closed before.
+        """
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Give the object up and remove what can be removed; safe to repeat.
+
+        Raises:
+            Nothing.
+        """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.abort()
+
+
+class Storage(ABC):
+    """Objects under one root. Every `path` is relative to it, with `/` between its parts."""
+
+    url: str  # canonical, shown in errors; never holds secrets
+    stats: StorageStats
+
+    @abstractmethod
+    def get(self, path: str, *, limit_bytes: int | None = None) -> bytes:
+        """Read a whole object.
+
+        Args:
+            path: The object.
+            limit_bytes: Most bytes that it may have; None for any size.
+
+        Returns:
+            Its content, possibly empty.
+
+        Raises:
+            MissingObjectError: There is no such object.
+            CorruptionError: It is larger than the limit; not all of it was read.
+            StorageError: The filesystem failed.
+            InvalidInputError: The path is not one inside the root.
+        """
+
+    @abstractmethod
+    def get_range(self, path: str, start: int, end: int) -> bytes:
+        """Read the bytes `[start, end)` of an object.
+
+        Args:
+            path: The object.
+            start: First byte.
+            end: The byte after the last, at least `start`.
+
+        Returns:
+            Exactly `end - start` bytes.
+
+        Raises:
+            MissingObjectError: There is no such object.
+            TruncatedObjectError: It ends before `end`.
+            StorageError: The filesystem failed.
+            InvalidInputError: The path or the range is malformed.
+        """
+
+    @abstractmethod
+    def info(self, path: str) -> ObjectInfo:
+        """Ask the store about an object; never answered from a cache.
+
+        Args:
+            path: The object.
+
+        Returns:
+            Its size and time.
+
+        Raises:
+            MissingObjectError: There is no such object.
+            StorageError: The filesystem failed.
+            InvalidInputError: The path is not one inside the root.
+        """
+
+    @abstractmethod
+    def create(self, path: str, data: bytes) -> bool:
+        """Create an object if its name is free: whole or not at all, one winner per name.
+
+        A client that repeats a request whose answer was lost may be told False about its own
+        object, so the loser of a race compares what lies there with what it wrote.
+
+        Args:
+            path: The name to take.
+            data: Its content, not empty.
+
+        Returns:
+            True when this call made the object, which is then durable; False when the name is
+            definitely taken.
+
+        Raises:
+            StorageError: Anything doubtful; the object may or may not have been made.
+            UnsafeFilesystemError: The filesystem has no exclusive create.
+            InvalidInputError: The data is empty, or the path is not one inside the root.
+        """
+
+    @abstractmethod
+    def put(self, path: str, data: bytes) -> None:
+        """Write an object, over another if there is one. Not durable: for hints only.
+
+        Args:
+            path: The object.
+            data: Its content, not empty.
+
+        Raises:
+            StorageError: The filesystem failed.
+            InvalidInputError: The data is empty, or the path is not one inside the root.
+        """
+
+    @abstractmethod
+    def open_staged(self, path: str) -> StagedWriter:
+        """Start a large object under a name that nobody else uses.
+
+        Args:
+            path: The object.
+
+        Returns:
+            A writer; the object is whole and durable once its `commit` returned.
+
+        Raises:
+            StorageError: The filesystem failed.
+            InvalidInputError: The path is not one inside the root.
+        """
+
+    @abstractmethod
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """List all objects of a folder and of the folders in it, asking the store each time.
+
+        Args:
+            prefix: A folder; '' for all.
+
+        Returns:
+            The objects in any order, without temporary ones (a part of their path starts with '.').
+            A folder that does not exist gives nothing.
+
+        Raises:
+            StorageError: The filesystem failed; also in the midst of the iteration.
+            InvalidInputError: The prefix is not a path inside the root.
+        """
+
+    @abstractmethod
+    def delete(self, path: str) -> None:
+        """Delete an object; silent when it is absent.
+
+        Args:
+            path: The object.
+
+        Raises:
+            StorageError: The filesystem failed.
+            InvalidInputError: The path is not one inside the root.
+        """
+
+    @abstractmethod
+    def ensure_exclusive(self) -> None:
+        """Make sure that `create` has one winner here; cheap when repeated.
+
+        Raises:
+            UnsafeFilesystemError: The filesystem, its version or its endpoint has no such promise.
+            StorageError: It could not be asked.
+        """
+
+
+def refuse_empty(path: str, size: int) -> None:
+    """Refuse to make an object without bytes: stores treat those in ways of their own.
+
+    Args:
+        path: The object.
+        size: Its length in bytes.
+
+    Raises:
+        InvalidInputError: The size is 0.
+    """
+    if size == 0:
+        raise InvalidInputError("an object is never empty", path=path)
+
+
+def check_path(path: str) -> None:
+    """Refuse a path that is not plainly one inside the root.
+
+    Args:
+        path: A path from a caller or from metadata.
+
+    Raises:
+        InvalidInputError: It is absolute, leaves the root, or holds what a store reads in its own
+            way.
+
+    >>> check_path("log/00000000000000000041")
+    """
+    bad = not isinstance(path, str) or bool(_FORBIDDEN.search(path))
+    if bad or any(part in ("", ".", "..") for part in path.split("/")):
+        raise InvalidInputError(
+            "path is not one inside the storage's root",
+            remedy="paths are relative, with / between names that are not empty, . or ..",
+            path=path,
+        )

@@ -1,0 +1,287 @@
+"""What the real storages share.
+
+Paths are checked before anything is touched, calls are counted, and whatever a filesystem raises
+becomes an error of segstore without the values of the storage options. Storages pickle as location
+and options and open again where they are used.
+"""
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, ParamSpec, TypeVar
+
+from segstore_ds.errors import (
+    CorruptionError,
+    InvalidInputError,
+    MissingObjectError,
+    SegstoreError,
+    StorageError,
+    TruncatedObjectError,
+)
+from segstore_ds.storage.base import (
+    ObjectInfo,
+    StagedWriter,
+    Storage,
+    StorageStats,
+    check_path,
+    refuse_empty,
+)
+from segstore_ds.storage.credentials import Redactor, resolve_storage_options
+from segstore_ds.storage.locations import Location
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+class CheckedStorage(Storage):
+    """What the real storages share.
+
+    Args:
+        location: The root.
+        options: Options as the caller gave them: `env:NAME` is not yet read, so they can be pickled
+            without the secret.
+        single_writer: The caller promises that only one process writes.
+    """
+
+    def __init__(
+        self,
+        location: Location,
+        options: Mapping[str, Any] | None = None,
+        *,
+        single_writer: bool = False,
+    ) -> None:
+        self.url = location.url
+        self.location = location
+        self.stats = StorageStats()
+        self.single_writer = single_writer
+        self._options = dict(options or {})
+        self._redactor: Redactor | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.url!r})"
+
+    def __reduce__(self) -> tuple[Callable[..., "CheckedStorage"], tuple[Any, ...]]:
+        return _reopen, (type(self), self.location, self._options, self.single_writer)
+
+    # What a storage implements. `full` is the path that the filesystem wants.
+    @abstractmethod
+    def _get(self, full: str, limit: int | None) -> bytes: ...
+    @abstractmethod
+    def _get_range(self, full: str, start: int, end: int) -> bytes: ...
+    @abstractmethod
+    def _info(self, full: str) -> tuple[int, int]: ...
+    @abstractmethod
+    def _create(self, full: str, data: bytes) -> bool: ...
+    @abstractmethod
+    def _put(self, full: str, data: bytes) -> None: ...
+    @abstractmethod
+    def _open_staged(self, path: str, full: str) -> StagedWriter: ...
+    @abstractmethod
+    def _list(self, folder: str) -> Iterator[tuple[str, int, int]]: ...
+    @abstractmethod
+    def _delete(self, full: str) -> None: ...
+
+    def _foreign(self) -> tuple[type[BaseException], ...]:
+        return (OSError,)
+
+    def get(self, path: str, *, limit_bytes: int | None = None) -> bytes:  # noqa: D102
+        full = self._full(path)
+        data = self.run("get", path, self._get, full, limit_bytes)
+        self.stats.add("bytes_read", len(data))
+        if limit_bytes is not None and len(data) > limit_bytes:
+            raise CorruptionError(
+                "object is larger than it may be",
+                storage=self.url,
+                path=path,
+                limit_bytes=limit_bytes,
+            )
+        return data
+
+    def get_range(self, path: str, start: int, end: int) -> bytes:  # noqa: D102
+        full = self._full(path)
+        if not 0 <= start <= end:
+            raise InvalidInputError("range is malformed", path=path, start=start, end=end)
+        if start == end:
+            size, _ = self.run("info", path, self._info, full)
+            data, there = b"", size >= end
+        else:
+            data = self.run("get_range", path, self._get_range, full, start, end)
+            there = len(data) == end - start
+        self.stats.add("bytes_read", len(data))
+        if not there:
+            raise TruncatedObjectError(
+                "object ends before the range that was asked for",
+                storage=self.url,
+                path=path,
+                start=start,
+                end=end,
+            )
+        return data
+
+    def info(self, path: str) -> ObjectInfo:  # noqa: D102
+        size, modified_us = self.run("info", path, self._info, self._full(path))
+        return ObjectInfo(path, size, modified_us)
+
+    def create(self, path: str, data: bytes) -> bool:  # noqa: D102
+        full = self._full(path)
+        refuse_empty(path, len(data))
+        made = self.run("create", path, self._create, full, data)
+        if made:
+            self.stats.add("bytes_written", len(data))
+        return made
+
+    def put(self, path: str, data: bytes) -> None:  # noqa: D102
+        full = self._full(path)
+        refuse_empty(path, len(data))
+        self.run("put", path, self._put, full, data)
+        self.stats.add("bytes_written", len(data))
+
+    def open_staged(self, path: str) -> StagedWriter:  # noqa: D102
+        return self.run("stage", path, self._open_staged, path, self._full(path))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:  # noqa: D102
+        prefix = prefix if prefix == "/" else prefix.removesuffix("/")
+        folder = self._full(prefix) if prefix else self.location.path
+        return self._listing(prefix, folder)
+
+    def _listing(self, prefix: str, folder: str) -> Iterator[ObjectInfo]:
+        root = self.location.path.rstrip("/") + "/"
+        found = self.run("list", prefix, self._list, folder)
+        while True:
+            entry = self.resume("list", prefix, next, found, None)
+            if entry is None:
+                return
+            full, size, modified_us = entry
+            path = full.removeprefix(root)
+            if not path.startswith(".") and "/." not in path:
+                yield ObjectInfo(path, size, modified_us)
+
+    def delete(self, path: str) -> None:  # noqa: D102
+        self.run("delete", path, self._delete, self._full(path))
+
+    def run(self, verb: str, path: str, work: Callable[P, T], *args: P.args, **kw: P.kwargs) -> T:
+        """Count a call to the filesystem and do it as `resume` does.
+
+        Args:
+            verb: Name to count and to show.
+            path: The object, for the error's text.
+            work: The call.
+            args: Its arguments.
+            kw: Its keyword arguments.
+
+        Returns:
+            What the call returns.
+
+        Raises:
+            MissingObjectError: The filesystem says that a read object is absent.
+            StorageError: It raised anything else.
+        """
+        self.stats.add(verb)
+        return self.resume(verb, path, work, *args, **kw)
+
+    def resume(
+        self, verb: str, path: str, work: Callable[P, T], *args: P.args, **kw: P.kwargs
+    ) -> T:
+        """Do a call, or go on with one that was counted, and translate what it raises.
+
+        Args:
+            verb: Name to show.
+            path: The object, for the error's text.
+            work: The call.
+            args: Its arguments.
+            kw: Its keyword arguments.
+
+        Returns:
+            What the call returns.
+
+        Raises:
+            MissingObjectError: The filesystem says that a read object is absent.
+            StorageError: It raised anything else.
+        """
+        try:
+            return work(*args, **kw)
+        except SegstoreError:
+            raise
+        except self._foreign() as cause:
+            failure = self._translate(verb, path, cause)
+        # Raised out here, the failure has no context that would show the unredacted cause.
+        raise failure
+
+    def _translate(self, verb: str, path: str, cause: BaseException) -> SegstoreError:
+        failure: SegstoreError
+        absent = isinstance(cause, (FileNotFoundError, NotADirectoryError, IsADirectoryError))
+        if absent and verb in ("get", "get_range", "info") and not self._root_is_missing(cause):
+            failure = MissingObjectError("no such object", storage=self.url, path=path)
+        else:
+            failure = StorageError(
+                "filesystem failed",
+                remedy=self._remedy(cause),
+                verb=verb,
+                storage=self.url,
+                path=path,
+                cause=self.redactor.describe(cause),
+            )
+        failure.__cause__ = self.redactor.cause(cause)
+        return failure
+
+    def _root_is_missing(self, cause: BaseException) -> bool:  # noqa: ARG002
+        return False
+
+    def _remedy(self, cause: BaseException) -> str:
+        if isinstance(cause, PermissionError):
+            return "check the permissions, or the credentials in storage_options"
+        return ""
+
+    @property
+    def redactor(self) -> Redactor:
+        """Takes the values of this storage's options out of texts."""
+        if self._redactor is None:
+            self._redactor = Redactor(resolve_storage_options(self._options, self.location))
+        return self._redactor
+
+    def _full(self, path: str) -> str:
+        check_path(path)
+        return f"{self.location.path.rstrip('/')}/{path}"
+
+
+class GatheredWriter(StagedWriter):
+    """Gathers the object and gives it its name when it is whole.
+
+    Args:
+        storage: Where the object belongs.
+        path: Its path relative to the root.
+        full: Its name in the filesystem.
+    """
+
+    def __init__(self, storage: CheckedStorage, path: str, full: str) -> None:
+        self.size = 0
+        self._storage = storage
+        self._path = path
+        self._full = full
+        self._content: bytearray | None = bytearray()
+
+    def write(self, data: Any) -> None:  # noqa: D102
+        view = memoryview(data).cast("B")
+        self._open().extend(view)
+        self.size += view.nbytes
+        self._storage.stats.add("bytes_written", view.nbytes)
+
+    def commit(self) -> int:  # noqa: D102
+        content = self._open()
+        refuse_empty(self._path, self.size)
+        self._storage.resume("stage", self._path, self._storage._put, self._full, bytes(content))  # noqa: SLF001
+        self._content = None
+        return self.size
+
+    def abort(self) -> None:  # noqa: D102
+        self._content = None
+
+    def _open(self) -> bytearray:
+        if self._content is None:
+            raise InvalidInputError("staged object was committed or aborted", path=self._path)
+        return self._content
+
+
+def _reopen(
+    cls: type[CheckedStorage], location: Location, options: dict[str, Any], single_writer: bool
+) -> CheckedStorage:
+    return cls(location, options, single_writer=single_writer)

@@ -1,0 +1,315 @@
+"""Local disk through plain system calls.
+
+A created object is a finished and synced temporary file that gets its name by a hard link: the link
+fails when the name is taken, so a name has one winner, and it never shows a part of its content.
+The order write, sync, link, sync of the folder must not change: it is what makes a commit survive a
+power loss. A crash in between leaves a file whose name starts with '.', which nothing lists.
+"""
+
+# pathlib has no fsync and no pread, and costs on the commit path.
+# ruff: noqa: PTH102, PTH105, PTH108, PTH112, PTH116, PTH120
+
+import errno
+import os
+import secrets
+import stat
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from typing import Any, Self
+
+from segstore_ds.errors import CorruptionError, InvalidInputError, UnsafeFilesystemError
+from segstore_ds.storage.base import StagedWriter, refuse_empty
+from segstore_ds.storage.checked import CheckedStorage
+from segstore_ds.storage.locations import Location
+
+_NO_LINKS = frozenset(
+    {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EXDEV}
+)
+# Folders cannot be synced everywhere; such a filesystem does not honour sync, and says so this way.
+_NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
+_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+# Without NONBLOCK, a named pipe in a stream's folder would block its reader for ever.
+_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_MOST_AT_ONCE = 1 << 30
+
+
+class LocalStorage(CheckedStorage):
+    """Objects as files of a local (or mounted) folder."""
+
+    def __init__(
+        self,
+        location: Location,
+        options: Mapping[str, Any] | None = None,
+        *,
+        single_writer: bool = False,
+    ) -> None:
+        super().__init__(location, options, single_writer=single_writer)
+        self._folders: set[str] = set()
+
+    def _get(self, full: str, limit: int | None) -> bytes:
+        with _Reader(full) as file:
+            return file.read(0, file.size if limit is None else min(file.size, limit + 1))
+
+    def _get_range(self, full: str, start: int, end: int) -> bytes:
+        with _Reader(full) as file:
+            return file.read(start, min(end, file.size))
+
+    def _info(self, full: str) -> tuple[int, int]:
+        status = os.stat(full)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, "is a folder", full)
+        return status.st_size, status.st_mtime_ns // 1000
+
+    def _create(self, full: str, data: bytes) -> bool:
+        folder = os.path.dirname(full)
+        # A loser that can see the winner already need not write and sync first.
+        if os.path.lexists(full):
+            return False
+        temporary = self._write_temporary(folder, data, sync=True)
+        try:
+            made = _link(temporary, full)
+            if made:
+                _sync_folder(folder)
+        finally:
+            with suppress(OSError):
+                os.unlink(temporary)
+        return made
+
+    def _put(self, full: str, data: bytes) -> None:
+        temporary = self._write_temporary(os.path.dirname(full), data, sync=False)
+        try:
+            os.replace(temporary, full)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+
+    def _open_staged(self, path: str, full: str) -> StagedWriter:
+        return LocalStagedWriter(self, path, full, self._open_new(full))
+
+    def _list(self, folder: str) -> Iterator[tuple[str, int, int]]:
+        pending = [folder]
+        while pending:
+            # A folder may vanish between its listing and its visit: then it holds nothing.
+            with suppress(FileNotFoundError), os.scandir(pending.pop()) as entries:
+                for entry in entries:
+                    if entry.name.startswith("."):
+                        continue
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(entry.path)
+                        continue
+                    with suppress(FileNotFoundError):
+                        status = entry.stat()
+                        yield entry.path, status.st_size, status.st_mtime_ns // 1000
+
+    def _delete(self, full: str) -> None:
+        with suppress(FileNotFoundError, NotADirectoryError):
+            os.unlink(full)
+
+    def ensure_exclusive(self) -> None:
+        """Try the hard link that `create` needs, once per process and device.
+
+        Raises:
+            UnsafeFilesystemError: The filesystem has no hard links.
+            StorageError: The folder can't be written.
+        """
+        self.resume("probe", "", self._probe_links)
+
+    def _probe_links(self) -> None:
+        root = self.location.path
+        self._make_folder(root)
+        device = os.stat(root).st_dev
+        if (os.getpid(), device) in _PROBED:
+            return
+        self.stats.add("probe")
+        temporary = self._write_temporary(root, b"probe", sync=False)
+        linked = f"{temporary}-link"
+        try:
+            _link(temporary, linked)
+        finally:
+            for name in (temporary, linked):
+                with suppress(OSError):
+                    os.unlink(name)
+        _PROBED.add((os.getpid(), device))
+
+    def _write_temporary(self, folder: str, data: bytes, *, sync: bool) -> str:
+        temporary = f"{folder}/.tmp-{os.getpid()}-{secrets.token_hex(8)}"
+        descriptor = self._open_new(temporary)
+        try:
+            try:
+                _write(descriptor, memoryview(data))
+                if sync:
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+        except OSError:
+            with suppress(OSError):
+                os.unlink(temporary)
+            raise
+        return temporary
+
+    def _open_new(self, full: str) -> int:
+        folder = os.path.dirname(full)
+        self._make_folder(folder)
+        try:
+            return os.open(full, _NEW, 0o666)
+        except FileNotFoundError:
+            # Somebody deleted the folder after this process had last seen it.
+            self._folders.clear()
+            self._make_folder(folder)
+            return os.open(full, _NEW, 0o666)
+
+    def _make_folder(self, folder: str) -> None:
+        """Make a folder and those above it, each entry synced in the folder that holds it."""
+        if folder in self._folders:
+            return
+        missing = []
+        above = folder
+        while not os.path.isdir(above):
+            missing.append(above)
+            above = os.path.dirname(above)
+        for name in reversed(missing):
+            with suppress(FileExistsError):
+                os.mkdir(name)
+            _sync_folder(os.path.dirname(name))
+        # What another process made a moment ago may not be synced yet: sync it up to the root.
+        root = self.location.path
+        while above not in self._folders and f"{above}/".startswith(f"{root.rstrip('/')}/"):
+            self._folders.add(above)
+            above = os.path.dirname(above)
+            with suppress(PermissionError):
+                _sync_folder(above)
+            if above == "/":
+                break
+        self._folders.add(folder)
+
+
+class LocalStagedWriter(StagedWriter):
+    """Writes straight to the final name, which nobody else uses.
+
+    Args:
+        storage: Where the object belongs.
+        path: Its path relative to the root, for errors.
+        full: The file.
+        descriptor: The file, open for writing.
+    """
+
+    def __init__(self, storage: LocalStorage, path: str, full: str, descriptor: int) -> None:
+        self.size = 0
+        self._storage = storage
+        self._path = path
+        self._full = full
+        self._descriptor: int | None = descriptor
+
+    def write(self, data: Any) -> None:  # noqa: D102
+        view = memoryview(data).cast("B")
+        self._storage.resume("stage", self._path, _write, self._open(), view)
+        self.size += view.nbytes
+        self._storage.stats.add("bytes_written", view.nbytes)
+
+    def commit(self) -> int:  # noqa: D102
+        descriptor = self._open()
+        refuse_empty(self._path, self.size)
+        self._storage.resume("stage", self._path, self._finish, descriptor)
+        return self.size
+
+    def _finish(self, descriptor: int) -> None:
+        os.fsync(descriptor)
+        self._descriptor = None
+        os.close(descriptor)
+        _sync_folder(os.path.dirname(self._full))
+
+    def abort(self) -> None:  # noqa: D102
+        descriptor, self._descriptor = self._descriptor, None
+        if descriptor is not None:
+            with suppress(OSError):
+                os.close(descriptor)
+            with suppress(OSError):
+                os.unlink(self._full)
+
+    def _open(self) -> int:
+        if self._descriptor is None:
+            raise InvalidInputError("staged object was committed or aborted", path=self._path)
+        return self._descriptor
+
+
+_PROBED: set[tuple[int, int]] = set()
+
+
+class _Reader:
+    """An open regular file, read by place."""
+
+    def __init__(self, full: str) -> None:
+        self._descriptor = os.open(full, _READ)
+        status = os.fstat(self._descriptor)
+        self.size = status.st_size
+        if stat.S_ISREG(status.st_mode):
+            return
+        os.close(self._descriptor)
+        if stat.S_ISDIR(status.st_mode):
+            raise IsADirectoryError(errno.EISDIR, "is a folder", full)
+        raise CorruptionError("object is no regular file", path=full)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._descriptor)
+
+    def read(self, start: int, end: int) -> bytes:
+        """Read `[start, end)`, or less when the file ends before."""
+        data = os.pread(self._descriptor, max(0, min(end - start, _MOST_AT_ONCE)), start)
+        if len(data) >= end - start or not data:
+            return data
+        pieces = [data]
+        place = start + len(data)
+        while place < end:
+            data = os.pread(self._descriptor, min(end - place, _MOST_AT_ONCE), place)
+            if not data:
+                break
+            pieces.append(data)
+            place += len(data)
+        return b"".join(pieces)
+
+
+def _write(descriptor: int, view: memoryview) -> None:
+    place = 0
+    while place < view.nbytes:
+        place += os.write(descriptor, view[place : place + _MOST_AT_ONCE])
+
+
+def _link(temporary: str, full: str) -> bool:
+    try:
+        os.link(temporary, full)
+    except FileExistsError:
+        # NFS repeats a request whose answer was lost: the name may be taken by this very file.
+        return _is_same(temporary, full)
+    except OSError as cause:
+        if cause.errno in _NO_LINKS:
+            raise UnsafeFilesystemError(
+                "filesystem has no hard links, so an object can't be created exclusively",
+                remedy="keep the stream on a disk with hard links (ext4, xfs, btrfs, apfs, nfs) or "
+                "in an object store",
+                path=full,
+            ) from cause
+        raise
+    return True
+
+
+def _is_same(temporary: str, full: str) -> bool:
+    try:
+        first, second = os.stat(temporary), os.lstat(full)
+    except FileNotFoundError:
+        return False
+    return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
+
+
+def _sync_folder(folder: str) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    except OSError as cause:
+        if cause.errno not in _NO_FOLDER_SYNC:
+            raise
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,266 @@
+"""Where a stream lies: one canonical URL for every way to write a location.
+
+Owns the reading of locations, from the caller, from Spark and from the command line. Pure: nothing
+is opened or asked, only a relative path looks at the process's current directory. A location that
+could mean two things, or would silently mean another place than the caller thinks (``s3:/bucket``,
+``~``, a list of paths), is refused with the way to write it.
+"""
+
+import json
+import os
+import posixpath
+import re
+from dataclasses import dataclass
+from urllib.parse import unquote
+
+from fsspec.registry import known_implementations, registry
+
+from segstore_ds.errors import InvalidInputError
+
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(.*)", re.DOTALL)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
+_ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"}
+_BUCKETS = ("s3", "gs", "abfs")
+_ABFS_HOST = re.compile(r"[^@:]+@[A-Za-z0-9.\-]+")
+# They wrap another filesystem, or are no place that a stream can be written to.
+_NO_PLACE = frozenset(
+    {"abstract", "arrow_hdfs", "async_wrapper", "asynclocal", "blockcache", "cached", "data", "dir"}
+    | {"filecache", "generic", "git", "github", "gitlab", "http", "https", "jlab", "jupyter"}
+    | {"libarchive", "local", "reference", "root", "simplecache", "tar", "zip"}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """A place that a stream or a folder of streams lies at.
+
+    Args:
+        scheme: `file`, `memory`, `s3`, `gs`, `abfs`, or another one that fsspec knows.
+        url: The canonical URL, without a trailing slash; holds no secrets, every error shows it.
+        path: The same place as the filesystem wants it, without scheme.
+    """
+
+    scheme: str
+    url: str
+    path: str
+
+
+def resolve_location(url: str | os.PathLike[str]) -> Location:
+    """Read a location, once, into its canonical form.
+
+    Pure, but for the current directory that a relative path starts from. Resolving a canonical URL
+    again gives the same location. `..` is resolved by text: symbolic links are not asked.
+
+    Args:
+        url: A path, a `pathlib.Path`, or a URL.
+
+    Returns:
+        The location; `file:/x`, `file:///x` and `/x` are one, `s3a` and `s3n` are `s3`.
+
+    Raises:
+        InvalidInputError: The location is ambiguous, unknown, or leaves its bucket.
+    """
+    text = _location_text(url)
+    matched = _SCHEME.fullmatch(text)
+    if not matched:
+        return _local(text)
+    scheme, rest = matched[1].lower(), matched[2]
+    if scheme == "file":
+        return _file_uri(text, rest)
+    scheme = _ALIASES.get(scheme, scheme)
+    if scheme in _NO_PLACE or not (scheme in known_implementations or scheme in registry):
+        raise InvalidInputError(
+            "unknown scheme in location",
+            remedy="use a path, file://, memory://, s3://, gs:// or abfs://; "
+            "write ./ before a local name that holds a colon",
+            location=shown(text),
+        )
+    if not rest.startswith("//"):
+        raise InvalidInputError(
+            "location has no // after its scheme",
+            remedy=f"write {scheme}://bucket/folder as text (pathlib drops a slash)",
+            location=shown(text),
+        )
+    _refuse_query(text, rest)
+    if scheme == "memory":
+        path = _normal_parts(rest[2:], text)
+        return Location(scheme, f"memory://{path}", f"/{path}" if path else "")
+    if scheme in _BUCKETS:
+        return _bucket(scheme, rest[2:], text)
+    return _other(scheme, rest[2:], text)
+
+
+def shown(text: str) -> str:
+    """Cut from a location what may be secret: user names with passwords, and queries.
+
+    Args:
+        text: A location as the caller wrote it.
+
+    Returns:
+        The location for an error's text.
+
+    Raises:
+        Nothing.
+
+    >>> shown("s3://key:secret@bucket/x?X-Amz-Signature=abc")
+    's3://***@bucket/x?***'
+    """
+    text = re.sub(r"(?<=://)[^/@]*:[^/]*@", "***@", text)
+    return re.sub(r"[?].*", "?***", text, flags=re.DOTALL)
+
+
+def _location_text(url: object) -> str:
+    if isinstance(url, (list, tuple, set, frozenset)):
+        raise _list_of_paths(str(len(url)))
+    try:
+        text = os.fspath(url)  # type: ignore[call-overload]
+    except TypeError:
+        text = None
+    if not isinstance(text, str):
+        raise InvalidInputError(
+            "location is no text",
+            remedy="pass a str or a pathlib.Path",
+            type=type(url).__name__,
+        )
+    if not text.strip():
+        raise InvalidInputError(
+            "location is empty", remedy="pass the folder of the stream, such as s3://bucket/stream"
+        )
+    if _CONTROL.search(text):
+        raise InvalidInputError(
+            "location holds a control character",
+            remedy="remove it (often a line break from a copied text)",
+            location=shown(text),
+        )
+    if "::" in text:
+        raise InvalidInputError(
+            "chained URLs are not supported",
+            remedy="name the store itself, without caches or archives before it",
+            location=shown(text),
+        )
+    if _is_list(text):
+        raise _list_of_paths(shown(text))
+    if text.startswith("~"):
+        raise InvalidInputError(
+            "location starts with ~, which is not expanded",
+            remedy="pass os.path.expanduser(path), or write ./ before a folder of that name",
+            location=shown(text),
+        )
+    return text
+
+
+def _is_list(text: str) -> bool:
+    if text.startswith("["):
+        try:
+            return isinstance(json.loads(text), list)
+        except ValueError:
+            return False
+    parts = [part.strip() for part in text.split(",")]
+    return len(parts) > 1 and all("://" in part or part.startswith("/") for part in parts)
+
+
+def _list_of_paths(value: str) -> InvalidInputError:
+    return InvalidInputError(
+        "a list of paths is not a location",
+        remedy="name one stream; read several of them one by one and union the results",
+        location=value,
+    )
+
+
+def _refuse_query(text: str, rest: str) -> None:
+    if "?" in rest or "#" in rest:
+        raise InvalidInputError(
+            "location holds a query or a fragment",
+            remedy="remove what follows ? or #; settings belong into storage_options",
+            location=shown(text),
+        )
+
+
+def _normal_parts(path: str, text: str) -> str:
+    parts: list[str] = []
+    for part in path.split("/"):
+        if part == "..":
+            if not parts:
+                raise InvalidInputError(
+                    "location leaves its root with ..",
+                    remedy="write the place itself",
+                    location=shown(text),
+                )
+            parts.pop()
+        elif part not in ("", "."):
+            parts.append(part)
+    return "/".join(parts)
+
+
+def _local(text: str) -> Location:
+    absolute = text if text.startswith("/") else posixpath.join(os.getcwd(), text)  # noqa: PTH109
+    path = "/" + _normal_parts(absolute, text)
+    # Only what a URI would read differently is escaped, so that the URL stays readable.
+    escaped = path.replace("%", "%25").replace("?", "%3F").replace("#", "%23")
+    return Location("file", "file://" + escaped.rstrip("/"), path)
+
+
+def _file_uri(text: str, rest: str) -> Location:
+    if rest.startswith("//"):
+        host, slash, path = rest[2:].partition("/")
+        if host not in ("", "localhost"):
+            raise InvalidInputError(
+                "file URL names a host",
+                remedy="write file:///folder (three slashes)",
+                location=shown(text),
+            )
+        rest = slash + path
+    if not rest.startswith("/") and text != "file://":
+        raise InvalidInputError(
+            "file URL has no absolute path",
+            remedy="write file:///folder, or the relative path without file:",
+            location=shown(text),
+        )
+    if "?" in rest or "#" in rest:
+        raise InvalidInputError(
+            "file URL holds a query or a fragment",
+            remedy="write %3F and %23 for ? and #, or pass the plain path",
+            location=shown(text),
+        )
+    path = unquote(rest, errors="surrogateescape")
+    if _CONTROL.search(path):
+        raise InvalidInputError(
+            "location holds a control character", remedy="remove it", location=shown(text)
+        )
+    return _local(path or "/")
+
+
+def _bucket(scheme: str, rest: str, text: str) -> Location:
+    bucket, _, key = rest.partition("/")
+    account = ""
+    if scheme == "abfs" and _ABFS_HOST.fullmatch(bucket):
+        bucket, _, account = bucket.partition("@")
+    if "@" in bucket:
+        raise InvalidInputError(
+            "location holds a user name or a password",
+            remedy="pass credentials in storage_options",
+            location=shown(text),
+        )
+    if bucket in ("", ".", "..") or (scheme == "abfs" and "." in bucket):
+        raise InvalidInputError(
+            "location names no bucket",
+            remedy="write s3://bucket/folder, gs://bucket/folder, abfs://container/folder or "
+            "abfs://container@account.dfs.core.windows.net/folder",
+            location=shown(text),
+        )
+    key = _normal_parts(key, text)
+    tail = f"/{key}" if key else ""
+    host = f"{bucket}@{account.lower()}" if account else bucket
+    return Location(scheme, f"{scheme}://{host}{tail}", f"{bucket}{tail}")
+
+
+def _other(scheme: str, rest: str, text: str) -> Location:
+    host, _, path = rest.partition("/")
+    if ":" in host.partition("@")[0] and "@" in host:
+        raise InvalidInputError(
+            "location holds a password",
+            remedy="pass credentials in storage_options",
+            location=shown(text),
+        )
+    path = _normal_parts(path, text)
+    return Location(scheme, f"{scheme}://{host}" + (f"/{path}" if path else ""), f"/{path}")

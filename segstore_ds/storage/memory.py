@@ -1,0 +1,90 @@
+"""Memory of this process, through fsspec's own filesystem so that others in it see the objects.
+
+Its exclusive mode looks first and writes then; a lock makes that one step. Nothing here outlives
+the process, and a forked child goes on with a copy of its own.
+"""
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+from fsspec.implementations.memory import MemoryFileSystem
+
+from segstore_ds.storage.base import StagedWriter
+from segstore_ds.storage.checked import CheckedStorage, GatheredWriter
+
+
+class _Gate:
+    """The lock of `create`; a child that was forked while it was held gets a free one."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        os.register_at_fork(after_in_child=self._renew)
+
+    def _renew(self) -> None:
+        self.lock = threading.Lock()
+
+
+_GATE = _Gate()
+
+
+class MemoryStorage(CheckedStorage):
+    """Objects in `fsspec.filesystem("memory")`."""
+
+    # The store is read without its file objects: those share one read position among threads.
+    def _get(self, full: str, limit: int | None) -> bytes:
+        content = self._content(full)
+        return content if limit is None else content[: limit + 1]
+
+    def _get_range(self, full: str, start: int, end: int) -> bytes:
+        return self._content(full)[start:end]
+
+    def _info(self, full: str) -> tuple[int, int]:
+        file = self._file(full)
+        return len(file.getvalue()), _microseconds(file)
+
+    def _create(self, full: str, data: bytes) -> bool:
+        with _GATE.lock:
+            if full in MemoryFileSystem.store:
+                return False
+            MemoryFileSystem().pipe_file(full, bytes(data), mode="overwrite")
+        return True
+
+    def _put(self, full: str, data: bytes) -> None:
+        with _GATE.lock:
+            MemoryFileSystem().pipe_file(full, bytes(data), mode="overwrite")
+
+    def _open_staged(self, path: str, full: str) -> StagedWriter:
+        return GatheredWriter(self, path, full)
+
+    def _list(self, folder: str) -> Iterator[tuple[str, int, int]]:
+        prefix = folder.rstrip("/") + "/"
+        for name, file in tuple(MemoryFileSystem.store.items()):
+            if name.startswith(prefix):
+                yield name, len(file.getvalue()), _microseconds(file)
+
+    def _delete(self, full: str) -> None:
+        with _GATE.lock:
+            MemoryFileSystem.store.pop(full, None)
+
+    def ensure_exclusive(self) -> None:
+        """Do nothing: within a process the lock is proof enough.
+
+        Raises:
+            Nothing.
+        """
+
+    def _content(self, full: str) -> bytes:
+        content: bytes = self._file(full).getvalue()
+        return content
+
+    def _file(self, full: str) -> Any:
+        try:
+            return MemoryFileSystem.store[full]
+        except KeyError:
+            raise FileNotFoundError(full) from None
+
+
+def _microseconds(file: Any) -> int:
+    return int(file.modified.timestamp() * 1_000_000)

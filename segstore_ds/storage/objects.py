@@ -1,0 +1,220 @@
+"""Object stores through fsspec: S3, Google Cloud Storage, Azure.
+
+Exclusive create is the store's own conditional put. What a custom endpoint makes of the condition
+is not known from its name, so a process that writes tries it first, once per endpoint.
+"""
+
+import os
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from segstore_ds.errors import InvalidInputError, StorageError, UnsafeFilesystemError
+from segstore_ds.storage.base import StagedWriter, refuse_empty
+from segstore_ds.storage.checked import CheckedStorage
+from segstore_ds.storage.credentials import resolve_storage_options
+from segstore_ds.storage.locations import Location
+from segstore_ds.storage.stores import STORES, root_is_missing
+
+_PART_BYTES = 8 * 1024 * 1024
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PROBED: set[str] = set()
+
+
+class ObjectStorage(CheckedStorage):
+    """Objects of a bucket or container, under a prefix."""
+
+    def __init__(
+        self,
+        location: Location,
+        options: Mapping[str, Any] | None = None,
+        *,
+        single_writer: bool = False,
+    ) -> None:
+        super().__init__(location, options, single_writer=single_writer)
+        self._store = STORES[location.scheme]
+        self._connected: tuple[int, Any] | None = None
+
+    @property
+    def fs(self) -> Any:
+        """The filesystem of this process; a forked child connects anew."""
+        if self._connected is None or self._connected[0] != os.getpid():
+            options = resolve_storage_options(self._options, self.location)
+            refusals: tuple[type[BaseException], ...] = (TypeError, ValueError, KeyError)
+            try:
+                fs = self._store.connect(self.location, options)
+            except refusals + self._foreign() as cause:
+                text = self.redactor.describe(cause)
+                chained = self.redactor.cause(cause)
+            else:
+                self._connected = (os.getpid(), fs)
+                return fs
+            raise InvalidInputError(
+                "storage options are not accepted",
+                remedy=f"see the options of {self._store.class_name}",
+                storage=self.url,
+                cause=text,
+            ) from chained
+        return self._connected[1]
+
+    def _foreign(self) -> tuple[type[BaseException], ...]:
+        return self._store.foreign()
+
+    def _root_is_missing(self, cause: BaseException) -> bool:
+        return root_is_missing(cause)
+
+    def _remedy(self, cause: BaseException) -> str:
+        if root_is_missing(cause):
+            return "the bucket or container does not exist: make it first"
+        return super()._remedy(cause)
+
+    def _get(self, full: str, limit: int | None) -> bytes:
+        if limit is None:
+            return self._store.read_whole(self.fs, full)
+        return self._get_range(full, 0, limit + 1)
+
+    def _get_range(self, full: str, start: int, end: int) -> bytes:
+        try:
+            data: bytes = self.fs.cat_file(full, start=start, end=end)
+        except FileNotFoundError:
+            raise
+        except self._foreign():
+            # A range wholly behind the end is refused in a different way by every store.
+            if self._info(full)[0] > start:
+                raise
+            return b""
+        return data
+
+    def _info(self, full: str) -> tuple[int, int]:
+        size, when = self._store.head(self.fs, full)
+        return size, _microseconds(when)
+
+    def _create(self, full: str, data: bytes) -> bool:
+        try:
+            self.fs.pipe_file(full, bytes(data), mode="create")
+        except self._foreign() as cause:
+            if self._store.is_taken(cause):
+                return False
+            raise
+        return True
+
+    def _put(self, full: str, data: bytes) -> None:
+        self.fs.pipe_file(full, bytes(data))
+
+    def _open_staged(self, path: str, full: str) -> StagedWriter:
+        return ObjectStagedWriter(self, path, self.fs.open(full, "wb", block_size=_PART_BYTES))
+
+    def _list(self, folder: str) -> Iterator[tuple[str, int, int]]:
+        self.fs.invalidate_cache()
+        found = self.fs.find(folder, detail=True)
+        prefix = folder.rstrip("/") + "/"
+        if not found:
+            self._refuse_missing_root()
+            return
+        # adlfs answers with a list when the folder itself is an object.
+        for name, entry in found.items() if isinstance(found, Mapping) else ():
+            if name.startswith(prefix) and entry["type"] == "file":
+                size, when = self._store.size_and_time(entry)
+                yield name, size, _microseconds(when)
+
+    def _refuse_missing_root(self) -> None:
+        bucket = self.location.path.partition("/")[0]
+        if not self.fs.exists(bucket):
+            raise StorageError(
+                "bucket or container does not exist",
+                remedy="make it first, or check the location and the credentials",
+                storage=self.url,
+                bucket=bucket,
+            )
+
+    def _delete(self, full: str) -> None:
+        with suppress(FileNotFoundError):
+            self.fs.rm_file(full)
+
+    def ensure_exclusive(self) -> None:
+        """Check the packages' versions and try a custom endpoint, once per process and endpoint.
+
+        Raises:
+            UnsafeFilesystemError: A package is too old, or the endpoint ignores the condition.
+            StorageError: The endpoint failed.
+        """
+        if self.single_writer:
+            return
+        self._store.check_versions()
+        endpoint = self.resume("probe", "", self._store.custom_endpoint, self.fs)
+        if endpoint is not None and endpoint not in _PROBED:
+            self.run("probe", "", self._probe, endpoint)
+            _PROBED.add(endpoint)
+
+    def _probe(self, endpoint: str) -> None:
+        full = f"{self.location.path}/.probe-{secrets.token_hex(16)}"
+        first, second = secrets.token_bytes(16), secrets.token_bytes(16)
+        try:
+            made = self._create(full, first)
+            again = self._create(full, second)
+            kept = self._store.read_whole(self.fs, full) == first
+        finally:
+            with suppress(*self._foreign()):
+                self._delete(full)
+        if not (made and not again and kept):
+            raise UnsafeFilesystemError(
+                "endpoint does not honour conditional puts, so two writers could both win",
+                remedy="use a store that answers If-None-Match: * with 412, or single_writer=True "
+                "when only one process ever writes",
+                storage=self.url,
+                endpoint=endpoint,
+            )
+
+
+class ObjectStagedWriter(StagedWriter):
+    """A multipart upload, or one put when the object stays small.
+
+    Args:
+        storage: Where the object belongs.
+        path: Its path relative to the root.
+        file: fsspec's file, open for writing.
+    """
+
+    def __init__(self, storage: ObjectStorage, path: str, file: Any) -> None:
+        self.size = 0
+        self._storage = storage
+        self._path = path
+        self._file: Any = file
+
+    def write(self, data: Any) -> None:  # noqa: D102
+        view = memoryview(data).cast("B")
+        self._storage.resume("stage", self._path, self._open().write, view)
+        self.size += view.nbytes
+        self._storage.stats.add("bytes_written", view.nbytes)
+
+    def commit(self) -> int:  # noqa: D102
+        file = self._open()
+        refuse_empty(self._path, self.size)
+        try:
+            self._storage.resume("stage", self._path, file.close)
+        except StorageError:
+            self.abort()
+            raise
+        self._file = None
+        return self.size
+
+    def abort(self) -> None:  # noqa: D102
+        file, self._file = self._file, None
+        if file is None:
+            return
+        # Closing a file of fsspec commits it, and so does collecting it: it is marked first.
+        file.closed = True
+        with suppress(*self._storage._foreign(), AttributeError):  # noqa: SLF001
+            file.discard()
+
+    def _open(self) -> Any:
+        if self._file is None:
+            raise InvalidInputError("staged object was committed or aborted", path=self._path)
+        return self._file
+
+
+def _microseconds(when: datetime) -> int:
+    elapsed = when.astimezone(UTC) - _EPOCH
+    return (elapsed.days * 86_400 + elapsed.seconds) * 1_000_000 + elapsed.microseconds

@@ -1,0 +1,56 @@
+"""From a location to the storage behind it."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from segstore_ds.storage.base import Storage
+from segstore_ds.storage.checked import CheckedStorage
+from segstore_ds.storage.credentials import resolve_storage_options
+from segstore_ds.storage.local import LocalStorage
+from segstore_ds.storage.locations import resolve_location
+from segstore_ds.storage.memory import MemoryStorage
+from segstore_ds.storage.objects import ObjectStorage
+from segstore_ds.storage.single_writer import SingleWriterStorage, refuse_unknown_class
+
+_CLASSES: Mapping[str, type[CheckedStorage]] = {
+    "file": LocalStorage,
+    "memory": MemoryStorage,
+    "s3": ObjectStorage,
+    "gs": ObjectStorage,
+    "abfs": ObjectStorage,
+}
+
+
+def open_storage(
+    url: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    *,
+    single_writer: bool = False,
+) -> Storage:
+    """Open the storage at a location; sends no request.
+
+    Args:
+        url: The root of the storage.
+        storage_options: Options of fsspec's filesystem, flat or keyed by URL prefix; `env:NAME`
+            values are read in every process that opens the storage.
+        single_writer: The caller promises that only one process writes, which lets filesystems in
+            that have no exclusive create.
+
+    Returns:
+        A storage, which pickles and may be used by many threads.
+
+    Raises:
+        InvalidInputError: The location or the options can't be used, or a package is missing.
+        UnsafeFilesystemError: The filesystem has no exclusive create, and `single_writer` is off.
+    """
+    location = resolve_location(url)
+    resolve_storage_options(storage_options, location)
+    cls = _CLASSES.get(location.scheme, SingleWriterStorage)
+    if cls is SingleWriterStorage and not single_writer:
+        refuse_unknown_class(location.scheme, location.url)
+    storage = cls(location, storage_options, single_writer=single_writer)
+    if isinstance(storage, ObjectStorage):
+        # Fails here, not in the midst of a write, when a package is missing or an option wrong.
+        storage.fs  # noqa: B018
+    return storage

@@ -1,0 +1,155 @@
+"""Any other fsspec filesystem, for one writing process.
+
+There is no exclusive create to build on: a create looks and then writes. That is safe only while
+nobody else writes, which the caller has to say.
+"""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from fsspec.core import url_to_fs
+from fsspec.registry import known_implementations, registry
+
+from segstore_ds.errors import InvalidInputError, UnsafeFilesystemError
+from segstore_ds.storage.base import StagedWriter
+from segstore_ds.storage.checked import CheckedStorage, GatheredWriter
+from segstore_ds.storage.credentials import resolve_storage_options
+
+
+class SingleWriterStorage(CheckedStorage):
+    """Objects of a filesystem that creates nothing exclusively."""
+
+    _connected: tuple[int, Any, str] | None = None
+
+    @property
+    def fs(self) -> Any:
+        """The filesystem of this process; a forked child connects anew."""
+        return self._connect()[1]
+
+    def _connect(self) -> tuple[int, Any, str]:
+        if self._connected is None or self._connected[0] != os.getpid():
+            options = resolve_storage_options(self._options, self.location)
+            refusals: tuple[type[BaseException], ...] = (TypeError, ValueError, KeyError)
+            try:
+                fs, root = url_to_fs(self.url, **options)
+            except ImportError as cause:
+                raise InvalidInputError(
+                    "a package for this location is not installed",
+                    remedy=str(cause),
+                    storage=self.url,
+                ) from cause
+            except refusals + self._foreign() as cause:
+                text = self.redactor.describe(cause)
+                chained = self.redactor.cause(cause)
+            else:
+                self._connected = (os.getpid(), fs, root)
+                return self._connected
+            raise InvalidInputError(
+                "storage options are not accepted", storage=self.url, cause=text
+            ) from chained
+        return self._connected
+
+    def _name(self, full: str) -> str:
+        _, _, root = self._connect()
+        relative = full.removeprefix(self.location.path.rstrip("/")).lstrip("/")
+        return f"{root.rstrip('/')}/{relative}" if relative else root
+
+    def _foreign(self) -> tuple[type[BaseException], ...]:
+        return (OSError, TimeoutError, NotImplementedError, ValueError, RuntimeError)
+
+    def _get(self, full: str, limit: int | None) -> bytes:
+        if limit is None or self._info(full)[0] <= limit:
+            content: bytes = self.fs.cat_file(self._name(full))
+            return content
+        return self._get_range(full, 0, limit + 1)
+
+    def _get_range(self, full: str, start: int, end: int) -> bytes:
+        # Asked for first: how a range behind the end is answered differs everywhere.
+        end = min(end, self._info(full)[0])
+        if start >= end:
+            return b""
+        content: bytes = self.fs.cat_file(self._name(full), start=start, end=end)
+        return content
+
+    def _info(self, full: str) -> tuple[int, int]:
+        self.fs.invalidate_cache()
+        entry = self.fs.info(self._name(full))
+        if entry["type"] != "file":
+            raise FileNotFoundError(full)
+        return entry["size"], _microseconds(entry)
+
+    def _create(self, full: str, data: bytes) -> bool:
+        with suppress(FileNotFoundError):
+            self._info(full)
+            return False
+        self._put(full, data)
+        return True
+
+    def _put(self, full: str, data: bytes) -> None:
+        name = self._name(full)
+        self.fs.makedirs(name.rpartition("/")[0], exist_ok=True)
+        self.fs.pipe_file(name, bytes(data))
+
+    def _open_staged(self, path: str, full: str) -> StagedWriter:
+        return GatheredWriter(self, path, full)
+
+    def _list(self, folder: str) -> Iterator[tuple[str, int, int]]:
+        self.fs.invalidate_cache()
+        root = self._name(self.location.path)
+        found: Mapping[str, Any] = self.fs.find(self._name(folder), detail=True)
+        for name, entry in found.items():
+            relative = name.removeprefix(root).lstrip("/")
+            full = f"{self.location.path.rstrip('/')}/{relative}"
+            if full.startswith(folder.rstrip("/") + "/"):
+                yield full, entry["size"], _microseconds(entry)
+
+    def _delete(self, full: str) -> None:
+        with suppress(FileNotFoundError):
+            self.fs.rm_file(self._name(full))
+
+    def ensure_exclusive(self) -> None:
+        """Refuse, unless the caller promised to be the only writer.
+
+        Raises:
+            UnsafeFilesystemError: `single_writer` was not set.
+        """
+        if not self.single_writer:
+            refuse_unknown_class(self.location.scheme, self.url)
+
+
+def refuse_unknown_class(scheme: str, url: str) -> None:
+    """Refuse a filesystem that is not on the list of those with an exclusive create.
+
+    Args:
+        scheme: Its scheme.
+        url: The canonical location.
+
+    Raises:
+        UnsafeFilesystemError: Always.
+    """
+    raise UnsafeFilesystemError(
+        "filesystem has no exclusive create that segstore knows",
+        remedy="use local disk, s3://, gs:// or abfs://, or pass single_writer=True when only one "
+        "process ever writes to the stream",
+        filesystem=_class_name(scheme),
+        storage=url,
+    )
+
+
+def _class_name(scheme: str) -> str:
+    if scheme in registry:
+        return f"{registry[scheme].__module__}.{registry[scheme].__qualname__}"
+    return str(known_implementations.get(scheme, {}).get("class", scheme))
+
+
+def _microseconds(entry: Mapping[str, Any]) -> int:
+    for name in ("mtime", "modified", "LastModified", "last_modified", "updated", "created"):
+        when = entry.get(name)
+        if isinstance(when, datetime):
+            return int(when.replace(tzinfo=when.tzinfo or UTC).timestamp() * 1_000_000)
+        if isinstance(when, (int, float)):
+            return int(when * 1_000_000)
+    return 0

@@ -1,0 +1,368 @@
+"""What every storage has to keep, as a suite: one subclass per filesystem.
+
+A subclass gives a `storage` fixture that is empty, and says how its files are seen past segstore
+(`raw_names`). The races use real threads and real processes; their losers and winners are counted
+by what lies in the storage afterwards, not only by what `create` returned.
+"""
+
+# pytest asserts, one sentence names a test, and fixtures are methods.
+# ruff: noqa: S101, D102
+
+import multiprocessing
+import os
+import pickle
+import secrets
+import signal
+import sys
+import threading
+import time
+import warnings
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, ClassVar
+
+import pytest
+
+from segstore_ds.errors import (
+    CorruptionError,
+    InvalidInputError,
+    MissingObjectError,
+    SegstoreError,
+    TruncatedObjectError,
+)
+from segstore_ds.storage import Storage
+
+_NAMES = 50
+_THREADS = 16
+_PROCESSES = 4
+_PATIENCE_S = 120
+
+LEAVING_PATHS = (
+    "",
+    "/",
+    "/etc/passwd",
+    ".",
+    "..",
+    "../x",
+    "a/../../x",
+    "a/..",
+    "a//b",
+    "a/",
+    "a/./b",
+    "a\\b",
+    "a\x00b",
+    "a\nb",
+    "\x7f",
+)
+
+
+class StorageContract:
+    """The suite. Subclass it, name the subclass `Test...`, and give it a `storage` fixture."""
+
+    # False for a store that other processes can't see: its races stay within one process.
+    shared_by_processes: ClassVar[bool] = True
+    # A value of the storage options that no text may show.
+    secret: ClassVar[str] = ""
+
+    @pytest.fixture
+    def storage(self) -> Storage:
+        """Give an empty storage."""
+        raise NotImplementedError
+
+    def raw_names(self, storage: Storage) -> list[str]:
+        """Name everything under the root, temporary files too."""
+        return [found.path for found in storage.list("")]
+
+    def test_created_object_reads_back(self, storage: Storage) -> None:
+        content = secrets.token_bytes(70_000)
+        assert storage.create("log/1", content) is True
+        assert storage.get("log/1") == content
+        assert storage.get("log/1", limit_bytes=70_000) == content
+
+    def test_created_object_has_size_and_time(self, storage: Storage) -> None:
+        storage.create("log/1", b"12345")
+        found = storage.info("log/1")
+        assert (found.path, found.size) == ("log/1", 5)
+        assert abs(found.modified_us / 1_000_000 - time.time()) < 3600
+
+    def test_taken_name_keeps_its_content(self, storage: Storage) -> None:
+        assert storage.create("log/1", b"first") is True
+        assert storage.create("log/1", b"second") is False
+        assert storage.get("log/1") == b"first"
+
+    def test_deleted_name_is_free_again(self, storage: Storage) -> None:
+        storage.create("log/1", b"first")
+        storage.delete("log/1")
+        assert storage.create("log/1", b"second") is True
+        assert storage.get("log/1") == b"second"
+
+    def test_put_overwrites(self, storage: Storage) -> None:
+        storage.put("log/_latest", b"1")
+        storage.put("log/_latest", b"22")
+        assert storage.get("log/_latest") == b"22"
+
+    def test_empty_object_is_refused(self, storage: Storage) -> None:
+        for write in (storage.create, storage.put):
+            with pytest.raises(InvalidInputError, match="never empty"):
+                write("log/1", b"")
+        with (
+            pytest.raises(InvalidInputError, match="never empty"),
+            storage.open_staged("s/1") as writer,
+        ):
+            writer.commit()
+        assert self.raw_names(storage) == []
+
+    def test_object_beside_its_own_prefix_is_apart(self, storage: Storage) -> None:
+        storage.create("log/1", b"a")
+        storage.create("log2/1", b"b")
+        assert [found.path for found in storage.list("log")] == ["log/1"]
+        assert [found.path for found in storage.list("log/")] == ["log/1"]
+
+    def test_names_with_odd_characters_read_back(self, storage: Storage) -> None:
+        names = ["a b", "a%20b", "ä€😀", "a+b=c@d,e;f", "it's", "a&b", "-", "x" * 200]
+        for name in names:
+            assert storage.create(f"readers/{name}", name.encode()) is True
+        for name in names:
+            assert storage.get(f"readers/{name}") == name.encode()
+        assert {found.path for found in storage.list("readers")} == {f"readers/{n}" for n in names}
+
+    @pytest.mark.parametrize(("start", "end"), [(0, 1), (0, 10), (3, 7), (9, 10), (0, 0), (10, 10)])
+    def test_range_is_exact(self, storage: Storage, start: int, end: int) -> None:
+        storage.create("seg/1", b"0123456789")
+        assert storage.get_range("seg/1", start, end) == b"0123456789"[start:end]
+
+    @pytest.mark.parametrize(
+        ("start", "end"), [(0, 11), (9, 11), (10, 11), (11, 11), (1000, 1 << 40)]
+    )
+    def test_range_behind_the_end_is_truncated(
+        self, storage: Storage, start: int, end: int
+    ) -> None:
+        storage.create("seg/1", b"0123456789")
+        with pytest.raises(TruncatedObjectError):
+            storage.get_range("seg/1", start, end)
+
+    @pytest.mark.parametrize(("start", "end"), [(-1, 2), (3, 2)])
+    def test_malformed_range_is_refused(self, storage: Storage, start: int, end: int) -> None:
+        storage.create("seg/1", b"0123456789")
+        with pytest.raises(InvalidInputError):
+            storage.get_range("seg/1", start, end)
+
+    def test_missing_object_is_missing(self, storage: Storage) -> None:
+        storage.create("folder/object", b"x")
+        reads: list[Callable[[str], object]] = [
+            storage.get,
+            lambda path: storage.get(path, limit_bytes=10),
+            lambda path: storage.get_range(path, 0, 1),
+            lambda path: storage.get_range(path, 0, 0),
+            storage.info,
+        ]
+        for read in reads:
+            for path in ("nothing", "no/folder/either", "folder"):
+                with pytest.raises(MissingObjectError):
+                    read(path)
+
+    def test_limit_is_kept(self, storage: Storage) -> None:
+        storage.create("log/1", b"0123456789")
+        before = storage.stats.bytes_read
+        with pytest.raises(CorruptionError, match="larger"):
+            storage.get("log/1", limit_bytes=4)
+        assert storage.stats.bytes_read - before <= 5
+
+    def test_list_is_fresh(self, storage: Storage) -> None:
+        assert list(storage.list("")) == []
+        assert list(storage.list("log")) == []
+        storage.create("log/1", b"a")
+        assert [found.path for found in storage.list("log")] == ["log/1"]
+        other = pickle.loads(pickle.dumps(storage))  # noqa: S301
+        other.create("log/deep/2", b"bb")
+        assert {found.path: found.size for found in storage.list("")} == {
+            "log/1": 1,
+            "log/deep/2": 2,
+        }
+        other.delete("log/1")
+        assert [found.path for found in storage.list("log")] == ["log/deep/2"]
+
+    def test_info_is_fresh(self, storage: Storage) -> None:
+        storage.put("hint", b"1")
+        assert storage.info("hint").size == 1
+        list(storage.list(""))
+        other = pickle.loads(pickle.dumps(storage))  # noqa: S301
+        other.put("hint", b"22")
+        assert storage.info("hint").size == 2
+        other.delete("hint")
+        with pytest.raises(MissingObjectError):
+            storage.info("hint")
+
+    def test_list_skips_temporary_names(self, storage: Storage) -> None:
+        for path in (".tmp-1", "log/.tmp-1", ".folder/1", "log/1"):
+            storage.put(path, b"x")
+        assert [found.path for found in storage.list("")] == ["log/1"]
+
+    def test_delete_is_silent(self, storage: Storage) -> None:
+        storage.create("log/1", b"a")
+        for path in ("log/1", "log/1", "no/folder"):
+            storage.delete(path)
+        assert list(storage.list("")) == []
+
+    @pytest.mark.parametrize("sizes", [[1], [3, 5], [100_000] * 3, [5_000_000, 1, 9_000_000]])
+    def test_staged_object_is_whole_after_commit(self, storage: Storage, sizes: list[int]) -> None:
+        pieces = [secrets.token_bytes(size) for size in sizes]
+        with storage.open_staged("segments/t/1") as writer:
+            for piece in pieces:
+                writer.write(memoryview(piece))
+            assert writer.commit() == writer.size == sum(sizes)
+        assert storage.get("segments/t/1") == b"".join(pieces)
+        assert storage.info("segments/t/1").size == sum(sizes)
+
+    @pytest.mark.parametrize("size", [1, 20_000_000])
+    def test_aborted_object_is_gone(self, storage: Storage, size: int) -> None:
+        with storage.open_staged("segments/t/1") as writer:
+            writer.write(bytes(size))
+        writer.abort()
+        del writer
+        assert self.raw_names(storage) == []
+        with pytest.raises(MissingObjectError):
+            storage.get("segments/t/1")
+
+    def test_closed_writer_is_refused(self, storage: Storage) -> None:
+        writer = storage.open_staged("segments/t/1")
+        writer.write(b"abc")
+        writer.commit()
+        for use in (lambda: writer.write(b"d"), writer.commit):
+            with pytest.raises(InvalidInputError):
+                use()
+        writer.abort()
+        assert storage.get("segments/t/1") == b"abc"
+
+    @pytest.mark.parametrize("path", LEAVING_PATHS)
+    def test_path_that_leaves_the_root_is_refused(self, storage: Storage, path: str) -> None:
+        uses: list[Callable[[], object]] = [
+            lambda: storage.get(path),
+            lambda: storage.get_range(path, 0, 1),
+            lambda: storage.info(path),
+            lambda: storage.create(path, b"x"),
+            lambda: storage.put(path, b"x"),
+            lambda: storage.open_staged(path),
+            lambda: storage.delete(path),
+        ]
+        if path and path != "a/":
+            uses.append(lambda: storage.list(path))
+        before = storage.stats.total
+        for use in uses:
+            with pytest.raises(InvalidInputError):
+                use()
+        assert storage.stats.total == before
+
+    def test_exclusive_create_is_confirmed_and_leaves_nothing(self, storage: Storage) -> None:
+        storage.ensure_exclusive()
+        storage.ensure_exclusive()
+        assert self.raw_names(storage) == []
+
+    def test_threads_that_race_have_one_winner_each(self, storage: Storage) -> None:
+        barrier = threading.Barrier(_THREADS)
+
+        def race(racer: int) -> list[int]:
+            return _race(storage, barrier, racer)
+
+        interval = sys.getswitchinterval()
+        # Threads that change places at every chance find a check-then-write that they would miss.
+        sys.setswitchinterval(1e-6)
+        try:
+            with ThreadPoolExecutor(_THREADS) as pool:
+                won = list(pool.map(race, range(_THREADS)))
+        finally:
+            sys.setswitchinterval(interval)
+        self._check_race(storage, won)
+
+    def test_processes_that_race_have_one_winner_each(self, storage: Storage) -> None:
+        if not self.shared_by_processes:
+            pytest.skip("lives in one process only")
+        context = multiprocessing.get_context("spawn")
+        barrier, results = context.Barrier(_PROCESSES), context.Queue()
+        racers = [
+            context.Process(target=_race_in_process, args=(storage, barrier, racer, results))
+            for racer in range(_PROCESSES)
+        ]
+        for process in racers:
+            process.start()
+        won = dict(results.get(timeout=_PATIENCE_S) for _ in racers)
+        for process in racers:
+            process.join()
+        self._check_race(storage, [won[racer] for racer in range(_PROCESSES)])
+
+    def _check_race(self, storage: Storage, won: list[list[int]]) -> None:
+        winners = Counter(name for names in won for name in names)
+        assert winners == Counter(range(_NAMES))
+        for racer, names in enumerate(won):
+            for name in names:
+                assert storage.get(f"race/{name}") == _race_content(racer, name)
+        assert sorted(self.raw_names(storage)) == sorted(f"race/{name}" for name in range(_NAMES))
+
+    def test_pickled_storage_opens_again(self, storage: Storage) -> None:
+        storage.create("log/1", b"abc")
+        again = pickle.loads(pickle.dumps(storage))  # noqa: S301
+        assert again.url == storage.url
+        assert again.get("log/1") == b"abc"
+        assert again.stats.requests == {"get": 1}
+
+    def test_storage_works_after_fork(self, storage: Storage) -> None:
+        storage.create("log/1", b"abc")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)
+            child = os.fork()
+        if child == 0:
+            signal.alarm(_PATIENCE_S)  # a child that hangs dies, and the test sees it
+            os._exit(0 if _use_in_child(storage) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        assert storage.get("log/1") == b"abc"
+        if self.shared_by_processes:
+            assert storage.get("log/2") == b"child"
+
+    def test_calls_and_bytes_are_counted(self, storage: Storage) -> None:
+        storage.stats.reset()
+        storage.create("a", b"12345")
+        storage.get("a")
+        storage.get_range("a", 1, 3)
+        storage.info("a")
+        with storage.open_staged("b") as writer:
+            writer.write(b"123")
+            writer.commit()
+        list(storage.list(""))
+        storage.put("c", b"1")
+        storage.delete("c")
+        verbs = ("create", "get", "get_range", "info", "stage", "list", "put", "delete")
+        assert storage.stats.requests == dict.fromkeys(verbs, 1)
+        assert storage.stats.total == len(verbs)
+        assert (storage.stats.bytes_read, storage.stats.bytes_written) == (7, 9)
+
+    def test_texts_hold_no_secret(self, storage: Storage) -> None:
+        if not self.secret:
+            pytest.skip("takes no secrets")
+        texts = [repr(storage), str(storage), storage.url]
+        for path in ("nothing", "../x"):
+            with pytest.raises(SegstoreError) as caught:
+                storage.get(path)
+            texts += [str(caught.value), repr(caught.value.__cause__)]
+        assert not any(self.secret in text for text in texts)
+
+
+def _race_content(racer: int, name: int) -> bytes:
+    return f"{racer}:{name};".encode() * 2000
+
+
+def _race(storage: Storage, barrier: Any, racer: int) -> list[int]:
+    won = []
+    for name in range(_NAMES):
+        barrier.wait(_PATIENCE_S)
+        if storage.create(f"race/{name}", _race_content(racer, name)):
+            won.append(name)
+    return won
+
+
+def _race_in_process(storage: Storage, barrier: Any, racer: int, results: Any) -> None:
+    results.put((racer, _race(storage, barrier, racer)))
+
+
+def _use_in_child(storage: Storage) -> bool:
+    return storage.get("log/1") == b"abc" and storage.create("log/2", b"child")

@@ -1,0 +1,8 @@
+"""Fixtures of all tests."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+pytest_plugins = ["fixtures_s3"]

@@ -1,0 +1,172 @@
+"""The storage contract on local disk, and what only a disk can show."""
+
+import errno
+import multiprocessing
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from segstore_ds.errors import CorruptionError, StorageError, UnsafeFilesystemError
+from segstore_ds.storage import Storage, open_storage
+from segstore_ds.testing.storage_contract import StorageContract
+
+
+class TestLocal(StorageContract):
+    @pytest.fixture
+    def storage(self, tmp_path: Path) -> Storage:
+        return open_storage(tmp_path / "not" / "yet" / "there")
+
+    def raw_names(self, storage: Storage) -> list[str]:
+        root = Path(storage.url.removeprefix("file://"))
+        return [str(path.relative_to(root)) for path in root.rglob("*") if path.is_file()]
+
+
+def _create_for_ever(storage, started):
+    number = 0
+    while True:
+        storage.create(f"log/{number}", f"{number};".encode() * 5000)
+        number += 1
+        if number == 3:
+            started.set()
+
+
+def test_killed_creator_leaves_only_whole_objects(tmp_path):
+    """SIGKILL at any moment: a name that shows has its whole content."""
+    context = multiprocessing.get_context("spawn")
+    for attempt in range(5):
+        storage = open_storage(tmp_path / str(attempt))
+        started = context.Event()
+        process = context.Process(target=_create_for_ever, args=(storage, started))
+        process.start()
+        assert started.wait(60)
+        os.kill(process.pid, signal.SIGKILL)
+        process.join()
+        found = list(storage.list(""))
+        assert len(found) >= 3
+        for entry in found:
+            number = entry.path.removeprefix("log/")
+            assert storage.get(entry.path) == f"{number};".encode() * 5000
+
+
+def test_failed_write_leaves_no_name(tmp_path):
+    """A file size limit makes the write fail half way through."""
+    storage = open_storage(tmp_path / "s")
+    child = os.fork()
+    if child == 0:
+        import resource
+
+        signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
+        try:
+            storage.create("log/1", b"x" * 5000)
+        except StorageError as error:
+            os._exit(0 if isinstance(error.__cause__, OSError) else 1)
+        os._exit(2)
+    assert os.waitpid(child, 0)[1] == 0
+    assert [path for path in (tmp_path / "s").rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("code", [errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS])
+def test_filesystem_without_links_is_refused(tmp_path, monkeypatch, code):
+    """What link(2) answers on vfat and some network mounts, which no test machine has."""
+
+    def refuse(*_):
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr("segstore_ds.storage.local._PROBED", set())
+    storage = open_storage(tmp_path / "s", single_writer=True)
+    for use in (storage.ensure_exclusive, lambda: storage.create("log/1", b"x")):
+        with pytest.raises(UnsafeFilesystemError, match="hard links"):
+            use()
+    assert [path for path in (tmp_path / "s").rglob("*") if path.is_file()] == []
+
+
+def test_link_whose_answer_was_lost_is_won(tmp_path, monkeypatch):
+    """NFS repeats a link that succeeded, and the second answer says that the name exists."""
+    link = os.link
+
+    def link_twice(source, target):
+        link(source, target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", link_twice)
+    storage = open_storage(tmp_path / "s")
+    assert storage.create("log/1", b"x") is True
+    assert storage.create("log/1", b"y") is False
+
+
+def test_folder_deleted_by_others_is_made_again(tmp_path):
+    storage = open_storage(tmp_path / "s")
+    storage.create("a/b/1", b"x")
+    storage.delete("a/b/1")
+    for folder in ("s/a/b", "s/a", "s"):
+        (tmp_path / folder).rmdir()
+    assert storage.create("a/b/2", b"y") is True
+
+
+def test_named_pipe_does_not_block_a_reader(tmp_path):
+    storage = open_storage(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(CorruptionError, match="regular"):
+        storage.get("pipe")
+
+
+def test_folder_behind_a_link_is_not_listed(tmp_path):
+    storage = open_storage(tmp_path / "s")
+    storage.create("log/1", b"x")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "secret").write_text("x")
+    (tmp_path / "s" / "link").symlink_to(tmp_path / "other")
+    assert "link/secret" not in [found.path for found in storage.list("")]
+
+
+def test_sync_comes_before_the_name_and_the_folder_after(tmp_path, monkeypatch):
+    """The order that makes a commit survive a power loss."""
+    calls = []
+    storage = open_storage(tmp_path)
+    storage.create("log/0", b"x")
+    for name in ("write", "fsync", "link", "unlink"):
+        real = getattr(os, name)
+
+        def note(*args, _name=name, _real=real):
+            calls.append(_name)
+            return _real(*args)
+
+        monkeypatch.setattr(os, name, note)
+    storage.create("log/1", b"x")
+    assert calls == ["write", "fsync", "link", "fsync", "unlink"]
+
+
+def test_new_folders_are_synced_in_the_folders_that_hold_them(tmp_path, monkeypatch):
+    synced = []
+    fsync = os.fsync
+
+    def note(descriptor):
+        synced.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    storage = open_storage(tmp_path / "a" / "s")
+    with storage.open_staged("x/y/1") as writer:
+        writer.write(b"1")
+        writer.commit()
+    folders = {tmp_path, tmp_path / "a", tmp_path / "a/s", tmp_path / "a/s/x", tmp_path / "a/s/x/y"}
+    assert folders <= set(synced)
+    assert tmp_path / "a/s/x/y/1" in synced
+
+
+def test_permission_error_names_the_remedy(tmp_path):
+    if os.geteuid() == 0:
+        pytest.skip("root may read everything")
+    storage = open_storage(tmp_path)
+    storage.create("log/1", b"x")
+    (tmp_path / "log").chmod(0)
+    try:
+        for use in (lambda: storage.get("log/1"), lambda: list(storage.list(""))):
+            with pytest.raises(StorageError, match="permissions"):
+                use()
+    finally:
+        (tmp_path / "log").chmod(0o700)
