@@ -1,0 +1,195 @@
+"""Literals of filters, typed by their column.
+
+A literal becomes a value of the column's type: one that does not fit, or would lose digits other
+than those of a float, is an error, never a comparison that means something else. Literals are kept
+as statistics keep bounds (dates and times as integers), with NaN as a text so that filters that
+say the same are equal.
+"""
+
+import base64
+import math
+import re
+import struct
+from collections.abc import Callable
+from datetime import UTC, date, datetime, time, timedelta
+from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types as t
+
+NAN = "NaN"
+Literal = bool | int | float | str | bytes | Decimal
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND = timedelta(microseconds=1)
+# Python reads no more than six digits and drops the rest without a word.
+_TOO_FINE = re.compile(r"[.,]\d{7,}")
+
+
+def parse_literal(value: Any, data_type: pa.DataType) -> Literal:
+    """Read a literal.
+
+    Args:
+        value: From JSON or Python, not null.
+        data_type: The column's type, in normal form, not nested.
+
+    Returns:
+        The literal as statistics keep bounds; NaN as the text "NaN".
+
+    Raises:
+        ValueError: The value is none of the column's type; the text says what is expected.
+    """
+    for applies, parse in _PARSERS:
+        if applies(data_type):
+            try:
+                return parse(value, data_type)
+            except (TypeError, ValueError, KeyError, ArithmeticError) as error:
+                raise ValueError(expected_of(data_type)) from error
+    raise ValueError(expected_of(data_type))
+
+
+def expected_of(data_type: pa.DataType) -> str:
+    """Say which literals a column takes.
+
+    Args:
+        data_type: The column's type, in normal form, not nested.
+
+    Returns:
+        Words for an error.
+
+    Raises:
+        Nothing.
+    """
+    if t.is_timestamp(data_type):
+        zone = "with a zone" if data_type.tz is not None else "without a zone"
+        return f"an ISO timestamp {zone}, at most microseconds, or a datetime"
+    return next((words for applies, words in _EXPECTED if applies(data_type)), "null tests only")
+
+
+def _require(value: Any, *kinds: type) -> Any:
+    if isinstance(value, bool) or not isinstance(value, kinds):
+        raise TypeError(value)
+    return value
+
+
+def _boolean(value: Any, _: pa.DataType) -> bool:
+    if not isinstance(value, bool):
+        raise TypeError(value)
+    return value
+
+
+def _integer(value: Any, data_type: pa.DataType) -> int:
+    number = int(_require(value, int, float, Decimal))
+    limit = 1 << (data_type.bit_width - 1)
+    if number != value or not -limit <= number < limit:
+        raise ValueError(value)
+    return number
+
+
+def _floating(value: Any, data_type: pa.DataType) -> float | str:
+    if isinstance(value, str):
+        value = _SPECIAL_FLOATS[value.casefold()]
+    number = float(_require(value, int, float, Decimal))
+    if math.isnan(number):
+        return NAN
+    if t.is_float32(data_type):
+        (number,) = struct.unpack("<f", struct.pack("<f", number))
+    return number
+
+
+def _decimal(value: Any, data_type: pa.DataType) -> Decimal:
+    number = Decimal(str(_require(value, int, float, Decimal, str)))
+    if not number.is_finite():
+        raise ValueError(value)
+    quantum = Decimal(1).scaleb(-data_type.scale)
+    exact = number.quantize(quantum, context=_EXACT)
+    if exact.adjusted() >= data_type.precision - data_type.scale and exact:
+        raise ValueError(value)
+    return exact
+
+
+def _text(value: Any, _: pa.DataType) -> str:
+    text: str = _require(value, str)
+    text.encode()  # refuses lone surrogates, which no stored string holds
+    return text
+
+
+def _binary(value: Any, _: pa.DataType) -> bytes:
+    if isinstance(value, str):
+        return base64.b64decode(value, validate=True)
+    return bytes(_require(value, bytes, bytearray, memoryview))
+
+
+def _date(value: Any, _: pa.DataType) -> int:
+    day = date.fromisoformat(value) if isinstance(value, str) else _require(value, date)
+    if isinstance(day, datetime):
+        raise TypeError(value)
+    return (day - _EPOCH.date()).days
+
+
+def _timestamp(value: Any, data_type: pa.DataType) -> int:
+    moment = datetime.fromisoformat(_fine(value)) if isinstance(value, str) else value
+    moment = _require(moment, datetime)
+    if (moment.utcoffset() is None) != (data_type.tz is None):
+        raise ValueError(value)
+    if getattr(moment, "nanosecond", False):  # of pandas' own timestamps
+        raise ValueError(value)
+    if data_type.tz is None:
+        moment = moment.replace(tzinfo=UTC)
+    since: timedelta = moment - _EPOCH
+    return since // _MICROSECOND
+
+
+def _time(value: Any, _: pa.DataType) -> int:
+    moment = time.fromisoformat(_fine(value)) if isinstance(value, str) else _require(value, time)
+    if moment.tzinfo is not None:
+        raise ValueError(value)
+    seconds = (moment.hour * 60 + moment.minute) * 60 + moment.second
+    return (seconds * 1_000_000 + moment.microsecond) * 1000
+
+
+def _duration(value: Any, _: pa.DataType) -> int:
+    if isinstance(value, timedelta):
+        return value // _MICROSECOND
+    number: int = _require(value, int)
+    if not -(1 << 63) <= number < 1 << 63:
+        raise ValueError(value)
+    return number
+
+
+def _fine(text: str) -> str:
+    if _TOO_FINE.search(text):
+        raise ValueError(text)
+    return text
+
+
+_SPECIAL_FLOATS = {"nan": math.nan, "infinity": math.inf, "-infinity": -math.inf}
+_EXACT = Context(prec=76, traps=[Inexact, InvalidOperation, Overflow])
+
+_PARSERS: tuple[
+    tuple[Callable[[pa.DataType], bool], Callable[[Any, pa.DataType], Literal]], ...
+] = (
+    (t.is_boolean, _boolean),
+    (t.is_integer, _integer),
+    (t.is_floating, _floating),
+    (t.is_decimal, _decimal),
+    (t.is_string, _text),
+    (t.is_binary, _binary),
+    (t.is_date32, _date),
+    (t.is_timestamp, _timestamp),
+    (t.is_time64, _time),
+    (t.is_duration, _duration),
+)
+
+_EXPECTED: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
+    (t.is_boolean, "true or false"),
+    (t.is_integer, "a whole number within the column's range"),
+    (t.is_floating, 'a number, "NaN", "Infinity" or "-Infinity"'),
+    (t.is_decimal, "a decimal as text or number that fits the column's digits exactly"),
+    (t.is_string, "a text"),
+    (t.is_binary, "bytes, or their base64 as text"),
+    (t.is_date32, "an ISO date such as 2013-01-05"),
+    (t.is_time64, "an ISO time such as 12:34:56.123456, at most microseconds"),
+    (t.is_duration, "a number of microseconds or a timedelta"),
+)

@@ -1,0 +1,163 @@
+"""Bring a batch to a schema: columns by name, safe casts, nulls for what is missing.
+
+It must never lose a value: a cast that would is a SchemaMismatchError that names the column. A
+column that is right already is passed on without a copy, and nested columns are taken apart only
+where a child differs.
+"""
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from segstore_ds.errors import InvalidInputError, SchemaMismatchError
+from segstore_ds.format.normal_form import normalise_type
+from segstore_ds.format.widening import merge_type
+
+_MERGE_REMEDY = "set mergeSchema=true to change the stream's schema"
+
+
+def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Bring incoming data to the stored schema.
+
+    Args:
+        batch: Columns in any order and of any type that is narrower than, or equal to, the stored
+            one; zones, dictionaries and large variants are resolved. A missing column is null.
+        schema: The stored schema, in normal form.
+
+    Returns:
+        The batch with exactly `schema`; `batch` itself when nothing is to be done.
+
+    Raises:
+        InvalidInputError: A column's type cannot be stored, or a name occurs twice.
+        SchemaMismatchError: A column is unknown to `schema`, does not fit its type, or a value
+            would be lost; names the column.
+    """
+    if batch.schema.equals(schema, check_metadata=True):
+        return batch
+    unknown = [name for name in batch.schema.names if schema.get_field_index(name) < 0]
+    if unknown:
+        raise SchemaMismatchError(
+            "the stream has no such column", remedy=_MERGE_REMEDY, columns=unknown
+        )
+    return _assemble(batch, schema)
+
+
+def lift(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Show a batch of an older epoch under a newer schema.
+
+    Args:
+        batch: Columns as they were stored; those that `schema` does not name are left out.
+        schema: The newer schema, or a projection of it.
+
+    Returns:
+        The batch with exactly `schema`: missing columns null, narrower ones widened.
+
+    Raises:
+        SchemaMismatchError: The two schemas are not epochs of one stream; names the column.
+    """
+    if batch.schema.equals(schema, check_metadata=True):
+        return batch
+    return _assemble(batch, schema)
+
+
+def _assemble(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    if not schema.names:
+        return batch.select([])
+    names = batch.schema.names
+    arrays = dict(zip(names, batch.columns, strict=True))
+    if len(arrays) < len(names):
+        raise InvalidInputError("a name occurs twice", remedy="rename all but one", names=names)
+    columns = [
+        _column(arrays[field.name], field)
+        if field.name in arrays
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+def _column(array: pa.Array, field: pa.Field) -> pa.Array:
+    if array.type.equals(field.type):
+        return array
+    normal = normalise_type(array.type, field.name)
+    if not merge_type(field.type, normal, field.name).equals(field.type):
+        raise SchemaMismatchError(
+            "a column is wider than in the stream",
+            remedy=_MERGE_REMEDY,
+            column=field.name,
+            stream_type=str(field.type),
+            type=str(array.type),
+        )
+    return _convert(array, field.type, field.name)
+
+
+def _convert(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
+    if isinstance(array, pa.ExtensionArray):
+        array = array.storage
+    if isinstance(array, pa.DictionaryArray):
+        array = array.dictionary_decode()
+    source = array.type
+    if source.equals(target):
+        return array
+    if t.is_null(source):
+        return pa.nulls(len(array), target)
+    for applies, convert in _NESTED:
+        if applies(target):
+            return convert(array, target, path)
+    return _cast(array, target, path)
+
+
+def _cast(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
+    if t.is_timestamp(target) and array.type.unit == target.unit:
+        return array.view(target)  # another zone of the same instants
+    try:
+        return array.cast(target, safe=True)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise SchemaMismatchError(
+            "a column's values do not fit the stored type",
+            remedy="cast the column",
+            column=path,
+            stored_type=str(target),
+            type=str(array.type),
+        ) from error
+
+
+def _convert_struct(array: pa.StructArray, target: pa.DataType, path: str) -> pa.Array:
+    names = {field.name: index for index, field in enumerate(array.type)}
+    children = [
+        _convert(array.field(names[field.name]), field.type, f"{path}.{field.name}")
+        if field.name in names
+        else pa.nulls(len(array), field.type)
+        for field in target
+    ]
+    mask = array.is_null() if array.null_count else None
+    return pa.StructArray.from_arrays(children, fields=list(target), mask=mask)
+
+
+def _convert_map(array: pa.MapArray, target: pa.DataType, path: str) -> pa.Array:
+    keys = _convert(array.keys, target.key_type, f"{path}.key")
+    items = _convert(array.items, target.item_type, f"{path}.value")
+    entries = pa.StructArray.from_arrays(
+        [keys, items], fields=[target.key_field, target.item_field]
+    )
+    return _with_child(array, target, entries)
+
+
+def _convert_list(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
+    if not t.is_list(array.type):
+        array = _cast(array, pa.list_(array.type.value_type), path)
+    return _with_child(array, target, _convert(array.values, target.value_type, path + ".element"))
+
+
+def _with_child(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
+    # The buffers are not sliced but the array is: keep its offset and hand over the whole child.
+    validity, offsets = array.buffers()[:2]
+    return pa.Array.from_buffers(
+        target, len(array), [validity, offsets], offset=array.offset, children=[child]
+    )
+
+
+_NESTED = (
+    (t.is_struct, _convert_struct),
+    (t.is_map, _convert_map),
+    (t.is_list, _convert_list),
+)

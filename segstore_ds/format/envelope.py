@@ -1,0 +1,155 @@
+r"""The envelope of every metadata file: a version line, a header line, a body (FORMAT.md 2).
+
+::
+
+    v1\n
+    <codec> <stored bytes> <raw bytes> <digest>\n
+    <body>
+
+The version line is never compressed, so that a reader of any age can tell a newer file from a
+damaged one. The digest covers the rest of the header and the stored body: no truncation and no
+flipped bit passes unnoticed. Missing (the caller's case), empty, truncated, corrupt and newer are
+five different errors.
+"""
+
+import hashlib
+import re
+
+import zstandard
+
+from segstore_ds.errors import (
+    CorruptionError,
+    EmptyObjectError,
+    TruncatedObjectError,
+    UnsupportedVersionError,
+)
+
+FORMAT_VERSION = 1  # On disk. Never change; add a new one.
+PLAIN, ZSTD = "plain", "zstd"  # On disk. Never change; add a new one.
+COMPRESS_ABOVE_BYTES = 1024
+RAW_LIMIT_BYTES = 64 << 20
+
+_VERSION_LINE = re.compile(rb"v([1-9][0-9]{0,8})")
+_HEADER_LINE = re.compile(rb"([a-z0-9]{1,16}) ([0-9]{1,12}) ([0-9]{1,12}) ([0-9a-f]{32})")
+_HEADER_LIMIT_BYTES = 80
+
+
+def digest_of(*parts: bytes) -> str:
+    """Return the digest used for all metadata: BLAKE2b, 16 bytes, as 32 hex digits."""
+    state = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        state.update(part)
+    return state.hexdigest()
+
+
+def encode_envelope(body: bytes) -> bytes:
+    """Wrap a body; compressed with zstd where that makes a large one smaller.
+
+    The same body always gives the same bytes.
+    """
+    codec, stored = PLAIN, body
+    if len(body) > COMPRESS_ABOVE_BYTES:
+        compressed = zstandard.ZstdCompressor(level=3).compress(body)
+        if len(compressed) < len(body):
+            codec, stored = ZSTD, compressed
+    header = f"{codec} {len(stored)} {len(body)}".encode()
+    digest = digest_of(header, stored).encode()
+    return b"v%d\n%s %s\n%s" % (FORMAT_VERSION, header, digest, stored)
+
+
+def decode_envelope(data: bytes, *, where: str, raw_limit_bytes: int = RAW_LIMIT_BYTES) -> bytes:
+    """Return the body of an envelope.
+
+    Args:
+        data: The whole file.
+        where: The file's name, for errors.
+        raw_limit_bytes: Most bytes a body may have; a larger one is refused before it is decoded.
+
+    Raises:
+        EmptyObjectError: No bytes.
+        TruncatedObjectError: The file ends before its body does.
+        CorruptionError: A malformed line, a wrong digest, or bytes behind the body.
+        UnsupportedVersionError: A later format.
+    """
+    if not data:
+        raise EmptyObjectError("file is empty", where=where)
+    version_end = parse_version_line(data, where=where)
+    header_end = data.find(b"\n", version_end, version_end + _HEADER_LIMIT_BYTES)
+    if header_end < 0:
+        if len(data) < version_end + _HEADER_LIMIT_BYTES:
+            raise TruncatedObjectError("file ends within its header", where=where, bytes=len(data))
+        raise CorruptionError("malformed header", where=where)
+    match = _HEADER_LINE.fullmatch(data[version_end:header_end])
+    if match is None:
+        raise CorruptionError("malformed header", where=where)
+    stored_bytes, raw_bytes = int(match[2]), int(match[3])
+    stored = data[header_end + 1 :]
+    if len(stored) < stored_bytes:
+        raise TruncatedObjectError(
+            "file ends within its body", where=where, expected=stored_bytes, actual=len(stored)
+        )
+    if len(stored) > stored_bytes:
+        raise CorruptionError(
+            "bytes behind the body", where=where, expected=stored_bytes, actual=len(stored)
+        )
+    header = data[version_end : header_end - 33]
+    actual = digest_of(header, stored)
+    if actual != match[4].decode():
+        raise CorruptionError(
+            "wrong digest", where=where, expected=match[4].decode(), actual=actual
+        )
+    if raw_bytes > raw_limit_bytes:
+        raise CorruptionError(
+            "body is larger than allowed", where=where, bytes=raw_bytes, limit=raw_limit_bytes
+        )
+    return _decode_body(match[1].decode(), stored, raw_bytes, where=where)
+
+
+def parse_version_line(data: bytes, *, where: str) -> int:
+    r"""Check the first line and return the place behind it.
+
+    Raises:
+        TruncatedObjectError: The file ends within the line.
+        CorruptionError: The line is not ``v`` and a positive number.
+        UnsupportedVersionError: The number is larger than this version of segstore reads.
+
+    >>> parse_version_line(b'v1\nrest', where='example')
+    3
+    """
+    end = data.find(b"\n", 0, 12)
+    if end < 0:
+        if len(data) < 12 and (data == b"v" or _VERSION_LINE.fullmatch(data)):
+            raise TruncatedObjectError("file ends within its version line", where=where)
+        raise CorruptionError("malformed version line", where=where, line=_shown(data))
+    match = _VERSION_LINE.fullmatch(data[:end])
+    if match is None:
+        raise CorruptionError("malformed version line", where=where, line=_shown(data[:end]))
+    if int(match[1]) > FORMAT_VERSION:
+        raise UnsupportedVersionError(
+            "written in a newer format", where=where, found=int(match[1]), supported=FORMAT_VERSION
+        )
+    return end + 1
+
+
+def _shown(line: bytes) -> str:
+    return line[:16].decode("latin-1")
+
+
+def _decode_body(codec: str, stored: bytes, raw_bytes: int, *, where: str) -> bytes:
+    if codec == PLAIN:
+        body = stored
+    elif codec == ZSTD:
+        try:
+            # The library trusts the size in the frame, so a lie about it would allocate that much.
+            if zstandard.frame_content_size(stored) != raw_bytes:
+                raise CorruptionError("body names another length", where=where, expected=raw_bytes)
+            body = zstandard.ZstdDecompressor().decompress(stored, max_output_size=raw_bytes)
+        except zstandard.ZstdError as error:
+            raise CorruptionError("body does not decompress", where=where) from error
+    else:
+        raise UnsupportedVersionError("unknown codec", where=where, found=codec)
+    if len(body) != raw_bytes:
+        raise CorruptionError(
+            "body has another length", where=where, expected=raw_bytes, actual=len(body)
+        )
+    return body

@@ -1,0 +1,116 @@
+"""Typed reading of JSON objects from stored metadata: every surprise is a CorruptionError.
+
+Keeps what it was not asked for, so that unknown fields are carried through unchanged.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from segstore_ds.errors import CorruptionError
+
+MAX_INT = 2**63 - 1
+
+
+def parse_json(body: bytes, *, where: str) -> Any:
+    """Parse a JSON text from storage.
+
+    Raises:
+        CorruptionError: It is not JSON, or nested beyond what any of our files is.
+    """
+    try:
+        return json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise CorruptionError("not valid JSON", where=where) from error
+
+
+def build_json(value: Any) -> bytes:
+    """Return the canonical JSON of a value: sorted keys, no spaces, UTF-8."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+class Fields:
+    """The fields of one JSON object, taken one by one.
+
+    Args:
+        value: What the JSON held.
+        where: The file and the place in it, for errors.
+
+    Raises:
+        CorruptionError: The value is no object; each method raises it too when the field is
+            missing (and has no default) or is of another type or out of range.
+    """
+
+    def __init__(self, value: Any, *, where: str) -> None:
+        if not isinstance(value, dict):
+            raise CorruptionError("not an object", where=where)
+        self.where = where
+        self._left = dict(value)
+
+    def take(self, name: str) -> Any:
+        """Take a field of any type."""
+        try:
+            return self._left.pop(name)
+        except KeyError:
+            raise CorruptionError("missing field", where=self.where, field=name) from None
+
+    def integer(self, name: str, *, least: int = 0) -> int:
+        """Take an int64 of at least `least`."""
+        value = self.take(name)
+        if type(value) is not int or not least <= value <= MAX_INT:
+            raise self._wrong(name, f"an integer of at least {least}")
+        return value
+
+    def text(self, name: str, *, limit: int = 1 << 20) -> str:
+        """Take a string of at most `limit` characters."""
+        value = self.take(name)
+        if not isinstance(value, str) or len(value) > limit:
+            raise self._wrong(name, f"a string of at most {limit} characters")
+        return value
+
+    def optional_text(self, name: str, *, limit: int = 1 << 24) -> str | None:
+        """Take a string, or None where the field is null or absent."""
+        if self._left.get(name) is None:
+            self._left.pop(name, None)
+            return None
+        return self.text(name, limit=limit)
+
+    def flag(self, name: str) -> bool:
+        """Take a boolean."""
+        value = self.take(name)
+        if not isinstance(value, bool):
+            raise self._wrong(name, "a boolean")
+        return value
+
+    def items(self, name: str) -> list[Any]:
+        """Take a list."""
+        value = self.take(name)
+        if not isinstance(value, list):
+            raise self._wrong(name, "a list")
+        return value
+
+    def texts(self, name: str) -> tuple[str, ...]:
+        """Take a list of strings."""
+        value = self.items(name)
+        if not all(isinstance(item, str) for item in value):
+            raise self._wrong(name, "a list of strings")
+        return tuple(value)
+
+    def mapping(self, name: str) -> dict[str, Any]:
+        """Take an object."""
+        value = self.take(name)
+        if not isinstance(value, dict):
+            raise self._wrong(name, "an object")
+        return value
+
+    def rest(self) -> Mapping[str, Any]:
+        """Return the fields nobody took: those of a newer writer."""
+        return self._left
+
+    def _wrong(self, name: str, expected: str) -> CorruptionError:
+        return CorruptionError("field is wrong", where=self.where, field=name, expected=expected)
+
+
+def check_known(names: Iterable[str], known: frozenset[str]) -> list[str]:
+    """Return the names that are not known, sorted."""
+    return sorted(set(names) - known)

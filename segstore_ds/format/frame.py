@@ -1,0 +1,285 @@
+"""Frames: the unit of checksum and of decoding, each a self-contained Arrow IPC stream.
+
+A frame holds exactly one record batch. Its checksum covers every byte, padding included, and is
+verified before anything else looks at them. What has the right checksum may still be crafted, so
+nothing is decompressed before its size is known to be within the limit, and every offset into a
+column is checked before the column is handed out. The contents of strings are not: Spark stores
+and hands over strings that are not UTF-8, and they come back as they went in.
+"""
+
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as t
+
+from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.format.schema import fingerprint
+from segstore_ds.format.statistics import Stats, compute
+
+ALIGNMENT = 64  # On disk. Never change; add a new one.
+MAX_RAW_BYTES = (1 << 31) - 1
+MAX_ROWS = (1 << 31) - 1
+
+Compression = Literal["zstd", "lz4", "none"]
+
+_CONTINUATION = 0xFFFFFFFF  # On disk, by Arrow: starts every message of a stream.
+_RECORD_BATCH = 3  # On disk, by Arrow: the kind of a message.
+# The slots of the flatbuffer tables of Arrow's Message.fbs that are read here.
+_HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
+_BUFFERS, _COMPRESSION = 2, 3
+_ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError)
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One encoded record batch.
+
+    Args:
+        data: The bytes, a multiple of 64.
+        rows: How many events it holds.
+        crc: CRC-32 of `data`.
+        stats: Statistics of some columns.
+        fingerprint: Digest of the schema.
+        raw_bytes: What its buffers take once decompressed.
+    """
+
+    data: pa.Buffer
+    rows: int
+    crc: int
+    stats: Stats
+    fingerprint: str
+    raw_bytes: int
+
+
+def encode_frame(
+    batch: pa.RecordBatch,
+    *,
+    compression: Compression,
+    compression_level: int | None,
+    stats_columns: Sequence[str],
+) -> Frame:
+    """Encode a batch as a frame.
+
+    Args:
+        batch: Rows in a schema in normal form.
+        compression: How the buffers are compressed.
+        compression_level: The codec's level; None for its own default.
+        stats_columns: Columns to compute statistics of; nested ones are passed over.
+
+    Returns:
+        The frame.
+
+    Raises:
+        InvalidInputError: An argument is unknown, or the batch is too large for one frame.
+    """
+    if batch.nbytes > MAX_RAW_BYTES or batch.num_rows > MAX_ROWS:
+        raise InvalidInputError(
+            "a frame is too large",
+            remedy="write fewer rows per frame",
+            rows=batch.num_rows,
+            bytes=batch.nbytes,
+        )
+    stats = compute(batch, stats_columns)
+    options = pa.ipc.IpcWriteOptions(compression=_codec(compression, compression_level))
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
+        writer.write_batch(batch)
+    sink.write(bytes(-sink.tell() % ALIGNMENT))
+    data = sink.getvalue()
+    return Frame(
+        data=data,
+        rows=batch.num_rows,
+        crc=zlib.crc32(data),
+        stats=stats,
+        fingerprint=fingerprint(batch.schema),
+        raw_bytes=_raw_bytes(memoryview(data)),
+    )
+
+
+def _codec(compression: str, level: int | None) -> pa.Codec | None:
+    if compression == "none":
+        return None
+    if compression not in {"zstd", "lz4"}:
+        raise InvalidInputError(
+            "unknown compression", remedy="use zstd, lz4 or none", compression=compression
+        )
+    low = pa.Codec.minimum_compression_level(compression)
+    high = pa.Codec.maximum_compression_level(compression)
+    if level is not None and not low <= level <= high:
+        raise InvalidInputError(
+            "the compression level is out of range",
+            remedy=f"use {low} to {high}",
+            compression=compression,
+            level=level,
+        )
+    return pa.Codec(compression, compression_level=level)
+
+
+def decode_frame(
+    data: pa.Buffer | bytes | memoryview,
+    *,
+    crc: int,
+    rows: int,
+    schema: pa.Schema,
+    columns: Sequence[str] | None,
+    where: str,
+    limit_bytes: int = MAX_RAW_BYTES,
+) -> pa.RecordBatch:
+    """Verify a frame and decode the columns asked for.
+
+    Args:
+        data: The frame's bytes.
+        crc: What their CRC-32 has to be.
+        rows: How many events it has to hold.
+        schema: The schema it has to have, in normal form.
+        columns: Which columns, in the order wanted; None for all.
+        where: The object and place it came from, for errors.
+        limit_bytes: The most its buffers may take once decompressed.
+
+    Returns:
+        Exactly the columns asked for, in that order. Uncompressed buffers are views of `data`.
+
+    Raises:
+        InvalidInputError: A column is unknown or asked for twice.
+        CorruptionError: The bytes fail their checksum, or are not such a frame.
+    """
+    names = schema.names if columns is None else list(columns)
+    places = _places(schema, names)
+    actual = zlib.crc32(data)
+    if actual != crc:
+        raise CorruptionError(
+            "a frame fails its checksum", where=where, expected=crc, actual=actual
+        )
+    try:
+        raw_bytes = _raw_bytes(memoryview(data))
+        if raw_bytes > limit_bytes:
+            raise CorruptionError(
+                "a frame is too large", where=where, raw_bytes=raw_bytes, limit_bytes=limit_bytes
+            )
+        batch = _read_batch(data, schema, places)
+    except (*_ARROW_ERRORS, struct.error) as error:
+        raise CorruptionError("a frame cannot be decoded", where=where) from error
+    if batch.num_rows != rows:
+        raise CorruptionError(
+            "a frame holds another number of rows",
+            where=where,
+            expected=rows,
+            actual=batch.num_rows,
+        )
+    return batch if batch.schema.names == names else batch.select(names)
+
+
+def _places(schema: pa.Schema, names: Sequence[str]) -> list[int]:
+    places = [schema.get_field_index(name) for name in names]
+    if min(places, default=0) < 0 or len(set(places)) < len(places):
+        raise InvalidInputError(
+            "columns must exist and be asked for once", columns=list(names), known=schema.names
+        )
+    return places
+
+
+def _read_batch(data: pa.Buffer | bytes, schema: pa.Schema, places: list[int]) -> pa.RecordBatch:
+    # No field at all means every field to Arrow, so a count of rows decodes the first one.
+    wanted = sorted(places) or [0][: len(schema)]
+    options = pa.ipc.IpcReadOptions(included_fields=wanted)
+    with pa.ipc.open_stream(pa.py_buffer(data), options=options) as reader:
+        batch = next(reader, None)
+        more = next(reader, None)
+    expected = pa.schema([schema.field(place) for place in wanted])
+    if batch is None or more is not None or not batch.schema.equals(expected):
+        raise ValueError(expected)
+    batch.validate()
+    for column in batch.columns:
+        _check_offsets(column)
+    # Types are equal whatever the children of lists and maps are called: the names are ours.
+    return pa.RecordBatch.from_arrays(batch.columns, schema=expected) if expected.names else batch
+
+
+def _check_offsets(array: pa.Array) -> None:
+    # Arrow's own full validation also refuses strings that are not UTF-8, and costs thrice as much.
+    data_type = array.type
+    if t.is_struct(data_type):
+        children = [array.field(place) for place in range(data_type.num_fields)]
+    elif t.is_map(data_type):
+        children = [array.keys, array.items]
+    else:
+        children = [array.values] if t.is_list(data_type) else []
+    for child in children:
+        _check_offsets(child)
+    if t.is_struct(data_type) or not (children or t.is_string(data_type) or t.is_binary(data_type)):
+        return
+    if len(array):
+        buffers = [None, array.buffers()[1]]
+        ends = pa.Array.from_buffers(pa.int32(), len(array) + 1, buffers, offset=array.offset)
+        if not pc.all(pc.less_equal(ends[:-1], ends[1:])).as_py():
+            raise ValueError(ends)
+
+
+def _raw_bytes(data: memoryview) -> int:
+    """Add up what the buffers of a stream take once decompressed, without decompressing them.
+
+    Raises:
+        struct.error: The bytes are not messages.
+        ValueError: A message is neither a schema nor a record batch, or a size is negative.
+    """
+    total = 0
+    for place, (metadata, body) in enumerate(_messages(data)):
+        message = _table(metadata, 0)
+        if place == 0:
+            continue
+        (kind,) = struct.unpack_from("<B", metadata, _field(metadata, message, _HEADER_TYPE))
+        if kind != _RECORD_BATCH:
+            raise ValueError(kind)
+        batch = _table(metadata, _field(metadata, message, _HEADER))
+        compressed = _field(metadata, batch, _COMPRESSION) > 0
+        for start, length in _buffers(metadata, batch):
+            size = struct.unpack_from("<q", body, start)[0] if compressed and length else -1
+            if size < -1 or start < 0 or length < 0:
+                raise ValueError(size)
+            total += length if size < 0 else size
+    return total
+
+
+def _messages(data: memoryview) -> Iterator[tuple[memoryview, memoryview]]:
+    place = 0
+    while place + 8 <= len(data):
+        marker, size = struct.unpack_from("<II", data, place)
+        if marker != _CONTINUATION or size == 0:
+            return
+        metadata = data[place + 8 : place + 8 + size]
+        message = _table(metadata, 0)
+        slot = _field(metadata, message, _BODY_LENGTH)
+        (length,) = struct.unpack_from("<q", metadata, slot) if slot else (0,)
+        if length < 0:
+            raise ValueError(length)
+        place += 8 + size
+        yield metadata, data[place : place + length]
+        place += length
+
+
+def _table(metadata: memoryview, place: int) -> int:
+    return place + int(struct.unpack_from("<I", metadata, place)[0])
+
+
+def _field(metadata: memoryview, table: int, slot: int) -> int:
+    """Find a field of a flatbuffer table; 0 when it is absent."""
+    (back,) = struct.unpack_from("<i", metadata, table)
+    (size,) = struct.unpack_from("<H", metadata, table - back)
+    if 4 + 2 * slot + 2 > size:
+        return 0
+    (offset,) = struct.unpack_from("<H", metadata, table - back + 4 + 2 * slot)
+    return table + int(offset) if offset else 0
+
+
+def _buffers(metadata: memoryview, batch: int) -> Iterator[tuple[int, int]]:
+    slot = _field(metadata, batch, _BUFFERS)
+    if not slot:
+        return iter(())
+    vector = _table(metadata, slot)
+    (count,) = struct.unpack_from("<I", metadata, vector)
+    return struct.iter_unpack("<qq", metadata[vector + 4 : vector + 4 + 16 * count])

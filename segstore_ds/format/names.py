@@ -1,0 +1,148 @@
+"""Names of all objects of a stream, relative to its root: built and parsed in this one place.
+
+Owns the layout of FORMAT.md section 1. Names that come out of metadata pass through the `check_*`
+functions before they reach storage, so metadata can never name anything outside the stream.
+"""
+
+import re
+
+from segstore_ds.errors import CorruptionError, InvalidInputError
+
+LOG_FOLDER = "log"
+HINT_PATH = "log/_latest"
+STATUS_FOLDER = "status"
+SEGMENTS_FOLDER = "segments"
+
+MAX_NUMBER = 10**18  # a number of a log file stays within int64
+_LOG_NAME = re.compile(r"[0-9]{20}")
+_TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,100}")
+_SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,100}/[A-Za-z0-9][A-Za-z0-9.-]{0,100}")
+_STATUS = re.compile(r"status/([0-9]{20})-([a-z]+)-([0-9a-f]{32})")
+_PLANNED = re.compile(r"([0-9]{20})-[0-9a-f]{12}")
+
+
+def build_log_name(number: int) -> str:
+    """Return the file name of a batch in a metadata log.
+
+    Raises:
+        InvalidInputError: The number is negative or does not fit.
+
+    >>> build_log_name(41)
+    '00000000000000000041'
+    """
+    if not 0 <= number < MAX_NUMBER:
+        raise InvalidInputError(
+            "not a batch id", remedy="use an integer from 0 to 10^18", number=number
+        )
+    return f"{number:020d}"
+
+
+def parse_log_name(name: str) -> int | None:
+    """Return the number of a log file, or None for any other file.
+
+    >>> parse_log_name('00000000000000000041'), parse_log_name('41'), parse_log_name('_latest')
+    (41, None, None)
+    """
+    if _LOG_NAME.fullmatch(name) is None:
+        return None
+    number = int(name)
+    return number if number < MAX_NUMBER else None
+
+
+def build_token(version: int, nonce: str) -> str:
+    """Return the folder name of one writing job: the version it was planned on, then random bits.
+
+    Args:
+        version: The newest version the job had seen.
+        nonce: 12 lowercase hex digits.
+
+    Raises:
+        InvalidInputError: The nonce has another form.
+
+    >>> build_token(41, '0123456789ab')
+    '00000000000000000041-0123456789ab'
+    """
+    token = f"{build_log_name(version)}-{nonce}"
+    if _PLANNED.fullmatch(token) is None:
+        raise InvalidInputError("not a token nonce", remedy="use 12 hex digits", nonce=nonce)
+    return token
+
+
+def parse_token_version(token: str) -> int | None:
+    """Return the version a token was planned on; None for a token of another kind.
+
+    >>> parse_token_version('00000000000000000041-0123456789ab'), parse_token_version('copy-x')
+    (41, None)
+    """
+    match = _PLANNED.fullmatch(token)
+    return int(match[1]) if match else None
+
+
+def build_segment_path(token: str, name: str) -> str:
+    """Return a segment's place as the metadata stores it: ``token/name``.
+
+    Raises:
+        InvalidInputError: Token or name has a character that names may not have.
+    """
+    path = f"{token}/{name}"
+    if _SEGMENT.fullmatch(path) is None:
+        raise InvalidInputError("not a segment name", token=token, name=name)
+    return path
+
+
+def check_segment_path(path: str, *, where: str) -> str:
+    """Return a segment's place from metadata, unchanged.
+
+    Raises:
+        CorruptionError: It does not have the form of a segment's place.
+    """
+    if not isinstance(path, str) or _SEGMENT.fullmatch(path) is None:
+        raise CorruptionError("metadata names no segment of this stream", where=where, path=path)
+    return path
+
+
+def segment_token(path: str) -> str:
+    """Return the token of a segment's place."""
+    return path.split("/", 1)[0]
+
+
+def segment_object(path: str) -> str:
+    """Return the object of a segment, relative to the stream's root."""
+    return f"{SEGMENTS_FOLDER}/{path}"
+
+
+def build_status_path(version: int, kind: str, digest: str) -> str:
+    """Return the name of a status object: the version it was planned on, its kind, its digest."""
+    return check_status_path(
+        f"{STATUS_FOLDER}/{build_log_name(version)}-{kind}-{digest}", where="build"
+    )
+
+
+def check_status_path(path: str, *, where: str) -> str:
+    """Return a status object's name from metadata, unchanged.
+
+    Raises:
+        CorruptionError: It does not have the form of a status object's name.
+    """
+    if not isinstance(path, str) or _STATUS.fullmatch(path) is None:
+        raise CorruptionError(
+            "metadata names no status object of this stream", where=where, path=path
+        )
+    return path
+
+
+def parse_status_version(path: str) -> int | None:
+    """Return the version a status object was planned on; None for another name."""
+    match = _STATUS.fullmatch(path)
+    return int(match[1]) if match else None
+
+
+def check_token(token: str) -> str:
+    """Return a token, unchanged.
+
+    Raises:
+        InvalidInputError: It does not have the form of a token.
+    """
+    if _TOKEN.fullmatch(token) is None:
+        raise InvalidInputError("not a token", token=token)
+    return token

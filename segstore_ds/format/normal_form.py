@@ -1,0 +1,199 @@
+"""The normal form of a schema: one Arrow type per Spark type.
+
+So that batches of every client, whatever its flags (large variants, session zones, dictionaries),
+end as the same bytes. Everything is nullable because Spark derives nullability from the query, so
+it differs between two writes of one table; map keys and the two children of a variant stay as they
+are, since Spark insists on them. Normalising never loses a value by itself: whether a conversion
+to the normal type would is checked where batches are converted.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from segstore_ds.errors import InvalidInputError
+
+MAX_PRECISION = 38
+# An extension's name would turn the column back into the extension's type wherever it is
+# registered; field ids are a Parquet writer's private numbers.
+_DROPPED_METADATA = (b"ARROW:extension:name", b"ARROW:extension:metadata", b"PARQUET:field_id")
+
+INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
+FLOATS = (pa.float32(), pa.float64())
+_PLAIN = {
+    pa.uint8(): pa.int16(),
+    pa.uint16(): pa.int32(),
+    pa.uint32(): pa.int64(),
+    pa.uint64(): pa.decimal128(20, 0),
+    pa.float16(): pa.float32(),
+    pa.large_string(): pa.string(),
+    pa.string_view(): pa.string(),
+    pa.large_binary(): pa.binary(),
+    pa.binary_view(): pa.binary(),
+    pa.date64(): pa.date32(),
+}
+_KEPT = frozenset(
+    (*INTEGERS, *FLOATS, pa.bool_(), pa.null(), pa.string(), pa.binary(), pa.date32())
+)
+
+
+def normalise_schema(schema: pa.Schema) -> pa.Schema:
+    """Give the schema as it is stored.
+
+    Args:
+        schema: Any Arrow schema; its schema-level metadata is dropped.
+
+    Returns:
+        The normal form; normalising it again changes nothing.
+
+    Raises:
+        InvalidInputError: A name occurs twice, or a type cannot be stored; names the column.
+    """
+    _refuse_duplicates(schema.names, where="schema")
+    folded = Counter(name.casefold() for name in schema.names)
+    twins = [name for name in schema.names if folded[name.casefold()] > 1]
+    if twins:
+        raise InvalidInputError(
+            "column names differ only in case", remedy="rename all but one", columns=twins
+        )
+    return pa.schema([_normalise_field(field, field.name) for field in schema])
+
+
+def is_variant(data_type: pa.DataType) -> bool:
+    """Tell whether the type is Spark's variant, a struct that is stored exactly as it is.
+
+    Args:
+        data_type: An Arrow type.
+
+    Returns:
+        True for struct<value, metadata> whose metadata child carries the mark ``variant``.
+
+    Raises:
+        Nothing.
+    """
+    if not t.is_struct(data_type) or data_type.num_fields != 2:
+        return False
+    children = {field.name: field for field in data_type}
+    return (
+        children.keys() == {"value", "metadata"}
+        and (children["metadata"].metadata or {}).get(b"variant") == b"true"
+        and all(t.is_binary(f.type) or t.is_large_binary(f.type) for f in children.values())
+    )
+
+
+def _refuse_duplicates(names: Iterable[str], *, where: str) -> None:
+    duplicates = [name for name, count in Counter(names).items() if count > 1]
+    if duplicates:
+        raise InvalidInputError(
+            "a name occurs twice", remedy="rename all but one", names=duplicates, where=where
+        )
+
+
+def _normalise_field(
+    field: pa.Field, path: str, *, name: str | None = None, nullable: bool = True
+) -> pa.Field:
+    metadata = {k: v for k, v in (field.metadata or {}).items() if k not in _DROPPED_METADATA}
+    data_type = normalise_type(field.type, path)
+    return pa.field(name or field.name, data_type, nullable=nullable, metadata=metadata or None)
+
+
+def normalise_type(data_type: pa.DataType, path: str) -> pa.DataType:
+    """Give the type as it is stored.
+
+    Args:
+        data_type: Any Arrow type.
+        path: The column, for errors.
+
+    Returns:
+        The normal type; normalising it again changes nothing.
+
+    Raises:
+        InvalidInputError: The type cannot be stored.
+    """
+    if data_type in _KEPT:
+        return data_type
+    if data_type in _PLAIN:
+        return _PLAIN[data_type]
+    for applies, normal in _RULES:
+        if applies(data_type):
+            return normal(data_type, path)
+    raise _unsupported(data_type, path)
+
+
+def _unsupported(data_type: pa.DataType, path: str) -> InvalidInputError:
+    remedy = "cast or drop the column"
+    return InvalidInputError(
+        "a column's type cannot be stored", remedy=remedy, column=path, type=str(data_type)
+    )
+
+
+def _normalise_decimal(data_type: pa.DataType, path: str) -> pa.DataType:
+    precision, scale = data_type.precision, data_type.scale
+    if precision > MAX_PRECISION or not 0 <= scale <= precision:
+        raise _unsupported(data_type, path)
+    return pa.decimal128(precision, scale)
+
+
+def _normalise_struct(data_type: pa.DataType, path: str) -> pa.DataType:
+    if is_variant(data_type):
+        return pa.struct([pa.field(f.name, pa.binary(), False, f.metadata) for f in data_type])
+    _refuse_duplicates((field.name for field in data_type), where=path)
+    return pa.struct([_normalise_field(field, f"{path}.{field.name}") for field in data_type])
+
+
+def _normalise_map(data_type: pa.DataType, path: str) -> pa.DataType:
+    if t.is_null(data_type.key_type):
+        raise _unsupported(data_type, path)
+    key = _normalise_field(data_type.key_field, f"{path}.key", name="key", nullable=False)
+    return pa.map_(key, _normalise_field(data_type.item_field, f"{path}.value", name="value"))
+
+
+def _normalise_list(data_type: pa.DataType, path: str) -> pa.DataType:
+    return pa.list_(_normalise_field(data_type.value_field, f"{path}.element", name="element"))
+
+
+def _is_list(data_type: pa.DataType) -> bool:
+    return bool(
+        t.is_list(data_type)
+        or t.is_large_list(data_type)
+        or t.is_fixed_size_list(data_type)
+        or t.is_list_view(data_type)
+        or t.is_large_list_view(data_type)
+    )
+
+
+_RULES: tuple[
+    tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType, str], pa.DataType]], ...
+] = (
+    (lambda d: isinstance(d, pa.BaseExtensionType), lambda d, p: normalise_type(d.storage_type, p)),
+    (t.is_dictionary, lambda d, p: normalise_type(d.value_type, p)),
+    (t.is_timestamp, lambda d, _: pa.timestamp("us", "UTC" if d.tz is not None else None)),
+    (t.is_time, lambda _, __: pa.time64("ns")),
+    (t.is_duration, lambda _, __: pa.duration("us")),
+    (t.is_decimal, _normalise_decimal),
+    (t.is_fixed_size_binary, lambda _, __: pa.binary()),
+    (t.is_struct, _normalise_struct),
+    (t.is_map, _normalise_map),
+    (_is_list, _normalise_list),
+)
+
+
+def children_of(data_type: pa.DataType) -> list[pa.Field]:
+    """List the child fields of a normal type.
+
+    Args:
+        data_type: A type in normal form.
+
+    Returns:
+        A map's key and value, a list's element, a struct's fields; nothing for other types.
+
+    Raises:
+        Nothing.
+    """
+    if t.is_map(data_type):
+        return [data_type.key_field, data_type.item_field]
+    if t.is_list(data_type):
+        return [data_type.value_field]
+    return list(data_type) if t.is_struct(data_type) else []

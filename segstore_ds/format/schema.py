@@ -1,0 +1,103 @@
+"""Schemas: their stored text, their fingerprint, and the front door to what is done with them.
+
+The normal form, the contract between a stream and incoming data, and the conversion of batches
+live in modules of their own and are named here again, so that callers need one import.
+"""
+
+import base64
+import binascii
+import hashlib
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from segstore_ds.errors import CorruptionError, UnsupportedVersionError
+from segstore_ds.format.conversion import conform, lift
+from segstore_ds.format.normal_form import children_of, is_variant, normalise_schema
+from segstore_ds.format.widening import plan_schema
+
+__all__ = [
+    "conform",
+    "decode_schema",
+    "encode_schema",
+    "fingerprint",
+    "is_variant",
+    "lift",
+    "normalise_schema",
+    "plan_schema",
+]
+
+_MAX_SCHEMA_TEXT = 32 << 20
+
+
+def encode_schema(schema: pa.Schema) -> str:
+    """Write a schema as text: base64 of its Arrow IPC message.
+
+    Args:
+        schema: A schema in normal form.
+
+    Returns:
+        ASCII text.
+
+    Raises:
+        Nothing.
+    """
+    return base64.b64encode(schema.serialize()).decode("ascii")
+
+
+def decode_schema(text: str) -> pa.Schema:
+    """Read what `encode_schema` wrote.
+
+    Args:
+        text: The text; it may come from anywhere.
+
+    Returns:
+        A schema in normal form.
+
+    Raises:
+        CorruptionError: The text is not the text form of a schema in normal form.
+        UnsupportedVersionError: It holds a type that this Arrow does not know.
+    """
+    if len(text) > _MAX_SCHEMA_TEXT:
+        raise CorruptionError("a stored schema is too large", characters=len(text))
+    try:
+        schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
+        normal = normalise_schema(schema)
+    except pa.ArrowNotImplementedError as error:
+        raise UnsupportedVersionError("a stored schema holds an unknown type") from error
+    except (pa.ArrowException, binascii.Error, ValueError, OSError, KeyError) as error:
+        raise CorruptionError("a stored schema cannot be read") from error
+    if not normal.equals(schema, check_metadata=True):
+        raise CorruptionError("a stored schema is not in normal form", schema=str(schema))
+    return schema
+
+
+def fingerprint(schema: pa.Schema) -> str:
+    """Give a short digest that differs when names, types or the fields' metadata differ.
+
+    Args:
+        schema: A schema in normal form.
+
+    Returns:
+        16 hexadecimal digits, the same for every version of Arrow.
+
+    Raises:
+        Nothing.
+    """
+    text = repr([_describe(field) for field in schema])
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def _describe(field: pa.Field) -> tuple[object, ...]:
+    metadata = sorted((field.metadata or {}).items())
+    data_type = field.type
+    if not t.is_nested(data_type):
+        return field.name, str(data_type), field.nullable, metadata
+    kind = "struct" if t.is_struct(data_type) else "map" if t.is_map(data_type) else "list"
+    return (
+        field.name,
+        kind,
+        [_describe(f) for f in children_of(data_type)],
+        field.nullable,
+        metadata,
+    )

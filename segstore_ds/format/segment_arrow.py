@@ -1,0 +1,308 @@
+"""Arrow segments: an immutable object of frames, their index and a trailer that finds it.
+
+::
+
+    header   64 bytes   magic, format version, zeros, CRC-32 of the 60 bytes before
+    frames              each a multiple of 64 bytes, so every frame starts aligned
+    footer              zstd of JSON: one array per fact, one element per frame
+    trailer  40 bytes   place, size and CRC-32 of the footer, format version, CRC-32, magic
+
+Pure: bytes to values and back. A reader needs only the tail of the object; every byte it acts on
+is covered by a checksum, and the object's size has to be exactly what the trailer implies, so
+neither a cut nor an added byte passes. FORMAT.md, section "Segments", is normative.
+"""
+
+import struct
+import zlib
+from dataclasses import dataclass
+
+import pyarrow as pa
+import zstandard
+
+from segstore_ds.errors import (
+    CorruptionError,
+    EmptyObjectError,
+    InvalidInputError,
+    TruncatedObjectError,
+    UnsupportedVersionError,
+)
+from segstore_ds.format.frame import ALIGNMENT, Frame
+from segstore_ds.format.segment_index import (
+    MAX_INDEX_BYTES,
+    FrameEntry,
+    build_index,
+    parse_index,
+)
+from segstore_ds.format.statistics import Stats, merge
+
+__all__ = [
+    "HEADER_BYTES",
+    "TRAILER_BYTES",
+    "FrameEntry",
+    "SegmentSummary",
+    "SegmentWriter",
+    "Trailer",
+    "check_header",
+    "parse_footer",
+    "parse_trailer",
+]
+
+HEADER_MAGIC = b"SEGARROW"  # On disk. Never change; add a new one.
+TRAILER_MAGIC = b"SEGATAIL"  # On disk. Never change; add a new one.
+VERSION = 1  # On disk. Never change; add a new one.
+HEADER_BYTES = 64
+TRAILER_BYTES = 40
+
+_HEADER = struct.Struct("<8sI48xI")
+_TRAILER = struct.Struct("<QIIIII")  # footer start, bytes, raw bytes, crc, version, reserved
+_TRAILER_END = struct.Struct("<I8s")  # crc of what is before, magic
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSummary:
+    """What the table status keeps of a finished segment.
+
+    Args:
+        rows: How many events it holds.
+        bytes: The size of the object.
+        footer_bytes: The size of footer and trailer together.
+        footer_crc: CRC-32 of footer and trailer together.
+        stats: Statistics of all frames, merged.
+        frames: The index.
+    """
+
+    rows: int
+    bytes: int
+    footer_bytes: int
+    footer_crc: int
+    stats: Stats
+    frames: tuple[FrameEntry, ...]
+
+
+class SegmentWriter:
+    """Lays out one segment; the caller writes the bytes it returns, in order.
+
+    Call `start` once, `add` for every frame, `finish` once.
+    """
+
+    __slots__ = ("_finished", "_frames", "_place")
+
+    def __init__(self) -> None:
+        self._place = 0
+        self._finished = False
+        self._frames: list[FrameEntry] = []
+
+    @property
+    def rows(self) -> int:
+        """How many events were added."""
+        return sum(entry.rows for entry in self._frames)
+
+    @property
+    def encoded_bytes(self) -> int:
+        """How many bytes were laid out."""
+        return self._place
+
+    def start(self) -> bytes:
+        """Begin the segment.
+
+        Returns:
+            The header.
+
+        Raises:
+            InvalidInputError: The segment was begun before.
+        """
+        self._expect(begun=False)
+        self._place = HEADER_BYTES
+        header = _HEADER.pack(HEADER_MAGIC, VERSION, 0)[:-4]
+        return header + struct.pack("<I", zlib.crc32(header))
+
+    def add(self, frame: Frame) -> list[pa.Buffer]:
+        """Append a frame.
+
+        Args:
+            frame: The frame; its events follow those of the frame before.
+
+        Returns:
+            The buffers to write, in order.
+
+        Raises:
+            InvalidInputError: The segment is not begun or is finished, or the frame is not a
+                multiple of 64 bytes.
+        """
+        self._expect(begun=True)
+        size = frame.data.size
+        if size % ALIGNMENT or not size:
+            raise InvalidInputError("a frame's size is not a multiple of 64", bytes=size)
+        entry = FrameEntry(
+            start=self._place,
+            bytes=size,
+            rows=frame.rows,
+            crc=frame.crc,
+            fingerprint=frame.fingerprint,
+            stats=frame.stats,
+            raw_bytes=frame.raw_bytes,
+        )
+        self._frames.append(entry)
+        self._place = entry.end
+        return [frame.data]
+
+    def finish(self) -> tuple[bytes, SegmentSummary]:
+        """End the segment.
+
+        Returns:
+            Footer and trailer as one, and what the table status keeps.
+
+        Raises:
+            InvalidInputError: The segment is not begun, is finished, or has no frame.
+        """
+        self._expect(begun=True)
+        if not self._frames:
+            raise InvalidInputError("a segment has no frame", remedy="add a frame before finish")
+        self._finished = True
+        raw = build_index(self._frames)
+        footer = zstandard.ZstdCompressor(level=3).compress(raw)
+        facts = _TRAILER.pack(self._place, len(footer), len(raw), zlib.crc32(footer), VERSION, 0)
+        end = footer + facts + _TRAILER_END.pack(zlib.crc32(facts), TRAILER_MAGIC)
+        self._place += len(end)
+        summary = SegmentSummary(
+            rows=self.rows,
+            bytes=self._place,
+            footer_bytes=len(end),
+            footer_crc=zlib.crc32(end),
+            stats=merge((entry.rows, entry.stats) for entry in self._frames),
+            frames=tuple(self._frames),
+        )
+        return end, summary
+
+    def _expect(self, *, begun: bool) -> None:
+        if self._finished or begun != (self._place > 0):
+            raise InvalidInputError(
+                "a segment's parts come in another order", remedy="call start, add, then finish"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class Trailer:
+    """Where the footer is.
+
+    Args:
+        footer_start: Where it starts in the object.
+        footer_bytes: Its length, without the trailer.
+        footer_raw_bytes: Its length once decompressed.
+        footer_crc: CRC-32 of its bytes.
+    """
+
+    footer_start: int
+    footer_bytes: int
+    footer_raw_bytes: int
+    footer_crc: int
+
+
+def parse_trailer(tail: bytes, *, object_bytes: int, where: str) -> Trailer:
+    """Read the trailer, which tells how long a tail `parse_footer` needs.
+
+    Args:
+        tail: The last bytes of the object, at least 40.
+        object_bytes: The size of the object.
+        where: The object, for errors.
+
+    Returns:
+        The trailer; `footer_bytes` + 40 bytes at the object's end hold the index.
+
+    Raises:
+        EmptyObjectError: The object has no bytes.
+        TruncatedObjectError: The object ends before its trailer does.
+        CorruptionError: The trailer fails its checksum or does not fit the object's size.
+        UnsupportedVersionError: A newer version wrote the object.
+    """
+    if object_bytes == 0:
+        raise EmptyObjectError("a segment is empty", where=where)
+    if object_bytes < HEADER_BYTES + TRAILER_BYTES or len(tail) < TRAILER_BYTES:
+        raise TruncatedObjectError(
+            "a segment is too short", where=where, bytes=object_bytes, tail_bytes=len(tail)
+        )
+    facts = tail[-TRAILER_BYTES : -_TRAILER_END.size]
+    crc, magic = _TRAILER_END.unpack(tail[-_TRAILER_END.size :])
+    actual = zlib.crc32(facts)
+    if magic != TRAILER_MAGIC and crc != actual:
+        raise TruncatedObjectError(
+            "a segment does not end with its trailer", where=where, bytes=object_bytes
+        )
+    if magic != TRAILER_MAGIC or crc != actual:
+        raise CorruptionError("a segment's trailer is damaged", where=where)
+    start, size, raw_size, footer_crc, version, _ = _TRAILER.unpack(facts)
+    if version > VERSION:
+        raise UnsupportedVersionError(
+            "a segment is of a newer version", where=where, version=version, known=VERSION
+        )
+    if version != VERSION or start + size + TRAILER_BYTES != object_bytes:
+        raise CorruptionError(
+            "a segment's size is not what its trailer says",
+            where=where,
+            expected=start + size + TRAILER_BYTES,
+            actual=object_bytes,
+        )
+    return Trailer(start, size, raw_size, footer_crc)
+
+
+def parse_footer(
+    tail: bytes, *, object_bytes: int, where: str, footer_crc: int | None = None
+) -> tuple[FrameEntry, ...]:
+    """Read the index of a segment.
+
+    Args:
+        tail: The last bytes of the object, at least footer and trailer.
+        object_bytes: The size of the object.
+        where: The object, for errors.
+        footer_crc: When known, what the CRC-32 of footer and trailer has to be.
+
+    Returns:
+        The frames, in order; they fill the object from header to footer without a gap.
+
+    Raises:
+        EmptyObjectError: The object has no bytes.
+        TruncatedObjectError: The object ends before its trailer does, or `tail` is too short.
+        CorruptionError: Bytes fail their checksum or contradict each other.
+        UnsupportedVersionError: A newer version wrote the object.
+    """
+    trailer = parse_trailer(tail, object_bytes=object_bytes, where=where)
+    needed = trailer.footer_bytes + TRAILER_BYTES
+    if len(tail) < needed:
+        raise TruncatedObjectError(
+            "the tail does not hold the footer", where=where, needed=needed, actual=len(tail)
+        )
+    if footer_crc is not None and zlib.crc32(tail[-needed:]) != footer_crc:
+        raise CorruptionError("a segment is not the one that was committed", where=where)
+    footer = bytes(tail[-needed:-TRAILER_BYTES])
+    if zlib.crc32(footer) != trailer.footer_crc:
+        raise CorruptionError("a segment's footer fails its checksum", where=where)
+    raw = _decompress(footer, trailer.footer_raw_bytes, where=where)
+    return parse_index(raw, frames_start=HEADER_BYTES, frames_end=trailer.footer_start, where=where)
+
+
+def _decompress(footer: bytes, raw_bytes: int, *, where: str) -> bytes:
+    try:
+        # The size in the compressed data is what would be allocated, whatever limit is passed.
+        if zstandard.frame_content_size(footer) != raw_bytes or raw_bytes > MAX_INDEX_BYTES:
+            raise CorruptionError("a segment's footer has another size", where=where)
+        return zstandard.ZstdDecompressor().decompress(footer, max_output_size=raw_bytes)
+    except zstandard.ZstdError as error:
+        raise CorruptionError("a segment's footer cannot be decompressed", where=where) from error
+
+
+def check_header(data: bytes, *, where: str) -> None:
+    """Check the first 64 bytes of a segment, which reading does not need.
+
+    Args:
+        data: The first bytes of the object.
+        where: The object, for errors.
+
+    Raises:
+        TruncatedObjectError: There are fewer than 64.
+        CorruptionError: They are not the header of a segment of this version.
+    """
+    if len(data) < HEADER_BYTES:
+        raise TruncatedObjectError("a segment is too short", where=where, bytes=len(data))
+    magic, version, crc = _HEADER.unpack(data[:HEADER_BYTES])
+    if (magic, version, crc) != (HEADER_MAGIC, VERSION, zlib.crc32(data[: HEADER_BYTES - 4])):
+        raise CorruptionError("a segment's header is damaged", where=where)

@@ -1,0 +1,160 @@
+"""The index of a segment: where each frame is and what is in it.
+
+Stored as JSON with one array per fact and one element per frame, which zstd shrinks to a few bytes
+per frame. Fields that a reader does not know are left alone.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.format.fields import Fields, parse_json
+from segstore_ds.format.frame import ALIGNMENT, MAX_RAW_BYTES, MAX_ROWS
+from segstore_ds.format.statistics import ColumnStats, Stats, decode_bound, encode_bound
+
+MAX_INDEX_BYTES = 64 << 20
+_MAX_CRC = (1 << 32) - 1
+
+
+@dataclass(frozen=True, slots=True)
+class FrameEntry:
+    """What the index says of one frame.
+
+    Args:
+        start: Where it starts in the object.
+        bytes: Its length.
+        rows: How many events it holds.
+        crc: CRC-32 of its bytes.
+        fingerprint: Digest of its schema.
+        stats: Statistics of some columns.
+        raw_bytes: What its buffers take once decompressed.
+    """
+
+    start: int
+    bytes: int
+    rows: int
+    crc: int
+    fingerprint: str
+    stats: Stats
+    raw_bytes: int
+
+    @property
+    def end(self) -> int:
+        """The place after its last byte."""
+        return self.start + self.bytes
+
+
+def build_index(frames: Sequence[FrameEntry]) -> bytes:
+    """Write the index of a segment as JSON.
+
+    Args:
+        frames: Its frames, in order, without gaps.
+
+    Returns:
+        The bytes, at most `MAX_INDEX_BYTES`; without statistics where they would not fit.
+
+    Raises:
+        InvalidInputError: There are too many frames.
+    """
+    schemas = list(dict.fromkeys(entry.fingerprint for entry in frames))
+    footer: dict[str, Any] = {
+        "bytes": [entry.bytes for entry in frames],
+        "rows": [entry.rows for entry in frames],
+        "crc": [entry.crc for entry in frames],
+        "raw": [entry.raw_bytes for entry in frames],
+        "schemas": schemas,
+        "schema": [schemas.index(entry.fingerprint) for entry in frames],
+    }
+    names = dict.fromkeys(name for entry in frames for name in entry.stats)
+    stats = {name: _stats_arrays([entry.stats.get(name) for entry in frames]) for name in names}
+    for content in ({**footer, "stats": stats}, {**footer, "stats": {}}):
+        raw = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+        encoded = raw.encode()
+        # Statistics only save work: a footer that would be too large goes without.
+        if len(encoded) <= MAX_INDEX_BYTES:
+            return encoded
+    raise InvalidInputError("a segment has too many frames", frames=len(frames))
+
+
+def _stats_arrays(columns: Sequence[ColumnStats | None]) -> list[list[Any]]:
+    return [
+        [None if column is None else encode_bound(column.min) for column in columns],
+        [None if column is None else encode_bound(column.max) for column in columns],
+        [None if column is None else column.nulls for column in columns],
+    ]
+
+
+def parse_index(
+    raw: bytes, *, frames_start: int, frames_end: int, where: str
+) -> tuple[FrameEntry, ...]:
+    """Read what `build_index` wrote.
+
+    Args:
+        raw: The JSON; it may come from anywhere.
+        frames_start: Where the first frame starts in the object.
+        frames_end: Where the last one ends.
+        where: The object, for errors.
+
+    Returns:
+        The frames, in order, without gaps.
+
+    Raises:
+        CorruptionError: The bytes are no index, or contradict each other.
+    """
+    fields = Fields(parse_json(raw, where=where), where=where)
+    sizes = _numbers(fields, "bytes", limit=frames_end, where=where)
+    count = len(sizes)
+    rows = _numbers(fields, "rows", limit=MAX_ROWS, count=count, where=where)
+    crcs = _numbers(fields, "crc", limit=_MAX_CRC, count=count, where=where)
+    raws = _numbers(fields, "raw", limit=MAX_RAW_BYTES, count=count, where=where)
+    schemas = fields.texts("schemas")
+    places = _numbers(fields, "schema", limit=len(schemas) - 1, count=count, where=where)
+    stats = _frame_stats(fields.mapping("stats"), count, where=where)
+    entries = []
+    start = frames_start
+    for place, size in enumerate(sizes):
+        entry = FrameEntry(
+            start=start,
+            bytes=size,
+            rows=rows[place],
+            crc=crcs[place],
+            fingerprint=schemas[places[place]],
+            stats=stats[place],
+            raw_bytes=raws[place],
+        )
+        entries.append(entry)
+        start += size
+    if start != frames_end or any(not size or size % ALIGNMENT for size in sizes):
+        raise CorruptionError("a segment's frames do not fill it", where=where)
+    return tuple(entries)
+
+
+def _numbers(
+    fields: Fields, name: str, *, limit: int, where: str, count: int | None = None
+) -> list[int]:
+    values = fields.items(name)
+    fits = all(type(value) is int and 0 <= value <= limit for value in values)
+    if not fits or (count is not None and len(values) != count):
+        raise CorruptionError("a segment's index is wrong", where=where, field=name)
+    return values
+
+
+def _frame_stats(
+    columns: dict[str, Any], count: int, *, where: str
+) -> list[dict[str, ColumnStats]]:
+    result: list[dict[str, ColumnStats]] = [{} for _ in range(count)]
+    for name, arrays in columns.items():
+        whole = isinstance(arrays, list) and len(arrays) == 3
+        if not whole or any(not isinstance(a, list) or len(a) != count for a in arrays):
+            raise CorruptionError("a segment's statistics are wrong", where=where, column=name)
+        for place, (low, high, nulls) in enumerate(zip(*arrays, strict=True)):
+            if nulls is None:
+                continue
+            if type(nulls) is not int or nulls < 0:
+                raise CorruptionError("a segment's statistics are wrong", where=where, column=name)
+            result[place][name] = ColumnStats(
+                decode_bound(low, where=where), decode_bound(high, where=where), nulls
+            )
+    return result

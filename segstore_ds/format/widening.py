@@ -1,0 +1,173 @@
+"""The contract between a stream's schema and incoming data: what fits, what needs a merge.
+
+Widening stays within a family (integers, floats, decimals whose digits do not shrink), null fits
+everything, and nested types are compared field by field; anything else would change the meaning
+of stored values and is refused.
+"""
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from segstore_ds.errors import SchemaMismatchError
+from segstore_ds.format.normal_form import (
+    FLOATS,
+    INTEGERS,
+    MAX_PRECISION,
+    children_of,
+    is_variant,
+    normalise_schema,
+)
+
+_MERGE_REMEDY = "set mergeSchema=true to change the stream's schema"
+
+
+def plan_schema(current: pa.Schema, incoming: pa.Schema, *, merge: bool) -> pa.Schema:
+    """Decide which schema the stream has after data of another schema came.
+
+    Args:
+        current: The stream's schema, in normal form.
+        incoming: The schema of the data; order and nullability do not matter.
+        merge: Whether the stream's schema may change.
+
+    Returns:
+        `current` itself when the data fits it; else, with `merge`, the merged schema, whose new
+        columns come last in the order of `incoming`.
+
+    Raises:
+        InvalidInputError: `incoming` has a column that cannot be stored.
+        SchemaMismatchError: The data does not fit; names columns, types and the remedy.
+    """
+    incoming = normalise_schema(incoming)
+    _refuse_other_case(current, incoming)
+    merged = [_merge_field(field, incoming) for field in current]
+    known = set(current.names)
+    added = [field for field in incoming if field.name not in known]
+    result = pa.schema([*merged, *added])
+    absent = [name for name in current.names if name not in set(incoming.names)]
+    changed = [
+        f"{old.name}: {old.type} -> {new.type}"
+        for old, new in zip(current, merged, strict=True)
+        if not old.type.equals(new.type)
+    ]
+    partial = [
+        name
+        for name in current.names
+        if name not in absent and _lacks_fields(incoming.field(name).type, current.field(name).type)
+    ]
+    if not merge and (added or absent or changed or partial):
+        names = {
+            "new_columns": [f"{field.name}: {field.type}" for field in added],
+            "missing_columns": absent,
+            "wider_columns": changed,
+            "columns_with_missing_fields": partial,
+        }
+        raise SchemaMismatchError(
+            "the data does not fit the stream's schema",
+            remedy=_MERGE_REMEDY,
+            **{key: value for key, value in names.items() if value},
+        )
+    return result if added or changed else current
+
+
+def _refuse_other_case(current: pa.Schema, incoming: pa.Schema) -> None:
+    by_case = {name.casefold(): name for name in current.names}
+    known = set(current.names)
+    for name in incoming.names:
+        twin = by_case.get(name.casefold(), name)
+        if name not in known and twin != name:
+            raise SchemaMismatchError(
+                "a column's name differs from the stream's only in case",
+                remedy="rename the column",
+                column=name,
+                stream_column=twin,
+            )
+
+
+def _merge_field(field: pa.Field, incoming: pa.Schema) -> pa.Field:
+    index = incoming.get_field_index(field.name)
+    if index < 0:
+        return field
+    return field.with_type(merge_type(field.type, incoming.field(index).type, field.name))
+
+
+def merge_type(current: pa.DataType, incoming: pa.DataType, path: str) -> pa.DataType:
+    """Find the narrowest type that holds both.
+
+    Args:
+        current: The stored type, in normal form.
+        incoming: The type of the data, in normal form.
+        path: The column, for errors.
+
+    Returns:
+        `current` whenever the data fits it.
+
+    Raises:
+        SchemaMismatchError: No type of the family holds both.
+    """
+    if t.is_null(incoming) or current.equals(incoming, check_metadata=True):
+        return current
+    if t.is_null(current):
+        return incoming
+    merged = _merge_scalar(current, incoming)
+    if merged is None and not is_variant(current) and not is_variant(incoming):
+        merged = _merge_nested(current, incoming, path)
+    if merged is None and current.equals(incoming) and is_variant(current) == is_variant(incoming):
+        merged = current
+    if merged is None:
+        raise SchemaMismatchError(
+            "a column has another type than in the stream",
+            remedy="cast the column",
+            column=path,
+            stream_type=str(current),
+            type=str(incoming),
+        )
+    return merged
+
+
+def _merge_scalar(current: pa.DataType, incoming: pa.DataType) -> pa.DataType | None:
+    for family in (INTEGERS, FLOATS):
+        if current in family and incoming in family:
+            return family[max(family.index(current), family.index(incoming))]
+    if t.is_decimal(current) and t.is_decimal(incoming):
+        scale = max(current.scale, incoming.scale)
+        whole = max(current.precision - current.scale, incoming.precision - incoming.scale)
+        if whole + scale <= MAX_PRECISION:
+            return pa.decimal128(whole + scale, scale)
+    return None
+
+
+def _merge_nested(current: pa.DataType, incoming: pa.DataType, path: str) -> pa.DataType | None:
+    if t.is_struct(current) and t.is_struct(incoming):
+        return _merge_struct(current, incoming, path)
+    if t.is_list(current) and t.is_list(incoming):
+        element = current.value_field
+        merged = merge_type(element.type, incoming.value_type, f"{path}.element")
+        return pa.list_(element.with_type(merged))
+    if t.is_map(current) and t.is_map(incoming):
+        key = merge_type(current.key_type, incoming.key_type, f"{path}.key")
+        item = merge_type(current.item_type, incoming.item_type, f"{path}.value")
+        return pa.map_(current.key_field.with_type(key), current.item_field.with_type(item))
+    return None
+
+
+def _merge_struct(current: pa.DataType, incoming: pa.DataType, path: str) -> pa.DataType:
+    others = {field.name: field for field in incoming}
+    fields = [
+        field.with_type(merge_type(field.type, others[field.name].type, f"{path}.{field.name}"))
+        if field.name in others
+        else field
+        for field in current
+    ]
+    known = {field.name for field in current}
+    return pa.struct([*fields, *(field for field in incoming if field.name not in known)])
+
+
+def _lacks_fields(incoming: pa.DataType, current: pa.DataType) -> bool:
+    """Tell whether a struct somewhere in `incoming` lacks a field that `current` has."""
+    if t.is_null(incoming) or t.is_null(current):
+        return False
+    if t.is_struct(current):
+        others = {field.name: field.type for field in incoming}
+        return any(f.name not in others or _lacks_fields(others[f.name], f.type) for f in current)
+    pairs = zip(children_of(incoming), children_of(current), strict=True)
+    return any(_lacks_fields(one.type, other.type) for one, other in pairs)

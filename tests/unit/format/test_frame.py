@@ -1,0 +1,249 @@
+"""Frames: one batch, one checksum, only the columns asked for, nothing trusted."""
+
+import random
+import struct
+import zlib
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.format.frame import ALIGNMENT, Frame, decode_frame, encode_frame
+from segstore_ds.format.schema import fingerprint
+
+VARIANT = pa.struct(
+    [
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("metadata", pa.binary(), nullable=False, metadata={"variant": "true"}),
+    ]
+)
+CODECS = ["zstd", "lz4", "none"]
+
+# One column per type that Spark can hand over.
+SPARK_COLUMNS = {
+    "boolean": (pa.bool_(), [True, None, False]),
+    "byte": (pa.int8(), [-128, None, 127]),
+    "short": (pa.int16(), [-(2**15), None, 2**15 - 1]),
+    "int": (pa.int32(), [-(2**31), None, 2**31 - 1]),
+    "long": (pa.int64(), [-(2**63), None, 2**63 - 1]),
+    "float": (pa.float32(), [-0.0, None, float("inf")]),
+    "double": (pa.float64(), [5e-324, None, -float("inf")]),
+    "decimal": (pa.decimal128(38, 10), [Decimal("-1.5"), None, Decimal("9" * 28)]),
+    "string": (pa.string(), ["", None, "é\U0010ffff"]),
+    "binary": (pa.binary(), [b"", None, b"\x00\xff"]),
+    "date": (pa.date32(), [-(2**31), None, 2**31 - 1]),
+    "timestamp": (pa.timestamp("us", "UTC"), [-(2**63), None, 2**63 - 1]),
+    "timestamp_ntz": (pa.timestamp("us"), [-(2**63), None, 2**63 - 1]),
+    "time": (pa.time64("ns"), [0, None, 86_399_999_999_000]),
+    "interval": (pa.duration("us"), [-(2**63), None, 2**63 - 1]),
+    "void": (pa.null(), [None, None, None]),
+    "struct": (pa.struct([("x", pa.int32()), ("y", pa.string())]),
+               [{"x": 1, "y": None}, None, {"x": None, "y": "b"}]),
+    "empty_struct": (pa.struct([]), [{}, None, {}]),
+    "list": (pa.list_(pa.field("element", pa.string())), [["a", None], None, []]),
+    "lists": (pa.list_(pa.list_(pa.int8())), [[[1], None, []], None, []]),
+    "map": (pa.map_(pa.string(), pa.int32()), [[("a", 1), ("b", None)], None, []]),
+    "void_list": (pa.list_(pa.null()), [[None, None], None, []]),
+    "variant": (VARIANT, [{"value": b"\x01", "metadata": b"\x02"}, None,
+                          {"value": b"", "metadata": b""}]),
+    "deep": (pa.list_(pa.struct([("m", pa.map_(pa.string(), pa.list_(pa.float64())))])),
+             [[{"m": [("k", [1.5, None])]}, None], None, [{"m": None}]]),
+}  # fmt: skip
+
+
+def spark_batch():
+    fields = [pa.field(name, data_type) for name, (data_type, _) in SPARK_COLUMNS.items()]
+    fields[13] = fields[13].with_metadata({"SPARK::time::precision": "6"})
+    arrays = [pa.array(values, data_type) for data_type, values in SPARK_COLUMNS.values()]
+    return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def encode(batch, compression="zstd", level=None, columns=()) -> Frame:
+    return encode_frame(
+        batch, compression=compression, compression_level=level, stats_columns=columns
+    )
+
+
+def decode(frame, schema, columns=None, **changes):
+    facts = {"crc": frame.crc, "rows": frame.rows, **changes}
+    return decode_frame(frame.data, schema=schema, columns=columns, where="seg[0]", **facts)
+
+
+@pytest.mark.parametrize("compression", CODECS)
+def test_every_type_of_spark_comes_back_exactly(compression):
+    batch = spark_batch()
+    frame = encode(batch, compression)
+    result = decode(frame, batch.schema)
+    assert result.equals(batch, check_metadata=True)
+    assert result.schema.equals(batch.schema, check_metadata=True)
+    assert frame.data.size % ALIGNMENT == 0
+    assert frame.fingerprint == fingerprint(batch.schema)
+
+
+@pytest.mark.parametrize("name", SPARK_COLUMNS)
+@pytest.mark.parametrize(("start", "end"), [(0, 3), (1, 3), (1, 2), (2, 2)])
+def test_every_type_comes_back_from_slices_and_projections(name, start, end):
+    batch = spark_batch()
+    part = batch.slice(start, end - start)
+    frame = encode(part, columns=[name])
+    result = decode(frame, batch.schema, [name])
+    assert result.equals(part.select([name]))
+
+
+def test_columns_come_in_the_order_asked():
+    batch = spark_batch()
+    frame = encode(batch)
+    wanted = ["string", "boolean", "map"]
+    assert decode(frame, batch.schema, wanted).equals(batch.select(wanted))
+    assert decode(frame, batch.schema, wanted[::-1]).equals(batch.select(wanted[::-1]))
+    empty = decode(frame, batch.schema, [])
+    assert (empty.num_columns, empty.num_rows) == (0, 3)
+
+
+@pytest.mark.parametrize("columns", [["nope"], ["string", "string"]])
+def test_unknown_and_repeated_columns_are_refused(columns):
+    batch = spark_batch()
+    with pytest.raises(InvalidInputError):
+        decode(encode(batch), batch.schema, columns)
+
+
+def test_strings_that_are_not_utf8_come_back_as_they_were():
+    array = pa.array([b"\xff", b"\xed\xa0\x80"], pa.binary()).view(pa.string())
+    batch = pa.record_batch({"s": array})
+    assert decode(encode(batch), batch.schema).equals(batch)
+
+
+def test_uncompressed_frames_are_read_without_a_copy():
+    batch = pa.record_batch({"a": pa.array(range(1000), pa.int64())})
+    frame = encode(batch, "none")
+    address = decode(frame, batch.schema).column(0).buffers()[1].address
+    assert frame.data.address <= address < frame.data.address + frame.data.size
+
+
+def test_raw_bytes_are_what_the_buffers_take():
+    batch = pa.record_batch({"a": pa.array([7] * 10_000, pa.int64())})
+    sizes = {encode(batch, codec).raw_bytes for codec in CODECS}
+    assert len(sizes) == 1
+    assert sizes.pop() >= 80_000
+    assert encode(batch).data.size < 5000
+
+
+def test_a_frame_above_the_limit_is_refused_before_it_is_decompressed():
+    batch = pa.record_batch({"a": pa.array([7] * 10_000, pa.int64())})
+    frame = encode(batch)
+    before = pa.total_allocated_bytes()
+    with pytest.raises(CorruptionError, match="limit_bytes=70000"):
+        decode(frame, batch.schema, limit_bytes=70_000)
+    assert pa.total_allocated_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("codec", "level"), [("zip", None), ("zstd", 99), ("lz4", 10**30), ("", None)]
+)
+def test_unknown_codecs_and_levels_are_refused(codec, level):
+    with pytest.raises(InvalidInputError):
+        encode(spark_batch(), codec, level)
+
+
+def test_a_wrong_checksum_names_the_place_and_both_values():
+    batch = spark_batch()
+    frame = encode(batch)
+    with pytest.raises(CorruptionError, match=rf"'seg\[0\]', expected=7, actual={frame.crc}"):
+        decode(frame, batch.schema, crc=7)
+
+
+def test_another_number_of_rows_or_another_schema_is_corrupt():
+    batch = spark_batch()
+    frame = encode(batch)
+    with pytest.raises(CorruptionError, match="expected=4, actual=3"):
+        decode(frame, batch.schema, rows=4)
+    other = batch.schema.set(0, pa.field("boolean", pa.int8()))
+    with pytest.raises(CorruptionError):
+        decode(frame, other)
+
+
+def stream_of(*batches, schema=None):
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, schema or batches[0].schema) as writer:
+        for batch in batches:
+            writer.write_batch(batch)
+    return sink.getvalue()
+
+
+def test_a_frame_of_no_or_several_batches_is_corrupt():
+    batch = pa.record_batch({"a": [1]})
+    for data in (stream_of(schema=batch.schema), stream_of(batch, batch)):
+        with pytest.raises(CorruptionError):
+            decode_frame(data, crc=zlib.crc32(data), rows=1, schema=batch.schema, columns=None,
+                         where="w")  # fmt: skip
+
+
+def test_dictionaries_and_views_that_are_smuggled_in_are_corrupt():
+    schema = pa.schema([("a", pa.string())])
+    for array in (pa.array(["x"]).dictionary_encode(), pa.array(["x"], pa.string_view())):
+        data = stream_of(pa.record_batch({"a": array}))
+        with pytest.raises(CorruptionError):
+            decode_frame(data, crc=zlib.crc32(data), rows=1, schema=schema, columns=None, where="w")
+
+
+@pytest.mark.parametrize("length", [0, 1, 7, 8, 64, 500])
+def test_cut_bytes_with_a_right_checksum_are_corrupt(length):
+    batch = spark_batch()
+    data = bytes(encode(batch).data)[:length]
+    with pytest.raises(CorruptionError):
+        decode_frame(data, crc=zlib.crc32(data), rows=3, schema=batch.schema, columns=None,
+                     where="w")  # fmt: skip
+
+
+@pytest.mark.parametrize("data_type", [pa.string(), pa.binary(), pa.list_(pa.int8())], ids=str)
+@pytest.mark.parametrize("nesting", [None, "struct", "list", "map"])
+@pytest.mark.parametrize("ends", [(0, 900, 3), (0, 2, 900), (-9, 2, 3), (2, 1, 3), (0, 2, -1)])
+def test_offsets_that_point_elsewhere_are_corrupt(data_type, nesting, ends):
+    """They would be read as memory that is not ours."""
+    values = {"string": ["ab", "c"], "binary": [b"ab", b"c"]}.get(str(data_type), [[1, 2], [3]])
+    array = pa.array(values, data_type)
+    if nesting == "struct":
+        array = pa.StructArray.from_arrays([array], names=["x"])
+    elif nesting == "list":
+        array = pa.ListArray.from_arrays([0, 1, 2], array)
+    elif nesting == "map":
+        array = pa.MapArray.from_arrays([0, 1, 2], pa.array(["k", "j"]), array)
+    batch = pa.record_batch({"c": array})
+    data = bytes(encode(batch, "none").data)
+    good = struct.pack("<iii", 0, 2, 3)
+    assert data.count(good) == 1
+    crafted = data.replace(good, struct.pack("<iii", *ends))
+    with pytest.raises(CorruptionError):
+        decode_frame(crafted, crc=zlib.crc32(crafted), rows=2, schema=batch.schema, columns=None,
+                     where="w")  # fmt: skip
+
+
+def test_buffers_that_are_too_short_for_the_rows_are_corrupt():
+    """The count of rows is the crafted one, in the message and in the index alike."""
+    batch = pa.record_batch({"c": pa.array(range(321), pa.int64())})
+    data = bytes(encode(batch, "none").data)
+    good = struct.pack("<q", 321)
+    assert data.count(good) == 2
+    crafted = data.replace(good, struct.pack("<q", 900_000))
+    with pytest.raises(CorruptionError):
+        decode_frame(crafted, crc=zlib.crc32(crafted), rows=900_000, schema=batch.schema,
+                     columns=None, where="w")  # fmt: skip
+
+
+@pytest.mark.parametrize("compression", CODECS)
+def test_crafted_bytes_with_a_right_checksum_never_crash(compression):
+    """Whatever is changed, decoding refuses it or gives columns that can be walked safely."""
+    names = ["string", "lists", "map", "struct", "decimal", "void_list"]
+    batch = spark_batch().select(names)
+    base = bytes(encode(batch, compression).data)
+    chosen = random.Random(7)
+    for place in range(0, len(base), 2):
+        data = bytearray(base)
+        data[place] = chosen.choice((data[place] ^ 1, data[place] ^ 0x80, 0xFF, 0))
+        try:
+            result = decode_frame(bytes(data), crc=zlib.crc32(data), rows=3, schema=batch.schema,
+                                  columns=None, where="w", limit_bytes=1 << 20)  # fmt: skip
+        except CorruptionError:
+            continue
+        encode(result, "none")

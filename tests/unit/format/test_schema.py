@@ -1,0 +1,341 @@
+"""What is stored, what fits it, and how a batch is brought to it."""
+
+import base64
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+
+from segstore_ds.errors import CorruptionError, InvalidInputError, SchemaMismatchError
+from segstore_ds.format.schema import (
+    conform,
+    decode_schema,
+    encode_schema,
+    fingerprint,
+    is_variant,
+    lift,
+    normalise_schema,
+    plan_schema,
+)
+
+VARIANT = pa.struct(
+    [
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("metadata", pa.binary(), nullable=False, metadata={"variant": "true"}),
+    ]
+)
+US, UTC = pa.timestamp("us"), pa.timestamp("us", "UTC")
+
+
+def one(data_type, *, nullable=True, metadata=None):
+    return pa.schema([pa.field("c", data_type, nullable=nullable, metadata=metadata)])
+
+
+@pytest.mark.parametrize(
+    ("incoming", "stored"),
+    [
+        (pa.uint8(), pa.int16()),
+        (pa.uint16(), pa.int32()),
+        (pa.uint32(), pa.int64()),
+        (pa.uint64(), pa.decimal128(20, 0)),
+        (pa.float16(), pa.float32()),
+        (pa.large_string(), pa.string()),
+        (pa.string_view(), pa.string()),
+        (pa.large_binary(), pa.binary()),
+        (pa.binary_view(), pa.binary()),
+        (pa.binary(4), pa.binary()),
+        (pa.date64(), pa.date32()),
+        (pa.timestamp("ns", "Europe/Berlin"), UTC),
+        (pa.timestamp("s"), US),
+        (pa.time32("ms"), pa.time64("ns")),
+        (pa.duration("ns"), pa.duration("us")),
+        (pa.decimal256(20, 3), pa.decimal128(20, 3)),
+        (pa.dictionary(pa.int8(), pa.large_string()), pa.string()),
+        (pa.large_list(pa.uint8()), pa.list_(pa.int16())),
+        (pa.list_(pa.int8(), 3), pa.list_(pa.int8())),
+        (pa.list_view(pa.int8()), pa.list_(pa.int8())),
+        (pa.uuid(), pa.binary()),
+        (pa.null(), pa.null()),
+        (pa.struct([]), pa.struct([])),
+    ],
+    ids=str,
+)
+def test_every_type_has_one_stored_form(incoming, stored):
+    normal = normalise_schema(one(incoming, nullable=incoming == pa.null()))
+    assert normal.field("c").type == stored
+    assert normal.field("c").nullable
+    assert normalise_schema(normal).equals(normal, check_metadata=True)
+
+
+@pytest.mark.parametrize(
+    "refused",
+    [
+        pa.month_day_nano_interval(),
+        pa.dense_union([pa.field("a", pa.int8())]),
+        pa.run_end_encoded(pa.int32(), pa.int8()),
+        pa.decimal256(60, 2),
+        pa.decimal128(5, -2),
+        pa.list_(pa.month_day_nano_interval()),
+        pa.struct([pa.field("x", pa.int8()), pa.field("x", pa.int8())]),
+    ],
+    ids=str,
+)
+def test_a_type_that_cannot_be_stored_is_refused_by_name(refused):
+    with pytest.raises(InvalidInputError, match="'c"):
+        normalise_schema(one(refused))
+
+
+def test_duplicate_names_are_refused_also_when_only_case_differs():
+    with pytest.raises(InvalidInputError, match="'a'"):
+        normalise_schema(pa.schema([("a", pa.int8()), ("a", pa.int8())]))
+    with pytest.raises(InvalidInputError, match="'User', 'user'"):
+        normalise_schema(pa.schema([("User", pa.int8()), ("user", pa.int8())]))
+
+
+def test_nested_fields_become_nullable_but_map_keys_and_variants_stay():
+    nested = pa.struct(
+        [
+            pa.field("x", pa.int8(), nullable=False),
+            pa.field("m", pa.map_(pa.string(), pa.field("value", pa.int8(), nullable=False))),
+            pa.field("v", VARIANT, nullable=False),
+        ]
+    )
+    stored = normalise_schema(one(nested)).field("c").type
+    assert stored.field("x").nullable
+    assert stored.field("m").type.item_field.nullable
+    assert not stored.field("m").type.key_field.nullable
+    assert stored.field("v").nullable
+    assert is_variant(stored.field("v").type)
+    assert not stored.field("v").type.field("value").nullable
+
+
+def test_markers_in_field_metadata_are_kept_and_foreign_ones_dropped():
+    metadata = {"SPARK::time::precision": "3", "PARQUET:field_id": "7"}
+    stored = normalise_schema(one(pa.time64("ns"), metadata=metadata))
+    assert stored.field("c").metadata == {b"SPARK::time::precision": b"3"}
+
+
+def test_text_form_comes_back_exactly():
+    schema = normalise_schema(
+        pa.schema([("v", VARIANT), ("t", UTC), ("d", pa.decimal128(38, 10)), ("n", pa.null())])
+    )
+    assert decode_schema(encode_schema(schema)).equals(schema, check_metadata=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "???",
+        "AAAA",
+        base64.b64encode(b"\xff" * 200).decode(),
+        encode_schema(one(pa.uint8())),
+        encode_schema(one(pa.int8(), nullable=False)),
+        encode_schema(pa.schema([("a", pa.int8()), ("a", pa.int8())])),
+    ],
+)
+def test_a_text_that_is_no_stored_schema_is_corrupt(text):
+    with pytest.raises(CorruptionError):
+        decode_schema(text)
+
+
+def test_every_cut_of_a_stored_schema_is_corrupt_or_refused():
+    raw = base64.b64decode(encode_schema(one(pa.struct([("a", pa.list_(pa.string()))]))))
+    for end in range(0, len(raw), 3):
+        with pytest.raises(CorruptionError):
+            decode_schema(base64.b64encode(raw[:end]).decode())
+
+
+def test_fingerprint_depends_on_names_types_and_metadata_only():
+    base = pa.schema([("a", pa.int8()), ("b", pa.list_(pa.string()))])
+    assert fingerprint(base) == fingerprint(base.with_metadata({"x": "y"}))
+    others = [
+        pa.schema([("a", pa.int16()), ("b", pa.list_(pa.string()))]),
+        pa.schema([("b", pa.list_(pa.string())), ("a", pa.int8())]),
+        pa.schema([("a", pa.int8()), ("b", pa.list_(pa.binary()))]),
+        pa.schema([pa.field("a", pa.int8(), metadata={"k": "v"}), ("b", pa.list_(pa.string()))]),
+        pa.schema([("a", pa.int8()), ("b", pa.struct([("element", pa.string())]))]),
+    ]
+    assert len({fingerprint(schema) for schema in (base, *others)}) == 6
+
+
+def test_fingerprint_never_changes():
+    """It is on disk: a new value here means that old segments no longer match."""
+    schema = normalise_schema(pa.schema([("a", pa.int64()), ("m", pa.map_(pa.string(), UTC))]))
+    assert fingerprint(schema) == "9be37fddd69d355c"
+
+
+@pytest.mark.parametrize(
+    ("current", "incoming"),
+    [
+        (pa.int64(), pa.int8()),
+        (pa.int64(), pa.uint32()),
+        (pa.float64(), pa.float32()),
+        (pa.decimal128(20, 4), pa.decimal128(10, 2)),
+        (pa.string(), pa.null()),
+        (pa.list_(pa.int64()), pa.list_(pa.int8())),
+        (pa.map_(pa.string(), pa.int64()), pa.map_(pa.string(), pa.int8())),
+        (pa.struct([("x", pa.int64())]), pa.struct([("x", pa.int8())])),
+        (UTC, pa.timestamp("us", "Asia/Tokyo")),
+        (VARIANT, VARIANT),
+    ],
+    ids=str,
+)
+def test_narrower_data_fits_for_free_and_the_other_way_round_needs_a_merge(current, incoming):
+    stream, data = normalise_schema(one(current)), one(incoming)
+    assert plan_schema(stream, data, merge=False) is stream
+    assert plan_schema(stream, data, merge=True) is stream
+    narrow = normalise_schema(data)
+    if not narrow.equals(stream):
+        with pytest.raises(SchemaMismatchError, match="mergeSchema"):
+            plan_schema(narrow, stream, merge=False)
+        assert plan_schema(narrow, stream, merge=True).equals(stream)
+
+
+@pytest.mark.parametrize(
+    ("current", "incoming"),
+    [
+        (pa.int64(), pa.float32()),
+        (pa.int64(), pa.uint64()),
+        (pa.float64(), pa.int8()),
+        (US, UTC),
+        (UTC, US),
+        (US, pa.date32()),
+        (pa.string(), pa.binary()),
+        (pa.decimal128(38, 0), pa.decimal128(38, 38)),
+        (VARIANT, pa.struct([("value", pa.binary()), ("metadata", pa.binary())])),
+        (pa.list_(pa.int8()), pa.int8()),
+    ],
+    ids=str,
+)
+def test_another_type_never_fits(current, incoming):
+    with pytest.raises(SchemaMismatchError, match="'c"):
+        plan_schema(normalise_schema(one(current)), one(incoming), merge=True)
+
+
+def test_order_and_nullability_do_not_matter():
+    stream = pa.schema([("a", pa.int64()), ("b", pa.string())])
+    data = pa.schema([pa.field("b", pa.string(), nullable=False), pa.field("a", pa.int64())])
+    assert plan_schema(stream, data, merge=False) is stream
+
+
+def test_new_and_missing_columns_need_a_merge_that_appends():
+    stream = pa.schema([("a", pa.int8()), ("b", pa.struct([("x", pa.int8())]))])
+    data = pa.schema([("z", pa.int8()), ("b", pa.struct([("y", pa.int8())]))])
+    with pytest.raises(SchemaMismatchError) as caught:
+        plan_schema(stream, data, merge=False)
+    text = str(caught.value)
+    assert "z: int8" in text
+    assert "missing_columns=['a']" in text
+    assert "columns_with_missing_fields=['b']" in text
+    assert "mergeSchema" in text
+    merged = plan_schema(stream, data, merge=True)
+    assert merged.names == ["a", "b", "z"]
+    assert merged.field("b").type == pa.struct([("x", pa.int8()), ("y", pa.int8())])
+    assert plan_schema(stream, stream.remove(0), merge=True) is stream
+
+
+def test_a_column_in_another_case_is_refused_even_with_a_merge():
+    with pytest.raises(SchemaMismatchError, match="'User'"):
+        plan_schema(
+            one(pa.int8()).append(pa.field("user", pa.int8())),
+            pa.schema([("c", pa.int8()), ("User", pa.int8())]),
+            merge=True,
+        )
+
+
+def test_merging_widens_both_sides_of_a_decimal():
+    merged = plan_schema(one(pa.decimal128(10, 2)), one(pa.decimal128(10, 6)), merge=True)
+    assert merged.field("c").type == pa.decimal128(14, 6)
+
+
+def test_conform_without_work_returns_the_batch_itself():
+    schema = normalise_schema(pa.schema([("a", pa.int64()), ("v", VARIANT)]))
+    batch = pa.RecordBatch.from_pylist([{"a": 1}], schema=schema)
+    assert conform(batch, schema) is batch
+    assert lift(batch, schema) is batch
+
+
+def test_conform_passes_unchanged_columns_without_a_copy():
+    batch = pa.record_batch({"b": pa.array([1, 2], pa.int8()), "a": pa.array(["x", "y"])})
+    result = conform(batch, pa.schema([("a", pa.string()), ("b", pa.int64())]))
+    assert result.column("a").buffers()[2].address == batch.column("a").buffers()[2].address
+    assert result.to_pydict() == {"a": ["x", "y"], "b": [1, 2]}
+
+
+def nested_rows():
+    incoming = pa.schema(
+        [
+            ("l", pa.large_list(pa.large_string())),
+            ("m", pa.map_(pa.string(), pa.uint16())),
+            ("s", pa.struct([pa.field("x", pa.uint8(), nullable=False), ("n", pa.null())])),
+            ("t", pa.timestamp("ns", "Europe/Berlin")),
+            ("d", pa.dictionary(pa.int8(), pa.string())),
+            ("f", pa.list_(pa.uint8(), 2)),
+            ("u", pa.uint64()),
+        ]
+    )
+    rows = [
+        {"l": ["a", None], "m": [("k", 1)], "s": {"x": 1, "n": None}, "t": 1000, "d": "p",
+         "f": [1, 2], "u": 2**64 - 1},
+        {"l": None, "m": None, "s": None, "t": None, "d": None, "f": None, "u": None},
+        {"l": [], "m": [], "s": {"x": 255, "n": None}, "t": -5000, "d": "q", "f": [3, 4], "u": 0},
+        {"l": ["b"], "m": [("k", None), ("j", 65535)], "s": {"x": 0, "n": None}, "t": 0, "d": "p",
+         "f": [255, 0], "u": 1},
+    ]  # fmt: skip
+    return pa.RecordBatch.from_pylist(rows, schema=incoming)
+
+
+@pytest.mark.parametrize("start", [0, 1, 2, 3])
+def test_conform_rebuilds_nested_columns_also_of_slices(start):
+    whole = nested_rows()
+    stored = normalise_schema(whole.schema)
+    batch = whole.slice(start)
+    result = conform(batch, stored)
+    result.validate(full=True)
+    assert result.schema.equals(stored, check_metadata=True)
+    expected = batch.to_pylist()
+    for row in expected:
+        row["u"] = None if row["u"] is None else Decimal(row["u"])
+    assert result.to_pylist() == expected
+
+
+def test_conform_fills_missing_columns_and_fields_with_nulls():
+    schema = pa.schema([("a", pa.int8()), ("b", pa.struct([("x", pa.int8()), ("y", pa.string())]))])
+    batch = pa.RecordBatch.from_pylist(
+        [{"b": {"x": 1}}, {"b": None}],
+        schema=one(pa.null()).remove(0).append(pa.field("b", pa.struct([("x", pa.int8())]))),
+    )
+    assert conform(batch, schema).to_pylist() == [
+        {"a": None, "b": {"x": 1, "y": None}},
+        {"a": None, "b": None},
+    ]
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array([1500], pa.timestamp("ns", "UTC")),
+        pa.array([2**62], pa.timestamp("s", "UTC")),
+    ],
+    ids=str,
+)
+def test_a_value_that_would_be_lost_is_an_error(array):
+    with pytest.raises(SchemaMismatchError, match="'c'"):
+        conform(pa.record_batch({"c": array}), one(UTC))
+
+
+def test_conform_refuses_wider_and_unknown_columns():
+    with pytest.raises(SchemaMismatchError, match=r"'c'.*mergeSchema"):
+        conform(pa.record_batch({"c": pa.array([1], pa.int64())}), one(pa.int8()))
+    with pytest.raises(SchemaMismatchError, match="'z'"):
+        conform(pa.record_batch({"z": pa.array([1], pa.int8())}), one(pa.int8()))
+
+
+def test_lift_shows_an_older_epoch_under_a_projection_of_the_newer():
+    old = pa.RecordBatch.from_pylist(
+        [{"a": 1, "gone": 2}], schema=pa.schema([("a", pa.int8()), ("gone", pa.int8())])
+    )
+    newer = pa.schema([("new", pa.string()), ("a", pa.int64())])
+    assert lift(old, newer).to_pylist() == [{"new": None, "a": 1}]
+    assert lift(old, pa.schema([])).num_rows == 1

@@ -1,0 +1,283 @@
+"""Segments: laid out once, every byte covered, every cut noticed."""
+
+import json
+import struct
+import zlib
+
+import pyarrow as pa
+import pytest
+import zstandard
+
+from segstore_ds.errors import (
+    CorruptionError,
+    EmptyObjectError,
+    FormatError,
+    InvalidInputError,
+    TruncatedObjectError,
+    UnsupportedVersionError,
+)
+from segstore_ds.format.frame import decode_frame, encode_frame
+from segstore_ds.format.segment_arrow import (
+    HEADER_BYTES,
+    TRAILER_BYTES,
+    SegmentWriter,
+    check_header,
+    parse_footer,
+    parse_trailer,
+)
+from segstore_ds.format.statistics import ColumnStats
+
+SCHEMA = pa.schema([("a", pa.int64()), ("s", pa.string())])
+
+
+def batch_of(start, end):
+    rows = [{"a": n, "s": f"user-{n}" if n % 3 else None} for n in range(start, end)]
+    return pa.RecordBatch.from_pylist(rows, schema=SCHEMA)
+
+
+BATCHES = [batch_of(0, 5), batch_of(5, 6), batch_of(6, 16)]
+
+
+def frame_of(batch):
+    return encode_frame(
+        batch, compression="zstd", compression_level=1, stats_columns=batch.schema.names
+    )
+
+
+def build(batches=BATCHES):
+    writer = SegmentWriter()
+    parts = [writer.start()]
+    for batch in batches:
+        parts += writer.add(frame_of(batch))
+    end, summary = writer.finish()
+    return b"".join(map(bytes, [*parts, end])), summary
+
+
+def read(data, *, footer_crc=None, tail_bytes=None):
+    tail = data if tail_bytes is None else data[-tail_bytes:]
+    entries = parse_footer(tail, object_bytes=len(data), where="seg", footer_crc=footer_crc)
+    return [
+        decode_frame(
+            data[e.start : e.end], crc=e.crc, rows=e.rows, schema=SCHEMA, columns=None, where="seg"
+        )
+        for e in entries
+    ]
+
+
+def rebuild(change, *, raw_bytes=None, version=1):
+    """Write a segment whose footer is changed but whose checksums are right."""
+    data, summary = build()
+    end = len(data) - summary.footer_bytes
+    trailer = parse_trailer(data, object_bytes=len(data), where="seg")
+    footer = data[end : end + trailer.footer_bytes]
+    content = json.loads(zstandard.decompress(footer))
+    change(content)
+    raw = content.get("raw_text", json.dumps(content)).encode()
+    footer = zstandard.compress(raw)
+    facts = struct.pack(
+        "<QIIIII", end, len(footer), raw_bytes or len(raw), zlib.crc32(footer), version, 0
+    )
+    return data[:end] + footer + facts + struct.pack("<I8s", zlib.crc32(facts), b"SEGATAIL")
+
+
+def test_a_segment_comes_back():
+    data, summary = build()
+    assert read(data) == BATCHES
+    assert read(data, footer_crc=summary.footer_crc, tail_bytes=summary.footer_bytes) == BATCHES
+    check_header(data, where="seg")
+
+
+def test_the_summary_says_what_was_written():
+    data, summary = build()
+    assert summary.bytes == len(data)
+    assert summary.rows == 16
+    assert summary.footer_crc == zlib.crc32(data[-summary.footer_bytes :])
+    assert summary.stats == {"a": ColumnStats(0, 15, 0), "s": ColumnStats("user-1", "user-8", 6)}
+    parsed = parse_footer(data, object_bytes=len(data), where="seg")
+    assert parsed == summary.frames
+    assert [entry.rows for entry in parsed] == [5, 1, 10]
+
+
+def test_frames_are_aligned_and_fill_the_object():
+    data, summary = build()
+    starts = [entry.start for entry in summary.frames]
+    ends = [entry.end for entry in summary.frames]
+    assert starts == [HEADER_BYTES, *ends[:-1]]
+    assert all(start % 64 == 0 for start in starts)
+    assert ends[-1] == len(data) - summary.footer_bytes
+
+
+def test_an_empty_batch_comes_back():
+    data, summary = build([batch_of(0, 0)])
+    assert summary.rows == 0
+    assert read(data) == [batch_of(0, 0)]
+
+
+def test_frames_of_several_schemas_keep_their_fingerprints():
+    other = pa.record_batch({"z": pa.array([1.5])})
+    _, summary = build([BATCHES[0], other, BATCHES[1]])
+    prints = [entry.fingerprint for entry in summary.frames]
+    assert prints[0] == prints[2] != prints[1]
+    assert summary.stats == {}
+
+
+def test_many_frames_cost_few_bytes_each():
+    frame = frame_of(batch_of(0, 1))
+    writer = SegmentWriter()
+    writer.start()
+    for _ in range(1000):
+        writer.add(frame)
+    _, summary = writer.finish()
+    assert summary.footer_bytes < 1000
+
+
+@pytest.mark.parametrize("steps", ["add", "finish", "start start", "start finish",
+                                   "start add finish add", "start add finish finish",
+                                   "start add start"])  # fmt: skip
+def test_steps_in_another_order_are_refused(steps):
+    writer = SegmentWriter()
+    frame = frame_of(BATCHES[0])
+    calls = {"start": writer.start, "add": lambda: writer.add(frame), "finish": writer.finish}
+    *first, last = steps.split()
+    for step in first:
+        calls[step]()
+    with pytest.raises(InvalidInputError):
+        calls[last]()
+
+
+def test_an_empty_object_is_its_own_error():
+    with pytest.raises(EmptyObjectError):
+        parse_footer(b"", object_bytes=0, where="seg")
+
+
+def test_every_cut_is_noticed():
+    data, _ = build()
+    for size in range(1, len(data)):
+        with pytest.raises(FormatError):
+            read(data[:size])
+
+
+def test_a_cut_object_is_truncated_not_corrupt():
+    data, _ = build()
+    for size in (1, 50, 200, len(data) - 1):
+        with pytest.raises(TruncatedObjectError):
+            read(data[:size])
+
+
+def test_bytes_after_the_end_are_noticed():
+    data, _ = build()
+    for garbage in (b"\0", b"x" * 64, data[-TRAILER_BYTES:], data):
+        with pytest.raises(FormatError):
+            read(data + garbage)
+
+
+def test_a_byte_before_the_start_is_noticed():
+    data, _ = build()
+    with pytest.raises(CorruptionError):
+        read(b"\0" + data)
+
+
+@pytest.mark.parametrize("known", [True, False])
+def test_every_flipped_byte_gives_a_typed_error_or_the_right_answer(known):
+    data, summary = build()
+    crc = summary.footer_crc if known else None
+    unnoticed = []
+    for place in range(len(data)):
+        for mask in (1, 0x80, 0xFF):
+            flipped = bytearray(data)
+            flipped[place] ^= mask
+            try:
+                assert read(bytes(flipped), footer_crc=crc) == BATCHES
+                unnoticed.append(place)
+            except FormatError:
+                pass
+    # Readers do not need the header; all else is covered.
+    assert set(unnoticed) == set(range(HEADER_BYTES))
+
+
+def test_every_flipped_byte_of_the_header_is_found_by_its_check():
+    data, _ = build()
+    for place in range(HEADER_BYTES):
+        flipped = bytearray(data[:HEADER_BYTES])
+        flipped[place] ^= 0x10
+        with pytest.raises(CorruptionError):
+            check_header(bytes(flipped), where="seg")
+    with pytest.raises(TruncatedObjectError):
+        check_header(data[:63], where="seg")
+
+
+def test_a_damaged_frame_does_not_hide_its_neighbours():
+    data, summary = build()
+    damaged = bytearray(data)
+    damaged[summary.frames[1].start + 5] ^= 4
+    entries = parse_footer(bytes(damaged), object_bytes=len(data), where="seg")
+    for place, entry in enumerate(entries):
+        facts = {"crc": entry.crc, "rows": entry.rows, "schema": SCHEMA, "columns": None}
+        part = bytes(damaged[entry.start : entry.end])
+        if place == 1:
+            with pytest.raises(CorruptionError, match="'seg#1'"):
+                decode_frame(part, where="seg#1", **facts)
+        else:
+            assert decode_frame(part, where="seg", **facts) == BATCHES[place]
+
+
+def test_a_newer_version_is_refused_as_such():
+    with pytest.raises(UnsupportedVersionError, match="version=2"):
+        read(rebuild(lambda _: None, version=2))
+
+
+def test_a_tail_that_is_too_short_says_what_it_needs():
+    data, summary = build()
+    with pytest.raises(TruncatedObjectError, match=f"needed={summary.footer_bytes}"):
+        read(data, tail_bytes=summary.footer_bytes - 1)
+
+
+def test_the_footer_of_another_segment_is_not_taken_for_this_one():
+    data, summary = build()
+    with pytest.raises(CorruptionError, match="not the one that was committed"):
+        read(data, footer_crc=summary.footer_crc ^ 1)
+
+
+def test_unknown_fields_of_the_index_are_left_alone():
+    assert read(rebuild(lambda content: content.update(later=[1, 2]))) == BATCHES
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"bytes": [64, 64]},
+        {"bytes": []},
+        {"bytes": [2**62, 2**62, 2**62]},
+        {"bytes": ["64", 64, 64]},
+        {"rows": [5, 1]},
+        {"rows": [5, 1, -1]},
+        {"rows": [5, 1, True]},
+        {"rows": [5, 1, 2**40]},
+        {"crc": [0, 0, 2**32]},
+        {"raw": [0, 0, 2**40]},
+        {"schema": [0, 0, 9]},
+        {"schemas": [7]},
+        {"schemas": []},
+        {"stats": []},
+        {"stats": {"a": [[1], [2], [3]]}},
+        {"stats": {"a": 5}},
+        {"stats": {"a": [[1, 1, 1], [2, 2, 2], [0, 0, "0"]]}},
+        {"stats": {"a": [[{"b": 1}, 1, 1], [2, 2, 2], [0, 0, 0]]}},
+        {"raw_text": "[" * 100_000},
+        {"raw_text": "[1, 2]"},
+        {"raw_text": "{}"},
+        {"raw_text": "\u0000"},
+    ],
+    ids=str,
+)
+def test_a_crafted_index_is_corrupt(change):
+    data = rebuild(lambda content: content.update(change))
+    with pytest.raises(CorruptionError):
+        read(data)
+
+
+def test_a_footer_that_decompresses_to_another_size_is_corrupt():
+    with pytest.raises(CorruptionError):
+        read(rebuild(lambda _: None, raw_bytes=2**31))
+    with pytest.raises(CorruptionError):
+        read(rebuild(lambda content: content.update(x="y" * (65 << 20))))
