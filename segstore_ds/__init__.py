@@ -1,0 +1,47 @@
+"""segstore: append-only event streams next to Spark, in Arrow segments on any fsspec filesystem.
+
+``import segstore_ds as segstore`` needs no pyspark; the Spark helpers are loaded when first used.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from segstore_ds.engine.append import Commit
+from segstore_ds.engine.commit import Outcome, OutcomeState
+from segstore_ds.engine.cuts import Position
+from segstore_ds.engine.staging import Layout
+from segstore_ds.engine.verify import Problem, Report
+from segstore_ds.errors import SegstoreError
+from segstore_ds.stream import Stream, create, exists, open  # noqa: A004 - segstore.open(url)
+from segstore_ds.version import __version__
+
+if TYPE_CHECKING:
+    from segstore_ds.spark import recommended_conf, register, write
+
+_SPARK_HELPERS = ("recommended_conf", "register", "write")
+
+__all__ = [
+    "Commit",
+    "Layout",
+    "Outcome",
+    "OutcomeState",
+    "Position",
+    "Problem",
+    "Report",
+    "SegstoreError",
+    "Stream",
+    "__version__",
+    "create",
+    "exists",
+    "open",
+    "recommended_conf",
+    "register",
+    "write",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _SPARK_HELPERS:
+        from segstore_ds import spark  # noqa: PLC0415 - pyspark only when it is used
+
+        return getattr(spark, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

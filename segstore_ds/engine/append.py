@@ -1,0 +1,388 @@
+"""Append and overwrite: the decision what the next root is, and the commit that carries it out.
+
+Checked on every attempt, in this order: is this writer's batch known (then it is done, whatever
+else changed)? sealed? schema compatible? staged above the staging floor? Then offsets and numbers
+are given out in task order. Appends never conflict with appends: a lost race is planned again.
+"""
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from segstore_ds.engine.commit import Committed, StreamLog
+from segstore_ds.engine.epochs import SchemaChange, plan_epochs
+from segstore_ds.engine.staging import StagedSegment, StagedTask, delete_staged, stage_frames
+from segstore_ds.engine.state import Slot
+from segstore_ds.engine.table_status import TableStatus, plan_merge
+from segstore_ds.errors import (
+    CommitUnknownError,
+    ConflictError,
+    InvalidInputError,
+    MissingObjectError,
+    SealedError,
+    StagedExpiredError,
+    StorageError,
+    WriterConflictError,
+)
+from segstore_ds.format import names
+from segstore_ds.format.root import Retired, Root, SegmentEntry, Writer
+
+_LOG = logging.getLogger(__name__)
+_CLOCK_LIMIT_US = 5 * 60 * 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class WriterKey:
+    """The idempotence key of a commit: a writer's batch. `owner` is "" for a plain caller."""
+
+    writer_id: str
+    batch_id: int
+    owner: str = ""
+    takeover: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class AppendPlan:
+    """Everything a commit of staged segments depends on, but for the root it lands on.
+
+    Attributes:
+        token: The writing job's folder; its version is what the staging floor is held against.
+        segments: In offset order.
+        schema: What the segments' bytes are of, and how it may enter the stream.
+        writer: The idempotence key, or None.
+        overwrite_to: None to append; otherwise the offset the head moves to, which is the tail
+            that the overwrite was planned on.
+        expected_tail: Commit only if the tail is this.
+        expected_version: Commit only on top of this version.
+        client: Who writes, for the history.
+        rows: How many events the tasks were given; all of them stand in the segments, but where
+            the writer's batch was found committed before anything was staged.
+    """
+
+    token: str
+    segments: tuple[StagedSegment, ...]
+    schema: SchemaChange
+    writer: WriterKey | None = None
+    overwrite_to: int | None = None
+    expected_tail: int | None = None
+    expected_version: int | None = None
+    client: str = ""
+
+    rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a write did: its events lie at ``[start, end)`` as of `version`.
+
+    `repeated` says that the batch was committed before, by the commit described here; `attempts`
+    how many puts of a commit file this call took.
+    """
+
+    version: int
+    transaction: str
+    start: int
+    end: int
+    repeated: bool = False
+    attempts: int = 0
+
+    @property
+    def rows(self) -> int:
+        """How many events the commit holds."""
+        return self.end - self.start
+
+
+def check_writer(known: Writer | None, key: WriterKey | None, rows: int | None) -> bool:
+    """Tell whether a writer's batch is committed already. Pure.
+
+    Raises:
+        WriterConflictError: The id has another owner, or the batch is older than the last one.
+    """
+    if key is None or known is None:
+        return False
+    if key.takeover:
+        return (known.owner, known.batch_id) == (key.owner, key.batch_id)
+    if known.owner != key.owner:
+        raise WriterConflictError(
+            "writer id belongs to another owner",
+            remedy="use another writerId; or, if that query or job is gone for good, "
+            "set writerTakeover=true once",
+            writer_id=key.writer_id,
+            owner=known.owner or "a batch writer",
+            caller=key.owner or "a batch writer",
+        )
+    if key.batch_id < known.batch_id:
+        raise WriterConflictError(
+            "batch is older than the writer's last one",
+            remedy="a checkpoint or a job's state was set back or deleted; give the next batch id, "
+            "use another writerId, or set writerTakeover=true once",
+            writer_id=key.writer_id,
+            batch_id=key.batch_id,
+            last_batch_id=known.batch_id,
+        )
+    if key.batch_id > known.batch_id:
+        return False
+    if rows is not None and known.rows != rows:
+        _LOG.warning(
+            "writer %r repeats batch %d with %d rows; the %d rows committed first stay",
+            key.writer_id,
+            key.batch_id,
+            rows,
+            known.rows,
+        )
+    return True
+
+
+def check_preconditions(root: Root, plan: AppendPlan) -> None:
+    """Check what does not depend on the schema, in the order of the module's first lines. Pure.
+
+    Raises:
+        SealedError: The stream has ended.
+        StagedExpiredError: The segments were staged below the staging floor.
+        ConflictError: The tail or the version is not the expected one.
+    """
+    if root.sealed:
+        raise SealedError("stream is sealed", stream=root.stream_id, tail=root.tail)
+    staged = names.parse_token_version(plan.token)
+    if staged is not None and staged < root.staging_floor:
+        raise StagedExpiredError(
+            "staged objects are too old to be committed",
+            token=plan.token,
+            staging_floor=root.staging_floor,
+        )
+    if plan.rows != sum(segment.rows for segment in plan.segments):
+        raise ConflictError(
+            "the writer was set back while its batch was being repeated",
+            writer_id=plan.writer.writer_id if plan.writer else None,
+        )
+    if plan.expected_tail is not None and plan.expected_tail != root.tail:
+        raise ConflictError("tail has moved", expected=plan.expected_tail, actual=root.tail)
+    if plan.expected_version is not None and plan.expected_version != root.version:
+        raise ConflictError(
+            "version is another", expected=plan.expected_version, actual=root.version
+        )
+
+
+def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
+    """Return the root with the segments appended; version and transaction are the log's to fill.
+
+    Pure. Segment numbers and offsets are given out in the order of the plan.
+    """
+    entries = tuple(
+        SegmentEntry(
+            segment_id=epoch << 32 | (root.next_segment + place),
+            path=segment.path,
+            rows=segment.rows,
+            bytes=segment.bytes,
+            footer_bytes=segment.footer_bytes,
+            footer_crc=segment.footer_crc,
+            format=segment.format,
+            stats=segment.stats,
+        )
+        for place, segment in enumerate(plan.segments)
+    )
+    tail = root.tail + plan.rows
+    writers = dict(root.writers)
+    if plan.writer is not None:
+        key = plan.writer
+        writers[key.writer_id] = Writer(key.owner, key.batch_id, slot.version, plan.rows, tail)
+    appended = replace(
+        root,
+        entries=(*root.entries, *entries),
+        next_segment=root.next_segment + len(entries),
+        tail=tail,
+        writers=writers,
+        operation="append" if plan.overwrite_to is None else "overwrite",
+        client=plan.client,
+    )
+    if plan.overwrite_to is not None:
+        appended = drop_below(appended, max(plan.overwrite_to, root.head), slot)
+    return appended
+
+
+def drop_below(root: Root, head: int, slot: Slot) -> Root:
+    """Return the root with its head moved up and what lies wholly below it retired. Pure.
+
+    The segment or part that straddles the head stays.
+    """
+    gone_parts = tuple(part for part in root.parts if part.end <= head)
+    parts = root.parts[len(gone_parts) :]
+    retired = [Retired("part", part.path, slot.version, slot.time_us) for part in gone_parts]
+    entries = root.entries
+    if not parts:
+        cursor = root.tail - sum(entry.rows for entry in entries)
+        while entries and cursor + entries[0].rows <= head:
+            cursor += entries[0].rows
+            retired.append(Retired("segment", entries[0].path, slot.version, slot.time_us))
+            entries = entries[1:]
+    return replace(root, head=head, parts=parts, entries=entries, retired=(*root.retired, *retired))
+
+
+class Appender:
+    """Carries out the commits of staged data on one stream.
+
+    Args:
+        log: The stream's log.
+        status: The stream's table status.
+    """
+
+    def __init__(self, log: StreamLog, status: TableStatus) -> None:
+        self._log = log
+        self._status = status
+        self._clock_checked_s = float("-inf")
+
+    def stage_inline(self, tasks: Sequence[StagedTask], *, token: str) -> tuple[StagedSegment, ...]:
+        """Return all segments in task order; frames that tasks sent become one segment.
+
+        The one segment takes the place of its first frames; order among tasks is kept by writing
+        one segment per run of neighbouring small tasks.
+
+        Raises:
+            StorageError: The storage failed.
+        """
+        segments: list[StagedSegment] = []
+        run: list[StagedTask] = []
+
+        def flush() -> None:
+            if not run:
+                return
+            name = f"driver-{self._log.clock.new_id()[:8]}-{len(segments)}.arrow"
+            path = names.build_segment_path(token, name)
+            frames = (frame for task in run for frame in task.frames)
+            segments.append(stage_frames(self._log.storage, frames, path=path))
+            run.clear()
+
+        for task in sorted(tasks, key=lambda task: task.task):
+            if task.frames:
+                run.append(task)
+            if task.segments:
+                flush()
+                segments.extend(task.segments)
+        flush()
+        return tuple(segments)
+
+    def check_visible(self, tasks: Sequence[StagedTask]) -> None:
+        """Check that this process sees every staged object, where a stat costs nothing.
+
+        Raises:
+            InvalidInputError: It does not: the tasks wrote to a disk of their own.
+        """
+        if not self._log.storage.url.startswith("file:"):
+            return
+        for task in tasks:
+            for segment in task.segments:
+                path = names.segment_object(segment.path)
+                try:
+                    size = self._log.storage.info(path).size
+                except MissingObjectError:
+                    size = -1
+                if size != segment.bytes:
+                    raise InvalidInputError(
+                        "staged segment not visible",
+                        remedy="use storage that all nodes share",
+                        task=task.task,
+                        host=task.host,
+                        path=f"{self._log.storage.url}/{path}",
+                    )
+
+    def check_clock(self, segment: StagedSegment) -> None:
+        """Refuse to commit when this machine's clock is far from the store's; asked now and then.
+
+        Args:
+            segment: One that this process has just staged.
+
+        Raises:
+            InvalidInputError: The clocks are more than 5 minutes apart.
+        """
+        clock = self._log.clock
+        if clock.boot_s() - self._clock_checked_s < 600:
+            return
+        info = self._log.storage.info(names.segment_object(segment.path))
+        if abs(clock.wall_us() - info.modified_us) > _CLOCK_LIMIT_US:
+            raise InvalidInputError(
+                "this machine's clock is more than 5 minutes off the store's",
+                remedy="set the clock",
+                clock_us=clock.wall_us(),
+                store_us=info.modified_us,
+                url=self._log.storage.url,
+            )
+        self._clock_checked_s = clock.boot_s()
+
+    def find_repeated(
+        self, root: Root, writer: WriterKey | None, rows: int | None
+    ) -> Commit | None:
+        """Return the commit that holds a writer's batch already, or None.
+
+        Raises:
+            WriterConflictError: Another owner, or an older batch.
+            FormatError: The writers can't be read.
+            StorageError: The storage failed.
+        """
+        known = self._status.writer(root, writer.writer_id) if writer else None
+        if not check_writer(known, writer, rows) or known is None:
+            return None
+        return Commit(known.version, "", known.end - known.rows, known.end, repeated=True)
+
+    def commit(self, plan: AppendPlan, *, transaction: str) -> Commit:
+        """Commit staged segments, exactly once for a writer's batch.
+
+        Returns:
+            The commit; one without segments, writer or change of the stream is not written.
+
+        Raises:
+            WriterConflictError: Another owner, or an older batch.
+            SealedError: The stream has ended.
+            SchemaMismatchError: The stream's schema has changed so that these bytes don't fit.
+            StagedExpiredError: Staged below the floor.
+            ConflictError: An expectation fails, or every race was lost.
+            CommitUnknownError: It may or may not be in the log.
+            FormatError: Metadata can't be read.
+            StorageError: The storage failed.
+        """
+        repeated: list[Commit] = []
+
+        def build(root: Root, slot: Slot) -> Root | None:
+            known = self.find_repeated(root, plan.writer, plan.rows)
+            if known is not None:
+                repeated.append(known)
+                return None
+            check_preconditions(root, plan)
+            epochs, epoch = plan_epochs(root, plan.schema, self._status)
+            changed = epochs != root.epochs or plan.writer or plan.overwrite_to is not None
+            if not plan.segments and not changed:
+                return None
+            appended = plan_append(replace(root, epochs=epochs), plan, epoch, slot)
+            return self._status.tidy(appended, slot)
+
+        done = self._log.commit(build, transaction=transaction)
+        if repeated:
+            return replace(repeated[-1], attempts=done.attempts)
+        root = done.root
+        start = root.tail - plan.rows
+        return Commit(root.version, root.transaction, start, root.tail, attempts=done.attempts)
+
+    def maintain(self) -> None:
+        """Merge status parts where one is due, in a commit of its own; a failure is put off."""
+        for _ in range(4):
+            paths = plan_merge(self._log.root)
+            if paths is None:
+                return
+            try:
+                done = self._merge(paths)
+            except (ConflictError, CommitUnknownError, StorageError) as error:
+                _LOG.info("merging status parts was put off: %s", error)
+                return
+            if not done.written:
+                return
+
+    def discard(self, segments: Sequence[StagedSegment]) -> None:
+        """Delete staged segments that certainly no commit holds; never raises."""
+        delete_staged(self._log.storage, segments)
+
+    def _merge(self, paths: tuple[str, ...]) -> Committed:
+        def build(root: Root, slot: Slot) -> Root | None:
+            # A lost race means that others are writing: leave the merge to whoever wins.
+            merged = self._status.merge(root, paths, slot) if slot.attempt == 0 else None
+            return None if merged is None else replace(merged, operation="merge-status")
+
+        return self._log.commit(build, transaction=self._log.clock.new_id())

@@ -1,0 +1,456 @@
+"""The commit protocol: a stream's log, opened, followed and appended to (FORMAT.md 4).
+
+Invariants this module keeps, each against a trace that would lose data:
+
+- A commit is acknowledged only if it is in the newest contiguous run of the log. A writer that
+  slept may create a name that was purged long ago; so if more than `CONFIRM_S` passed between
+  confirming the base and the return of the put, the newest root is found by listing, and the commit
+  counts only if `log_start` has not passed its base.
+- A handle that has not confirmed its base for half of the grace (suspend counted) opens again by
+  listing, because what lies behind its base by name may be such a leftover.
+- An open through the hint that finds an old root checks that the root's parent is there; before a
+  commit is built on it, the log is listed.
+- The stamp of a commit is taken before its base is found fresh, so a leftover is always as old as
+  the sleep that made it.
+"""
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.engine.metadata_log import Added, Codec, MetadataLog
+from segstore_ds.engine.state import Slot, check_transition
+from segstore_ds.errors import (
+    CommitUnknownError,
+    ConflictError,
+    CorruptionError,
+    InvalidInputError,
+    NotFoundError,
+    SnapshotExpiredError,
+    StorageError,
+)
+from segstore_ds.format.names import LOG_FOLDER
+from segstore_ds.format.root import Root, check_writable, decode_root, encode_root
+from segstore_ds.storage import Storage
+
+LOG_GRACE_S = 3600.0
+CONFIRM_S = 60.0
+YOUNG_S = 1200.0  # a leftover of a sleeper is older than this when it can be met
+CLOCK_LIMIT_US = 5 * 60 * 1_000_000
+HINT_EVERY_S = 1.0
+COMMIT_ATTEMPTS = 200
+_REOPEN_ATTEMPTS = 10
+
+ROOT_CODEC: Codec[Root] = Codec(encode_root, lambda body, where: decode_root(body, where=where))
+
+
+class OutcomeState(enum.Enum):
+    """What is known of a transaction."""
+
+    COMMITTED = "committed"
+    NOT_COMMITTED = "not committed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The answer to "did it land?"; `version` is where, when it did."""
+
+    state: OutcomeState
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A root that was the newest at `confirmed_s`.
+
+    `sound` says that it cannot be a leftover: it is young, was listed, or follows a sound one.
+    """
+
+    root: Root
+    confirmed_s: float
+    sound: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """How a commit ended: the root, whether this call wrote it, and what it took."""
+
+    root: Root
+    written: bool
+    attempts: int
+
+
+class StreamLog:
+    """The batch metadata log of one stream, with the newest root it has seen.
+
+    Args:
+        storage: The stream's folder.
+        clock: Time and waiting.
+        grace_s: How long a superseded version keeps its name in the log.
+    """
+
+    def __init__(
+        self, storage: Storage, *, clock: Clock = SYSTEM_CLOCK, grace_s: float = LOG_GRACE_S
+    ) -> None:
+        self.storage = storage
+        self.clock = clock
+        self.grace_s = grace_s
+        self.files = MetadataLog(storage, LOG_FOLDER, ROOT_CODEC, clock=clock)
+        self._base: Base | None = None
+        self._hinted_s = float("-inf")
+
+    # --- reading -----------------------------------------------------------------------------
+
+    @property
+    def root(self) -> Root:
+        """The newest root this handle has seen; opens the log if it has seen none."""
+        return self._base.root if self._base else self.open()
+
+    def adopt(self, root: Root) -> None:
+        """Take a root that was seen elsewhere; the next look for newer ones starts by listing."""
+        self._base = Base(root, float("-inf"), sound=False)
+
+    def open(self) -> Root:
+        """Find the newest root: hint, probe by name, then listing; O(1) requests.
+
+        Raises:
+            NotFoundError: There is no stream.
+            FormatError: The newest root can't be read; an older one is never taken instead.
+            StorageError: The storage failed.
+        """
+        return self._confirm(self._open_hinted)
+
+    def reopen(self) -> Root:
+        """Find the newest root by listing, trusting nothing seen before; raises as `open`."""
+        return self._confirm(self._open_listed)
+
+    def refresh(self) -> Root:
+        """Return the newest root, following the log from the one seen last; raises as `open`."""
+        base = self._base
+        if base is None:
+            return self.open()
+        if self.clock.boot_s() - base.confirmed_s > self.grace_s / 2:
+            return self.reopen()
+        return self._confirm(
+            lambda: self._climb(base.root, sound=base.sound) or self._open_listed()
+        )
+
+    def recent(self) -> Root:
+        """Return a root that was the newest within the last minute; raises as `open`."""
+        base = self._base
+        if base is not None and self.clock.boot_s() - base.confirmed_s <= CONFIRM_S:
+            return base.root
+        return self.refresh()
+
+    def read_version(self, version: int) -> Root:
+        """Return the root as of a version.
+
+        Raises:
+            NotFoundError: The stream has not got that far.
+            SnapshotExpiredError: The version was purged.
+            FormatError: The file can't be read.
+            StorageError: The storage failed.
+        """
+        newest = self.root
+        if version > newest.version:
+            newest = self.refresh()
+        if version == newest.version:
+            return newest
+        if not 0 <= version < newest.version:
+            raise NotFoundError(
+                "no such version", url=self.storage.url, version=version, newest=newest.version
+            )
+        root = self._get(version) if version >= newest.log_start else None
+        if root is None:
+            start = self.reopen().log_start
+            if version >= start:
+                raise CorruptionError("version is missing", url=self.storage.url, version=version)
+            raise SnapshotExpiredError(
+                "version was purged", url=self.storage.url, version=version, oldest=start
+            )
+        return root
+
+    def version_at(self, time_us: int) -> Root | None:
+        """Return the newest root committed at or before a time, or None if all came later.
+
+        Commit times never go back, so this is a binary search over the versions kept.
+
+        Raises:
+            SnapshotExpiredError: The answer lies among versions that were purged.
+            FormatError: A file can't be read.
+            StorageError: The storage failed.
+        """
+        newest = self.refresh()
+        if newest.time_us <= time_us:
+            return newest
+        low, high, found = newest.log_start, newest.version, None
+        while low < high:
+            middle = (low + high) // 2
+            root = self.read_version(middle)
+            if root.time_us <= time_us:
+                low, found = middle + 1, root
+            else:
+                high = middle
+        if found is None and newest.log_start > 0:
+            raise SnapshotExpiredError(
+                "the versions of that time were purged",
+                url=self.storage.url,
+                oldest=newest.log_start,
+            )
+        return found
+
+    def outcome(self, transaction: str, version: int | None = None) -> Outcome:
+        """Tell whether a transaction is in the log.
+
+        Args:
+            transaction: Its id, as CommitUnknownError names it.
+            version: The slot it was put to, as CommitUnknownError names it; without it every
+                version that is kept is read, newest first.
+
+        Returns:
+            COMMITTED with the version; NOT_COMMITTED when its slot holds another commit;
+            UNKNOWN while the slot is free (a late put may still fill it) or purged.
+
+        Raises:
+            FormatError: A file can't be read.
+            StorageError: The storage failed.
+        """
+        newest = self.reopen()
+        if version is not None:
+            if not newest.log_start <= version <= newest.version:
+                return Outcome(OutcomeState.UNKNOWN)
+            found = self.read_version(version)
+            if found.transaction == transaction:
+                return Outcome(OutcomeState.COMMITTED, version)
+            return Outcome(OutcomeState.NOT_COMMITTED)
+        for number in range(newest.version, newest.log_start - 1, -1):
+            if self.read_version(number).transaction == transaction:
+                return Outcome(OutcomeState.COMMITTED, number)
+        return Outcome(OutcomeState.UNKNOWN)
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def create(self, root: Root) -> bool:
+        """Put the first commit; False when the stream exists already.
+
+        Raises:
+            CommitUnknownError: The storage never said whether it landed.
+            UnsafeFilesystemError: The filesystem can't create exclusively.
+        """
+        self.storage.ensure_exclusive()
+        began = self.clock.boot_s()
+        if not self.files.add(0, root):
+            return False
+        self._base = Base(root, began, sound=True)
+        self._hint(0)
+        return True
+
+    def commit(
+        self,
+        build: Callable[[Root, Slot], Root | None],
+        *,
+        transaction: str,
+        attempts: int = COMMIT_ATTEMPTS,
+    ) -> Committed:
+        """Commit a change, planning it again on the newest root whenever another came first.
+
+        Args:
+            build: Gets the newest root and the slot; returns the next root (version, parent,
+                transaction and time are filled in here), or None when nothing is to be done. It is
+                pure but for objects that it puts under fresh names.
+            transaction: The id of this logical commit, the same over all attempts.
+            attempts: How many lost races are enough.
+
+        Returns:
+            The root that holds the change; `written` is False when `build` returned None.
+
+        Raises:
+            ConflictError: Every attempt was lost; nothing was committed.
+            CommitUnknownError: The change may or may not be in the log; names version, transaction.
+            InternalError: The change would break a rule between two roots.
+            InvalidInputError: This machine's clock is off.
+            UnsupportedVersionError: The stream needs a writer feature this version lacks.
+            StorageError: The storage failed before anything was put.
+            UnsafeFilesystemError: The filesystem can't create exclusively.
+        """
+        self.storage.ensure_exclusive()
+        for attempt in range(attempts):
+            base, now_us = self._fresh_base()
+            check_writable(base.root)
+            time_us = _stamp(base.root, now_us, self.storage.url)
+            planned = build(base.root, Slot(base.root.version + 1, time_us, attempt))
+            if planned is None:
+                return Committed(base.root, written=False, attempts=attempt)
+            root = replace(
+                planned,
+                version=base.root.version + 1,
+                parent=base.root.transaction,
+                transaction=transaction,
+                time_us=time_us,
+            )
+            check_transition(base.root, root)
+            if self._try(base, root):
+                return Committed(root, written=True, attempts=attempt + 1)
+            self.clock.backoff(min(attempt, 6), base_s=0.004, most_s=0.25)
+        raise ConflictError(
+            "other writers came first every time", url=self.storage.url, attempts=attempts
+        )
+
+    def purge_after(self, threshold: int) -> int:
+        """Refuse: the log of a stream only grows.
+
+        Raises:
+            InvalidInputError: Always.
+        """
+        raise InvalidInputError(
+            "the log of a stream can't be cut at its newest end",
+            remedy="use restore(version) to go back to an earlier state",
+            threshold=threshold,
+        )
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _try(self, base: Base, root: Root) -> bool:
+        began = self.clock.boot_s()
+        try:
+            added = self.files.put(root.version, root)
+        except CommitUnknownError as error:
+            self._base = None
+            raise CommitUnknownError(
+                error.fact, transaction=root.transaction, **error.fields
+            ) from error.__cause__
+        if not added.won:
+            self._after_loss(base)
+            return False
+        if self.clock.boot_s() - base.confirmed_s > CONFIRM_S and not self._landed(root, added):
+            return False
+        self._base = Base(root, began, sound=True)
+        self._hint(root.version)
+        return True
+
+    def _after_loss(self, base: Base) -> None:
+        # The slot behind the base is taken, so the base was the newest until then: climb from it.
+        self._base = base
+        self.refresh()
+
+    def _landed(self, root: Root, added: Added) -> bool:
+        """Tell whether a commit whose put came late lies in the log or in a purged slot."""
+        try:
+            newest = self.reopen()
+        except StorageError as error:
+            raise self._unknown(root) from error
+        if newest.log_start < root.version <= newest.version:
+            return True
+        # One put that returned at once made the file just now: the slot was purged before.
+        if added.attempts == 1 and added.last_put_s <= CONFIRM_S:
+            return False
+        raise self._unknown(root)
+
+    def _unknown(self, root: Root) -> CommitUnknownError:
+        self._base = None
+        return CommitUnknownError(
+            "the commit came too late to tell whether it is in the log",
+            url=self.storage.url,
+            version=root.version,
+            transaction=root.transaction,
+        )
+
+    def _fresh_base(self) -> tuple[Base, int]:
+        for _ in range(_REOPEN_ATTEMPTS):
+            now_us = self.clock.wall_us()  # before the check: see the module's last invariant
+            base = self._base
+            if base is not None and not base.sound:
+                self.reopen()
+            elif base is not None and self.clock.boot_s() - base.confirmed_s <= CONFIRM_S:
+                return base, now_us
+            else:
+                self.refresh()
+        raise StorageError("the storage is too slow to commit to", url=self.storage.url)
+
+    def _confirm(self, find: Callable[[], Base | None]) -> Root:
+        for _ in range(_REOPEN_ATTEMPTS):
+            began = self.clock.boot_s()
+            found = find()
+            if found is not None and self.clock.boot_s() - began <= self.grace_s / 2:
+                self._base = replace(found, confirmed_s=began)
+                return found.root
+            find = self._open_listed
+        raise StorageError("the log changes faster than it can be read", url=self.storage.url)
+
+    def _open_hinted(self) -> Base | None:
+        hint = self.files.read_hint()
+        if hint is None:
+            return self._open_listed()
+        # The number behind first, then the hinted one itself: so it is the newest in two requests.
+        following = self._get(hint + 1)
+        root = self._get(hint) if following is None else following
+        base = None
+        if root is not None and following is None:
+            base = Base(root, 0.0, sound=False)
+        elif root is not None:
+            base = self._climb(root, sound=False)
+        if base is None:
+            return self._open_listed()
+        age_us = self.clock.wall_us() - base.root.time_us
+        if abs(age_us) <= YOUNG_S * 1e6:
+            return replace(base, sound=True)
+        return base if self._anchored(base.root) else self._open_listed()
+
+    def _anchored(self, root: Root) -> bool:
+        if root.version == 0:
+            return True
+        parent = self._get(root.version - 1)
+        return parent is not None and parent.transaction == root.parent
+
+    def _open_listed(self) -> Base | None:
+        newest = self.files.newest_listed()
+        if newest is None:
+            raise NotFoundError(
+                "no stream here",
+                remedy="check the location; segstore.create(url, schema) makes a new stream",
+                url=self.storage.url,
+            )
+        root = self._get(newest)
+        return None if root is None else self._climb(root, sound=True)
+
+    def _climb(self, root: Root, *, sound: bool) -> Base | None:
+        for _ in range(8):
+            following = self._get(root.version + 1)
+            if following is None:
+                exists = self.files.exists(root.version)
+                return Base(root, 0.0, sound=sound) if exists else None
+            root = following
+        newest = self.files.probe(root.version)
+        found = None if newest is None else self._get(newest)
+        return None if found is None else Base(found, 0.0, sound=sound)
+
+    def _get(self, version: int) -> Root | None:
+        root = self.files.get(version)
+        if root is not None and root.version != version:
+            raise CorruptionError(
+                "commit file holds another version",
+                url=self.storage.url,
+                path=self.files.path(version),
+                version=root.version,
+            )
+        return root
+
+    def _hint(self, version: int) -> None:
+        now = self.clock.boot_s()
+        if now - self._hinted_s >= HINT_EVERY_S:
+            self._hinted_s = now
+            self.files.write_hint(version)
+
+
+def _stamp(base: Root, now_us: int, url: str) -> int:
+    if base.time_us > now_us + CLOCK_LIMIT_US:
+        raise InvalidInputError(
+            "this machine's clock is more than 5 minutes behind the stream's last commit",
+            remedy="set the clock",
+            url=url,
+            clock_us=now_us,
+            commit_us=base.time_us,
+        )
+    return max(base.time_us, now_us)

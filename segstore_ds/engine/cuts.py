@@ -1,0 +1,194 @@
+"""Cuts and positions: parsing what users write, binding it to an offset, checking a range."""
+
+import datetime as dt
+import json
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.errors import InvalidInputError, PositionError, TruncatedError
+from segstore_ds.format.root import Root
+
+FORMS = "an offset, 'head', 'tail', 'version:N', a position, or a time like 2026-11-20T10:00:00Z"
+_VERSION = re.compile(r"version:([0-9]{1,18})")
+_OFFSET = re.compile(r"[0-9]{1,18}")
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """A cut that knows its stream: what a checkpoint keeps."""
+
+    stream_id: str
+    generation: int
+    offset: int
+
+    def to_json(self) -> str:
+        """Return the one canonical text of this position."""
+        value = {"generation": self.generation, "offset": self.offset, "stream": self.stream_id}
+        return json.dumps(value, sort_keys=True, separators=(",", ":"))
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """A place between events as it was asked for; `kind` says what `value` is."""
+
+    kind: str
+    value: Any = None
+
+
+def parse_cut(given: Any) -> Cut:
+    """Return the cut that a user wrote. Pure.
+
+    Args:
+        given: An int, a text in any of the forms, an aware datetime, a Position or its JSON.
+
+    Raises:
+        InvalidInputError: None of these; a time without a zone says so.
+
+    >>> parse_cut('tail'), parse_cut('17'), parse_cut('version:3')
+    (Cut(kind='tail', value=None), Cut(kind='offset', value=17), Cut(kind='version', value=3))
+    """
+    if isinstance(given, Position):
+        return Cut("position", given)
+    if isinstance(given, dt.datetime):
+        return Cut("time", _to_us(given, given))
+    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given < 2**63:
+        return Cut("offset", given)
+    if isinstance(given, str):
+        return _parse_text(given.strip())
+    raise _not_a_cut(given)
+
+
+def _parse_text(text: str) -> Cut:
+    if text.lower() in ("head", "tail"):
+        return Cut(text.lower())
+    if _OFFSET.fullmatch(text):
+        return Cut("offset", int(text))
+    if match := _VERSION.fullmatch(text):
+        return Cut("version", int(match[1]))
+    if text.startswith("{"):
+        return Cut("position", _parse_position(text))
+    return Cut("time", parse_time(text))
+
+
+def parse_time(text: str) -> int:
+    """Return a time with a zone as microseconds since 1970 UTC.
+
+    Raises:
+        InvalidInputError: Not ISO 8601, or without a zone.
+
+    >>> parse_time('1970-01-01T00:00:01Z')
+    1000000
+    """
+    try:
+        moment = dt.datetime.fromisoformat(text)
+    except ValueError:
+        raise _not_a_cut(text) from None
+    return _to_us(moment, text)
+
+
+def resolve_cut(log: StreamLog, root: Root, cut: Cut) -> int:
+    """Return the offset of a cut as of a root.
+
+    A time stands behind everything committed at or before it.
+
+    Raises:
+        NotFoundError: There is no such version.
+        SnapshotExpiredError: The version, or the versions of that time, were purged.
+        PositionError: Another stream's or generation's position.
+        FormatError: A commit file can't be read.
+        StorageError: The storage failed.
+    """
+    match cut.kind:
+        case "head":
+            return root.head
+        case "tail":
+            return root.tail
+        case "version":
+            return log.read_version(cut.value).tail
+        case "time":
+            found = log.version_at(cut.value)
+            return min(found.tail, root.tail) if found else 0
+        case "position":
+            check_position(root, cut.value)
+            return int(cut.value.offset)
+    return int(cut.value)
+
+
+def check_position(root: Root, position: Position) -> None:
+    """Check that a position is of this stream and generation.
+
+    Raises:
+        PositionError: It is not.
+    """
+    if position.stream_id != root.stream_id:
+        raise PositionError(
+            "position is of another stream",
+            remedy="the stream was created anew, or the checkpoint belongs elsewhere; start from "
+            "a cut of this stream",
+            position=position.stream_id,
+            stream=root.stream_id,
+        )
+    if position.generation != root.generation:
+        raise PositionError(
+            "position is of another generation",
+            remedy="history was abandoned since; choose a new start",
+            position=position.generation,
+            generation=root.generation,
+        )
+
+
+def check_range(root: Root, start: int, end: int, *, fail_on_data_loss: bool) -> tuple[int, int]:
+    """Return the range to read, clamped to the head where the caller accepts loss. Pure.
+
+    Raises:
+        InvalidInputError: Start lies behind end.
+        PositionError: A cut lies beyond the tail.
+        TruncatedError: A cut lies below the head; names the events that are lost.
+    """
+    if start > end:
+        raise InvalidInputError("start lies behind end", start=start, end=end)
+    if end > root.tail:
+        raise PositionError(
+            "cut lies beyond the tail",
+            remedy="read up to 'tail', or wait for the events",
+            start=start,
+            end=end,
+            tail=root.tail,
+        )
+    if start >= root.head:
+        return start, end
+    if fail_on_data_loss:
+        raise TruncatedError(
+            "events before the head are gone",
+            remedy="start at 'head', or set failOnDataLoss=false to go on without them",
+            lost=f"[{start}, {min(end, root.head)})",
+            head=root.head,
+        )
+    return root.head, max(end, root.head)
+
+
+def _parse_position(text: str) -> Position:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        raise _not_a_cut(text) from None
+    match value:
+        case {"stream": str(stream), "generation": int(generation), "offset": int(offset)}:
+            if offset >= 0:
+                return Position(stream, generation, offset)
+    raise _not_a_cut(text)
+
+
+def _to_us(moment: dt.datetime, given: Any) -> int:
+    if moment.tzinfo is None:
+        raise InvalidInputError(
+            "time has no zone", remedy="add one, such as Z or +01:00", cut=str(given)
+        )
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    return (moment - epoch) // dt.timedelta(microseconds=1)
+
+
+def _not_a_cut(given: Any) -> InvalidInputError:
+    return InvalidInputError("not a cut", remedy=f"give {FORMS}", cut=given)

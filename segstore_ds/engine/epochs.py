@@ -1,0 +1,127 @@
+"""Epochs: which schema bytes are of, and how a write may bring a new one.
+
+A writing job is planned against the newest schema it saw and encodes its segments in one schema.
+When it commits, that schema is the newest epoch's, an older epoch's, or a new one; a segment is
+labelled with the epoch of its bytes and readers lift it to the schema they read with.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.errors import SchemaMismatchError
+from segstore_ds.format.root import Epoch, Root
+from segstore_ds.format.schema import decode_schema, encode_schema, fingerprint, plan_schema
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """The schema of staged bytes, and what it may do to the stream's.
+
+    Attributes:
+        schema: In normal form.
+        spark: Spark's own JSON of it, or of some of its columns; None outside Spark.
+        merge: It may widen and extend the stream's schema.
+        replace: It takes the place of the stream's schema (with an overwrite only).
+    """
+
+    schema: pa.Schema
+    spark: str | None = None
+    merge: bool = False
+    replace: bool = False
+
+
+def epoch_schema(status: TableStatus, epoch: Epoch) -> pa.Schema:
+    """Return an epoch's schema.
+
+    Raises:
+        FormatError: It can't be read.
+        StorageError: The storage failed.
+    """
+    return decode_schema(status.schema_texts(epoch)[0])
+
+
+def plan_staged_schema(current: pa.Schema, incoming: pa.Schema, change: SchemaChange) -> pa.Schema:
+    """Return the schema to encode incoming data in. Pure.
+
+    Raises:
+        SchemaMismatchError: The data doesn't fit; names columns, types and the remedy.
+    """
+    return incoming if change.replace else plan_schema(current, incoming, merge=change.merge)
+
+
+def plan_epochs(
+    root: Root, change: SchemaChange, status: TableStatus
+) -> tuple[tuple[Epoch, ...], int]:
+    """Find the epoch of staged bytes on the newest root, adding epochs where that is allowed.
+
+    Returns:
+        The stream's epochs from now on, and the number of the one the bytes are of.
+
+    Raises:
+        SchemaMismatchError: The stream's schema was replaced, so that the bytes no longer fit.
+        FormatError: A schema can't be read.
+        StorageError: A new schema that is too big for the root could not be put.
+    """
+    wanted = fingerprint(change.schema)
+    newest = epoch_schema(status, root.epoch)
+    if fingerprint(newest) == wanted:
+        return root.epochs, root.epoch.number
+    if change.replace:
+        return _extend(root, status, [(change.schema, change.spark)]), root.epoch.number + 1
+    # Narrower than the newest, but planned when it was not: fits if it can be lifted.
+    merged = plan_schema(newest, change.schema, merge=True)
+    for epoch in reversed(root.epochs):
+        if fingerprint(epoch_schema(status, epoch)) == wanted and merged.equals(newest):
+            return root.epochs, epoch.number
+    if not change.merge:
+        raise SchemaMismatchError(
+            "the stream's schema changed while this was written",
+            remedy="write again",
+            stream=root.stream_id,
+            epoch=root.epoch.number,
+        )
+    sources = [(newest, status.schema_texts(root.epoch)[1]), (change.schema, change.spark)]
+    spark = merge_spark_json(merged, sources)
+    number = root.epoch.number + 1
+    if fingerprint(merged) == wanted:
+        return _extend(root, status, [(merged, spark)]), number
+    # Another writer added columns meanwhile: one epoch for these bytes, one for all columns.
+    return _extend(root, status, [(change.schema, change.spark), (merged, spark)]), number
+
+
+def merge_spark_json(
+    merged: pa.Schema, sources: Sequence[tuple[pa.Schema, str | None]]
+) -> str | None:
+    """Return Spark's JSON for those merged columns whose type is that of a source. Pure."""
+    fields = []
+    for field in merged:
+        found = (
+            _spark_field(text, field.name)
+            for schema, text in sources
+            if text and field.name in schema.names and schema.field(field.name).equals(field)
+        )
+        fields.extend([next((item for item in found if item), None)])
+    kept = [field for field in fields if field]
+    return json.dumps({"type": "struct", "fields": kept}) if kept else None
+
+
+def _spark_field(text: str, name: str) -> dict[str, Any] | None:
+    for field in json.loads(text)["fields"]:
+        if field["name"] == name:
+            return dict(field)
+    return None
+
+
+def _extend(
+    root: Root, status: TableStatus, schemas: Sequence[tuple[pa.Schema, str | None]]
+) -> tuple[Epoch, ...]:
+    epochs = list(root.epochs)
+    for schema, spark in schemas:
+        text = encode_schema(schema)
+        epochs.append(status.put_epoch(root.version, len(epochs), root.tail, text, spark))
+    return tuple(epochs)

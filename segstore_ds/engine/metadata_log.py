@@ -1,0 +1,352 @@
+"""The batch metadata log: one immutable file per batch, put-if-absent, numbered without gaps.
+
+The contract of Spark's HDFSMetadataLog on storage that can create exclusively. `add` has three
+outcomes: won, lost, unknown. Only a slot that has been *read* and holds other bytes is lost.
+A timeout, a server error, a refusal that names no winner, or "not found" after a put say nothing:
+the same bytes are tried again on the same slot, so a client can neither lose to its own retry nor
+commit twice.
+
+The newest batch is found in O(1) requests: a hint, then probes by name. "N+1 is missing" means
+"N is the newest" only if N, asked for afterwards, still exists, because a purge may have passed.
+
+Source: Spark's HDFSMetadataLog; icechunk's "conditional put, lost response" for the retry rule.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.errors import (
+    CommitUnknownError,
+    CorruptionError,
+    InvalidInputError,
+    MissingObjectError,
+    NotFoundError,
+    StorageError,
+)
+from segstore_ds.format import names
+from segstore_ds.format.envelope import decode_envelope, encode_envelope
+from segstore_ds.storage import Storage
+
+T = TypeVar("T")
+
+ADD_ATTEMPTS = 6
+FILE_LIMIT_BYTES = 1 << 20
+PROBES_BEFORE_GALLOP = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Codec(Generic[T]):
+    """How a batch becomes the body of its file and back; `decode` is told the file's name."""
+
+    encode: Callable[[T], bytes]
+    decode: Callable[[bytes, str], T]
+
+
+@dataclass(frozen=True, slots=True)
+class Added:
+    """What `add` did.
+
+    Attributes:
+        won: True when the slot holds our bytes, False when it holds another's.
+        attempts: How often the bytes were put.
+        last_put_s: How long the last put took.
+    """
+
+    won: bool
+    attempts: int
+    last_put_s: float
+
+
+def verify_numbers(numbers: Sequence[int], start: int | None, end: int | None) -> None:
+    """Check that numbers are ``start, start+1, ... end-1`` without a gap.
+
+    Args:
+        numbers: Sorted ids.
+        start: First id that must be there; None for any.
+        end: One more than the last id that must be there; None for any.
+
+    Raises:
+        CorruptionError: A bound or a number in between is missing; names what is.
+        InvalidInputError: Start lies beyond end, or an id lies outside the bounds.
+    """
+    if start is not None and end is not None and start > end:
+        raise InvalidInputError("range starts behind its end", start=start, end=end)
+    if not numbers:
+        if (start is not None or end is not None) and start != end:
+            raise CorruptionError("batches do not exist", start=start, end=end)
+        return
+    first = numbers[0] if start is None else start
+    stop = numbers[-1] + 1 if end is None else end
+    if numbers[0] < first or numbers[-1] >= stop:
+        raise InvalidInputError("ids outside the range", start=start, end=end, ids=list(numbers))
+    missing = sorted(set(range(first, stop)) - set(numbers)) if stop - first < 1 << 20 else []
+    if missing or len(numbers) != stop - first:
+        raise CorruptionError("batches are missing", start=start, end=end, missing=missing[:20])
+
+
+class MetadataLog(Generic[T]):
+    """A folder of numbered batches.
+
+    Args:
+        storage: Where the folder lies.
+        folder: Its name, relative to the storage's root.
+        codec: How a batch is written.
+        clock: Time and waiting.
+        attempts: How often `add` tries before it gives up with an unknown outcome.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        folder: str,
+        codec: Codec[T],
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        attempts: int = ADD_ATTEMPTS,
+    ) -> None:
+        self.storage = storage
+        self.folder = folder
+        self.hint_path = f"{folder}/_latest"
+        self._codec = codec
+        self._clock = clock
+        self._attempts = attempts
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def add(self, number: int, batch: T) -> bool:
+        """Put a batch if its number is free.
+
+        Two callers that add the very same bytes both win: nobody could tell them apart.
+
+        Returns:
+            True when the log holds our batch under that number, False when it holds another.
+
+        Raises:
+            CommitUnknownError: The storage never gave an answer that settles it.
+        """
+        return self.put(number, batch).won
+
+    def put(self, number: int, batch: T) -> Added:
+        """Do what `add` does and tell how it went; it raises the same."""
+        path, data = self.path(number), encode_envelope(self._codec.encode(batch))
+        cause: StorageError | None = None
+        for attempt in range(1, self._attempts + 1):
+            began = self._clock.boot_s()
+            try:
+                won = self.storage.create(path, data)
+            except StorageError as error:
+                won, cause = False, error
+            took = self._clock.boot_s() - began
+            if won:
+                return Added(won=True, attempts=attempt, last_put_s=took)
+            try:
+                found = self._read(path)
+            except StorageError as error:
+                found, cause = None, error
+            if found is not None:
+                return Added(won=found == data, attempts=attempt + 1, last_put_s=took)
+            self._clock.backoff(attempt, base_s=0.02, most_s=2.0)
+        raise CommitUnknownError(
+            "the storage did not say whether the batch is in the log",
+            url=self.storage.url,
+            path=path,
+            version=number,
+        ) from cause
+
+    def purge(self, threshold: int) -> int:
+        """Delete the batches below `threshold`, in ascending order; safe to repeat.
+
+        Returns:
+            How many were deleted.
+
+        Raises:
+            StorageError: The storage failed; those deleted so far stay deleted.
+        """
+        numbers = [number for number in self.numbers() if number < threshold]
+        for number in numbers:
+            self.storage.delete(self.path(number))
+        return len(numbers)
+
+    def purge_after(self, threshold: int) -> int:
+        """Delete the batches above `threshold`, in descending order; safe to repeat.
+
+        Returns:
+            How many were deleted.
+
+        Raises:
+            StorageError: The storage failed; those deleted so far stay deleted.
+        """
+        numbers = [number for number in self.numbers() if number > threshold]
+        for number in reversed(numbers):
+            self.storage.delete(self.path(number))
+        return len(numbers)
+
+    def write_hint(self, number: int) -> None:
+        """Say where the newest batch is; only a hint, so a failure changes nothing."""
+        try:
+            self.storage.put(self.hint_path, names.build_log_name(number).encode())
+        except StorageError:
+            return
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def path(self, number: int) -> str:
+        """Return the file of a batch.
+
+        Raises:
+            InvalidInputError: Not a batch id.
+        """
+        return f"{self.folder}/{names.build_log_name(number)}"
+
+    def get(self, number: int) -> T | None:
+        """Return a batch, or None where there is none.
+
+        Raises:
+            FormatError: The file is empty, truncated, corrupt or of a newer format.
+            StorageError: The storage failed.
+        """
+        path = self.path(number)
+        data = self._read(path)
+        return None if data is None else self._decode(data, path)
+
+    def get_range(self, start: int | None = None, end: int | None = None) -> list[tuple[int, T]]:
+        """Return the batches ``[start, end)`` in order, having checked that none is missing.
+
+        Raises:
+            CorruptionError: One is missing; names which.
+            InvalidInputError: Start lies beyond end.
+            FormatError: A file can't be read.
+            StorageError: The storage failed.
+        """
+        numbers = [
+            number
+            for number in self.numbers()
+            if (start is None or number >= start) and (end is None or number < end)
+        ]
+        verify_numbers(numbers, start, end)
+        found = []
+        for number in numbers:
+            batch = self.get(number)
+            if batch is None:
+                raise CorruptionError("batches are missing", missing=[number])
+            found.append((number, batch))
+        return found
+
+    def latest(self) -> tuple[int, T] | None:
+        """Return the newest batch, or None in an empty log.
+
+        Never falls back to an older batch when the newest can't be read.
+
+        Raises:
+            FormatError: The newest file can't be read.
+            StorageError: The storage failed.
+        """
+        while (number := self.latest_number()) is not None:
+            batch = self.get(number)
+            if batch is not None:
+                return number, batch
+        return None
+
+    def latest_number(self) -> int | None:
+        """Return the newest number, or None in an empty log, without opening a batch.
+
+        Raises:
+            StorageError: The storage failed.
+        """
+        hint = self.read_hint()
+        if hint is not None and self.exists(hint):
+            newest = self.probe(hint)
+            if newest is not None:
+                return newest
+        return self.newest_listed()
+
+    def probe(self, known: int) -> int | None:
+        """Search upwards by name from a number that exists.
+
+        Returns:
+            The newest number; None when what was known is gone meanwhile, so that nothing that was
+            seen says where the log ends.
+
+        Raises:
+            StorageError: The storage failed.
+        """
+        low, step = known, 1
+        for _ in range(PROBES_BEFORE_GALLOP):
+            if not self.exists(low + 1):
+                return low if self.exists(low) else None
+            low += 1
+        while self.exists(low + step * 2):
+            step *= 2
+            low += step
+        high = low + step * 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.exists(middle) else (low, middle)
+        return low if self.exists(low) and not self.exists(low + 1) else None
+
+    def newest_listed(self) -> int | None:
+        """Return the end of the newest run of numbers by listing; None in an empty log.
+
+        Raises:
+            StorageError: The storage failed.
+        """
+        numbers = self.numbers()
+        return numbers[-1] if numbers else None
+
+    def numbers(self) -> list[int]:
+        """Return all numbers in the folder, sorted; other files don't count.
+
+        Raises:
+            StorageError: The storage failed.
+        """
+        found = (
+            names.parse_log_name(info.path.rpartition("/")[2])
+            for info in self.storage.list(self.folder)
+            if info.path.count("/") == self.folder.count("/") + 1
+        )
+        return sorted(number for number in found if number is not None)
+
+    def exists(self, number: int) -> bool:
+        """Tell whether a batch is there, without opening it.
+
+        Raises:
+            StorageError: The storage failed.
+        """
+        try:
+            self.storage.info(self.path(number))
+        except MissingObjectError:
+            return False
+        return True
+
+    def read_hint(self) -> int | None:
+        """Return what the hint says; None where it says nothing that could be a number."""
+        try:
+            text = self.storage.get(self.hint_path, limit_bytes=64)
+        except (MissingObjectError, CorruptionError, StorageError):
+            return None
+        return names.parse_log_name(text.decode("ascii", "replace"))
+
+    def require(self, number: int) -> T:
+        """Return a batch that must be there.
+
+        Raises:
+            NotFoundError: It is not.
+            FormatError: The file can't be read.
+            StorageError: The storage failed.
+        """
+        batch = self.get(number)
+        if batch is None:
+            raise NotFoundError("no such batch", url=self.storage.url, number=number)
+        return batch
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            return self.storage.get(path, limit_bytes=FILE_LIMIT_BYTES)
+        except MissingObjectError:
+            return None
+
+    def _decode(self, data: bytes, path: str) -> T:
+        where = f"{self.storage.url}/{path}"
+        return self._codec.decode(decode_envelope(data, where=where), where)

@@ -1,0 +1,60 @@
+"""Purge: forgetting old versions of a stream's log.
+
+A commit raises `log_start` first; then names below it are deleted, in ascending order, so that a
+name that is gone says that every name below it is gone. A version that was superseded less than
+the grace ago is never purged, because a handle may still stand on it.
+"""
+
+from dataclasses import replace
+
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.state import Slot
+from segstore_ds.errors import SnapshotExpiredError
+from segstore_ds.format.root import Root
+
+
+def plan_purge(log: StreamLog, *, older_than_s: float) -> int:
+    """Return the oldest version to keep: the one that was newest `older_than_s` ago.
+
+    Args:
+        log: The stream's log.
+        older_than_s: Least age of being superseded; the log's grace at least counts.
+
+    Raises:
+        FormatError: A version can't be read.
+        StorageError: The storage failed.
+    """
+    age_s = max(older_than_s, log.grace_s)
+    try:
+        kept = log.version_at(log.clock.wall_us() - int(age_s * 1e6))
+    except SnapshotExpiredError:
+        return log.root.log_start
+    # The base of the commit that raises log_start stays, whatever its age.
+    return min(kept.version, log.root.version) if kept else log.root.log_start
+
+
+def run_purge(log: StreamLog, *, older_than_s: float) -> int:
+    """Forget the versions superseded longer ago than that; safe to repeat after a crash.
+
+    Returns:
+        The oldest version kept.
+
+    Raises:
+        ConflictError: Every race was lost; nothing was deleted.
+        CommitUnknownError: It is unknown whether log_start was raised; nothing was deleted.
+        FormatError: A version can't be read; nothing was deleted.
+        StorageError: The storage failed.
+    """
+    target = plan_purge(log, older_than_s=older_than_s)
+
+    def build(root: Root, slot: Slot) -> Root | None:
+        start = min(target, slot.version - 1)
+        if start <= root.log_start:
+            return None
+        return replace(root, log_start=start, operation="purge")
+
+    root = log.commit(build, transaction=log.clock.new_id()).root
+    # The hint must not stay behind what is deleted now, or an open could follow it to a leftover.
+    log.storage.put(log.files.hint_path, f"{root.version:020d}".encode())
+    log.files.purge(root.log_start)
+    return root.log_start

@@ -1,0 +1,101 @@
+"""Rules between two successive roots, checked before every add (FORMAT.md 3.2).
+
+Pure. A violation is a bug of ours, never a user's: InternalError, and nothing is written.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from segstore_ds.errors import InternalError
+from segstore_ds.format.root import Root
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a change is about to land: its version, its commit time, how many races it has lost."""
+
+    version: int
+    time_us: int
+    attempt: int
+
+
+def check_transition(old: Root, new: Root) -> None:
+    """Check that `new` may follow `old`.
+
+    Raises:
+        InternalError: Names every rule that is broken.
+    """
+    broken = [*broken_rules(old, new), *broken_invariants(new)]
+    if broken:
+        raise InternalError(
+            "commit would break the stream", rules=broken, version=new.version, stream=new.stream_id
+        )
+
+
+def broken_rules(old: Root, new: Root) -> Iterator[str]:
+    """Yield the rules between two successive roots that the newer one breaks."""
+    rules = {
+        "the stream id stays": new.stream_id == old.stream_id,
+        "the generation never goes back": new.generation >= old.generation,
+        "versions are dense": new.version == old.version + 1,
+        "a root names its parent": new.parent == old.transaction,
+        "a transaction is committed once": new.transaction != old.transaction,
+        "commit time never goes back": new.time_us >= old.time_us,
+        "the head only grows": new.head >= old.head,
+        "the tail only grows": new.tail >= old.tail,
+        "a sealed stream keeps its tail": not old.sealed or (new.sealed and new.tail == old.tail),
+        "segment numbers only grow": new.next_segment >= old.next_segment,
+        "log_start only grows": new.log_start >= old.log_start,
+        "log_start leaves the base": new.log_start <= old.version,
+        "the staging floor only grows": new.staging_floor >= old.staging_floor,
+        "the staging floor is a past version": new.staging_floor <= new.version,
+        "epochs only grow": _epochs_grow(old, new),
+        "writers never shrink": _writers_grow(old, new),
+        "reader features never vanish": set(new.reader_features) >= set(old.reader_features),
+        "writer features never vanish": set(new.writer_features) >= set(old.writer_features),
+        "unknown fields are carried through": dict(new.extra) == dict(old.extra),
+        "retired objects are kept": _retired_count(new) >= _retired_count(old),
+    }
+    return (rule for rule, kept in rules.items() if not kept)
+
+
+def broken_invariants(root: Root) -> Iterator[str]:
+    """Yield the rules within one root that it breaks; none for a sound one."""
+    cursor = root.parts[0].start if root.parts else root.listed_start
+    for part in root.parts:
+        if part.start != cursor or part.end <= part.start:
+            yield "parts tile the range"
+        cursor = part.end
+    cursor += sum(entry.rows for entry in root.entries)
+    numbers = [entry.segment_id & 0xFFFFFFFF for entry in root.entries]
+    rules = {
+        "parts and entries end at the tail": cursor == root.tail,
+        "the head lies within what is listed": root.listed_start <= root.head <= root.tail,
+        "segment numbers are unique": len(set(numbers)) == len(numbers),
+        "segment numbers lie below the next": all(n < root.next_segment for n in numbers),
+        "epochs of segments exist": all(e.epoch < len(root.epochs) for e in root.entries),
+        "log_start lies below the version": root.log_start <= max(root.version - 1, 0),
+        "writers' batches lie before the tail": all(
+            writer.end <= root.tail and writer.rows <= writer.end and writer.version <= root.version
+            for writer in root.writers.values()
+        ),
+    }
+    yield from (rule for rule, kept in rules.items() if not kept)
+
+
+def _epochs_grow(old: Root, new: Root) -> bool:
+    kept = new.epochs[: len(old.epochs)]
+    return [(e.number, e.since) for e in kept] == [(e.number, e.since) for e in old.epochs]
+
+
+def _writers_grow(old: Root, new: Root) -> bool:
+    if new.writers_blob == old.writers_blob:
+        return set(new.writers) >= set(old.writers)
+    # Inline writers moved to the blob: one that stood in both places is counted once from now on.
+    moved = new.writers_blob.count if new.writers_blob else 0
+    before = old.writers_blob.count if old.writers_blob else 0
+    return moved >= before and len(new.writers) + moved >= len(old.writers)
+
+
+def _retired_count(root: Root) -> int:
+    return len(root.retired) + sum(blob.count for blob in root.retired_blobs)

@@ -1,0 +1,257 @@
+"""Verify: read a whole stream and say exactly what is wrong where. It changes nothing."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.epochs import epoch_schema
+from segstore_ds.engine.state import broken_invariants, broken_rules
+from segstore_ds.engine.table_status import PlacedSegment, TableStatus
+from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError, NotFoundError
+from segstore_ds.format import names
+from segstore_ds.format.fields import parse_json
+from segstore_ds.format.frame import decode_frame
+from segstore_ds.format.root import Root
+from segstore_ds.format.schema import fingerprint
+from segstore_ds.format.segment_arrow import HEADER_BYTES, check_header, parse_footer
+from segstore_ds.format.segment_index import FrameEntry
+from segstore_ds.format.statistics import Stats, compute, from_json, merge
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: the error's code, the object and place, the whole sentence."""
+
+    code: str
+    where: str
+    what: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What `verify` found.
+
+    Attributes:
+        problems: Everything that is wrong; empty for a sound stream.
+        versions: Commit files read.
+        segments: Segments read.
+        frames: Frames verified.
+        rows: Events verified.
+        leftovers: Objects that nothing refers to: staged and not (or never) committed. They are
+            no damage.
+    """
+
+    problems: list[Problem] = field(default_factory=list)
+    versions: int = 0
+    segments: int = 0
+    frames: int = 0
+    rows: int = 0
+    leftovers: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """True when nothing is wrong."""
+        return not self.problems
+
+    def check(self) -> "Report":
+        """Return this report if nothing is wrong.
+
+        Raises:
+            CorruptionError: Something is; lists it.
+        """
+        if self.problems:
+            raise CorruptionError(
+                "stream is damaged", problems=[f"{p.where}: {p.what}" for p in self.problems]
+            )
+        return self
+
+
+def run_verify(log: StreamLog, status: TableStatus) -> Report:
+    """Read every commit file, status object and segment of a stream and check all invariants.
+
+    Returns:
+        The report; damage is reported, not raised.
+
+    Raises:
+        NotFoundError: There is no stream.
+        StorageError: The storage failed, so nothing can be said.
+    """
+    return _Verifier(log, status).run()
+
+
+class _Verifier:
+    def __init__(self, log: StreamLog, status: TableStatus) -> None:
+        self._log = log
+        self._status = status
+        self._url = log.storage.url
+        self._report = Report()
+        self._named: set[str] = set()
+
+    def run(self) -> Report:
+        newest = self._verify_log()
+        if newest is not None:
+            self._verify_status(newest)
+        return self._report
+
+    def _problem(self, where: str, error: FormatError) -> None:
+        self._report.problems.append(Problem(error.code, where, str(error)))
+
+    def _wrong(self, where: str, what: str) -> None:
+        self._report.problems.append(Problem(CorruptionError.code, where, what))
+
+    def _verify_log(self) -> Root | None:
+        numbers = self._log.files.numbers()
+        if not numbers:
+            raise NotFoundError("no stream here", url=self._url)
+        newest = self._read_root(numbers[-1])
+        if newest is None:
+            return None
+        missing = sorted(set(range(newest.log_start, newest.version)) - set(numbers))
+        if missing:
+            self._wrong("log", f"versions are missing: {missing[:20]}")
+        older = newest
+        self._verify_root(newest)
+        for number in reversed([n for n in numbers if newest.log_start <= n < newest.version]):
+            root = self._read_root(number)
+            if root is None:
+                continue
+            self._verify_root(root)
+            if older.version == number + 1:
+                # Whoever committed checked the same rules; what a later version adds is not known.
+                for rule in broken_rules(root, replace(older, extra=root.extra)):
+                    self._wrong(self._log.files.path(older.version), f"broken rule: {rule}")
+            older = root
+        return newest
+
+    def _read_root(self, number: int) -> Root | None:
+        where = self._log.files.path(number)
+        try:
+            root = self._log.files.get(number)
+        except FormatError as error:
+            self._problem(where, error)
+            return None
+        self._report.versions += 1
+        if root is None:
+            self._problem(where, MissingObjectError("commit file vanished", where=where))
+        elif root.version != number:
+            self._wrong(where, f"holds version {root.version}")
+        return root
+
+    def _verify_root(self, root: Root) -> None:
+        where = self._log.files.path(root.version)
+        for rule in broken_invariants(root):
+            self._wrong(where, f"broken rule: {rule}")
+
+    def _verify_status(self, root: Root) -> None:
+        schemas = self._verify_blobs(root)
+        placed: list[PlacedSegment] = []
+        for part in root.parts:
+            self._named.add(part.path)
+            try:
+                placed.extend(
+                    self._status.segments(
+                        replace(root, parts=(part,), entries=()), part.start, part.end
+                    )
+                )
+            except FormatError as error:
+                self._problem(part.path, error)
+        inline = replace(root, parts=(), entries=root.entries)
+        placed.extend(self._status.segments(inline, inline.listed_start, root.tail))
+        numbers = [one.entry.segment_id & 0xFFFFFFFF for one in placed]
+        if len(set(numbers)) != len(numbers):
+            self._wrong("status", "segment numbers are not unique")
+        for one in placed:
+            self._verify_segment(one, schemas)
+        self._find_leftovers(root)
+
+    def _verify_blobs(self, root: Root) -> dict[int, pa.Schema]:
+        schemas: dict[int, pa.Schema] = {}
+        for epoch in root.epochs:
+            try:
+                schemas[epoch.number] = epoch_schema(self._status, epoch)
+            except FormatError as error:
+                self._problem(f"epoch {epoch.number}", error)
+            if epoch.blob:
+                self._named.add(epoch.blob.path)
+        for blob in root.retired_blobs:
+            self._named.add(blob.path)
+            try:
+                self._named.update(retired.path for retired in self._status.retired_blob(blob))
+            except FormatError as error:
+                self._problem(blob.path, error)
+        if root.writers_blob:
+            self._named.add(root.writers_blob.path)
+            try:
+                self._status.writers_blob(root.writers_blob)
+            except FormatError as error:
+                self._problem(root.writers_blob.path, error)
+        return schemas
+
+    def _verify_segment(self, placed: PlacedSegment, schemas: dict[int, pa.Schema]) -> None:
+        entry, path = placed.entry, names.segment_object(placed.entry.path)
+        self._named.add(path)
+        self._report.segments += 1
+        try:
+            size = self._log.storage.info(path).size
+            if size != entry.bytes:
+                self._wrong(path, f"has {size} bytes, committed were {entry.bytes}")
+                return
+            check_header(self._log.storage.get_range(path, 0, HEADER_BYTES), where=path)
+            tail = self._log.storage.get_range(path, entry.bytes - entry.footer_bytes, entry.bytes)
+            frames = parse_footer(
+                tail, object_bytes=entry.bytes, where=path, footer_crc=entry.footer_crc
+            )
+        except FormatError as error:
+            self._problem(path, error)
+            return
+        if sum(frame.rows for frame in frames) != entry.rows:
+            self._wrong(path, "frames hold another number of rows than committed")
+        schema = schemas.get(entry.epoch)
+        if schema is None:
+            return
+        stats = list(self._verify_frames(path, frames, schema))
+        self._report.rows += entry.rows
+        if entry.stats is not None and len(stats) == len(frames):
+            claimed = from_json(
+                parse_json(entry.stats.encode(), where=path), where=path, schema=schema
+            )
+            merged = merge(stats)
+            if any(merged.get(name) != value for name, value in claimed.items()):
+                self._wrong(path, "statistics in the status are not those of the frames")
+
+    def _verify_frames(
+        self, path: str, frames: tuple[FrameEntry, ...], schema: pa.Schema
+    ) -> Iterator[tuple[int, Stats]]:
+        for frame in frames:
+            where = f"{path}[{frame.start}:{frame.end}]"
+            try:
+                batch = decode_frame(
+                    self._log.storage.get_range(path, frame.start, frame.end),
+                    crc=frame.crc,
+                    rows=frame.rows,
+                    schema=schema,
+                    columns=None,
+                    where=where,
+                    limit_bytes=max(frame.raw_bytes, 1),
+                )
+            except FormatError as error:
+                self._problem(where, error)
+                continue
+            self._report.frames += 1
+            if frame.fingerprint != fingerprint(schema):
+                self._wrong(where, "frame is of another schema")
+            if compute(batch, list(frame.stats)) != dict(frame.stats):
+                self._wrong(where, "statistics are not those of the rows")
+            yield frame.rows, frame.stats
+
+    def _find_leftovers(self, root: Root) -> None:
+        retired = {
+            names.segment_object(one.path) if one.kind == "segment" else one.path
+            for one in root.retired
+        }
+        for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER):
+            for info in self._log.storage.list(folder):
+                if info.path not in self._named and info.path not in retired:
+                    self._report.leftovers.append(info.path)

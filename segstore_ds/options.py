@@ -1,0 +1,403 @@
+"""Every option of segstore: one table from which parsing, errors and the README are made.
+
+Names are case-blind. A value is text, as Spark hands it over, or already of the option's type.
+"""
+
+import difflib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from segstore_ds.errors import InvalidInputError
+
+READ, WRITE = "read", "write"
+COMPRESSIONS = ("zstd", "lz4", "none")
+
+_SIZE = re.compile(r"\s*([0-9]+)\s*([kmgt]?)(i?b)?\s*", re.IGNORECASE)
+_FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One row of the table.
+
+    Attributes:
+        name: As users write it.
+        kind: ``text``, ``int``, ``bytes``, ``bool``, ``list``, ``json`` or ``choice``.
+        default: What holds when it is not given; None where absence means something of its own.
+        scopes: Where it may stand: `READ`, `WRITE`.
+        meaning: One line for the README.
+        least: Smallest number allowed.
+        choices: Allowed words of a ``choice``.
+        peers: What other systems call it, so that errors can answer with ours.
+    """
+
+    name: str
+    kind: str
+    default: Any
+    scopes: tuple[str, ...]
+    meaning: str
+    least: int = 0
+    choices: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
+
+
+TABLE: tuple[Option, ...] = (
+    Option(
+        "path", "text", None, (READ, WRITE), "the stream; the same as `load(path)`, `save(path)`"
+    ),
+    Option(
+        "storageOptions",
+        "json",
+        None,
+        (READ, WRITE),
+        "JSON object for the filesystem, flat or keyed by URL prefix; values may be `env:NAME`. "
+        "Spark shows options in plans: for secrets use `register(spark, storage_options=...)`",
+    ),
+    Option(
+        "startCut",
+        "text",
+        "head",
+        (READ,),
+        "where to start: an offset, `head`, `tail`, `version:N`, or a commit time with a zone",
+        peers=(
+            "startingoffsets",
+            "startingversion",
+            "startingtimestamp",
+            "startingoffsetsbytimestamp",
+            "start_stream_cut",
+            "streamfromtimestamp",
+            "stream-from-timestamp",
+            "scan.snapshot-id",
+        ),
+    ),
+    Option(
+        "endCut",
+        "text",
+        "tail",
+        (READ,),
+        "where to end, in the same forms; not included",
+        peers=("endingoffsets", "endingversion", "endingtimestamp", "end_stream_cut"),
+    ),
+    Option("columns", "list", None, (READ,), "columns to read: a comma list or a JSON array"),
+    Option(
+        "filters",
+        "text",
+        None,
+        (READ,),
+        "JSON list, all of which must hold: "
+        '`[["user","==","ada"],["ts",">=","2013-01-05T00:00:00Z"]]`',
+        peers=("replacewhere", "where", "filter"),
+    ),
+    Option(
+        "offsetColumn", "text", None, (READ,), "name of an extra column with each event's offset"
+    ),
+    Option(
+        "segmentColumn",
+        "text",
+        None,
+        (READ,),
+        "name of an extra column with each event's segment id",
+    ),
+    Option(
+        "partitionBytes",
+        "bytes",
+        128 << 20,
+        (READ,),
+        "encoded bytes per task, about",
+        least=1,
+        peers=("maxpartitionbytes", "split-size", "read.split.target-size"),
+    ),
+    Option("partitionRows", "int", None, (READ,), "most events per task, about", least=1),
+    Option(
+        "minPartitions",
+        "int",
+        None,
+        (READ,),
+        "at least so many tasks, where there are frames enough",
+        least=1,
+    ),
+    Option(
+        "failOnDataLoss",
+        "bool",
+        True,
+        (READ,),
+        "a start below the head is an error that names what is lost; false starts at the head",
+        peers=("ignoremissingfiles",),
+    ),
+    Option("createIfMissing", "bool", True, (WRITE,), "make the stream where there is none"),
+    Option(
+        "singleWriter",
+        "bool",
+        False,
+        (WRITE,),
+        "allow a filesystem that can't create exclusively; you promise one writing job at a time",
+    ),
+    Option(
+        "writerId",
+        "text",
+        None,
+        (WRITE,),
+        "name of an idempotent writer; with `batchId`",
+        peers=("txnappid", "commituser", "commit.user-prefix"),
+    ),
+    Option(
+        "batchId",
+        "int",
+        None,
+        (WRITE,),
+        "number of this writer's batch; it grows, and the same one again changes nothing",
+        peers=("txnversion", "commitidentifier"),
+    ),
+    Option(
+        "writerTakeover",
+        "bool",
+        False,
+        (WRITE,),
+        "take a writer id over from another owner, or set it back to this batch",
+    ),
+    Option(
+        "compression",
+        "choice",
+        "zstd",
+        (WRITE,),
+        "of frames: `zstd`, `lz4`, `none`",
+        choices=COMPRESSIONS,
+        peers=("parquet.compression", "codec", "write.parquet.compression-codec"),
+    ),
+    Option("compressionLevel", "int", 1, (WRITE,), "of zstd", least=1),
+    Option("frameRows", "int", 65_536, (WRITE,), "most events per frame", least=1),
+    Option(
+        "frameBytes",
+        "bytes",
+        16 << 20,
+        (WRITE,),
+        "bytes per frame before compression, about",
+        least=1,
+    ),
+    Option(
+        "segmentRows",
+        "int",
+        None,
+        (WRITE,),
+        "most events per segment",
+        least=1,
+        peers=("maxrecordsperfile",),
+    ),
+    Option(
+        "segmentBytes",
+        "bytes",
+        512 << 20,
+        (WRITE,),
+        "encoded bytes per segment, about",
+        least=1,
+        peers=("targetfilesize", "write.target-file-size-bytes"),
+    ),
+    Option(
+        "inlineBytes",
+        "bytes",
+        64 << 10,
+        (WRITE,),
+        "a task with less encoded output sends it to the driver, which writes one segment for all",
+    ),
+    Option(
+        "mergeSchema", "bool", False, (WRITE,), "allow new columns, missing columns and wider types"
+    ),
+    Option(
+        "overwriteSchema",
+        "bool",
+        False,
+        (WRITE,),
+        "with mode overwrite: replace the schema as well",
+    ),
+    Option(
+        "statsColumns",
+        "list",
+        None,
+        (WRITE,),
+        "columns with statistics (the first 32); a comma list or a JSON array",
+        peers=("dataskippingnumindexedcols", "delta.dataskippingstatscolumns"),
+    ),
+)
+
+BY_NAME: Mapping[str, Option] = {option.name.lower(): option for option in TABLE}
+_BY_PEER: Mapping[str, Option] = {peer: option for option in TABLE for peer in option.peers}
+# Keys that Spark itself puts among a source's options.
+_SPARKS_OWN = frozenset(
+    [
+        "paths",
+        "checkpointlocation",
+        "queryname",
+        "location",
+        "provider",
+        "owner",
+        "comment",
+        "external",
+        "collation",
+        "serialization.format",
+        "is_managed_location",
+        "__datetime_rebase_mode",
+    ]
+)
+
+
+def default(name: str) -> Any:
+    """Return an option's default.
+
+    Raises:
+        KeyError: There is no such option.
+    """
+    return BY_NAME[name.lower()].default
+
+
+def parse_options(given: Mapping[str, Any], scope: str) -> dict[str, Any]:
+    """Check the options of a read or a write and return them typed, with defaults filled in.
+
+    Args:
+        given: Names in any case, values as text or typed. Spark's own keys are passed over.
+        scope: `READ` or `WRITE`.
+
+    Returns:
+        A value for every option of the scope, under its name as the table writes it.
+
+    Raises:
+        InvalidInputError: An unknown option (names the nearest), one of the other scope (says
+            where it belongs), another system's name (answers with ours), or a value out of range.
+    """
+    parsed = {option.name: option.default for option in TABLE if scope in option.scopes}
+    for name, value in given.items():
+        key = name.lower()
+        if key in _SPARKS_OWN or key.startswith(("option.", "spark.")):
+            continue
+        option = BY_NAME.get(key)
+        if option is None:
+            raise _unknown(name, scope)
+        if scope not in option.scopes:
+            raise InvalidInputError(
+                f"option belongs to a {option.scopes[0]}, not to a {scope}",
+                remedy=f"remove it from the {scope}",
+                option=option.name,
+            )
+        if value is not None:
+            parsed[option.name] = parse_value(option, value)
+    return parsed
+
+
+def parse_value(option: Option, value: Any) -> Any:
+    """Return one option's value typed.
+
+    Raises:
+        InvalidInputError: The value is not of the option's kind or out of range.
+    """
+    match option.kind:
+        case "bool":
+            return _boolean(option, value)
+        case "int" | "bytes":
+            return _number(option, value)
+        case "list":
+            return _names(option, value)
+        case "json":
+            return _json_object(option, value)
+        case "choice":
+            word = str(value).strip().lower()
+            if word not in option.choices:
+                raise _wrong(option, value, "one of " + ", ".join(option.choices))
+            return word
+    if not isinstance(value, str | int) or value == "":
+        raise _wrong(option, value, "a text that is not empty")
+    return str(value)
+
+
+def format_table(scope: str) -> str:
+    """Return the options of a scope as a Markdown table, for the README."""
+    rows = ["| option | default | meaning |", "|---|---|---|"]
+    for option in TABLE:
+        if scope in option.scopes:
+            shown = "" if option.default is None else f"`{_shown(option)}`"
+            rows.append(f"| `{option.name}` | {shown} | {option.meaning.replace('|', '/')} |")
+    return "\n".join(rows)
+
+
+def _shown(option: Option) -> str:
+    if option.kind == "bool":
+        return str(option.default).lower()
+    if option.kind == "bytes":
+        for suffix, factor in (("g", 1 << 30), ("m", 1 << 20), ("k", 1 << 10)):
+            if option.default % factor == 0:
+                return f"{option.default // factor}{suffix}"
+    return str(option.default)
+
+
+def _unknown(name: str, scope: str) -> InvalidInputError:
+    peer = _BY_PEER.get(name.lower())
+    if peer is not None:
+        return InvalidInputError(
+            "option is another system's", remedy=f"here it is called {peer.name}", option=name
+        )
+    known = {option.name.lower(): option.name for option in TABLE if scope in option.scopes}
+    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    remedy = f"did you mean {known[near[0]]}?" if near else f"known: {', '.join(known.values())}"
+    return InvalidInputError("unknown option", remedy=remedy, option=name, scope=scope)
+
+
+def _wrong(option: Option, value: Any, expected: str) -> InvalidInputError:
+    shown = "..." if option.kind == "json" else value
+    return InvalidInputError(
+        "option has a wrong value", remedy=f"give {expected}", option=option.name, value=shown
+    )
+
+
+def _boolean(option: Option, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = str(value).strip().lower()
+    if word not in ("true", "false"):
+        raise _wrong(option, value, "true or false")
+    return word == "true"
+
+
+def _number(option: Option, value: Any) -> int:
+    expected = f"an integer of at least {option.least}"
+    if option.kind == "bytes":
+        expected += ", with k, m or g for powers of 1024"
+    if isinstance(value, bool):
+        raise _wrong(option, value, expected)
+    match = _SIZE.fullmatch(str(value))
+    if match is None or (option.kind == "int" and (match[2] or match[3])):
+        raise _wrong(option, value, expected)
+    number = int(match[1]) * _FACTORS[match[2].lower()]
+    if not option.least <= number < 2**63:
+        raise _wrong(option, value, expected)
+    return number
+
+
+def _names(option: Option, value: Any) -> tuple[str, ...]:
+    found: Sequence[Any]
+    if not isinstance(value, str):
+        found = list(value)
+    elif value.lstrip().startswith("["):
+        try:
+            found = json.loads(value)
+        except ValueError as error:
+            raise _wrong(option, value, "a comma list or a JSON array of names") from error
+    else:
+        found = [part.strip() for part in value.split(",")]
+    if not found or not all(isinstance(name, str) and name for name in found):
+        raise _wrong(option, value, "a comma list or a JSON array of names")
+    if len(set(found)) != len(found):
+        raise _wrong(option, value, "each name once")
+    return tuple(found)
+
+
+def _json_object(option: Option, value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            # No cause: it would quote the text, which may hold a secret.
+            raise _wrong(option, value, "a JSON object") from None
+    if not isinstance(value, Mapping):
+        raise _wrong(option, value, "a JSON object")
+    return dict(value)
