@@ -1,0 +1,41 @@
+"""What Spark finds by itself: installed as the top-level module `pyspark_segstore`.
+
+Spark imports every module called `pyspark_*` in a process of its own and takes `DefaultSource` from
+it; one such module that fails to import disables them all. So this one imports nothing of segstore
+before Spark asks for something.
+"""
+
+from typing import Any
+
+from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
+from pyspark.sql.types import StructType
+
+
+class DefaultSource(DataSource):
+    """The format `segstore`; `segstore_ds.spark.source.SegstoreDataSource` does everything."""
+
+    def __init__(self, options: dict[str, str]) -> None:
+        from segstore_ds.spark.source import SegstoreDataSource  # noqa: PLC0415 - see the module
+
+        super().__init__(options)
+        self._source: Any = SegstoreDataSource(options)
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "segstore"
+
+    def schema(self) -> StructType:
+        """Return the stream's columns."""
+        schema: StructType = self._source.schema()
+        return schema
+
+    def reader(self, schema: StructType) -> DataSourceReader:
+        """Return the batch reader."""
+        reader: DataSourceReader = self._source.reader(schema)
+        return reader
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        """Return the batch writer."""
+        writer: DataSourceWriter = self._source.writer(schema, overwrite)
+        return writer

@@ -1,0 +1,70 @@
+"""Batch reads: a plan that is made once in the planner, and tasks that carry parts of it out."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from segstore_ds.engine.scan import Reading, ReadTask, run_task
+from segstore_ds.format.root import Root
+from segstore_ds.spark.schemas import to_arrow
+from segstore_ds.stream import Stream
+
+SLICE_ROWS = 32_768  # larger batches make Spark's row conversion slower
+
+
+def plan_reader(
+    stream: Stream, options: Mapping[str, Any], root: Root, *, tasks: bool
+) -> tuple[Reading, list[ReadTask]]:
+    """Plan a read from Spark's options; with `tasks` False only its columns are worked out.
+
+    Raises:
+        As `segstore_ds.Stream.read`.
+    """
+    cuts = (options["startCut"], options["endCut"]) if tasks else ("tail", "tail")
+    return stream.plan_read(
+        *cuts,
+        columns=options["columns"],
+        filters=options["filters"],
+        offset_column=options["offsetColumn"],
+        segment_column=options["segmentColumn"],
+        fail_on_data_loss=options["failOnDataLoss"],
+        partition_bytes=options["partitionBytes"],
+        partition_rows=options["partitionRows"],
+        min_partitions=options["minPartitions"],
+        root=root,
+    )
+
+
+class SegstoreReader(DataSourceReader):
+    """Reads the tasks of a plan; only what all tasks share travels with each of them."""
+
+    def __init__(self, reading: Reading, tasks: list[ReadTask], schema: StructType) -> None:
+        self._reading = reading
+        self._tasks = tasks
+        self._schema = schema
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_reading": self._reading, "_tasks": [], "_schema": self._schema}
+
+    def partitions(self) -> list[InputPartition]:
+        """Return a partition per task; Spark makes one of None out of an empty list."""
+        return [InputPartition(task) for task in self._tasks]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """Yield the events of a partition in offset order, as Spark wants its batches.
+
+        Raises:
+            As `segstore_ds.engine.scan.run_task`.
+        """
+        if partition is None or partition.value is None:
+            return
+        target = to_arrow(self._schema)
+        names = target.names
+        for batch in run_task(self._reading, partition.value):
+            columns = [batch.column(name) for name in names]
+            for start in range(0, batch.num_rows, SLICE_ROWS):
+                piece = [column.slice(start, SLICE_ROWS) for column in columns]
+                yield pa.RecordBatch.from_arrays(piece, schema=target)

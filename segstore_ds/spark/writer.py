@@ -1,0 +1,127 @@
+"""Batch writes: planned once, staged by tasks, committed once by the driver."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyspark
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from segstore_ds.engine.staging import Layout, StagedTask
+from segstore_ds.engine.write_job import WriteJob
+from segstore_ds.errors import AlreadyExistsError, InternalError, NotFoundError, SegstoreError
+from segstore_ds.format.schema import conform
+from segstore_ds.spark.schemas import to_spark_json, to_stored
+from segstore_ds.storage import Storage
+from segstore_ds.stream import Stream, client_name, create_on, open_on, writer_key
+
+
+@dataclass(frozen=True)
+class StagedMessage(WriterCommitMessage):
+    """What one task staged, on its way to the driver."""
+
+    staged: StagedTask
+
+
+def plan_writer(
+    storage: Storage, options: Mapping[str, Any], schema: StructType, *, overwrite: bool
+) -> WriteJob:
+    """Plan a write from Spark's options.
+
+    Raises:
+        NotFoundError: There is no stream, and createIfMissing is false.
+        As `segstore_ds.Stream.plan_write` otherwise.
+    """
+    stored, spark_json = to_stored(schema), to_spark_json(schema)
+    layout = Layout(
+        compression=options["compression"],
+        compression_level=options["compressionLevel"],
+        frame_rows=options["frameRows"],
+        frame_bytes=options["frameBytes"],
+        segment_rows=options["segmentRows"],
+        segment_bytes=options["segmentBytes"],
+        inline_bytes=options["inlineBytes"],
+        stats_columns=options["statsColumns"],
+    )
+    writer = writer_key(options["writerId"], options["batchId"], takeover=options["writerTakeover"])
+    stream = _open_or_create(storage, options, stored, spark_json)
+    return stream.plan_write(
+        stored,
+        writer=writer,
+        overwrite=overwrite,
+        merge_schema=options["mergeSchema"],
+        replace_schema=options["overwriteSchema"],
+        spark_schema=spark_json,
+        layout=layout,
+        client=f"{client_name()} pyspark/{pyspark.__version__}",
+    )
+
+
+def _open_or_create(
+    storage: Storage, options: Mapping[str, Any], stored: pa.Schema, spark_json: str
+) -> Stream:
+    try:
+        return open_on(storage)
+    except NotFoundError:
+        if not options["createIfMissing"]:
+            raise
+    try:
+        return create_on(storage, stored, spark_schema=spark_json)
+    except AlreadyExistsError:
+        # Another job created it between the two calls.
+        return open_on(storage)
+
+
+class SegstoreWriter(DataSourceArrowWriter):
+    """Stages in tasks, commits in the driver; every copy of it holds the same job."""
+
+    def __init__(self, job: WriteJob) -> None:
+        self._job = job
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage one task's rows.
+
+        Raises:
+            SchemaMismatchError: A value would be lost.
+            StorageError: The filesystem failed; Spark tries the task again.
+        """
+        context = TaskContext.get()
+        if context is None:
+            raise InternalError("write runs outside a Spark task")
+        # A task attempt's id is never used twice within an application, and the token is one job's.
+        stager = self._job.open_task(context.partitionId(), str(context.taskAttemptId()))
+        schema = self._job.schema
+        try:
+            for batch in iterator:
+                stager.append(conform(batch, schema))
+            return StagedMessage(stager.finish())
+        except BaseException:
+            stager.abort()
+            raise
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Commit everything that was staged, in partition order.
+
+        Raises:
+            As `segstore_ds.Stream.commit`.
+        """
+        open_on(self._job.storage).commit(self._job, _staged(messages))
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Clean up after a job that failed; never raises.
+
+        With every message there the commit was tried and may have landed: nothing is deleted then.
+        """
+        if all(message is not None for message in messages):
+            return
+        try:
+            open_on(self._job.storage).discard(_staged(messages))
+        except SegstoreError:
+            return
+
+
+def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedTask]:
+    return [message.staged for message in messages if isinstance(message, StagedMessage)]
