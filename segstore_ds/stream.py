@@ -5,10 +5,9 @@ may be used by several threads one after another, not at once; open one handle p
 """
 
 import datetime as dt
-import itertools
 import os
 import platform
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -17,38 +16,22 @@ from segstore_ds import options
 from segstore_ds.engine.append import Appender, Commit, WriterKey
 from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.engine.commit import Outcome, StreamLog
+from segstore_ds.engine.create import run_create
 from segstore_ds.engine.cuts import Position, check_range, parse_cut, resolve_cut
-from segstore_ds.engine.epochs import SchemaChange, epoch_schema, plan_staged_schema
-from segstore_ds.engine.filters import parse_filters
+from segstore_ds.engine.epochs import epoch_schema
+from segstore_ds.engine.inputs import as_reader, writer_key
 from segstore_ds.engine.retention import run_purge
-from segstore_ds.engine.scan import (
-    Reading,
-    ReadTask,
-    plan_slices,
-    plan_tasks,
-    prune_segments,
-    run_task,
-)
+from segstore_ds.engine.scan import run_task
+from segstore_ds.engine.scan_plan import Reading, ReadTask, plan_range, plan_reading, plan_tasks
 from segstore_ds.engine.staging import Layout, StagedTask
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.engine.verify import Report, run_verify
-from segstore_ds.engine.write_job import WriteJob
-from segstore_ds.errors import (
-    AlreadyExistsError,
-    CommitUnknownError,
-    CorruptionError,
-    InvalidInputError,
-    SchemaMismatchError,
-    SealedError,
-    SegstoreError,
-)
-from segstore_ds.format import names
+from segstore_ds.engine.write_job import WriteJob, WriteRequest, plan_job
+from segstore_ds.errors import CommitUnknownError, SegstoreError
 from segstore_ds.format.root import Root
-from segstore_ds.format.schema import conform, encode_schema, normalise_schema
+from segstore_ds.format.schema import conform
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.version import __version__
-
-WRITER_ID_LIMIT = 200
 
 CutLike = int | str | dt.datetime | Position
 FilterLike = str | Sequence[Sequence[Any]] | None
@@ -99,35 +82,9 @@ def create_on(
     spark_schema: str | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> "Stream":
-    """Create an empty stream on a storage that is open already; see `create`, raises as it does."""
-    if not schema.names:
-        raise InvalidInputError("schema has no columns", remedy="give at least one")
-    text = encode_schema(normalise_schema(schema))
-    storage.ensure_exclusive()
-    log, status = StreamLog(storage, clock=clock), TableStatus(storage)
-    if log.files.newest_listed() is not None:
-        raise AlreadyExistsError("there is a stream already", url=storage.url)
-    for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER):
-        if next(iter(storage.list(folder)), None) is not None:
-            raise CorruptionError(
-                "folder holds parts of a stream but no log",
-                remedy="restore its log folder, or use another location",
-                url=storage.url,
-                folder=folder,
-            )
-    root = Root(
-        stream_id=clock.new_id(),
-        version=0,
-        transaction=clock.new_id(),
-        parent="",
-        time_us=clock.wall_us(),
-        operation="create",
-        epochs=(status.put_epoch(0, 0, 0, text, spark_schema),),
-        client=client_name(),
-    )
-    if not log.create(root):
-        raise AlreadyExistsError("there is a stream already", url=storage.url)
-    return Stream(log, status)
+    """Create an empty stream on an open storage; see `create`, raises as it does."""
+    log = run_create(storage, schema, spark_schema=spark_schema, client=client_name(), clock=clock)
+    return Stream(log, TableStatus(storage))
 
 
 def open(  # noqa: A001 - segstore.open(url) is the name users expect
@@ -171,61 +128,6 @@ def exists(
 def client_name() -> str:
     """Return who writes, for the history of a stream."""
     return f"segstore/{__version__} python/{platform.python_version()} pyarrow/{pa.__version__}"
-
-
-def as_reader(data: Any) -> pa.RecordBatchReader:
-    """Return whatever holds Arrow data as a reader.
-
-    Args:
-        data: A Table, RecordBatch, RecordBatchReader, iterable of batches, or anything with
-            `__arrow_c_stream__` or `__arrow_c_array__`.
-
-    Raises:
-        InvalidInputError: It is none of these, or an iterable without a batch.
-    """
-    if isinstance(data, pa.RecordBatchReader):
-        return data
-    if isinstance(data, pa.RecordBatch):
-        return pa.RecordBatchReader.from_batches(data.schema, [data])
-    if hasattr(data, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(data)
-    batches = iter(data) if isinstance(data, Iterable) else iter(())
-    first = next(batches, None)
-    if not isinstance(first, pa.RecordBatch):
-        raise InvalidInputError(
-            "not Arrow data",
-            remedy="give a pyarrow Table, RecordBatch or RecordBatchReader, a non-empty iterable "
-            "of batches, or a DataFrame of pandas or Polars",
-            type=type(data).__name__,
-        )
-    return pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], batches))
-
-
-def writer_key(
-    writer_id: str | None, batch_id: int | None, *, takeover: bool, owner: str = ""
-) -> WriterKey | None:
-    """Return the idempotence key of a writer id and a batch id, or None where neither is given.
-
-    Raises:
-        InvalidInputError: Only one is given, or one is out of range.
-    """
-    if (writer_id is None) != (batch_id is None):
-        raise InvalidInputError(
-            "a writer id and a batch id go together",
-            remedy="give both, or neither",
-            writer_id=writer_id,
-            batch_id=batch_id,
-        )
-    if writer_id is None or batch_id is None:
-        return None
-    if not 0 < len(writer_id) <= WRITER_ID_LIMIT or not 0 <= batch_id < 2**63:
-        raise InvalidInputError(
-            "writer id or batch id is out of range",
-            remedy=f"give 1 to {WRITER_ID_LIMIT} characters and an integer from 0",
-            writer_id=writer_id,
-            batch_id=batch_id,
-        )
-    return WriterKey(writer_id, batch_id, owner, takeover)
 
 
 class Stream:
@@ -409,8 +311,8 @@ class Stream:
         """Replace the events up to the tail as of now by others, in one commit.
 
         Offsets go on: the head moves to today's tail and the new events stand behind it. What
-        others append meanwhile stays. Arguments and errors are those of `append`; `overwrite_schema`
-        replaces the schema as well.
+        others append meanwhile stays. Arguments and errors are those of `append`; with
+        `overwrite_schema` the schema is replaced as well.
         """
         return self._write(
             data,
@@ -460,38 +362,21 @@ class Stream:
             FormatError: The stream's metadata can't be read.
             StorageError: The storage failed.
         """
-        if replace_schema and not overwrite:
-            raise InvalidInputError(
-                "the schema can only be replaced together with the events",
-                remedy="use mode overwrite, or mergeSchema to extend the schema",
-            )
-        root = self._log.refresh() if overwrite else self._log.recent()
-        clock = self._log.clock
-        known = self._appender.find_repeated(root, writer, None)
-        if known is None and root.sealed:
-            raise SealedError("stream is sealed", url=self.url, tail=root.tail)
-        incoming = normalise_schema(schema)
-        change = SchemaChange(incoming, spark_schema, merge_schema, replace_schema)
-        staged = incoming if known else self._staged_schema(incoming, change)
-        chosen = layout or Layout()
-        unknown = sorted(set(chosen.stats_columns or ()) - set(staged.names))
-        if unknown:
-            raise InvalidInputError("statsColumns names no such columns", columns=unknown)
-        return WriteJob(
-            storage=self._log.storage,
-            token=names.build_token(root.version, clock.new_id()[:12]),
-            transaction=clock.new_id(),
-            schema_text=encode_schema(staged),
-            layout=chosen,
-            spark=spark_schema,
-            merge_schema=merge_schema,
-            replace_schema=replace_schema,
-            writer=writer,
-            overwrite_to=root.tail if overwrite else None,
-            expected_tail=expected_tail,
-            expected_version=expected_version,
-            client=client or client_name(),
-            repeated=known is not None,
+        return plan_job(
+            self._log,
+            self._status,
+            WriteRequest(
+                schema=schema,
+                writer=writer,
+                overwrite=overwrite,
+                expected_tail=expected_tail,
+                expected_version=expected_version,
+                merge_schema=merge_schema,
+                replace_schema=replace_schema,
+                spark_schema=spark_schema,
+                layout=layout or Layout(),
+                client=client or client_name(),
+            ),
         )
 
     def commit(self, job: WriteJob, tasks: Sequence[StagedTask]) -> Commit:
@@ -634,10 +519,16 @@ class Stream:
         pinned = root or self._log.root
         first, last = (resolve_cut(self._log, pinned, parse_cut(cut)) for cut in (start, end))
         first, last = check_range(pinned, first, last, fail_on_data_loss=fail_on_data_loss)
-        reading = self._plan_reading(pinned, columns, filters, offset_column, segment_column)
-        schemas = {epoch.number: epoch_schema(self._status, epoch) for epoch in pinned.epochs}
-        found = self._status.segments(pinned, first, last)
-        slices = plan_slices(prune_segments(found, reading.filters, schemas), first, last)
+        reading = plan_reading(
+            self._log.storage,
+            self._status,
+            pinned,
+            columns=columns,
+            filters=filters,
+            offset_column=offset_column,
+            segment_column=segment_column,
+        )
+        slices = plan_range(self._status, pinned, reading, first, last)
         tasks = plan_tasks(
             slices,
             partition_bytes=partition_bytes,
@@ -656,46 +547,6 @@ class Stream:
         return run_verify(self._log, TableStatus(self._log.storage))
 
     # --- inside ------------------------------------------------------------------------------
-
-    def _staged_schema(self, incoming: pa.Schema, change: SchemaChange) -> pa.Schema:
-        try:
-            return plan_staged_schema(self.schema, incoming, change)
-        except SchemaMismatchError:
-            # Another writer may have extended the schema since this handle looked.
-            version = self._log.root.version
-            if self._log.refresh().version == version:
-                raise
-            return plan_staged_schema(self.schema, incoming, change)
-
-    def _plan_reading(
-        self,
-        root: Root,
-        columns: Sequence[str] | None,
-        filters: FilterLike,
-        offset_column: str | None,
-        segment_column: str | None,
-    ) -> Reading:
-        schema = epoch_schema(self._status, root.epoch)
-        chosen = tuple(schema.names if columns is None else columns)
-        unknown = [name for name in chosen if name not in schema.names]
-        extra = [name for name in (offset_column, segment_column) if name is not None]
-        if unknown:
-            raise InvalidInputError("no such columns", columns=unknown, known=schema.names)
-        if len({*chosen, *extra}) != len(chosen) + len(extra) or {*extra} & {*schema.names}:
-            raise InvalidInputError(
-                "a column would be there twice", columns=list(chosen), extra=extra
-            )
-        return Reading(
-            storage=self._log.storage,
-            stream_id=root.stream_id,
-            version=root.version,
-            epochs={epoch.number: self._status.schema_texts(epoch)[0] for epoch in root.epochs},
-            schema=schema,
-            columns=chosen,
-            filters=parse_filters(filters, schema),
-            offset_column=offset_column,
-            segment_column=segment_column,
-        )
 
     def _write(
         self,

@@ -133,6 +133,28 @@ def check_writer(known: Writer | None, key: WriterKey | None, rows: int | None) 
     return True
 
 
+def find_repeated(
+    status: TableStatus, root: Root, writer: WriterKey | None, *, rows: int | None
+) -> Commit | None:
+    """Return the commit that holds a writer's batch already, or None.
+
+    Args:
+        status: The stream's table status.
+        root: The root to look in.
+        writer: The batch; None is never repeated.
+        rows: How many rows are repeated, to warn when they differ; None where that is not known.
+
+    Raises:
+        WriterConflictError: Another owner, or an older batch.
+        FormatError: The writers can't be read.
+        StorageError: The storage failed.
+    """
+    known = status.writer(root, writer.writer_id) if writer else None
+    if not check_writer(known, writer, rows) or known is None:
+        return None
+    return Commit(known.version, "", known.end - known.rows, known.end, repeated=True)
+
+
 def check_preconditions(root: Root, plan: AppendPlan) -> None:
     """Check what does not depend on the schema, in the order of the module's first lines. Pure.
 
@@ -308,21 +330,6 @@ class Appender:
             )
         self._clock_checked_s = clock.boot_s()
 
-    def find_repeated(
-        self, root: Root, writer: WriterKey | None, rows: int | None
-    ) -> Commit | None:
-        """Return the commit that holds a writer's batch already, or None.
-
-        Raises:
-            WriterConflictError: Another owner, or an older batch.
-            FormatError: The writers can't be read.
-            StorageError: The storage failed.
-        """
-        known = self._status.writer(root, writer.writer_id) if writer else None
-        if not check_writer(known, writer, rows) or known is None:
-            return None
-        return Commit(known.version, "", known.end - known.rows, known.end, repeated=True)
-
     def commit(self, plan: AppendPlan, *, transaction: str) -> Commit:
         """Commit staged segments, exactly once for a writer's batch.
 
@@ -342,7 +349,7 @@ class Appender:
         repeated: list[Commit] = []
 
         def build(root: Root, slot: Slot) -> Root | None:
-            known = self.find_repeated(root, plan.writer, plan.rows)
+            known = find_repeated(self._status, root, plan.writer, rows=plan.rows)
             if known is not None:
                 repeated.append(known)
                 return None

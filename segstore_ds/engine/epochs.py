@@ -45,15 +45,6 @@ def epoch_schema(status: TableStatus, epoch: Epoch) -> pa.Schema:
     return decode_schema(status.schema_texts(epoch)[0])
 
 
-def plan_staged_schema(current: pa.Schema, incoming: pa.Schema, change: SchemaChange) -> pa.Schema:
-    """Return the schema to encode incoming data in. Pure.
-
-    Raises:
-        SchemaMismatchError: The data doesn't fit; names columns, types and the remedy.
-    """
-    return incoming if change.replace else plan_schema(current, incoming, merge=change.merge)
-
-
 def plan_epochs(
     root: Root, change: SchemaChange, status: TableStatus
 ) -> tuple[tuple[Epoch, ...], int]:

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from segstore_ds.engine.state import Slot
-from segstore_ds.errors import CorruptionError, MissingObjectError, SnapshotExpiredError
+from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import decode_envelope, digest_of, encode_envelope
 from segstore_ds.format.fields import build_json, parse_json
@@ -263,17 +263,6 @@ def _size_class(segments: int) -> int:
     while segments > limit:
         size, limit = size + 1, limit * MERGE_FAN_IN
     return size
-
-
-def expired_or_missing(error: MissingObjectError, *, live: bool, version: int) -> Exception:
-    """Return what a missing object of a pinned version means.
-
-    A segment that the newest root still lists is damage; one that it dropped was vacuumed, and the
-    pinned version with it.
-    """
-    if live:
-        return error
-    return SnapshotExpiredError("segments of this version were deleted", version=version)
 
 
 def _placed(

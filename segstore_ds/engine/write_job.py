@@ -4,10 +4,14 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from segstore_ds.engine.append import AppendPlan, WriterKey
-from segstore_ds.engine.epochs import SchemaChange
+from segstore_ds.engine.append import AppendPlan, WriterKey, find_repeated
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.epochs import SchemaChange, epoch_schema
 from segstore_ds.engine.staging import Layout, StagedSegment, TaskStager
-from segstore_ds.format.schema import decode_schema
+from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.errors import InvalidInputError, SchemaMismatchError, SealedError
+from segstore_ds.format import names
+from segstore_ds.format.schema import decode_schema, encode_schema, normalise_schema, plan_schema
 from segstore_ds.storage import Storage
 
 
@@ -73,3 +77,79 @@ class WriteJob:
             expected_version=self.expected_version,
             client=self.client,
         )
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRequest:
+    """What a caller asks to write; see `Stream.plan_write` for each field."""
+
+    schema: pa.Schema
+    layout: Layout
+    client: str
+    writer: WriterKey | None = None
+    overwrite: bool = False
+    expected_tail: int | None = None
+    expected_version: int | None = None
+    merge_schema: bool = False
+    replace_schema: bool = False
+    spark_schema: str | None = None
+
+
+def plan_job(log: StreamLog, status: TableStatus, request: WriteRequest) -> WriteJob:
+    """Plan one logical write against the newest root.
+
+    Raises:
+        InvalidInputError: Arguments contradict each other, or name unknown columns.
+        SchemaMismatchError: The columns don't fit; names them and the remedy.
+        WriterConflictError: Another owner, or an older batch.
+        SealedError: The stream has ended.
+        FormatError: The stream's metadata can't be read.
+        StorageError: The storage failed.
+    """
+    if request.replace_schema and not request.overwrite:
+        raise InvalidInputError(
+            "the schema can only be replaced together with the events",
+            remedy="use mode overwrite, or mergeSchema to extend the schema",
+        )
+    # An overwrite replaces what is there now; an append may stand on a base of the last minute.
+    root = log.refresh() if request.overwrite else log.recent()
+    repeated = find_repeated(status, root, request.writer, rows=None) is not None
+    if root.sealed and not repeated:
+        raise SealedError("stream is sealed", url=log.storage.url, tail=root.tail)
+    incoming = normalise_schema(request.schema)
+    staged = incoming if repeated else _staged_schema(log, status, incoming, request)
+    unknown = sorted(set(request.layout.stats_columns or ()) - set(staged.names))
+    if unknown:
+        raise InvalidInputError("statsColumns names no such columns", columns=unknown)
+    return WriteJob(
+        storage=log.storage,
+        token=names.build_token(root.version, log.clock.new_id()[:12]),
+        transaction=log.clock.new_id(),
+        schema_text=encode_schema(staged),
+        layout=request.layout,
+        spark=request.spark_schema,
+        merge_schema=request.merge_schema,
+        replace_schema=request.replace_schema,
+        writer=request.writer,
+        overwrite_to=root.tail if request.overwrite else None,
+        expected_tail=request.expected_tail,
+        expected_version=request.expected_version,
+        client=request.client,
+        repeated=repeated,
+    )
+
+
+def _staged_schema(
+    log: StreamLog, status: TableStatus, incoming: pa.Schema, request: WriteRequest
+) -> pa.Schema:
+    if request.replace_schema:
+        return incoming
+    merge = request.merge_schema
+    try:
+        return plan_schema(epoch_schema(status, log.root.epoch), incoming, merge=merge)
+    except SchemaMismatchError:
+        # Another writer may have extended the schema since this handle looked.
+        version = log.root.version
+        if log.refresh().version == version:
+            raise
+        return plan_schema(epoch_schema(status, log.root.epoch), incoming, merge=merge)

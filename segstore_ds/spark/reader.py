@@ -7,7 +7,8 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from segstore_ds.engine.scan import Reading, ReadTask, run_task
+from segstore_ds.engine.scan import run_task
+from segstore_ds.engine.scan_plan import Reading, ReadTask
 from segstore_ds.format.root import Root
 from segstore_ds.spark.schemas import to_arrow
 from segstore_ds.stream import Stream

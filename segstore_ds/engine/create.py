@@ -1,0 +1,75 @@
+"""Create: the first commit of a stream."""
+
+import pyarrow as pa
+
+from segstore_ds.engine.clock import Clock
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.errors import AlreadyExistsError, CorruptionError, InvalidInputError
+from segstore_ds.format import names
+from segstore_ds.format.root import Root
+from segstore_ds.format.schema import encode_schema, normalise_schema
+from segstore_ds.storage import Storage
+
+
+def run_create(
+    storage: Storage,
+    schema: pa.Schema,
+    *,
+    spark_schema: str | None,
+    client: str,
+    clock: Clock,
+) -> StreamLog:
+    """Create an empty stream; of several that create at once exactly one succeeds.
+
+    Args:
+        storage: Its folder.
+        schema: Columns of the events, in any form that can be stored.
+        spark_schema: Spark's JSON of the schema, or None.
+        client: Who creates it.
+        clock: Time and ids.
+
+    Returns:
+        The log, standing on its first root.
+
+    Raises:
+        AlreadyExistsError: There is a stream already.
+        SchemaMismatchError: A column has a type that can't be kept.
+        InvalidInputError: The schema has no columns, or a name twice.
+        CorruptionError: The folder holds segments but no log.
+        CommitUnknownError: The storage never said whether the stream was created.
+        UnsafeFilesystemError: The filesystem can't create exclusively.
+        StorageError: The filesystem failed.
+    """
+    if not schema.names:
+        raise InvalidInputError("schema has no columns", remedy="give at least one")
+    text = encode_schema(normalise_schema(schema))
+    storage.ensure_exclusive()
+    log = StreamLog(storage, clock=clock)
+    if log.files.newest_listed() is not None:
+        raise AlreadyExistsError("there is a stream already", url=storage.url)
+    _refuse_remains(storage)
+    root = Root(
+        stream_id=clock.new_id(),
+        version=0,
+        transaction=clock.new_id(),
+        parent="",
+        time_us=clock.wall_us(),
+        operation="create",
+        epochs=(TableStatus(storage).put_epoch(0, 0, 0, text, spark_schema),),
+        client=client,
+    )
+    if not log.create(root):
+        raise AlreadyExistsError("there is a stream already", url=storage.url)
+    return log
+
+
+def _refuse_remains(storage: Storage) -> None:
+    """Refuse a folder whose log was lost: a new stream there would hide the old one's events."""
+    for info in storage.list(names.SEGMENTS_FOLDER):
+        raise CorruptionError(
+            "folder holds segments of a stream but no log",
+            remedy="restore its log folder, or use another location",
+            url=storage.url,
+            segment=info.path,
+        )

@@ -1,0 +1,265 @@
+"""Planning a scan: which frames hold the events of a range, and how they are packed into tasks.
+
+A plan is bound to one version and picklable; a task needs nothing but the storage. Large segments
+are split without opening them: a task claims the frames that *start* within its rows, so each frame
+is decoded by exactly one task.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import pyarrow as pa
+
+from segstore_ds.engine.epochs import epoch_schema
+from segstore_ds.engine.filters import Filters, parse_filters
+from segstore_ds.engine.table_status import PlacedSegment, TableStatus
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.fields import parse_json
+from segstore_ds.format.root import Root
+from segstore_ds.format.schema import decode_schema
+from segstore_ds.format.statistics import from_json
+from segstore_ds.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Part of a segment to read.
+
+    Attributes:
+        start: Offset of the segment's first event.
+        epoch: Of the segment's bytes.
+        segment_rows: All rows of the segment.
+        rows: ``[first, last)`` rows of the segment that are wanted.
+        claim: ``[first, last)``: frames whose first row lies in it belong to this slice.
+    """
+
+    path: str
+    segment_id: int
+    start: int
+    epoch: int
+    bytes: int
+    footer_bytes: int
+    footer_crc: int
+    segment_rows: int
+    rows: tuple[int, int]
+    claim: tuple[int, int]
+
+    @property
+    def claimed_rows(self) -> int:
+        """Wanted rows within the claim; frames at its borders may shift a few to a neighbour."""
+        return min(self.rows[1], self.claim[1]) - max(self.rows[0], self.claim[0])
+
+    @property
+    def claimed_bytes(self) -> int:
+        """Encoded bytes of the claimed rows, pro rata, at least 1."""
+        return max(self.bytes * self.claimed_rows // self.segment_rows, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTask:
+    """Slices that one task reads, in offset order."""
+
+    slices: tuple[Slice, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What every task of a scan shares; picklable.
+
+    Attributes:
+        storage: The stream's folder; pickles without its connections.
+        stream_id: Of the stream, for errors.
+        version: The plan is bound to.
+        epochs: Number of an epoch -> its schema as text.
+        schema: Of the whole stream as of the version.
+        columns: Columns of the stream to return, in order.
+        filters: What rows have to satisfy.
+        offset_column: Name of an extra column with offsets, or None.
+        segment_column: Name of an extra column with segment ids, or None.
+    """
+
+    storage: Storage = field(repr=False)
+    stream_id: str
+    version: int
+    epochs: dict[int, str] = field(repr=False)
+    schema: pa.Schema
+    columns: tuple[str, ...]
+    filters: Filters
+    offset_column: str | None = None
+    segment_column: str | None = None
+
+    @property
+    def result_schema(self) -> pa.Schema:
+        """The schema of what `run_task` yields."""
+        fields = [self.schema.field(name) for name in self.columns]
+        fields += [
+            pa.field(name, pa.int64())
+            for name in (self.offset_column, self.segment_column)
+            if name is not None
+        ]
+        return pa.schema(fields)
+
+    @property
+    def needed_schema(self) -> pa.Schema:
+        """The columns that have to be decoded: those asked for and those filtered by."""
+        wanted = dict.fromkeys((*self.columns, *self.filters.columns))
+        # Rows have to be counted even when no column of the stream is asked for.
+        found = [self.schema.field(name) for name in wanted] or [self.schema.field(0)]
+        return pa.schema(found)
+
+
+def plan_reading(
+    storage: Storage,
+    status: TableStatus,
+    root: Root,
+    *,
+    columns: Sequence[str] | None,
+    filters: str | Sequence[Sequence[Any]] | None,
+    offset_column: str | None,
+    segment_column: str | None,
+) -> Reading:
+    """Work out what every task of a scan shares.
+
+    Raises:
+        InvalidInputError: A column or a filter is not valid, or a column would be there twice.
+        FormatError: A schema can't be read.
+        StorageError: The storage failed.
+    """
+    schema = epoch_schema(status, root.epoch)
+    chosen = tuple(schema.names if columns is None else columns)
+    extra = [name for name in (offset_column, segment_column) if name is not None]
+    unknown = [name for name in chosen if name not in schema.names]
+    if unknown:
+        raise InvalidInputError("no such columns", columns=unknown, known=schema.names)
+    if len({*chosen, *extra}) != len(chosen) + len(extra) or {*extra} & {*schema.names}:
+        raise InvalidInputError(
+            "a column would be there twice",
+            remedy="choose another name",
+            columns=list(chosen),
+            extra=extra,
+        )
+    return Reading(
+        storage=storage,
+        stream_id=root.stream_id,
+        version=root.version,
+        epochs={epoch.number: status.schema_texts(epoch)[0] for epoch in root.epochs},
+        schema=schema,
+        columns=chosen,
+        filters=parse_filters(filters, schema),
+        offset_column=offset_column,
+        segment_column=segment_column,
+    )
+
+
+def plan_range(
+    status: TableStatus, root: Root, reading: Reading, start: int, end: int
+) -> list[Slice]:
+    """Return what to read of each segment for the events ``[start, end)``, in offset order.
+
+    Raises:
+        FormatError: A status part can't be read.
+        StorageError: The storage failed.
+    """
+    schemas = {number: decode_schema(text) for number, text in reading.epochs.items()}
+    segments = status.segments(root, start, end)
+    return plan_slices(prune_segments(segments, reading.filters, schemas), start, end)
+
+
+def plan_slices(segments: Iterable[PlacedSegment], start: int, end: int) -> list[Slice]:
+    """Return what to read of each segment for the events ``[start, end)``. Pure."""
+    slices = []
+    for placed in segments:
+        entry = placed.entry
+        first = max(start - placed.start, 0)
+        last = min(end - placed.start, entry.rows)
+        if first >= last:
+            continue
+        slices.append(
+            Slice(
+                path=entry.path,
+                segment_id=entry.segment_id,
+                start=placed.start,
+                epoch=entry.epoch,
+                bytes=entry.bytes,
+                footer_bytes=entry.footer_bytes,
+                footer_crc=entry.footer_crc,
+                segment_rows=entry.rows,
+                rows=(first, last),
+                claim=(0, entry.rows),
+            )
+        )
+    return slices
+
+
+def prune_segments(
+    segments: Iterable[PlacedSegment], filters: Filters, schemas: dict[int, pa.Schema]
+) -> Iterator[PlacedSegment]:
+    """Drop the segments whose statistics say that no row can pass.
+
+    Raises:
+        CorruptionError: Statistics can't be read.
+    """
+    for placed in segments:
+        entry = placed.entry
+        if filters and entry.stats is not None:
+            where = entry.path
+            value = parse_json(entry.stats.encode(), where=where)
+            stats = from_json(value, where=where, schema=schemas.get(entry.epoch))
+            if not filters.may_match(stats, entry.rows):
+                continue
+        yield placed
+
+
+def plan_tasks(
+    slices: Sequence[Slice],
+    *,
+    partition_bytes: int,
+    partition_rows: int | None = None,
+    min_partitions: int | None = None,
+) -> list[ReadTask]:
+    """Pack slices into tasks of about the target: large ones split, small ones together. Pure.
+
+    Args:
+        slices: In offset order.
+        partition_bytes: Encoded bytes per task, about (>= 1).
+        partition_rows: Rows per task, about (>= 1); None for any.
+        min_partitions: Tasks wanted at least, where there are rows enough; None for any.
+
+    Returns:
+        Tasks in offset order, none of them empty.
+    """
+    total_bytes = sum(one.claimed_bytes for one in slices)
+    total_rows = sum(one.claimed_rows for one in slices)
+    most_bytes, most_rows = partition_bytes, partition_rows or 1 << 62
+    if min_partitions:
+        most_bytes = max(1, min(most_bytes, -(-total_bytes // min_partitions)))
+        most_rows = max(1, min(most_rows, -(-total_rows // min_partitions)))
+    tasks: list[ReadTask] = []
+    packed: list[Slice] = []
+    used_bytes = used_rows = 0
+    for piece in (piece for one in slices for piece in _split(one, most_bytes, most_rows)):
+        size, rows = piece.claimed_bytes, piece.claimed_rows
+        # A tenth over the target is better than a task for the rest.
+        over = used_bytes + size > most_bytes * 1.1 or used_rows + rows > most_rows * 1.1
+        if packed and over:
+            tasks.append(ReadTask(tuple(packed)))
+            packed, used_bytes, used_rows = [], 0, 0
+        packed.append(piece)
+        used_bytes += size
+        used_rows += rows
+    if packed:
+        tasks.append(ReadTask(tuple(packed)))
+    return tasks
+
+
+def _split(one: Slice, most_bytes: int, most_rows: int) -> Iterator[Slice]:
+    first, last = one.rows
+    rows = last - first
+    pieces = max(round(one.claimed_bytes / most_bytes), -(-rows // most_rows), 1)
+    pieces = min(pieces, rows)
+    borders = [first + rows * piece // pieces for piece in range(1, pieces)]
+    # The first piece claims the frame that straddles the first row, wherever it starts.
+    for claim in pairwise([0, *borders, one.segment_rows]):
+        yield replace(one, claim=claim)
