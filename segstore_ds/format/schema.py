@@ -7,6 +7,7 @@ live in modules of their own and are named here again, so that callers need one 
 import base64
 import binascii
 import hashlib
+from functools import lru_cache
 
 import pyarrow as pa
 from pyarrow import types as t
@@ -45,6 +46,7 @@ def encode_schema(schema: pa.Schema) -> str:
     return base64.b64encode(schema.serialize()).decode("ascii")
 
 
+@lru_cache(maxsize=64)
 def decode_schema(text: str) -> pa.Schema:
     """Read what `encode_schema` wrote.
 
