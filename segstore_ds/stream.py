@@ -387,12 +387,13 @@ class Stream:
         Raises:
             As `append`; and InvalidInputError where a staged object can't be seen from here.
         """
-        segments: tuple[Any, ...] = tuple(one for task in tasks for one in task.segments)
+        staged = tuple(one for task in tasks for one in task.segments)
+        segments = staged
         try:
             self._appender.check_visible(tasks)
             segments = self._appender.stage_inline(tasks, token=job.token)
-            if segments and any(task.frames for task in tasks):
-                self._appender.check_clock(segments[-1])
+            ours = [one for one in segments if one not in staged]
+            self._appender.check_clock(ours[-1] if ours else None)
             rows = sum(task.rows for task in tasks)
             plan = job.append_plan(segments, rows)
             commit = self._appender.commit(plan, transaction=job.transaction)
@@ -464,8 +465,8 @@ class Stream:
             FormatError: Metadata can't be read; a damaged segment raises while reading.
             StorageError: The storage failed.
         """
-        self._log.refresh()
-        reading, tasks = self.plan_read(
+        root = self._log.refresh()
+        reading = self.plan_read(
             start,
             end,
             columns=columns,
@@ -473,7 +474,9 @@ class Stream:
             offset_column=offset_column,
             segment_column=segment_column,
             fail_on_data_loss=fail_on_data_loss,
+            root=root,
         )
+        tasks = self.plan_tasks(reading, root=root)
 
         def batches() -> Iterator[pa.RecordBatch]:
             for task in tasks:
@@ -491,12 +494,9 @@ class Stream:
         offset_column: str | None = None,
         segment_column: str | None = None,
         fail_on_data_loss: bool = True,
-        partition_bytes: int = options.default("partitionBytes"),
-        partition_rows: int | None = None,
-        min_partitions: int | None = None,
         root: Root | None = None,
-    ) -> tuple[Reading, list[ReadTask]]:
-        """Plan a read that any number of processes carry out with `run_task`.
+    ) -> Reading:
+        """Bind a read to a version and to offsets; `plan_tasks` packs it.
 
         Cuts, columns and errors are those of `read`.
 
@@ -508,34 +508,55 @@ class Stream:
             offset_column: Name of an extra column with offsets.
             segment_column: Name of an extra column with segment ids.
             fail_on_data_loss: False starts at the head where the start lies below it.
-            partition_bytes: Encoded bytes per task, about.
-            partition_rows: Rows per task, about.
-            min_partitions: Tasks wanted at least.
             root: The version to read as of; None for the newest that this handle has seen.
 
         Returns:
-            What all tasks share, and the tasks in offset order; both picklable.
+            What all tasks share; picklable.
         """
         pinned = root or self._log.root
         first, last = (resolve_cut(self._log, pinned, parse_cut(cut)) for cut in (start, end))
-        first, last = check_range(pinned, first, last, fail_on_data_loss=fail_on_data_loss)
-        reading = plan_reading(
+        return plan_reading(
             self._log.storage,
             self._status,
             pinned,
+            check_range(pinned, first, last, fail_on_data_loss=fail_on_data_loss),
             columns=columns,
             filters=filters,
             offset_column=offset_column,
             segment_column=segment_column,
         )
-        slices = plan_range(self._status, pinned, reading, first, last)
-        tasks = plan_tasks(
-            slices,
+
+    def plan_tasks(
+        self,
+        reading: Reading,
+        *,
+        partition_bytes: int = options.default("partitionBytes"),
+        partition_rows: int | None = None,
+        min_partitions: int | None = None,
+        root: Root | None = None,
+    ) -> list[ReadTask]:
+        """Pack a bound read into tasks that any number of processes carry out with `run_task`.
+
+        Args:
+            reading: From `plan_read`.
+            partition_bytes: Encoded bytes per task, about.
+            partition_rows: Rows per task, about.
+            min_partitions: Tasks wanted at least.
+            root: The same as was given to `plan_read`.
+
+        Returns:
+            Picklable tasks in offset order; none where nothing can match.
+
+        Raises:
+            FormatError: A status part can't be read.
+            StorageError: The storage failed.
+        """
+        return plan_tasks(
+            plan_range(self._status, root or self._log.root, reading),
             partition_bytes=partition_bytes,
             partition_rows=partition_rows,
             min_partitions=min_partitions,
         )
-        return reading, tasks
 
     def verify(self) -> Report:
         """Read the whole stream and report everything that is wrong; changes nothing.

@@ -9,26 +9,25 @@ import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from segstore_ds.engine.commit import Committed, StreamLog
+from segstore_ds.engine.commit import CLOCK_LIMIT_US, Committed, StreamLog
 from segstore_ds.engine.epochs import SchemaChange, plan_epochs
 from segstore_ds.engine.staging import StagedSegment, StagedTask, delete_staged, stage_frames
 from segstore_ds.engine.state import Slot
 from segstore_ds.engine.table_status import TableStatus, plan_merge
 from segstore_ds.errors import (
-    CommitUnknownError,
     ConflictError,
     InvalidInputError,
     MissingObjectError,
     SealedError,
+    SegstoreError,
     StagedExpiredError,
-    StorageError,
     WriterConflictError,
 )
 from segstore_ds.format import names
 from segstore_ds.format.root import Retired, Root, SegmentEntry, Writer
 
 _LOG = logging.getLogger(__name__)
-_CLOCK_LIMIT_US = 5 * 60 * 1_000_000
+CLOCK_CHECK_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -307,20 +306,29 @@ class Appender:
                         path=f"{self._log.storage.url}/{path}",
                     )
 
-    def check_clock(self, segment: StagedSegment) -> None:
+    def check_clock(self, segment: StagedSegment | None) -> None:
         """Refuse to commit when this machine's clock is far from the store's; asked now and then.
 
         Args:
-            segment: One that this process has just staged.
+            segment: One that this process has just staged; None where only others did.
 
         Raises:
             InvalidInputError: The clocks are more than 5 minutes apart.
+            StorageError: The storage failed.
         """
         clock = self._log.clock
-        if clock.boot_s() - self._clock_checked_s < 600:
+        if clock.boot_s() - self._clock_checked_s < CLOCK_CHECK_S:
             return
-        info = self._log.storage.info(names.segment_object(segment.path))
-        if abs(clock.wall_us() - info.modified_us) > _CLOCK_LIMIT_US:
+        path = self._log.files.hint_path
+        if segment is None:
+            self._log.files.write_hint(self._log.root.version)
+        else:
+            path = names.segment_object(segment.path)
+        try:
+            info = self._log.storage.info(path)
+        except MissingObjectError:
+            return  # the hint could not be written; it is asked again with the next commit
+        if abs(clock.wall_us() - info.modified_us) > CLOCK_LIMIT_US:
             raise InvalidInputError(
                 "this machine's clock is more than 5 minutes off the store's",
                 remedy="set the clock",
@@ -376,8 +384,9 @@ class Appender:
                 return
             try:
                 done = self._merge(paths)
-            except (ConflictError, CommitUnknownError, StorageError) as error:
-                _LOG.info("merging status parts was put off: %s", error)
+            except SegstoreError as error:
+                # The append before it is committed: its caller must not hear of a failure.
+                _LOG.warning("merging status parts was put off: %s", error)
                 return
             if not done.written:
                 return

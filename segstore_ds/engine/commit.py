@@ -19,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
-from segstore_ds.engine.metadata_log import Added, Codec, MetadataLog
+from segstore_ds.engine.metadata_log import Codec, MetadataLog
 from segstore_ds.engine.state import Slot, check_transition
 from segstore_ds.errors import (
     CommitUnknownError,
@@ -27,6 +27,7 @@ from segstore_ds.errors import (
     CorruptionError,
     InvalidInputError,
     NotFoundError,
+    SegstoreError,
     SnapshotExpiredError,
     StorageError,
 )
@@ -131,10 +132,8 @@ class StreamLog:
         base = self._base
         if base is None:
             return self.open()
-        if self.clock.boot_s() - base.confirmed_s > self.grace_s / 2:
-            return self.reopen()
         return self._confirm(
-            lambda: self._climb(base.root, sound=base.sound) or self._open_listed()
+            lambda: self._climb(base.root, sound=base.sound), known_s=base.confirmed_s
         )
 
     def recent(self) -> Root:
@@ -238,10 +237,15 @@ class StreamLog:
         Raises:
             CommitUnknownError: The storage never said whether it landed.
             UnsafeFilesystemError: The filesystem can't create exclusively.
+            StorageError: The storage failed.
         """
         self.storage.ensure_exclusive()
         began = self.clock.boot_s()
-        if not self.files.add(0, root):
+        if self.files.newest_listed() is not None or not self.files.add(0, root):
+            return False
+        # A creator that slept may have made the first file of a stream that purged its own.
+        late = self.clock.boot_s() - began > CONFIRM_S
+        if late and self.reopen().stream_id != root.stream_id:
             return False
         self._base = Base(root, began, sound=True)
         self._hint(0)
@@ -315,36 +319,40 @@ class StreamLog:
     def _try(self, base: Base, root: Root) -> bool:
         began = self.clock.boot_s()
         try:
-            added = self.files.put(root.version, root)
+            won = self.files.add(root.version, root)
         except CommitUnknownError as error:
             self._base = None
             raise CommitUnknownError(
                 error.fact, transaction=root.transaction, **error.fields
             ) from error.__cause__
-        if not added.won:
-            self._after_loss(base)
-            return False
-        if self.clock.boot_s() - base.confirmed_s > CONFIRM_S and not self._landed(root, added):
-            return False
-        self._base = Base(root, began, sound=True)
-        self._hint(root.version)
-        return True
+        # A win counts while the base is fresh; a loss too, if nothing can have been purged since.
+        if self.clock.boot_s() - (base.confirmed_s if won else began) > CONFIRM_S:
+            won = self._settle_late(root, began, won=won)
+        elif not won:
+            # The slot behind the base is taken, so the base was the newest until then: climb.
+            self._base = base
+            self.refresh()
+        if won:
+            self._base = Base(root, began, sound=True)
+            self._hint(root.version)
+        return won
 
-    def _after_loss(self, base: Base) -> None:
-        # The slot behind the base is taken, so the base was the newest until then: climb from it.
-        self._base = base
-        self.refresh()
+    def _settle_late(self, root: Root, began: float, *, won: bool) -> bool:
+        """Tell whether a commit is in the log whose slot may have been purged meanwhile.
 
-    def _landed(self, root: Root, added: Added) -> bool:
-        """Tell whether a commit whose put came late lies in the log or in a purged slot."""
+        Args:
+            root: The commit.
+            began: Before the first put of it.
+            won: Whether its slot was seen to hold it; otherwise it was seen to hold another.
+        """
         try:
             newest = self.reopen()
-        except StorageError as error:
+        except SegstoreError as error:
             raise self._unknown(root) from error
         if newest.log_start < root.version <= newest.version:
-            return True
-        # One put that returned at once made the file just now: the slot was purged before.
-        if added.attempts == 1 and added.last_put_s <= CONFIRM_S:
+            return won
+        # A commit outlives being superseded by the grace: ours would still be there.
+        if self.clock.boot_s() - began <= CONFIRM_S:
             return False
         raise self._unknown(root)
 
@@ -369,14 +377,17 @@ class StreamLog:
                 self.refresh()
         raise StorageError("the storage is too slow to commit to", url=self.storage.url)
 
-    def _confirm(self, find: Callable[[], Base | None]) -> Root:
+    def _confirm(self, find: Callable[[], Base | None], known_s: float | None = None) -> Root:
+        """Find the newest root; what `find` starts from was confirmed at `known_s`, or never."""
         for _ in range(_REOPEN_ATTEMPTS):
             began = self.clock.boot_s()
-            found = find()
-            if found is not None and self.clock.boot_s() - began <= self.grace_s / 2:
+            limit_s = (began if known_s is None else known_s) + self.grace_s / 2
+            # From start to end within half of the grace, or names were purged on the way.
+            found = find() if began <= limit_s else None
+            if found is not None and self.clock.boot_s() <= limit_s:
                 self._base = replace(found, confirmed_s=began)
                 return found.root
-            find = self._open_listed
+            find, known_s = self._open_listed, None
         raise StorageError("the log changes faster than it can be read", url=self.storage.url)
 
     def _open_hinted(self) -> Base | None:

@@ -46,9 +46,8 @@ def run_create(
     text = encode_schema(normalise_schema(schema))
     storage.ensure_exclusive()
     log = StreamLog(storage, clock=clock)
-    if log.files.newest_listed() is not None:
-        raise AlreadyExistsError("there is a stream already", url=storage.url)
-    _refuse_remains(storage)
+    if log.files.newest_listed() is None:
+        _refuse_remains(storage)
     root = Root(
         stream_id=clock.new_id(),
         version=0,

@@ -72,6 +72,8 @@ class Reading:
         storage: The stream's folder; pickles without its connections.
         stream_id: Of the stream, for errors.
         version: The plan is bound to.
+        start: Offset of the first event.
+        end: Offset behind the last event.
         epochs: Number of an epoch -> its schema as text.
         schema: Of the whole stream as of the version.
         columns: Columns of the stream to return, in order.
@@ -83,6 +85,8 @@ class Reading:
     storage: Storage = field(repr=False)
     stream_id: str
     version: int
+    start: int
+    end: int
     epochs: dict[int, str] = field(repr=False)
     schema: pa.Schema
     columns: tuple[str, ...]
@@ -114,6 +118,7 @@ def plan_reading(
     storage: Storage,
     status: TableStatus,
     root: Root,
+    bounds: tuple[int, int],
     *,
     columns: Sequence[str] | None,
     filters: str | Sequence[Sequence[Any]] | None,
@@ -121,6 +126,16 @@ def plan_reading(
     segment_column: str | None,
 ) -> Reading:
     """Work out what every task of a scan shares.
+
+    Args:
+        storage: The stream's folder.
+        status: The stream's table status.
+        root: The version to read as of.
+        bounds: ``(start, end)`` offsets, checked.
+        columns: Which columns, in order; None for all.
+        filters: What rows have to satisfy.
+        offset_column: Name of an extra column with offsets, or None.
+        segment_column: Name of an extra column with segment ids, or None.
 
     Raises:
         InvalidInputError: A column or a filter is not valid, or a column would be there twice.
@@ -144,6 +159,8 @@ def plan_reading(
         storage=storage,
         stream_id=root.stream_id,
         version=root.version,
+        start=bounds[0],
+        end=bounds[1],
         epochs={epoch.number: status.schema_texts(epoch)[0] for epoch in root.epochs},
         schema=schema,
         columns=chosen,
@@ -153,18 +170,17 @@ def plan_reading(
     )
 
 
-def plan_range(
-    status: TableStatus, root: Root, reading: Reading, start: int, end: int
-) -> list[Slice]:
-    """Return what to read of each segment for the events ``[start, end)``, in offset order.
+def plan_range(status: TableStatus, root: Root, reading: Reading) -> list[Slice]:
+    """Return what to read of each segment for the events of a reading, in offset order.
 
     Raises:
         FormatError: A status part can't be read.
         StorageError: The storage failed.
     """
     schemas = {number: decode_schema(text) for number, text in reading.epochs.items()}
-    segments = status.segments(root, start, end)
-    return plan_slices(prune_segments(segments, reading.filters, schemas), start, end)
+    segments = status.segments(root, reading.start, reading.end)
+    wanted = prune_segments(segments, reading.filters, schemas)
+    return plan_slices(wanted, reading.start, reading.end)
 
 
 def plan_slices(segments: Iterable[PlacedSegment], start: int, end: int) -> list[Slice]:

@@ -16,27 +16,41 @@ from segstore_ds.stream import Stream
 SLICE_ROWS = 32_768  # larger batches make Spark's row conversion slower
 
 
-def plan_reader(
-    stream: Stream, options: Mapping[str, Any], root: Root, *, tasks: bool
-) -> tuple[Reading, list[ReadTask]]:
-    """Plan a read from Spark's options; with `tasks` False only its columns are worked out.
+def plan_reading(stream: Stream, options: Mapping[str, Any], root: Root) -> Reading:
+    """Bind a read to offsets and columns from Spark's options.
 
     Raises:
         As `segstore_ds.Stream.read`.
     """
-    cuts = (options["startCut"], options["endCut"]) if tasks else ("tail", "tail")
     return stream.plan_read(
-        *cuts,
+        options["startCut"],
+        options["endCut"],
         columns=options["columns"],
         filters=options["filters"],
         offset_column=options["offsetColumn"],
         segment_column=options["segmentColumn"],
         fail_on_data_loss=options["failOnDataLoss"],
+        root=root,
+    )
+
+
+def plan_reader(
+    stream: Stream, options: Mapping[str, Any], root: Root, schema: StructType
+) -> "SegstoreReader":
+    """Plan a read and its tasks.
+
+    Raises:
+        As `segstore_ds.Stream.read`.
+    """
+    reading = plan_reading(stream, options, root)
+    tasks = stream.plan_tasks(
+        reading,
         partition_bytes=options["partitionBytes"],
         partition_rows=options["partitionRows"],
         min_partitions=options["minPartitions"],
         root=root,
     )
+    return SegstoreReader(reading, tasks, schema)
 
 
 class SegstoreReader(DataSourceReader):

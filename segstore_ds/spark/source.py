@@ -15,7 +15,7 @@ from segstore_ds.errors import InvalidInputError, SchemaMismatchError
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.root import Root, decode_root, encode_root
 from segstore_ds.options import READ, WRITE, parse_options
-from segstore_ds.spark.reader import SegstoreReader, plan_reader
+from segstore_ds.spark.reader import plan_reader, plan_reading
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.writer import SegstoreWriter, plan_writer
 from segstore_ds.storage import Storage, open_storage
@@ -57,7 +57,7 @@ class SegstoreDataSource(DataSource):
         options = parse_options(self.options, READ)
         stream = open_on(self._storage(options))
         self._pinned = encode_envelope(encode_root(stream.root))
-        reading, _ = plan_reader(stream, options, stream.root, tasks=False)
+        reading = plan_reading(stream, options, stream.root)
         return from_stored(reading.result_schema, stream.spark_schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -76,8 +76,7 @@ class SegstoreDataSource(DataSource):
         stream = open_on(storage) if root is None else Stream.at_root(storage, root)
         root = root or stream.root
         wanted = _project(stream, options, schema)
-        reading, tasks = plan_reader(stream, {**options, "columns": wanted}, root, tasks=True)
-        return SegstoreReader(reading, tasks, schema)
+        return plan_reader(stream, {**options, "columns": wanted}, root, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a write: create the stream if it is missing, check the columns, fix the token.
