@@ -1,0 +1,145 @@
+"""The same life of a stream on every filesystem: created, appended to, raced for, read, verified."""
+
+import multiprocessing
+import pickle
+import uuid
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from fixtures_s3 import S3Server
+
+import segstore_ds as segstore
+from segstore_ds.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+)
+
+SCHEMA = pa.schema([("writer", pa.int64()), ("n", pa.int64()), ("text", pa.string())])
+
+
+def numbered(writer: int, start: int, count: int) -> pa.Table:
+    """Return events that say who wrote them and in which order."""
+    numbers = range(start, start + count)
+    return pa.table(
+        {"writer": [writer] * count, "n": list(numbers), "text": [f"event {n}" for n in numbers]},
+        schema=SCHEMA,
+    )
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    """Return the arguments that name a fresh location."""
+    if request.param == "local":
+        return {"url": str(tmp_path / "stream")}
+    if request.param == "memory":
+        return {"url": f"memory://{uuid.uuid4().hex}/stream"}
+    server: S3Server = request.getfixturevalue("s3_server")
+    return {"url": f"s3://{server.new_bucket()}/deep/stream", "storage_options": server.options}
+
+
+def make(place: dict[str, Any], schema: pa.Schema = SCHEMA) -> segstore.Stream:
+    """Create a stream at a place."""
+    return segstore.create(place["url"], schema, storage_options=place.get("storage_options"))
+
+
+def reopen(place: dict[str, Any]) -> segstore.Stream:
+    """Open the stream at a place."""
+    return segstore.open(place["url"], storage_options=place.get("storage_options"))
+
+
+def test_stream_lives_the_same_everywhere(place: dict[str, Any]) -> None:
+    """Create, append, repeat, overwrite, reopen, read between cuts, verify."""
+    stream = make(place)
+    with pytest.raises(AlreadyExistsError):
+        make(place)
+    first = stream.append(numbered(0, 0, 100))
+    again = [stream.append(numbered(1, 0, 50), writer_id="w", batch_id=3) for _ in range(2)]
+    assert (first.start, first.end) == (0, 100)
+    assert [one.repeated for one in again] == [False, True]
+    assert (again[1].version, again[1].start, again[1].end) == (again[0].version, 100, 150)
+    other = reopen(place)
+    assert (other.head, other.tail, other.version) == (0, 150, 2)
+    read = other.read(90, 110, offset_column="offset").read_all()
+    assert read["offset"].to_pylist() == list(range(90, 110))
+    assert read["n"].to_pylist() == [*range(90, 100), *range(10)]
+    assert other.read("version:1", "tail").read_all().equals(numbered(1, 0, 50))
+    other.overwrite(numbered(2, 0, 5))
+    assert (other.head, other.tail) == (150, 155)
+    assert stream.refresh().read().read_all().equals(numbered(2, 0, 5))
+    report = stream.verify().check()
+    assert (report.versions, report.rows) == (4, 5)
+    assert pickle.loads(pickle.dumps(stream.storage)).url == stream.url  # noqa: S301
+
+
+def test_nothing_is_created_by_reading(place: dict[str, Any]) -> None:
+    """A missing stream is an error, never an empty answer or a new stream."""
+    if "storage_options" not in place:
+        with pytest.raises(NotFoundError, match="no stream here"):
+            reopen(place)
+    assert not segstore.exists(place["url"], storage_options=place.get("storage_options"))
+    make(place)
+    assert segstore.exists(place["url"], storage_options=place.get("storage_options"))
+
+
+def test_other_libraries_take_a_reader(place: dict[str, Any]) -> None:
+    """DuckDB, Polars and pandas read the reader; their frames can be appended."""
+    stream = make(place)
+    stream.append(pl.from_arrow(numbered(0, 0, 10)))
+    stream.append(pd.DataFrame({"writer": [1], "n": [7], "text": ["pandas"]}))
+    reader = stream.read()
+    assert duckdb.sql("SELECT count(*), sum(n) FROM reader").fetchall() == [(11, 52)]
+    assert pl.from_arrow(stream.read()).height == 11
+    assert stream.read(10).read_pandas()["text"].tolist() == ["pandas"]
+
+
+def _append_in_child(place: dict[str, Any], writer: int, batches: int) -> None:
+    stream = reopen(place)
+    for batch in range(batches):
+        stream.append(numbered(writer, batch * 3, 3))
+
+
+@pytest.mark.parametrize("place", ["local", "s3"], indirect=True)
+def test_processes_append_at_once(place: dict[str, Any]) -> None:
+    """Four processes lose nothing, repeat nothing, and each keeps its order."""
+    stream = make(place)
+    context = multiprocessing.get_context("spawn")
+    children = [context.Process(target=_append_in_child, args=(place, w, 6)) for w in range(4)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(120)
+        assert child.exitcode == 0
+    rows = stream.refresh().read(offset_column="offset").read_all().to_pylist()
+    assert [row["offset"] for row in rows] == list(range(4 * 18))
+    for writer in range(4):
+        assert [row["n"] for row in rows if row["writer"] == writer] == list(range(18))
+    stream.verify().check()
+
+
+def test_commit_whose_answers_are_lost_lands_once(s3_server: S3Server) -> None:
+    """A server that does the put and answers 500 every time neither loses nor doubles a commit."""
+    bucket = s3_server.new_bucket("forgetful")
+    place = {"url": f"s3://{bucket}/stream", "storage_options": s3_server.options}
+    stream = make(place)
+    commits = [stream.append(numbered(0, n, 1)) for n in range(3)]
+    assert [commit.start for commit in commits] == [0, 1, 2]
+    assert reopen(place).read(columns=["n"]).read_all()["n"].to_pylist() == [0, 1, 2]
+
+
+def test_errors_do_not_show_the_secret(s3_server: S3Server) -> None:
+    """A bucket that is not there and keys that are wrong are named without the keys."""
+    options = s3_server.options
+    with pytest.raises((StorageError, NotFoundError)) as missing:
+        segstore.open("s3://no-such-bucket-here/stream", storage_options=options)
+    with pytest.raises(InvalidInputError) as unset:
+        segstore.open("s3://bucket/stream", storage_options={**options, "secret": "env:NOT_SET_X"})
+    for caught in (missing, unset):
+        assert options["secret"] not in str(caught.value)
+    assert "NOT_SET_X" in str(unset.value)
