@@ -352,7 +352,7 @@ class StreamLog:
         if newest.log_start < root.version <= newest.version:
             return won
         # A commit outlives being superseded by the grace: ours would still be there.
-        if self.clock.boot_s() - began <= CONFIRM_S:
+        if root.version <= newest.log_start and self.clock.boot_s() - began <= CONFIRM_S:
             return False
         raise self._unknown(root)
 

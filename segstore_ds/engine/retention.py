@@ -14,7 +14,11 @@ from segstore_ds.format.root import Root
 
 
 def plan_purge(log: StreamLog, *, older_than_s: float) -> int:
-    """Return the oldest version to keep: the one that was newest `older_than_s` ago.
+    """Return the oldest version to keep: the last but one of those stamped `older_than_s` ago.
+
+    A stamp may be older than the commit that bears it: its writer slept, or its put came late. But
+    a commit's base was in the log when the commit was stamped, so whatever lies below the base had
+    been superseded by then.
 
     Args:
         log: The stream's log.
@@ -29,8 +33,7 @@ def plan_purge(log: StreamLog, *, older_than_s: float) -> int:
         kept = log.version_at(log.clock.wall_us() - int(age_s * 1e6))
     except SnapshotExpiredError:
         return log.root.log_start
-    # The base of the commit that raises log_start stays, whatever its age.
-    return min(kept.version, log.root.version) if kept else log.root.log_start
+    return max(kept.version - 1, log.root.log_start) if kept else log.root.log_start
 
 
 def run_purge(log: StreamLog, *, older_than_s: float) -> int:

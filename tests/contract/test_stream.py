@@ -1,4 +1,4 @@
-"""The same life of a stream on every filesystem: created, appended to, raced for, read, verified."""
+"""The same life of a stream on every filesystem: appended to, raced for, read, verified."""
 
 import multiprocessing
 import pickle
@@ -93,7 +93,7 @@ def test_other_libraries_take_a_reader(place: dict[str, Any]) -> None:
     stream = make(place)
     stream.append(pl.from_arrow(numbered(0, 0, 10)))
     stream.append(pd.DataFrame({"writer": [1], "n": [7], "text": ["pandas"]}))
-    reader = stream.read()
+    reader = stream.read()  # noqa: F841 - DuckDB finds it by name
     assert duckdb.sql("SELECT count(*), sum(n) FROM reader").fetchall() == [(11, 52)]
     assert pl.from_arrow(stream.read()).height == 11
     assert stream.read(10).read_pandas()["text"].tolist() == ["pandas"]
