@@ -1,0 +1,119 @@
+"""The one table of options: parsing, errors, the README's tables."""
+
+import pytest
+
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.options import BY_NAME, READ, TABLE, WRITE, format_table, parse_options
+
+
+def test_defaults_are_filled_in() -> None:
+    """Every option of the scope has a value, those of the other scope are absent."""
+    read, write = parse_options({}, READ), parse_options({}, WRITE)
+    assert read["startCut"] == "head"
+    assert read["partitionBytes"] == 128 << 20
+    assert "compression" not in read
+    assert write["createIfMissing"] is True
+    assert "startCut" not in write
+
+
+@pytest.mark.parametrize(
+    ("name", "given", "parsed"),
+    [
+        ("PARTITIONBYTES", "64m", 64 << 20),
+        ("partitionBytes", "64MiB", 64 << 20),
+        ("partitionbytes", 1024, 1024),
+        ("minPartitions", "3", 3),
+        ("failOnDataLoss", "FALSE", False),
+        ("columns", "a, b", ("a", "b")),
+        ("columns", '["a, b", "c"]', ("a, b", "c")),
+        ("columns", ["x"], ("x",)),
+        ("storageOptions", '{"key": "env:K"}', {"key": "env:K"}),
+        ("startCut", 17, "17"),
+    ],
+)
+def test_value_is_typed(name: str, given: object, parsed: object) -> None:
+    """Names are case-blind; text and typed values give the same."""
+    assert parse_options({name: given}, READ)[BY_NAME[name.lower()].name] == parsed
+
+
+@pytest.mark.parametrize(
+    ("name", "given"),
+    [
+        ("partitionBytes", "0"),
+        ("partitionBytes", "-1"),
+        ("partitionBytes", "1.5m"),
+        ("minPartitions", "3k"),
+        ("minPartitions", "many"),
+        ("failOnDataLoss", "yes"),
+        ("columns", ""),
+        ("columns", "a,,b"),
+        ("columns", "a,a"),
+        ("columns", "[1]"),
+        ("columns", "[oops"),
+        ("storageOptions", "[]"),
+        ("startCut", ""),
+        ("partitionBytes", "9" * 30),
+    ],
+)
+def test_wrong_value_says_what_to_give(name: str, given: object) -> None:
+    """A value of the wrong kind or out of range names the option and the remedy."""
+    with pytest.raises(InvalidInputError, match=f"option='{name}'.*give "):
+        parse_options({name: given}, READ)
+
+
+def test_unknown_option_names_the_nearest() -> None:
+    """A slip of the pen is answered with the name that was meant."""
+    with pytest.raises(InvalidInputError, match="did you mean startCut"):
+        parse_options({"startCutt": "1"}, READ)
+    with pytest.raises(InvalidInputError, match="known: path"):
+        parse_options({"zzz": "1"}, READ)
+
+
+def test_option_in_the_wrong_place_says_where_it_belongs() -> None:
+    """A write option on a read, and the other way round."""
+    with pytest.raises(InvalidInputError, match="belongs to a write"):
+        parse_options({"writerId": "x"}, READ)
+    with pytest.raises(InvalidInputError, match="belongs to a read"):
+        parse_options({"startCut": "1"}, WRITE)
+
+
+@pytest.mark.parametrize(
+    ("peer", "ours", "scope"),
+    [
+        ("startingOffsets", "startCut", READ),
+        ("startingVersion", "startCut", READ),
+        ("endingOffsets", "endCut", READ),
+        ("txnAppId", "writerId", WRITE),
+        ("txnVersion", "batchId", WRITE),
+        ("maxRecordsPerFile", "segmentRows", WRITE),
+    ],
+)
+def test_peers_names_are_answered_with_ours(peer: str, ours: str, scope: str) -> None:
+    """Who comes from Delta, Kafka or Iceberg is told our name."""
+    with pytest.raises(InvalidInputError, match=f"here it is called {ours}"):
+        parse_options({peer: "1"}, scope)
+
+
+def test_sparks_own_keys_are_passed_over() -> None:
+    """What Spark puts among the options by itself is no error."""
+    keys = {"provider": "segstore", "option.path": "x", "queryName": "q", "checkpointLocation": "c"}
+    assert parse_options({**keys, "path": "p"}, WRITE)["path"] == "p"
+
+
+def test_secret_of_malformed_storage_options_is_not_shown() -> None:
+    """A JSON slip does not print what may be a secret."""
+    with pytest.raises(InvalidInputError) as caught:
+        parse_options({"storageOptions": '{"secret": "hunter2"'}, READ)
+    assert "hunter2" not in str(caught.value)
+    assert caught.value.__cause__ is None
+
+
+def test_table_lists_every_option_once() -> None:
+    """The README's tables hold each option with its default."""
+    names = [option.name for option in TABLE]
+    assert len({name.lower() for name in names}) == len(names)
+    for scope in (READ, WRITE):
+        text = format_table(scope)
+        for option in TABLE:
+            assert (f"| `{option.name}` |" in text) == (scope in option.scopes)
+    assert "| `partitionBytes` | `128m` |" in format_table(READ)
