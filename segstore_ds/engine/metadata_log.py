@@ -44,21 +44,6 @@ class Codec(Generic[T]):
     decode: Callable[[bytes, str], T]
 
 
-@dataclass(frozen=True, slots=True)
-class Added:
-    """What `add` did.
-
-    Attributes:
-        won: True when the slot holds our bytes, False when it holds another's.
-        attempts: How often the bytes were put.
-        last_put_s: How long the last put took.
-    """
-
-    won: bool
-    attempts: int
-    last_put_s: float
-
-
 def verify_numbers(numbers: Sequence[int], start: int | None, end: int | None) -> None:
     """Check that numbers are ``start, start+1, ... end-1`` without a gap.
 
@@ -126,27 +111,20 @@ class MetadataLog(Generic[T]):
         Raises:
             CommitUnknownError: The storage never gave an answer that settles it.
         """
-        return self.put(number, batch).won
-
-    def put(self, number: int, batch: T) -> Added:
-        """Do what `add` does and tell how it went; it raises the same."""
         path, data = self.path(number), encode_envelope(self._codec.encode(batch))
         cause: StorageError | None = None
         for attempt in range(1, self._attempts + 1):
-            began = self._clock.boot_s()
             try:
-                won = self.storage.create(path, data)
+                if self.storage.create(path, data):
+                    return True
             except StorageError as error:
-                won, cause = False, error
-            took = self._clock.boot_s() - began
-            if won:
-                return Added(won=True, attempts=attempt, last_put_s=took)
+                cause = error
             try:
                 found = self._read(path)
             except StorageError as error:
                 found, cause = None, error
             if found is not None:
-                return Added(won=found == data, attempts=attempt + 1, last_put_s=took)
+                return found == data
             self._clock.backoff(attempt, base_s=0.02, most_s=2.0)
         raise CommitUnknownError(
             "the storage did not say whether the batch is in the log",

@@ -9,6 +9,7 @@ from pyspark.sql.types import StructType
 
 from segstore_ds.engine.scan import run_task
 from segstore_ds.engine.scan_plan import Reading, ReadTask
+from segstore_ds.errors import SchemaMismatchError
 from segstore_ds.format.root import Root
 from segstore_ds.spark.schemas import to_arrow
 from segstore_ds.stream import Stream
@@ -72,7 +73,8 @@ class SegstoreReader(DataSourceReader):
         """Yield the events of a partition in offset order, as Spark wants its batches.
 
         Raises:
-            As `segstore_ds.engine.scan.run_task`.
+            SchemaMismatchError: A column of the user's schema is NOT NULL and there is a null.
+            As `segstore_ds.engine.scan.run_task` otherwise.
         """
         if partition is None or partition.value is None:
             return
@@ -80,6 +82,18 @@ class SegstoreReader(DataSourceReader):
         names = target.names
         for batch in run_task(self._reading, partition.value):
             columns = [batch.column(name) for name in names]
+            _refuse_nulls(columns, target)
             for start in range(0, batch.num_rows, SLICE_ROWS):
                 piece = [column.slice(start, SLICE_ROWS) for column in columns]
                 yield pa.RecordBatch.from_arrays(piece, schema=target)
+
+
+def _refuse_nulls(columns: list[pa.Array], target: pa.Schema) -> None:
+    """Refuse nulls where the schema says NOT NULL: Spark would crash, or read them as zeros."""
+    for column, field in zip(columns, target, strict=True):
+        if not field.nullable and column.null_count:
+            raise SchemaMismatchError(
+                "a column that the schema asked for as NOT NULL holds null",
+                remedy="declare it nullable",
+                column=field.name,
+            )

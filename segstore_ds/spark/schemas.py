@@ -79,6 +79,11 @@ def from_stored(schema: pa.Schema, spark_json: str | None) -> StructType:
     return StructType([_spark_field(field, known.get(field.name)) for field in schema])
 
 
+def is_nullable(data_type: DataType) -> bool:
+    """Tell whether everything inside a type may be null, as everything in a stream may."""
+    return bool(_nullable(data_type) == data_type)
+
+
 def to_arrow(schema: StructType) -> pa.Schema:
     """Return the Arrow schema that Spark checks a reader's batches against."""
     return to_arrow_schema(schema, timezone="UTC")
@@ -104,26 +109,27 @@ def _nullable(data_type: DataType) -> DataType:
 
 
 def _plain(data_type: DataType) -> DataType:
-    """Replace char and varchar by strings that carry their type as metadata, as Spark does."""
+    """Replace char and varchar by string."""
     if isinstance(data_type, ArrayType):
         return ArrayType(_plain(data_type.elementType), data_type.containsNull)
     if isinstance(data_type, MapType):
         key, value = _plain(data_type.keyType), _plain(data_type.valueType)
         return MapType(key, value, data_type.valueContainsNull)
     if isinstance(data_type, StructType):
-        return _plain_struct(data_type)
+        fields = [StructField(f.name, _plain(f.dataType), f.nullable, f.metadata) for f in data_type]
+        return StructType(fields)
     return StringType() if isinstance(data_type, CharType | VarcharType) else data_type
 
 
 def _plain_struct(schema: StructType) -> StructType:
-    return StructType([_plain_field(field) for field in schema])
-
-
-def _plain_field(field: StructField) -> StructField:
-    metadata = dict(field.metadata or {})
-    if isinstance(field.dataType, CharType | VarcharType):
-        metadata[_CHAR_KEY] = field.dataType.simpleString()
-    return StructField(field.name, _plain(field.dataType), field.nullable, metadata)
+    """Turn char and varchar into strings and note the type in the column's metadata, as Spark."""
+    fields = []
+    for field in schema:
+        metadata = dict(field.metadata or {})
+        if any(isinstance(inner, CharType | VarcharType) for _, inner in _walk(field.dataType, "")):
+            metadata[_CHAR_KEY] = field.dataType.simpleString()
+        fields.append(StructField(field.name, _plain(field.dataType), field.nullable, metadata))
+    return StructType(fields)
 
 
 def _walk(data_type: DataType, path: str) -> Iterator[tuple[str, DataType]]:

@@ -9,14 +9,14 @@ from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructType
 
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.root import Root, decode_root, encode_root
 from segstore_ds.options import READ, WRITE, parse_options
 from segstore_ds.spark.reader import plan_reader, plan_reading
-from segstore_ds.spark.schemas import from_stored
+from segstore_ds.spark.schemas import from_stored, is_nullable
 from segstore_ds.spark.writer import SegstoreWriter, plan_writer
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
@@ -26,6 +26,7 @@ NO_PATH = (
     "catalog table's options, so for SQL use CREATE TEMPORARY VIEW v USING segstore OPTIONS "
     "(path '...'), or SELECT ... FROM t WITH (path = '...')"
 )
+_ASKED = "name columns of the stream with their types, in any order; cast afterwards"
 
 
 class SegstoreDataSource(DataSource):
@@ -109,20 +110,32 @@ class SegstoreDataSource(DataSource):
 def _project(stream: Stream, options: Mapping[str, Any], schema: StructType) -> tuple[str, ...]:
     """Return the columns of the stream that a schema asks for, in its order."""
     extra = {options["offsetColumn"], options["segmentColumn"]} - {None}
-    stored = from_stored(stream.schema, stream.spark_schema)
-    known = {field.name: field for field in stored}
-    columns = []
+    known = {field.name: field.dataType for field in from_stored(stream.schema, stream.spark_schema)}
+    known.update(dict.fromkeys(extra, LongType()))
+    if not schema.fields:
+        raise SchemaMismatchError("the schema asked for has no columns", remedy=_ASKED)
     for field in schema:
-        if field.name in extra:
-            continue
         found = known.get(field.name)
-        if found is None or found.dataType.simpleString() != field.dataType.simpleString():
+        if found is None or found.simpleString() != field.dataType.simpleString():
             raise SchemaMismatchError(
                 "the schema asked for is not the stream's",
-                remedy="name columns of the stream with their types, in any order; cast afterwards",
+                remedy=_ASKED,
                 column=field.name,
                 asked=field.dataType.simpleString(),
-                stream=found.dataType.simpleString() if found else "no such column",
+                stream=found.simpleString() if found else "no such column",
             )
-        columns.append(field.name)
-    return tuple(columns)
+        if not is_nullable(field.dataType):
+            raise SchemaMismatchError(
+                "the schema asked for has NOT NULL inside a column",
+                remedy="declare it nullable, as everything in a stream is",
+                column=field.name,
+            )
+    columns = tuple(field.name for field in schema if field.name not in extra)
+    if options["columns"] is not None and set(columns) != set(options["columns"]):
+        raise InvalidInputError(
+            "the option columns and the schema ask for different columns",
+            remedy="give one of the two",
+            columns=options["columns"],
+            schema=columns,
+        )
+    return columns

@@ -62,14 +62,15 @@ class LocalStorage(CheckedStorage):
 
     def _create(self, full: str, data: bytes) -> bool:
         folder = os.path.dirname(full)
-        # A loser that can see the winner already need not write and sync first.
+        # A loser that can see the winner already need not write and sync first. The folder is synced
+        # all the same: the name may be our own, from a try whose sync failed.
         if os.path.lexists(full):
+            _sync_folder(folder)
             return False
         temporary = self._write_temporary(folder, data, sync=True)
         try:
             made = _link(temporary, full)
-            if made:
-                _sync_folder(folder)
+            _sync_folder(folder)
         finally:
             with suppress(OSError):
                 os.unlink(temporary)
