@@ -1,0 +1,132 @@
+"""The console script `segstore`."""
+
+import argparse
+import json
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import segstore_ds as segstore
+from segstore_ds.cli.demo import COPIES, run_demo
+from segstore_ds.cli.story import with_unit
+from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.errors import SegstoreError
+
+DAMAGED, FAILED, INTERRUPTED = 1, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit status: 0, 1 for a damaged stream, 2 for a failure."""
+    options = _parser().parse_args(arguments)
+    try:
+        status: int = options.run(options)
+    except SegstoreError as error:
+        print(f"segstore: {error}", file=sys.stderr)
+        return FAILED
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        # Whoever read the output has gone; flushing it at exit must not fail again.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return FAILED
+    except Exception as error:  # noqa: BLE001 - the outermost line of the command
+        print(f"segstore: {type(error).__name__}: {error}", file=sys.stderr)
+        return FAILED
+    return status
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="segstore", description="Append-only event streams next to Spark."
+    )
+    parser.add_argument("--version", action="version", version=segstore.__version__)
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+
+    demo = commands.add_parser("demo", help="show what segstore does, in under a minute")
+    demo.add_argument("--folder", type=Path, help="keep the streams here; must be empty or missing")
+    demo.add_argument("--copies", type=_count, default=COPIES, help="of the month, for the rates")
+    demo.add_argument(
+        "--install-jdk", action="store_true", help="fetch a Java where none will do, unasked"
+    )
+    demo.set_defaults(run=_demo)
+
+    for name, run, meaning in (
+        ("info", _info, "say what a stream holds"),
+        ("verify", _verify, "read a whole stream and say what is wrong where; status 1 for damage"),
+    ):
+        command = commands.add_parser(name, help=meaning)
+        command.add_argument("url", help="the stream: a folder, s3://..., gs://..., abfs://...")
+        command.add_argument(
+            "--storage-options", type=_json, help="JSON for the filesystem; env:NAME values allowed"
+        )
+        command.set_defaults(run=run)
+    return parser
+
+
+def _demo(options: argparse.Namespace) -> int:
+    return run_demo(options.folder, copies=options.copies, install_jdk=options.install_jdk)
+
+
+def _info(options: argparse.Namespace) -> int:
+    stream = segstore.open(options.url, storage_options=options.storage_options)
+    root = stream.root
+    segments = [
+        placed.entry
+        for placed in TableStatus(stream.storage).segments(root, stream.head, stream.tail)
+    ]
+    facts = {
+        "stream": stream.url,
+        "id": stream.stream_id,
+        "version": f"{stream.version} ({root.operation})",
+        "events": f"{stream.tail - stream.head:,}, offsets [{stream.head}, {stream.tail})",
+        "segments": f"{len(segments):,}, {with_unit(sum(one.bytes for one in segments))}",
+        "writers": ", ".join(
+            f"{name} (batch {writer.batch_id})" for name, writer in sorted(root.writers.items())
+        ),
+        "sealed": "yes" if stream.sealed else "",
+    }
+    for name, fact in facts.items():
+        if fact:
+            print(f"{name:9} {fact}")
+    for column in stream.schema:
+        print(f"{'column':9} {column.name}: {column.type}")
+    return 0
+
+
+def _verify(options: argparse.Namespace) -> int:
+    stream = segstore.open(options.url, storage_options=options.storage_options)
+    report = stream.verify()
+    print(
+        f"verified {report.versions:,} versions, {report.segments:,} segments, "
+        f"{report.frames:,} frames, {report.rows:,} events"
+    )
+    for path in report.leftovers:
+        print(f"leftover, no damage: {path}")
+    for problem in report.problems:
+        print(f"WRONG {problem.where}: {problem.what}")
+    print("sound" if report.ok else f"damaged: {len(report.problems)} problems")
+    return 0 if report.ok else DAMAGED
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError("must be 1 or more")
+    return number
+
+
+def _json(text: str) -> dict[str, Any]:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        # Without the text: it may hold a secret.
+        raise argparse.ArgumentTypeError("must be a JSON object")
+    return value
+
+
+if __name__ == "__main__":
+    sys.exit(main())

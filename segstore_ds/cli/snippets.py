@@ -1,0 +1,102 @@
+"""The demo's snippets: printed, then run. They use `month`, `url` and what earlier ones made."""
+
+SESSION = """
+import os, sys
+os.environ["PYSPARK_PYTHON"] = sys.executable    # Spark's workers would take the PATH's python3
+
+from pyspark.sql import SparkSession
+import segstore_ds as segstore
+
+builder = SparkSession.builder.master("local[2]").config(map=segstore.recommended_conf())
+spark = builder.getOrCreate()
+print(segstore.register(spark))    # says what it set, and what that costs
+"""
+
+APPEND = """
+flights = spark.read.parquet(month)
+append = flights.write.format("segstore").mode("append").options(writerId="demo", batchId=1)
+append.save(url)
+print(segstore.open(url))
+"""
+
+CUTS = """
+reader = spark.read.format("segstore").options(startCut=1000, endCut=1005, offsetColumn="offset")
+few = reader.load(url)
+few.select("offset", "time_hour", "carrier", "flight", "origin", "dest", "dep_delay").show()
+"""
+
+REPEAT = """
+append.save(url)    # the same writerId and batchId: a job that runs twice, a retry after a timeout
+print(segstore.open(url))
+print(spark.read.format("segstore").load(url).count(), "events")
+"""
+
+APPEND_PYTHON = """
+import pyarrow.parquet as pq
+import segstore_ds as segstore
+
+flights = pq.read_table(month)
+stream = segstore.create(url, flights.schema)
+print(stream.append(flights, writer_id="demo", batch_id=1))
+"""
+
+CUTS_PYTHON = """
+columns = ["time_hour", "carrier", "flight", "origin", "dest", "dep_delay"]
+reader = stream.read(1000, 1005, columns=columns, offset_column="offset")
+for event in reader.read_all().to_pylist():
+    print(event["offset"], event["time_hour"], *[event[name] for name in columns[1:]])
+"""
+
+REPEAT_PYTHON = """
+print(stream.append(flights, writer_id="demo", batch_id=1))    # a retry after a timeout
+print(stream)
+"""
+
+READ = """
+filters = [["origin", "==", "JFK"], ["time_hour", ">=", "2013-01-15T00:00:00Z"]]
+reader = segstore.open(url).read(columns=["carrier", "dep_delay"], filters=filters)
+"""
+
+QUERY_DUCKDB = """
+import duckdb
+
+print(duckdb.sql(\"\"\"
+    SELECT carrier, count(*) AS flights, round(avg(dep_delay), 1) AS delay
+    FROM reader GROUP BY carrier ORDER BY flights DESC LIMIT 5
+\"\"\"))
+"""
+
+QUERY_PANDAS = """
+delays = reader.read_pandas().groupby("carrier")["dep_delay"]
+print(delays.agg(["size", "mean"]).round(1).nlargest(5, "size"))
+"""
+
+QUERY_ARROW = """
+delays = reader.read_all().group_by("carrier").aggregate([([], "count_all"), ("dep_delay", "mean")])
+for carrier in delays.sort_by([("count_all", "descending")]).slice(0, 5).to_pylist():
+    print(carrier)
+"""
+
+# Module that is needed, its name, the snippet behind READ; the first installed one runs.
+QUERIES = (
+    ("duckdb", "DuckDB", QUERY_DUCKDB),
+    ("pandas", "pandas", QUERY_PANDAS),
+    ("pyarrow", "Arrow", QUERY_ARROW),
+)
+
+RATES = """
+def to_segstore(df, to):
+    df.write.format("segstore").mode("append").save(to)
+
+def to_parquet(df, to):
+    df.write.parquet(to)
+
+# timed(name, write, few, many) writes a few rows to warm up, then times the many.
+many = spark.read.parquet(source)
+timed("segstore, tuned by register()", to_segstore, flights, many)
+spark.conf.unset("spark.sql.execution.arrow.maxBytesPerBatch")    # what register() set
+timed("segstore, as installed", to_segstore, flights, many)
+timed("Parquet, as installed (snappy)", to_parquet, flights, many)
+spark.conf.set("spark.sql.parquet.compression.codec", "zstd")
+timed("Parquet, zstd", to_parquet, flights, many)
+"""

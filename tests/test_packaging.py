@@ -1,0 +1,109 @@
+"""The wheel: what it holds, what it puts beside itself, and what importing it pulls in."""
+
+import subprocess
+import sys
+import zipfile
+from email import message_from_string
+from pathlib import Path
+
+import pytest
+
+import segstore_ds as segstore
+
+ROOT = Path(__file__).parents[1]
+_IMPORT = """
+import importlib, sys
+folder, *modules = sys.argv[1:]
+sys.path.insert(0, folder)
+for module in modules:
+    assert importlib.import_module(module).__file__.startswith(folder), module
+print(sorted({name.partition(".")[0] for name in sys.modules}))
+"""
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of this checkout, built without a network."""
+    folder = tmp_path_factory.mktemp("wheel")
+    subprocess.run(
+        [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
+        cwd=ROOT,
+        check=True,
+        capture_output=True,
+    )
+    (built,) = folder.glob("*.whl")
+    return built
+
+
+@pytest.fixture(scope="module")
+def names(wheel):
+    return zipfile.ZipFile(wheel).namelist()
+
+
+def test_wheel_puts_only_the_package_and_sparks_module_at_top_level(names):
+    info = f"segstore_ds-{segstore.__version__}.dist-info"
+    assert {name.partition("/")[0] for name in names} == {
+        "segstore_ds",
+        "pyspark_segstore.py",
+        info,
+    }
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "segstore_ds/py.typed",
+        "segstore_ds/DESIGN.md",
+        "segstore_ds/format/FORMAT.md",
+        "segstore_ds/data/flights-2013-01.parquet",
+        "segstore_ds/data/README.md",
+        f"segstore_ds-{segstore.__version__}.dist-info/licenses/LICENSE",
+    ],
+)
+def test_wheel_holds(name, names):
+    assert name in names
+
+
+def test_wheel_holds_every_module_and_nothing_made(names):
+    modules = {
+        str(path.relative_to(ROOT))
+        for path in (ROOT / "segstore_ds").rglob("*.py")
+        if "__pycache__" not in path.parts
+    }
+    # It lies in the package's folder, and is installed beside the package.
+    modules = modules - {"segstore_ds/spark/pyspark_segstore.py"} | {"pyspark_segstore.py"}
+    assert {name for name in names if name.endswith(".py")} == modules
+    assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
+
+
+def test_metadata_names_the_python_the_license_and_the_command(wheel):
+    archive = zipfile.ZipFile(wheel)
+    info = f"segstore_ds-{segstore.__version__}.dist-info"
+    metadata = message_from_string(archive.read(f"{info}/METADATA").decode())
+    assert metadata["Requires-Python"] == ">=3.11"
+    assert metadata["License-Expression"] == "Apache-2.0"
+    entry_points = archive.read(f"{info}/entry_points.txt").decode()
+    assert "segstore = segstore_ds.cli.main:main" in entry_points
+
+
+def test_nothing_outside_spark_imports_pyspark(wheel, names, tmp_path):
+    """Neither at once nor by chance: Python starts without Spark's second."""
+    zipfile.ZipFile(wheel).extractall(tmp_path)
+    modules = [
+        name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for name in names
+        if name.startswith("segstore_ds/")
+        and name.endswith(".py")
+        and not name.startswith("segstore_ds/spark/")
+    ]
+    done = subprocess.run(
+        [sys.executable, "-I", "-c", _IMPORT, str(tmp_path), *modules],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert "segstore_ds.cli.main" in modules
+    assert "'segstore_ds'" in done.stdout
+    for module in ("pyspark", "py4j", "duckdb", "pandas", "polars"):
+        assert f"'{module}'" not in done.stdout

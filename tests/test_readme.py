@@ -1,0 +1,96 @@
+"""The README: its code prints what it says, its tables are the program's, its paths exist."""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from segstore_ds import options
+
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
+# ```python is run, ```python spark too; any other word behind the fence only looks like code.
+_BLOCK = re.compile(r"^```python( spark)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+_PRINTED = re.compile(r"^print\(.*\) +# ((?:[\d\[{]|True|False).*)$", re.MULTILINE)
+_WRITES_TO = "/tmp/"  # noqa: S108 - what the README says; the tests put a folder of theirs there
+_PATH = re.compile(r"`((?:tests|segstore_ds|benchmarks|\.ci)/[\w./-]*)`")
+
+
+def blocks(kind):
+    return [
+        pytest.param(code, id=code.strip().splitlines()[0])
+        for found, code in _BLOCK.findall(README)
+        if found.strip() == kind
+    ]
+
+
+def run_block(code, folder):
+    """Run a block as pasted, but for where it writes; return what it printed."""
+    assert _WRITES_TO in code
+    script = folder / "block.py"
+    script.write_text(code.replace(_WRITES_TO, f"{folder}/"))
+    environment = {name: value for name, value in os.environ.items() if "SPARK" not in name}
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        cwd=folder,
+        env={**environment, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def check_block(code, folder):
+    expected = _PRINTED.findall(code)
+    assert expected
+    printed = iter(run_block(code, folder))
+    for line in expected:
+        assert line in printed, line
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("code", blocks(""))
+def test_python_code_prints_what_its_comments_say(code, tmp_path):
+    check_block(code, tmp_path)
+
+
+@pytest.mark.smoke
+@pytest.mark.spark
+@pytest.mark.parametrize("code", blocks("spark"))
+def test_spark_code_prints_what_its_comments_say(code, tmp_path):
+    check_block(code, tmp_path)
+
+
+def test_readme_has_a_quick_start_of_each_kind():
+    assert blocks("")
+    assert blocks("spark")
+
+
+@pytest.mark.parametrize("scope", [options.READ, options.WRITE])
+def test_option_table_is_the_programs(scope):
+    shown = README.split(f"<!-- options:{scope} -->\n")[1].split("\n<!-- /options -->")[0]
+    assert shown == options.format_table(scope)
+
+
+def test_each_of_the_two_commands_is_one_line():
+    make = "python3 -m venv .venv && .venv/bin/pip install"
+    lines = README.splitlines()
+    assert f"{make} '.[demo]' && .venv/bin/segstore demo" in lines
+    assert f"{make} '.[test]' && .venv/bin/python -m pytest" in lines
+
+
+def test_ci_installs_and_tests_as_the_readme_does():
+    lines = [line.strip() for line in (ROOT / ".ci" / "run").read_text().splitlines()]
+    assert """step "install" make_environment .ci-venv "$python" '.[test]'""" in lines
+    assert """step "tests" .ci-venv/bin/python -m pytest""" in lines
+
+
+def test_paths_that_the_readme_names_exist():
+    missing = [path for path in _PATH.findall(README) if not (ROOT / path).exists()]
+    assert not missing

@@ -1,0 +1,136 @@
+"""The demo, run as users run it: a child process, its environment not activated."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import segstore_ds as segstore
+
+ROOT = Path(__file__).parents[3]
+_NAMES = ("SPARK", "JAVA", "PYTHON")
+
+
+_COMMAND = [sys.executable, "-m", "segstore_ds.cli.main", "demo"]
+
+
+def child_environment(folder, **changes):
+    """The machine's Java, unless `changes` say otherwise; nothing of Spark's or Python's."""
+    kept = {name: v for name, v in os.environ.items() if not any(one in name for one in _NAMES)}
+    if "JAVA_HOME" in os.environ:
+        kept["JAVA_HOME"] = os.environ["JAVA_HOME"]
+    return {**kept, "HOME": str(folder), "PYTHONPATH": str(ROOT), **changes}
+
+
+def run_demo(folder, *options, **environment):
+    """Run the demo without a terminal."""
+    return subprocess.run(
+        [*_COMMAND, *options],
+        cwd=folder,
+        env=child_environment(folder, **environment),
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+
+
+def test_without_java_says_how_to_get_one_and_shows_what_needs_no_spark(tmp_path):
+    done = run_demo(tmp_path, PATH="", JAVA_HOME="")
+    assert done.returncode == 0, done.stderr
+    assert "Spark needs Java 17 or newer, and there is none that will do here:" in done.stdout
+    assert "segstore demo --install-jdk" in done.stdout
+    assert "end=27004, repeated=False" in done.stdout
+    assert "end=27004, repeated=True" in done.stdout
+    assert "1004 2013-01-02 13:00:00+00:00 DL 2395 LGA PBI 0" in done.stdout
+    assert "without Spark" in done.stdout
+    assert "B6" in done.stdout
+    assert done.stderr == ""
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_java_that_cannot_be_fetched_is_one_line(tmp_path):
+    nowhere = "http://127.0.0.1:9"
+    done = run_demo(tmp_path, "--install-jdk", PATH="", JAVA_HOME="", https_proxy=nowhere)
+    assert done.returncode == 0, done.stderr
+    (line,) = [line for line in done.stdout.splitlines() if "did not work" in line]
+    assert "Connection refused" in line
+    assert "end=27004, repeated=True" in done.stdout
+    assert done.stderr == ""
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
+@pytest.mark.parametrize("answer", [b"n\n", b"\n", b"\x04"])
+def test_on_a_terminal_asks_before_it_fetches_a_java(answer, tmp_path):
+    ours, theirs = os.openpty()
+    child = subprocess.Popen(
+        _COMMAND,
+        cwd=tmp_path,
+        env=child_environment(tmp_path, PATH="", JAVA_HOME=""),
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+    )
+    os.close(theirs)
+    shown, answered = b"", False
+    with contextlib.suppress(OSError):  # Linux's way to say that the terminal was closed
+        while data := os.read(ours, 4096):
+            shown += data
+            if b"[y/N]" in shown and not answered:
+                answered = os.write(ours, answer) > 0
+    os.close(ours)
+    assert child.wait(60) == 0
+    assert answered
+    assert b"Fetching" not in shown
+    assert b"end=27004, repeated=True" in shown
+
+
+def test_folder_that_is_named_stays(tmp_path):
+    done = run_demo(tmp_path, "--folder", "kept", PATH="", JAVA_HOME="")
+    assert done.returncode == 0, done.stderr
+    stream = segstore.open(tmp_path / "kept" / "flights")
+    assert stream.verify().check().rows == 27_004
+
+
+def test_folder_with_something_in_it_is_refused(tmp_path):
+    (tmp_path / "mine").write_text("precious")
+    done = run_demo(tmp_path, "--folder", ".", PATH="", JAVA_HOME="")
+    assert done.returncode == 2
+    assert "the demo's folder is not empty" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["mine"]
+
+
+@pytest.mark.skipif(os.name == "nt", reason="the program is a shell script")
+def test_spark_that_does_not_start_shows_why(tmp_path):
+    command = tmp_path / "jdk" / "bin" / "java"
+    command.parent.mkdir(parents=True)
+    command.write_text(
+        "#!/bin/sh\n"
+        'case "$*" in *-version) echo \'openjdk version "17.0.1"\' >&2; exit 0;; esac\n'
+        "echo 'no memory for a heap' >&2\nexit 1\n"
+    )
+    command.chmod(0o755)
+    done = run_demo(tmp_path, JAVA_HOME=str(tmp_path / "jdk"))
+    assert done.returncode == 2
+    assert "Spark's log ends with:" in done.stderr
+    assert "no memory for a heap" in done.stderr
+
+
+@pytest.mark.smoke
+@pytest.mark.spark
+def test_with_spark_tells_everything_and_leaves_nothing(tmp_path):
+    done = run_demo(tmp_path, "--folder", "kept", "--copies", "2")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert done.stdout.count("version=1 head=0 tail=27004") == 2
+    assert "27004 events" in done.stdout
+    assert "|  1004|2013-01-02 13:00:00|     DL|  2395|   LGA| PBI|        0|" in done.stdout
+    rates = [line for line in done.stdout.splitlines() if line.startswith(("segstore, ", "Parq"))]
+    assert len(rates) == 4
+    assert [path.name for path in tmp_path.iterdir()] == ["kept"]
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {"flights", "spark.log"}
+    assert segstore.open(tmp_path / "kept" / "flights").verify().check().rows == 27_004

@@ -1,0 +1,84 @@
+"""The commands `info` and `verify`, and how failures end a command."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import segstore_ds as segstore
+from segstore_ds.cli.main import main
+
+
+@pytest.fixture
+def url(tmp_path):
+    """A stream of three events by one writer."""
+    table = pa.table({"user": ["ada", "bob", None], "n": [1, 2, 3]})
+    stream = segstore.create(tmp_path / "clicks", table.schema)
+    stream.append(table, writer_id="etl", batch_id=7)
+    return str(tmp_path / "clicks")
+
+
+def test_info_says_what_the_stream_holds(url, capsys):
+    assert main(["info", url]) == 0
+    printed = capsys.readouterr().out
+    assert "version   1 (append)" in printed
+    assert "events    3, offsets [0, 3)" in printed
+    assert "writers   etl (batch 7)" in printed
+    assert "column    user: string" in printed
+    assert "sealed" not in printed
+
+
+def test_verify_of_a_sound_stream_ends_with_0(url, capsys):
+    assert main(["verify", url]) == 0
+    assert capsys.readouterr().out == (
+        "verified 2 versions, 1 segments, 1 frames, 3 events\nsound\n"
+    )
+
+
+def test_verify_names_the_damage_and_ends_with_1(url, capsys):
+    (segment,) = Path(url).rglob("*.arrow")
+    data = bytearray(segment.read_bytes())
+    data[200] ^= 1
+    segment.write_bytes(data)
+    assert main(["verify", url]) == 1
+    printed = capsys.readouterr().out
+    assert f"WRONG {segment.relative_to(url)}" in printed or segment.name in printed
+    assert printed.endswith("damaged: 1 problems\n")
+
+
+def test_verify_shows_leftovers_as_no_damage(url, capsys):
+    stray = Path(url, "segments", "stray")
+    stray.mkdir()
+    (stray / "0-0-0.arrow").write_bytes(b"half a segment")
+    assert main(["verify", url]) == 0
+    assert "leftover, no damage: segments/stray/0-0-0.arrow" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["info", "verify"])
+def test_missing_stream_ends_with_2_and_one_line(command, tmp_path, capsys):
+    assert main([command, str(tmp_path)]) == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.startswith("segstore: SEG_NOT_FOUND: no stream here")
+    assert shown.err.count("\n") == 1
+
+
+def test_storage_options_that_are_no_object_are_refused_unseen(url, capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["info", url, "--storage-options", '{"secret": "hunter2"'])
+    assert ended.value.code == 2
+    shown = capsys.readouterr().err
+    assert "must be a JSON object" in shown
+    assert "hunter2" not in shown
+
+
+def test_storage_options_reach_the_filesystem(url, capsys):
+    assert main(["info", url, "--storage-options", '{"key": "env:SEGSTORE_NO_SUCH"}']) == 2
+    assert "SEGSTORE_NO_SUCH" in capsys.readouterr().err
+
+
+def test_version_is_the_packages(capsys):
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.strip() == segstore.__version__
