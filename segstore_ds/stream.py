@@ -23,15 +23,24 @@ from segstore_ds.engine.inputs import as_reader, writer_key
 from segstore_ds.engine.retention import run_purge
 from segstore_ds.engine.scan import run_task
 from segstore_ds.engine.scan_plan import Reading, ReadTask, plan_range, plan_reading, plan_tasks
-from segstore_ds.engine.staging import Layout, StagedTask
+from segstore_ds.engine.staging import Layout, StagedSegment, StagedTask
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.engine.verify import Report, run_verify
 from segstore_ds.engine.write_job import WriteJob, WriteRequest, plan_job
-from segstore_ds.errors import CommitUnknownError, SegstoreError
+from segstore_ds.errors import (
+    ClosedError,
+    CommitUnknownError,
+    InternalError,
+    InvalidInputError,
+    SegstoreError,
+)
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema import conform
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.version import __version__
+
+_JOBS_REMEMBERED = 1024
+_TRIED, _ENDED = "tried", "ended"
 
 CutLike = int | str | dt.datetime | Position
 FilterLike = str | Sequence[Sequence[Any]] | None
@@ -141,6 +150,7 @@ class Stream:
         self._log = log
         self._status = status
         self._appender = Appender(log, status)
+        self._jobs: dict[str, str] = {}
 
     @classmethod
     def at_root(cls, storage: Storage, root: Root) -> "Stream":
@@ -362,9 +372,7 @@ class Stream:
             FormatError: The stream's metadata can't be read.
             StorageError: The storage failed.
         """
-        return plan_job(
-            self._log,
-            self._status,
+        return self.plan(
             WriteRequest(
                 schema=schema,
                 writer=writer,
@@ -376,19 +384,29 @@ class Stream:
                 spark_schema=spark_schema,
                 layout=layout or Layout(),
                 client=client or client_name(),
-            ),
+            )
         )
+
+    def plan(self, request: WriteRequest) -> WriteJob:
+        """Plan a write that is described as one value; see `plan_write`, raises as it does."""
+        return plan_job(self._log, self._status, request)
 
     def commit(self, job: WriteJob, tasks: Sequence[StagedTask]) -> Commit:
         """Commit what tasks staged for a job, in task order; safe to repeat for a writer's batch.
 
-        On an error that says that nothing was committed, what was staged is deleted.
+        On an error that says that nothing was committed, what was staged is deleted, and the job
+        has ended. A job is repeated through the handle that it was first committed through.
 
         Raises:
-            As `append`; and InvalidInputError where a staged object can't be seen from here.
+            As `append`; InvalidInputError where a staged object can't be seen from here; and
+            ClosedError for a job that has ended.
         """
+        if self._jobs.get(job.transaction) == _ENDED:
+            raise ClosedError("write job has ended", remedy="write the data again", token=job.token)
+        repeated = job.transaction in self._jobs
+        self._remember(job, _TRIED)
         staged = tuple(one for task in tasks for one in task.segments)
-        segments = staged
+        segments, ours = staged, list[StagedSegment]()
         try:
             self._appender.check_visible(tasks)
             segments = self._appender.stage_inline(tasks, token=job.token)
@@ -397,13 +415,16 @@ class Stream:
             rows = sum(task.rows for task in tasks)
             plan = job.append_plan(segments, rows)
             commit = self._appender.commit(plan, transaction=job.transaction)
-        except CommitUnknownError:
+        except (CommitUnknownError, InternalError):
             raise
         except SegstoreError:
-            self._appender.discard(segments)
+            # What tasks staged may stand in the log already if this is not the first try.
+            self._appender.discard(ours if repeated else segments)
+            if not repeated:
+                self._remember(job, _ENDED)
             raise
         if commit.repeated:
-            self._appender.discard(segments)
+            self._appender.discard(ours)
         else:
             self._appender.maintain()
         return commit
@@ -542,17 +563,26 @@ class Stream:
             partition_bytes: Encoded bytes per task, about.
             partition_rows: Rows per task, about.
             min_partitions: Tasks wanted at least.
-            root: The same as was given to `plan_read`.
+            root: The version that the read is bound to, where it is at hand; None looks it up.
 
         Returns:
             Picklable tasks in offset order; none where nothing can match.
 
         Raises:
+            InvalidInputError: The read is bound to another stream or version.
+            SnapshotExpiredError: Its version was purged.
             FormatError: A status part can't be read.
             StorageError: The storage failed.
         """
+        pinned = root or self._log.read_version(reading.version)
+        if (pinned.stream_id, pinned.version) != (reading.stream_id, reading.version):
+            raise InvalidInputError(
+                "read is bound to another stream or version",
+                bound=(reading.stream_id, reading.version),
+                given=(pinned.stream_id, pinned.version),
+            )
         return plan_tasks(
-            plan_range(self._status, root or self._log.root, reading),
+            plan_range(self._status, pinned, reading),
             partition_bytes=partition_bytes,
             partition_rows=partition_rows,
             min_partitions=min_partitions,
@@ -568,6 +598,11 @@ class Stream:
         return run_verify(self._log, TableStatus(self._log.storage))
 
     # --- inside ------------------------------------------------------------------------------
+
+    def _remember(self, job: WriteJob, state: str) -> None:
+        while len(self._jobs) >= _JOBS_REMEMBERED:
+            self._jobs.pop(next(iter(self._jobs)))
+        self._jobs[job.transaction] = state
 
     def _write(
         self,

@@ -5,7 +5,8 @@ Invariants this module keeps, each against a trace that would lose data:
 - A commit is acknowledged only if it is in the newest contiguous run of the log. A writer that
   slept may create a name that was purged long ago; so if more than `CONFIRM_S` passed between
   confirming the base and the return of the put, the newest root is found by listing, and the commit
-  counts only if `log_start` has not passed its base.
+  counts only if `log_start` has not passed its base. A loss that was read that late proves nothing
+  either: the name may be a leftover, and our own commit purged before it.
 - A handle that has not confirmed its base for half of the grace (suspend counted) opens again by
   listing, because what lies behind its base by name may be such a leftover.
 - An open through the hint that finds an old root checks that the root's parent is there; before a
@@ -20,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.engine.metadata_log import Codec, MetadataLog
-from segstore_ds.engine.state import Slot, check_transition
+from segstore_ds.engine.state import Slot, broken_invariants, check_transition
 from segstore_ds.errors import (
     CommitUnknownError,
     ConflictError,
@@ -32,7 +33,13 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.format.names import LOG_FOLDER
-from segstore_ds.format.root import Root, check_writable, decode_root, encode_root
+from segstore_ds.format.root import (
+    ROOT_RAW_LIMIT_BYTES,
+    Root,
+    check_writable,
+    decode_root,
+    encode_root,
+)
 from segstore_ds.storage import Storage
 
 LOG_GRACE_S = 3600.0
@@ -43,7 +50,9 @@ HINT_EVERY_S = 1.0
 COMMIT_ATTEMPTS = 200
 _REOPEN_ATTEMPTS = 10
 
-ROOT_CODEC: Codec[Root] = Codec(encode_root, lambda body, where: decode_root(body, where=where))
+ROOT_CODEC: Codec[Root] = Codec(
+    encode_root, lambda body, where: decode_root(body, where=where), ROOT_RAW_LIMIT_BYTES
+)
 
 
 class OutcomeState(enum.Enum):
@@ -280,11 +289,18 @@ class StreamLog:
             UnsafeFilesystemError: The filesystem can't create exclusively.
         """
         self.storage.ensure_exclusive()
+        called_s = self.clock.boot_s()
         for attempt in range(attempts):
             base, now_us = self._fresh_base()
             check_writable(base.root)
             time_us = _stamp(base.root, now_us, self.storage.url)
-            planned = build(base.root, Slot(base.root.version + 1, time_us, attempt))
+            try:
+                planned = build(base.root, Slot(base.root.version + 1, time_us, attempt))
+            except ConflictError:
+                # What was expected may be true by now: the base is up to a minute old.
+                if base.confirmed_s > called_s or self.refresh().version == base.root.version:
+                    raise
+                continue
             if planned is None:
                 return Committed(base.root, written=False, attempts=attempt)
             root = replace(
@@ -445,6 +461,14 @@ class StreamLog:
                 url=self.storage.url,
                 path=self.files.path(version),
                 version=root.version,
+            )
+        broken = list(broken_invariants(root)) if root is not None else []
+        if broken:
+            raise CorruptionError(
+                "commit file contradicts itself",
+                url=self.storage.url,
+                path=self.files.path(version),
+                broken=broken,
             )
         return root
 

@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds.engine.table_status import TableStatus
-from segstore_ds.errors import SchemaMismatchError
+from segstore_ds.errors import CorruptionError, SchemaMismatchError
 from segstore_ds.format.root import Epoch, Root
 from segstore_ds.format.schema import decode_schema, encode_schema, fingerprint, plan_schema
 
@@ -88,7 +88,11 @@ def plan_epochs(
 def merge_spark_json(
     merged: pa.Schema, sources: Sequence[tuple[pa.Schema, str | None]]
 ) -> str | None:
-    """Return Spark's JSON for those merged columns whose type is that of a source. Pure."""
+    """Return Spark's JSON for those merged columns whose type is that of a source. Pure.
+
+    Raises:
+        CorruptionError: A source's JSON is not Spark's.
+    """
     fields = []
     for field in merged:
         found = (
@@ -102,10 +106,11 @@ def merge_spark_json(
 
 
 def _spark_field(text: str, name: str) -> dict[str, Any] | None:
-    for field in json.loads(text)["fields"]:
-        if field["name"] == name:
-            return dict(field)
-    return None
+    try:
+        fields = {field["name"]: dict(field) for field in json.loads(text)["fields"]}
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CorruptionError("epoch's Spark schema can't be read", column=name) from error
+    return fields.get(name)
 
 
 def _extend(

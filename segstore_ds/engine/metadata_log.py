@@ -26,7 +26,7 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.envelope import decode_envelope, encode_envelope
+from segstore_ds.format.envelope import RAW_LIMIT_BYTES, decode_envelope, encode_envelope
 from segstore_ds.storage import Storage
 
 T = TypeVar("T")
@@ -38,10 +38,14 @@ PROBES_BEFORE_GALLOP = 8
 
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[T]):
-    """How a batch becomes the body of its file and back; `decode` is told the file's name."""
+    """How a batch becomes the body of its file and back; `decode` is told the file's name.
+
+    `limit_bytes` is the most that a body may have.
+    """
 
     encode: Callable[[T], bytes]
     decode: Callable[[bytes, str], T]
+    limit_bytes: int = RAW_LIMIT_BYTES
 
 
 def verify_numbers(numbers: Sequence[int], start: int | None, end: int | None) -> None:
@@ -327,4 +331,5 @@ class MetadataLog(Generic[T]):
 
     def _decode(self, data: bytes, path: str) -> T:
         where = f"{self.storage.url}/{path}"
-        return self._codec.decode(decode_envelope(data, where=where), where)
+        body = decode_envelope(data, where=where, raw_limit_bytes=self._codec.limit_bytes)
+        return self._codec.decode(body, where)

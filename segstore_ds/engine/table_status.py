@@ -37,6 +37,7 @@ PART_FINAL_SEGMENTS = 32_768
 WRITERS_INLINE = 256
 RETIRED_INLINE = 192
 SCHEMA_INLINE_BYTES = 6_000
+OBJECT_RAW_LIMIT_BYTES = 128 << 20
 _CACHED_OBJECTS = 64
 
 
@@ -88,7 +89,7 @@ class TableStatus:
         found = self._cache.get(ref.path)
         if isinstance(found, tuple):
             return found
-        body = self._read(ref.path, ref.digest)
+        body = self._read(ref)
         entries = decode_part(body, where=self._where(ref.path))
         rows = sum(entry.rows for entry in entries)
         if len(entries) != ref.segments or rows != ref.end - ref.start:
@@ -113,13 +114,13 @@ class TableStatus:
         if isinstance(found, dict):
             return found
         where = self._where(blob.path)
-        writers = decode_writers(self._read(blob.path, blob.digest), where=where)
+        writers = decode_writers(self._read(blob), where=where)
         self._keep(blob.path, writers)
         return writers
 
     def retired_blob(self, blob: BlobRef) -> tuple[Retired, ...]:
         """Return the retired objects of a blob; raises as `segments`."""
-        return decode_retired(self._read(blob.path, blob.digest), where=self._where(blob.path))
+        return decode_retired(self._read(blob), where=self._where(blob.path))
 
     def schema_texts(self, epoch: Epoch) -> tuple[str, str | None]:
         """Return an epoch's Arrow schema (base64) and Spark's JSON of it; raises as `segments`."""
@@ -128,7 +129,7 @@ class TableStatus:
         if epoch.blob is None:
             raise CorruptionError("epoch has no schema", epoch=epoch.number)
         where = self._where(epoch.blob.path)
-        value = parse_json(self._read(epoch.blob.path, epoch.blob.digest), where=where)
+        value = parse_json(self._read(epoch.blob), where=where)
         match value:
             case [str(schema), (str() | None) as spark]:
                 return schema, spark
@@ -195,8 +196,12 @@ class TableStatus:
 
     def _spill_entries(self, root: Root) -> Root:
         start = root.tail - sum(entry.rows for entry in root.entries)
-        part = self._put_part(root.version, start, root.entries)
-        return replace(root, parts=(*root.parts, part), entries=())
+        parts = list(root.parts)
+        for first in range(0, len(root.entries), PART_FINAL_SEGMENTS):
+            entries = root.entries[first : first + PART_FINAL_SEGMENTS]
+            parts.append(self._put_part(root.version, start, entries))
+            start = parts[-1].end
+        return replace(root, parts=tuple(parts), entries=())
 
     def _spill_writers(self, root: Root, slot: Slot) -> Root:
         by_age = sorted(root.writers.items(), key=lambda item: item[1].version)
@@ -226,13 +231,13 @@ class TableStatus:
         self._storage.create(path, data)
         return BlobRef(path, len(data), digest, count)
 
-    def _read(self, path: str, digest: str) -> bytes:
-        data = self._storage.get(path, limit_bytes=256 << 20)
-        where = self._where(path)
-        body = decode_envelope(data, where=where, raw_limit_bytes=1 << 30)
+    def _read(self, ref: PartRef | BlobRef) -> bytes:
+        data = self._storage.get(ref.path, limit_bytes=min(ref.bytes, OBJECT_RAW_LIMIT_BYTES))
+        where = self._where(ref.path)
+        body = decode_envelope(data, where=where, raw_limit_bytes=OBJECT_RAW_LIMIT_BYTES)
         actual = digest_of(data)
-        if actual != digest:
-            raise CorruptionError("wrong digest", where=where, expected=digest, actual=actual)
+        if actual != ref.digest:
+            raise CorruptionError("wrong digest", where=where, expected=ref.digest, actual=actual)
         return body
 
     def _keep(self, path: str, value: object) -> None:

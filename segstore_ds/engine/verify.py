@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 
 import pyarrow as pa
 
@@ -102,15 +103,22 @@ class _Verifier:
         self._report.problems.append(Problem(CorruptionError.code, where, what))
 
     def _verify_log(self) -> Root | None:
+        # The hint is asked first: afterwards it may name what was committed since the listing.
+        hint = self._log.files.read_hint()
         numbers = self._log.files.numbers()
         if not numbers:
             raise NotFoundError("no stream here", url=self._url)
+        if hint is not None and hint > numbers[-1]:
+            self._wrong(
+                names.HINT_PATH, f"names version {hint:020d}, but the log ends at {numbers[-1]}"
+            )
         newest = self._read_root(numbers[-1])
         if newest is None:
             return None
-        missing = sorted(set(range(newest.log_start, newest.version)) - set(numbers))
-        if missing:
-            self._wrong("log", f"versions are missing: {missing[:20]}")
+        kept = [newest.log_start - 1, *(n for n in numbers if n >= newest.log_start)]
+        for before, behind in pairwise(kept):
+            if behind != before + 1:
+                self._wrong("log", f"versions are missing: {before + 1} to {behind - 1}")
         older = newest
         self._verify_root(newest)
         for number in reversed([n for n in numbers if newest.log_start <= n < newest.version]):

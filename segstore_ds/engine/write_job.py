@@ -9,7 +9,12 @@ from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.epochs import SchemaChange, epoch_schema
 from segstore_ds.engine.staging import Layout, StagedSegment, TaskStager
 from segstore_ds.engine.table_status import TableStatus
-from segstore_ds.errors import InvalidInputError, SchemaMismatchError, SealedError
+from segstore_ds.errors import (
+    InvalidInputError,
+    SchemaMismatchError,
+    SealedError,
+    WriterConflictError,
+)
 from segstore_ds.format import names
 from segstore_ds.format.schema import decode_schema, encode_schema, normalise_schema, plan_schema
 from segstore_ds.storage import Storage
@@ -106,21 +111,19 @@ def plan_job(log: StreamLog, status: TableStatus, request: WriteRequest) -> Writ
         FormatError: The stream's metadata can't be read.
         StorageError: The storage failed.
     """
-    if request.replace_schema and not request.overwrite:
-        raise InvalidInputError(
-            "the schema can only be replaced together with the events",
-            remedy="use mode overwrite, or mergeSchema to extend the schema",
-        )
     # An overwrite replaces what is there now; an append may stand on a base of the last minute.
     root = log.refresh() if request.overwrite else log.recent()
-    repeated = find_repeated(status, root, request.writer, rows=None) is not None
+    try:
+        repeated = find_repeated(status, root, request.writer, rows=None) is not None
+    except WriterConflictError:
+        # Another handle may have taken the writer over since this one looked.
+        root = log.refresh()
+        repeated = find_repeated(status, root, request.writer, rows=None) is not None
     if root.sealed and not repeated:
         raise SealedError("stream is sealed", url=log.storage.url, tail=root.tail)
     incoming = normalise_schema(request.schema)
     staged = incoming if repeated else _staged_schema(log, status, incoming, request)
-    unknown = sorted(set(request.layout.stats_columns or ()) - set(staged.names))
-    if unknown:
-        raise InvalidInputError("statsColumns names no such columns", columns=unknown)
+    check_arguments(request, staged)
     return WriteJob(
         storage=log.storage,
         token=names.build_token(root.version, log.clock.new_id()[:12]),
@@ -137,6 +140,22 @@ def plan_job(log: StreamLog, status: TableStatus, request: WriteRequest) -> Writ
         client=request.client,
         repeated=repeated,
     )
+
+
+def check_arguments(request: WriteRequest, staged: pa.Schema) -> None:
+    """Check what does not depend on the stream but for the schema that is staged. Pure.
+
+    Raises:
+        InvalidInputError: Arguments contradict each other, or name unknown columns.
+    """
+    if request.replace_schema and not request.overwrite:
+        raise InvalidInputError(
+            "the schema can only be replaced together with the events",
+            remedy="use mode overwrite, or mergeSchema to extend the schema",
+        )
+    unknown = sorted(set(request.layout.stats_columns or ()) - set(staged.names))
+    if unknown:
+        raise InvalidInputError("statsColumns names no such columns", columns=unknown)
 
 
 def _staged_schema(

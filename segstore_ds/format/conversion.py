@@ -87,10 +87,23 @@ def _column(array: pa.Array, field: pa.Field) -> pa.Array:
             stream_type=str(field.type),
             type=str(array.type),
         )
-    return _convert(array, field.type, field.name)
+    return convert(array, field.type, field.name)
 
 
-def _convert(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
+def convert(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
+    """Bring one array to a type; whether the type may be another one is the caller's question.
+
+    Args:
+        array: The values.
+        target: A type of the same family, narrower or equal children, any nullability.
+        path: The column, for errors.
+
+    Returns:
+        The array with exactly `target`; `array` itself when nothing is to be done.
+
+    Raises:
+        SchemaMismatchError: A value would be lost; names the column.
+    """
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if isinstance(array, pa.DictionaryArray):
@@ -124,7 +137,7 @@ def _cast(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
 def _convert_struct(array: pa.StructArray, target: pa.DataType, path: str) -> pa.Array:
     names = {field.name: index for index, field in enumerate(array.type)}
     children = [
-        _convert(array.field(names[field.name]), field.type, f"{path}.{field.name}")
+        convert(array.field(names[field.name]), field.type, f"{path}.{field.name}")
         if field.name in names
         else pa.nulls(len(array), field.type)
         for field in target
@@ -134,8 +147,8 @@ def _convert_struct(array: pa.StructArray, target: pa.DataType, path: str) -> pa
 
 
 def _convert_map(array: pa.MapArray, target: pa.DataType, path: str) -> pa.Array:
-    keys = _convert(array.keys, target.key_type, f"{path}.key")
-    items = _convert(array.items, target.item_type, f"{path}.value")
+    keys = convert(array.keys, target.key_type, f"{path}.key")
+    items = convert(array.items, target.item_type, f"{path}.value")
     entries = pa.StructArray.from_arrays(
         [keys, items], fields=[target.key_field, target.item_field]
     )
@@ -145,7 +158,7 @@ def _convert_map(array: pa.MapArray, target: pa.DataType, path: str) -> pa.Array
 def _convert_list(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     if not t.is_list(array.type):
         array = _cast(array, pa.list_(array.type.value_type), path)
-    return _with_child(array, target, _convert(array.values, target.value_type, path + ".element"))
+    return _with_child(array, target, convert(array.values, target.value_type, path + ".element"))
 
 
 def _with_child(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:

@@ -25,8 +25,20 @@ def parse_json(body: bytes, *, where: str) -> Any:
 
 
 def build_json(value: Any) -> bytes:
-    """Return the canonical JSON of a value: sorted keys, no spaces, UTF-8."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode()
+    """Return the canonical JSON of a value: sorted keys, no spaces, UTF-8.
+
+    Raises:
+        CorruptionError: It was carried over from storage and is nested too deeply to be written.
+    """
+    try:
+        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+        try:
+            return text.encode()
+        except UnicodeEncodeError:
+            # A lone surrogate, which JSON can escape and UTF-8 can't hold, is carried through too.
+            return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+    except RecursionError as error:
+        raise CorruptionError("value is nested too deeply") from error
 
 
 class Fields:

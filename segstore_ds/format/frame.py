@@ -97,7 +97,7 @@ def encode_frame(
         crc=zlib.crc32(data),
         stats=stats,
         fingerprint=fingerprint(batch.schema),
-        raw_bytes=_raw_bytes(memoryview(data)),
+        raw_bytes=declared_bytes(memoryview(data)),
     )
 
 
@@ -156,7 +156,7 @@ def decode_frame(
             "a frame fails its checksum", where=where, expected=crc, actual=actual
         )
     try:
-        raw_bytes = _raw_bytes(memoryview(data))
+        raw_bytes = declared_bytes(memoryview(data))
         if raw_bytes > limit_bytes:
             raise CorruptionError(
                 "a frame is too large", where=where, raw_bytes=raw_bytes, limit_bytes=limit_bytes
@@ -220,7 +220,7 @@ def _check_offsets(array: pa.Array) -> None:
             raise ValueError(ends)
 
 
-def _raw_bytes(data: memoryview) -> int:
+def declared_bytes(data: memoryview) -> int:
     """Add up what the buffers of a stream take once decompressed, without decompressing them.
 
     Raises:

@@ -14,7 +14,7 @@ from segstore_ds.format.fields import Fields, parse_json
 from segstore_ds.format.frame import ALIGNMENT, MAX_RAW_BYTES, MAX_ROWS
 from segstore_ds.format.statistics import ColumnStats, Stats, decode_bound, encode_bound
 
-MAX_INDEX_BYTES = 64 << 20
+MAX_INDEX_BYTES = 32 << 20
 _MAX_CRC = (1 << 32) - 1
 
 

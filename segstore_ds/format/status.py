@@ -4,11 +4,14 @@ The body of a part is one Arrow IPC stream, a row per segment in offset order; a
 JSON. Both stand in an envelope, whose header names the codec, and both are named by their digest.
 """
 
+import struct
+
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
 from segstore_ds.format.fields import build_json, parse_json
+from segstore_ds.format.frame import declared_bytes
 from segstore_ds.format.root import (
     Retired,
     SegmentEntry,
@@ -52,13 +55,17 @@ def decode_part(body: bytes, *, where: str) -> tuple[SegmentEntry, ...]:
         CorruptionError: The body is no part.
     """
     try:
+        if declared_bytes(memoryview(body)) > len(body):
+            raise CorruptionError("status part is compressed within", where=where)
         with pa.ipc.open_stream(body) as stream:
             table = stream.read_all()
             if not table.schema.equals(PART_SCHEMA):
                 raise CorruptionError("status part has other columns", where=where)
             table.validate(full=True)
-    except (pa.ArrowException, OSError) as error:
+    except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         raise CorruptionError("status part does not decode", where=where) from error
+    if any(table[field.name].null_count for field in PART_SCHEMA if not field.nullable):
+        raise CorruptionError("status part lacks values", where=where)
     entries = tuple(
         SegmentEntry(*row)
         for row in zip(*(column.to_pylist() for column in table.columns), strict=True)

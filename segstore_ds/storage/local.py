@@ -62,8 +62,8 @@ class LocalStorage(CheckedStorage):
 
     def _create(self, full: str, data: bytes) -> bool:
         folder = os.path.dirname(full)
-        # A loser that can see the winner already need not write and sync first. The folder is synced
-        # all the same: the name may be our own, from a try whose sync failed.
+        # A loser that can see the winner already need not write and sync first. The folder is
+        # synced all the same: the name may be our own, from a try whose sync failed.
         if os.path.lexists(full):
             _sync_folder(folder)
             return False

@@ -203,6 +203,12 @@ class S3Store(ObjectStore):
         "aiohttp.ClientError",
     )
 
+    def connect(self, location: Location, options: Mapping[str, Any]) -> Any:  # noqa: D102
+        fs = super().connect(location, options)
+        # s3fs looks at most options only now, and raises what a wrong call of Python raises.
+        _ = fs.s3
+        return fs
+
     def endpoint(self, fs: Any) -> str:  # noqa: D102
         # The client knows also what came from the environment or a profile.
         return str(fs.s3.meta.endpoint_url)

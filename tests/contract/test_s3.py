@@ -166,3 +166,10 @@ def test_environment_holds_the_keys(s3_server, monkeypatch):
     monkeypatch.delenv("TEST_S3_SECRET")
     with pytest.raises(InvalidInputError, match="TEST_S3_SECRET"):
         pickle.loads(pickle.dumps(storage)).get("x")  # noqa: S301
+
+
+@pytest.mark.parametrize("wrong", [{"no_such_option": 1}, {"client_kwargs": {"no_such": 1}}])
+def test_options_that_the_client_does_not_know_are_named(s3_server, wrong):
+    """s3fs would say so as a TypeError at the first request."""
+    with pytest.raises(InvalidInputError, match="no_such"):
+        open_storage("s3://anywhere/s", {**s3_server.options, **wrong}).get("x")

@@ -1,0 +1,223 @@
+"""Actors of a model: real code over a storage and a clock whose answers somebody else gives.
+
+No threads: an actor is deterministic in the answers it got, so it is run again from its start with
+those answers, and stops where it asks for one more. Such histories form a tree, and each place in
+it is run once.
+"""
+
+from collections.abc import Callable, Hashable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from segstore_ds.engine.clock import Clock
+from segstore_ds.errors import InternalError, MissingObjectError, StorageError
+from segstore_ds.storage.base import ObjectInfo, StagedWriter, Storage, StorageStats
+
+WALL_START_US = 1_700_000_000_000_000
+LONG_SLEEP_S = 60.0
+FAILED = object()  # the answer of a request that failed
+
+
+class _Paused(BaseException):
+    """Unwinds an actor that has asked for an answer that nobody has given yet."""
+
+    def __init__(self, request: "Request") -> None:
+        self.request = request
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What an actor asks: a storage call by its verb, `clock`, `nap`, `note`, or `done` at its end.
+
+    `after` bounds a page of a listing; `payload` is what a note says, or how long a nap lasts.
+    """
+
+    verb: str
+    path: str = ""
+    data: bytes = b""
+    after: str = ""
+    payload: tuple[Hashable, ...] = ()
+
+    def __str__(self) -> str:
+        return " ".join(str(part) for part in (self.verb, self.path, *self.payload) if part)
+
+    def notes(self, kind: str) -> bool:
+        """Tell whether this is a note of that kind."""
+        return self.verb == "note" and self.payload[0] == kind
+
+
+Ask = Callable[[Request], Any]
+
+
+class Actor:
+    """One actor's view of the world.
+
+    Args:
+        name: Its name in traces.
+        ask: Gives the answer to a request.
+        page: How many objects a listing learns in one step; None for all.
+    """
+
+    def __init__(self, name: str, ask: Ask, page: int | None = None) -> None:
+        self.name = name
+        self._ask = ask
+        self._ids = 0
+        self.storage: Storage = ModelStorage(ask, page)
+        self.clock = Clock(
+            wall_us=lambda: WALL_START_US + ask(Request("clock")) * 1_000_000,
+            boot_s=lambda: float(ask(Request("clock"))),
+            sleep=self._sleep,
+            random=lambda: 0.5,
+            new_id=self._new_id,
+        )
+
+    def note(self, kind: str, *payload: Hashable) -> None:
+        """Tell the ghost something."""
+        self._ask(Request("note", payload=(kind, *payload)))
+
+    def _sleep(self, seconds: float) -> None:
+        if seconds >= LONG_SLEEP_S:
+            self._ask(Request("nap", payload=(seconds,)))
+
+    def _new_id(self) -> str:
+        self._ids += 1
+        return f"{self.name}-{self._ids}"
+
+
+Program = Callable[[Actor], None]
+
+
+class ModelStorage(Storage):
+    """A storage whose every call is a request; staged objects are not modelled.
+
+    Args:
+        ask: Gives the answer to a request.
+        page: How many objects a listing learns in one request; None for all.
+    """
+
+    def __init__(self, ask: Ask, page: int | None = None) -> None:
+        self.url = "memory://model"
+        self.stats = StorageStats()
+        self._page = page
+        self._ask = ask
+
+    def _call(self, request: Request) -> Any:
+        self.stats.add(request.verb)
+        answer = self._ask(request)
+        if answer is FAILED:
+            raise StorageError("the model says so", request=str(request))
+        return answer
+
+    def get(self, path: str, *, limit_bytes: int | None = None) -> bytes:  # noqa: D102, ARG002
+        data: bytes | None = self._call(Request("get", path))
+        if data is None:
+            raise MissingObjectError("no such object", path=path)
+        return data
+
+    def get_range(self, path: str, start: int, end: int) -> bytes:  # noqa: D102
+        return self.get(path)[start:end]
+
+    def info(self, path: str) -> ObjectInfo:  # noqa: D102
+        size = self._call(Request("info", path))
+        if size is None:
+            raise MissingObjectError("no such object", path=path)
+        return ObjectInfo(path, size, 0)
+
+    def create(self, path: str, data: bytes) -> bool:  # noqa: D102
+        return bool(self._call(Request("create", path, data)))
+
+    def put(self, path: str, data: bytes) -> None:  # noqa: D102
+        self._call(Request("put", path, data))
+
+    def delete(self, path: str) -> None:  # noqa: D102
+        self._call(Request("delete", path))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:  # noqa: D102
+        after = ""
+        while found := self._call(Request("list", prefix, after=after)):
+            page = found[: self._page]
+            yield from (ObjectInfo(path, size, 0) for path, size in page)
+            if page == found:
+                return
+            after = page[-1][0]
+
+    def open_staged(self, path: str) -> StagedWriter:  # noqa: D102
+        raise InternalError("the model has no staged objects", path=path)
+
+    def ensure_exclusive(self) -> None:
+        """Do nothing: the model's create is exclusive."""
+
+
+class Place:
+    """A place in the tree of an actor's histories: what it asks after a run of answers.
+
+    Args:
+        name: The actor's.
+        program: What it runs.
+        page: How many objects a listing learns in one step; None for all.
+        parent: The place before the last answer; None at the start.
+        answer: The last answer.
+    """
+
+    __slots__ = (
+        "_answer",
+        "_children",
+        "_ends",
+        "_page",
+        "_parent",
+        "_program",
+        "name",
+        "request",
+    )
+
+    def __init__(
+        self,
+        name: str,
+        program: Program,
+        page: int | None,
+        parent: "Place | None" = None,
+        answer: Any = None,
+    ) -> None:
+        self.name = name
+        self._program = program
+        self._page = page
+        self._parent = parent
+        self._answer = answer
+        self._children: dict[Any, Place] = {}
+        self._ends: dict[str, Place] = parent._ends if parent else {}  # noqa: SLF001 - a place too
+        self.request = self._run()
+
+    def after(self, answer: Any) -> tuple["Place", bool]:
+        """Return the place behind an answer, and whether the actor had to be run for it."""
+        found = self._children.get(answer)
+        if found is not None:
+            return found, False
+        found = Place(self.name, self._program, self._page, self, answer)
+        if found.request.verb == "done":  # however an actor ended, it does nothing any more
+            found = self._ends.setdefault("done", found)
+        self._children[answer] = found
+        return found, True
+
+    def _run(self) -> Request:
+        answers: list[Any] = []
+        place = self
+        while place._parent is not None:
+            answers.append(place._answer)
+            place = place._parent
+        asked = Request("start")
+
+        def ask(request: Request) -> Any:
+            nonlocal asked
+            if not answers:
+                raise _Paused(request)
+            asked = request
+            return answers.pop()
+
+        last = Request("done")
+        try:
+            self._program(Actor(self.name, ask, self._page))
+        except _Paused as pause:
+            last = pause.request
+        if answers or (self._parent is not None and asked != self._parent.request):
+            raise InternalError("actor is not deterministic", actor=self.name)
+        return last

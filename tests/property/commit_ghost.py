@@ -1,0 +1,153 @@
+"""What the checker of the commit protocol knows: the true chain of commits, and what was claimed.
+
+The ghost sees every object appear and vanish, so it knows which files ever were commits of the
+stream (each on its parent) and which are leftovers of a writer that slept past a purge.
+"""
+
+import functools
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from segstore_ds.engine.commit import LOG_GRACE_S, ROOT_CODEC, StreamLog
+from segstore_ds.format.envelope import decode_envelope, encode_envelope
+from segstore_ds.format.names import parse_log_name
+from segstore_ds.format.root import Epoch, Root, encode_root
+from segstore_ds.testing.actors import WALL_START_US, Actor, Request
+from segstore_ds.testing.interleaving import Event, Violation, answer
+
+NOW_S = 100_000
+
+
+@dataclass(frozen=True, slots=True)
+class Ghost:
+    """The chain holds (transaction, second it landed) by version; purges respect the grace."""
+
+    chain: tuple[tuple[str, int], ...] = ()
+    denied: frozenset[str] = frozenset()
+    acknowledged: frozenset[str] = frozenset()
+    looking: tuple[tuple[str, int], ...] = ()  # actor -> tip when its look began; -1: not yet
+    grace_s: float = LOG_GRACE_S
+
+    @property
+    def tip(self) -> int:
+        return len(self.chain) - 1
+
+    @property
+    def transactions(self) -> list[str]:
+        return [transaction for transaction, _ in self.chain]
+
+
+def first_root(
+    transaction: str = "t0",
+    stream_id: str = "stream",
+    time_us: int = WALL_START_US + NOW_S * 1_000_000,
+) -> Root:
+    epoch = Epoch(0, 0, "schema", None)
+    return Root(stream_id, 0, transaction, "", time_us, "create", (epoch,))
+
+
+def first_files() -> dict[str, bytes]:
+    name = f"log/{0:020d}"
+    return {name: encode_envelope(encode_root(first_root())), "log/_latest": f"{0:020d}".encode()}
+
+
+@functools.cache
+def decode(data: bytes) -> Root:
+    return ROOT_CODEC.decode(decode_envelope(data, where="model"), "model")
+
+
+def observe(ghost: Ghost, event: Event) -> Ghost:
+    request = event.request
+    if event.verb == "note":
+        return _noted(ghost, event.actor, *request.payload)
+    if event.verb in ("made", "gone"):
+        number = parse_log_name(request.path.rpartition("/")[2])
+        if number is None:
+            return ghost
+        if event.verb == "made":
+            return _landed(ghost, number, decode(request.data), event.now_s)
+        _purged(ghost, number, event.now_s)
+        return ghost
+    if event.verb != "clock" and (event.actor, -1) in ghost.looking:
+        # What a look must not fall behind is the newest version when its first request is sent.
+        looking = {*ghost.looking} - {(event.actor, -1)} | {(event.actor, ghost.tip)}
+        return replace(ghost, looking=tuple(sorted(looking)))
+    return ghost
+
+
+def _landed(ghost: Ghost, number: int, root: Root, now_s: int) -> Ghost:
+    if number <= ghost.tip:
+        return ghost  # a leftover: nobody's commit
+    if number > ghost.tip + 1:
+        raise Violation(f"versions are not dense: {number} came after {ghost.tip}")
+    if ghost.chain and root.parent != ghost.chain[-1][0]:
+        raise Violation(f"commit {number} has another parent than {ghost.chain[-1][0]}")
+    if root.transaction in ghost.transactions:
+        raise Violation(f"transaction {root.transaction} was committed twice")
+    if root.transaction in ghost.denied:
+        raise Violation(f"transaction {root.transaction} was committed after it was given up")
+    return replace(ghost, chain=(*ghost.chain, (root.transaction, now_s)))
+
+
+def _purged(ghost: Ghost, number: int, now_s: int) -> None:
+    if number >= ghost.tip:
+        raise Violation(f"the newest version {number} was deleted")
+    if now_s - ghost.chain[number + 1][1] < ghost.grace_s:
+        raise Violation(f"version {number} was deleted within its grace")
+
+
+def _noted(ghost: Ghost, actor: str, kind: str, *payload) -> Ghost:
+    match kind, payload:
+        case "acknowledged", (transaction, version):
+            if ghost.transactions.count(transaction) != 1:
+                raise Violation(f"acknowledged {transaction} is not in the log")
+            if ghost.chain[version][0] != transaction:
+                raise Violation(f"acknowledged {transaction} is not version {version}")
+            return replace(ghost, acknowledged=ghost.acknowledged | {transaction})
+        case ("denied", (transaction,)) | ("outcome", ("not committed", transaction)):
+            if transaction in ghost.transactions:
+                raise Violation(f"{transaction} was given up but is in the log")
+            return replace(ghost, denied=ghost.denied | {transaction})
+        case "created", (stream_id,):
+            if ghost.transactions[:1] != [f"{stream_id}0"]:
+                raise Violation(f"{actor} was told that it created the stream")
+        case "looks", ():
+            return replace(ghost, looking=tuple(sorted({*ghost.looking, (actor, -1)})))
+        case "saw", (version, transaction):
+            return _saw(ghost, actor, version, transaction)
+        case "saw number", (number,):
+            return _saw(ghost, actor, number, ghost.chain[number][0])
+        case "outcome", ("committed", transaction) if transaction not in ghost.transactions:
+            raise Violation(f"{transaction} is not in the log, but its outcome says so")
+        case _:
+            pass
+    return ghost
+
+
+def _saw(ghost: Ghost, actor: str, version: int, transaction: str) -> Ghost:
+    began = dict(ghost.looking)[actor]
+    if version > ghost.tip or ghost.chain[version][0] != transaction:
+        raise Violation(f"{actor} saw version {version} of {transaction}: a leftover")
+    if version < began:
+        raise Violation(f"{actor} saw version {version} when {began} was the newest")
+    looking = tuple(item for item in ghost.looking if item[0] != actor)
+    return replace(ghost, looking=looking)
+
+
+def check_world(files: Mapping[str, bytes], now_s: int, ghost: Ghost) -> None:
+    """Whatever lies there, a newcomer finds the newest commit: by the hint, and by listing."""
+    if not ghost.chain:
+        return
+    wanted = ghost.chain[-1][0]
+    for how, transaction in zip(("hint", "listing"), _look(files, now_s), strict=True):
+        if transaction != wanted:
+            raise Violation(f"by {how} a newcomer finds {transaction}, not {wanted}")
+
+
+@functools.cache
+def _look(files: Mapping[str, bytes], now_s: int) -> tuple[str, str]:
+    def ask(request: Request):
+        return answer(files, now_s, request)
+
+    log = StreamLog(Actor("newcomer", ask).storage, clock=Actor("newcomer", ask).clock)
+    return log.open().transaction, log.reopen().transaction

@@ -1,0 +1,297 @@
+"""The actors of the commit protocol's model, and mutants of the real code for them to trip over."""
+
+from dataclasses import replace
+
+from commit_ghost import NOW_S, Ghost, check_world, first_files, first_root, observe
+
+from segstore_ds.engine.commit import ROOT_CODEC, Base, StreamLog
+from segstore_ds.engine.metadata_log import MetadataLog
+from segstore_ds.engine.retention import run_purge
+from segstore_ds.engine.state import Slot
+from segstore_ds.errors import CommitUnknownError, ConflictError, StorageError
+from segstore_ds.format.envelope import encode_envelope
+from segstore_ds.format.root import Root, encode_root
+from segstore_ds.testing.actors import Actor, Program
+from segstore_ds.testing.interleaving import Scene
+
+HOURS = 2 * 3600  # past the grace
+PUTS = 2  # how often a commit file is put before its outcome is unknown
+
+
+# --- programs ------------------------------------------------------------------------------------
+
+
+def open_log(
+    actor: Actor,
+    log_class: type[StreamLog] = StreamLog,
+    files_class: type[MetadataLog] = MetadataLog,
+    *,
+    hints: bool = True,
+) -> StreamLog:
+    log = log_class(actor.storage, clock=actor.clock)
+    if not hints:
+        log._hinted_s = float("inf")
+    log.files = files_class(actor.storage, "log", ROOT_CODEC, clock=actor.clock, attempts=PUTS)
+    return log
+
+
+def commit(actor: Actor, log: StreamLog, transaction: str, *, attempts: int = 3) -> None:
+    """Commit nothing but the transaction, note how it ended, and ask where that is unknown."""
+
+    def build(root: Root, _slot: Slot) -> Root:
+        return replace(root, operation="append")
+
+    try:
+        done = log.commit(build, transaction=transaction, attempts=attempts)
+    except CommitUnknownError as error:
+        outcome = open_log(actor).outcome(transaction, error.fields["version"])
+        actor.note("outcome", outcome.state.value, transaction)
+    except (ConflictError, StorageError):
+        actor.note("denied", transaction)
+    else:
+        actor.note("acknowledged", transaction, done.root.version)
+
+
+def writer(
+    *transactions: str,
+    before: tuple[str, ...] = (),
+    attempts: int = 3,
+    sleeps: int = 0,
+    purges: bool = False,
+    hints: bool = True,
+    fresh: bool = False,
+    log_class: type[StreamLog] = StreamLog,
+    files_class: type[MetadataLog] = MetadataLog,
+) -> Program:
+    """Commit from a handle that stands on the first version; then sleep and purge, if asked to.
+
+    What is committed `before` is there before the exploration begins.
+    """
+
+    def run(actor: Actor) -> None:
+        log = open_log(actor, log_class, files_class, hints=hints)
+        if not fresh:
+            log.reopen()
+        for transaction in before:
+            commit(actor, log, transaction)
+        actor.note("ready")
+        for transaction in transactions:
+            commit(actor, log, transaction, attempts=attempts)
+        if sleeps:
+            actor.clock.sleep(sleeps)
+        if purges:
+            purge(log)
+
+    return run
+
+
+def purger(
+    *,
+    before: tuple[str, ...] = ("c1", "c2", "c3", "c4"),
+    hints: bool = True,
+    files_class: type[MetadataLog] = MetadataLog,
+) -> Program:
+    """Purge the older ones of some commits once they are two hours old."""
+    return writer(before=before, sleeps=HOURS, purges=True, hints=hints, files_class=files_class)
+
+
+def purge(log: StreamLog) -> None:
+    try:
+        run_purge(log, older_than_s=0)
+    except (CommitUnknownError, ConflictError, StorageError):
+        return
+
+
+def looker(*, fresh: bool = False, log_class: type[StreamLog] = StreamLog) -> Program:
+    """Look for the newest version: from a handle on the first one, or from a fresh one."""
+
+    def run(actor: Actor) -> None:
+        log = open_log(actor, log_class)
+        if not fresh:
+            log.reopen()
+        actor.note("ready")
+        actor.note("looks")
+        try:
+            root = log.refresh()
+        except StorageError:
+            return
+        actor.note("saw", root.version, root.transaction)
+
+    return run
+
+
+def straggler(transaction: str) -> Program:
+    """Be a writer that stands before its put, and dies after it."""
+
+    def run(actor: Actor) -> None:
+        log = open_log(actor)
+        base = log.reopen()
+        root = replace(base, version=base.version + 1, parent=base.transaction)
+        actor.note("ready")
+        body = encode_root(replace(root, transaction=transaction))
+        try:
+            actor.storage.create(log.files.path(root.version), encode_envelope(body))
+        except StorageError:
+            return
+
+    return run
+
+
+def hinter(number: int) -> Program:
+    """Write a hint that was due long ago."""
+
+    def run(actor: Actor) -> None:
+        actor.note("ready")
+        open_log(actor).files.write_hint(number)
+
+    return run
+
+
+def creator(stream_id: str, *, sleeps: int = 0) -> Program:
+    """Create the stream, commit twice to whatever is there then, and purge if it sleeps."""
+
+    def run(actor: Actor) -> None:
+        log = open_log(actor, hints=False)
+        actor.note("ready")
+        first = first_root(f"{stream_id}0", stream_id, actor.clock.wall_us())
+        try:
+            if log.create(first):
+                actor.note("created", stream_id)
+        except CommitUnknownError:
+            return
+        for number in (1, 2, 3) if sleeps else (1,):
+            commit(actor, log, f"{stream_id}{number}")
+        if sleeps:
+            actor.clock.sleep(sleeps)
+            purge(log)
+
+    return run
+
+
+def numbers_looker(files_class: type[MetadataLog]) -> Program:
+    """Look for the newest number of a log as such."""
+
+    def run(actor: Actor) -> None:
+        files = files_class(actor.storage, "log", ROOT_CODEC, clock=actor.clock)
+        actor.note("ready")
+        actor.note("looks")
+        actor.note("saw number", files.latest_number())
+
+    return run
+
+
+def numbers_purger(threshold: int) -> Program:
+    """Delete the numbers below one, whatever their age."""
+
+    def run(actor: Actor) -> None:
+        files = MetadataLog(actor.storage, "log", ROOT_CODEC, clock=actor.clock)
+        actor.note("ready")
+        files.purge(threshold)
+
+    return run
+
+
+def scene(actors: dict[str, Program], **options) -> Scene:
+    """Return a scene over a stream of one version, unless it is given another past."""
+    past = {"ghost": Ghost(chain=(("t0", NOW_S),)), "files": first_files(), "check": check_world}
+    return Scene(actors=actors, observe=observe, now_s=NOW_S, **{**past, **options})
+
+
+# --- mutants: each lacks one thing the protocol needs --------------------------------------------
+
+
+class NoLateCheck(StreamLog):
+    """Takes a won slot for a commit however long ago the base was confirmed."""
+
+    def _settle_late(self, _root: Root, _began: float, *, won: bool) -> bool:
+        return won
+
+
+class TrustsItsHurry(StreamLog):
+    """Takes a slot that was purged for never won, however long ago the put began."""
+
+    def _settle_late(self, root: Root, _began: float, *, won: bool) -> bool:
+        return super()._settle_late(root, self.clock.boot_s(), won=won)
+
+
+class TrustsAnyLoss(StreamLog):
+    """Takes a slot that holds other bytes for lost, however long ago the put began."""
+
+    def _settle_late(self, root: Root, began: float, *, won: bool) -> bool:
+        return super()._settle_late(root, began, won=True) if won else False
+
+
+class FollowsNames(StreamLog):
+    """Follows the log by name from a base of any age."""
+
+    def refresh(self) -> Root:
+        base = self._base
+        if base is None:
+            return self.open()
+        return self._confirm(lambda: self._climb(base.root, sound=base.sound))
+
+
+class Unconfirming(StreamLog):
+    """Takes N for the newest when N+1 is missing, without asking for N again."""
+
+    def _climb(self, root: Root, *, sound: bool) -> Base | None:
+        while following := self._get(root.version + 1):
+            root = following
+        return Base(root, 0.0, sound=sound)
+
+
+class FollowsNamesUnconfirming(Unconfirming, FollowsNames):
+    """Both."""
+
+
+class NoAnchor(StreamLog):
+    """Takes what a hint leads to without asking for its parent."""
+
+    def _anchored(self, _root: Root) -> bool:
+        return True
+
+
+class NeverDoubts(StreamLog):
+    """Builds on whatever an open through the hint found."""
+
+    def _open_hinted(self) -> Base | None:
+        base = super()._open_hinted()
+        return None if base is None else replace(base, sound=True)
+
+
+class LosesToItself(MetadataLog):
+    """Takes "not found" after a put whose answer was lost for a lost race."""
+
+    def add(self, number: int, batch: Root) -> bool:
+        path, data = self.path(number), encode_envelope(ROOT_CODEC.encode(batch))
+        try:
+            return self.storage.create(path, data)
+        except StorageError:
+            return self._read(path) == data
+
+
+class TrustsRefusals(MetadataLog):
+    """Takes the answer "taken" for a lost race without reading the slot."""
+
+    def add(self, number: int, batch: Root) -> bool:
+        path, data = self.path(number), encode_envelope(ROOT_CODEC.encode(batch))
+        return self.storage.create(path, data)
+
+
+class PurgesDownwards(MetadataLog):
+    """Deletes the newer ones first."""
+
+    def purge(self, threshold: int) -> int:
+        numbers = [number for number in self.numbers() if number < threshold]
+        for number in reversed(numbers):
+            self.storage.delete(self.path(number))
+        return len(numbers)
+
+
+class ProbesUnconfirming(MetadataLog):
+    """Takes N for the newest when N+1 is missing, without asking for N again."""
+
+    def probe(self, known: int) -> int | None:
+        while self.exists(known + 1):
+            known += 1
+        return known

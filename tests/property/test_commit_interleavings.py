@@ -1,0 +1,213 @@
+"""Every order of two or three actors on one log: the real protocol, and mutants that must fail."""
+
+from dataclasses import replace
+
+import pytest
+from commit_ghost import Ghost
+from commit_programs import (
+    HOURS,
+    FollowsNames,
+    FollowsNamesUnconfirming,
+    LosesToItself,
+    NoAnchor,
+    NoLateCheck,
+    ProbesUnconfirming,
+    PurgesDownwards,
+    TrustsItsHurry,
+    TrustsRefusals,
+    creator,
+    hinter,
+    looker,
+    numbers_looker,
+    numbers_purger,
+    purger,
+    scene,
+    straggler,
+    writer,
+)
+
+from segstore_ds.engine import retention
+from segstore_ds.engine.metadata_log import MetadataLog
+from segstore_ds.testing.interleaving import Play, Scene, Violation, explore
+
+NAP = {"naps": (HOURS,)}
+LATE = frozenset({"late"})
+READS = frozenset({"fail", "read"})
+
+
+# --- every order ---------------------------------------------------------------------------------
+
+QUIET = {"hints": False}
+SCENES = {
+    "two writers, three failures": lambda: scene({"a": writer("a1"), "b": writer("b1")}, faults=3),
+    "two writers, failing reads": lambda: scene(
+        {"a": writer("a1"), "b": writer("b1", attempts=1)}, faults=2, kinds=READS
+    ),
+    "two writers, a nap, a failure": lambda: scene(
+        {"a": writer("a1", **QUIET), "b": writer("b1", attempts=1, **QUIET)}, faults=1, **NAP
+    ),
+    "three writers, a failure": lambda: scene(
+        {"a": writer("a1", **QUIET), "b": writer("b1", **QUIET), "c": straggler("c1")}, faults=2
+    ),
+    "a sleeper, and one who commits and purges": lambda: scene(
+        {"a": writer("a1", **QUIET), "c": writer("c1", "c2", sleeps=HOURS, purges=True)}, **NAP
+    ),
+    "a sleeper, a purge, a late put": lambda: scene(
+        {"a": writer("a1", **QUIET), "c": purger(**QUIET)}, faults=1, kinds=LATE, **NAP
+    ),
+    "two sleepers, a purge": lambda: scene(
+        {"a": writer("a1", **QUIET), "b": straggler("b1"), "c": purger(**QUIET)}, **NAP
+    ),
+    "a handle, a leftover, a purge": lambda: scene(
+        {"a": straggler("a1"), "r": looker(), "c": purger()}, **NAP
+    ),
+    "a fresh look, a lost hint, a leftover, a purge": lambda: scene(
+        {"a": straggler("a1"), "h": hinter(0), "r": looker(fresh=True), "c": purger()}, **NAP
+    ),
+    "a fresh look, a purge, listings by pages": lambda: scene(
+        {"a": straggler("a1"), "r": looker(fresh=True), "c": purger()}, page=2, **NAP
+    ),
+    "a sleeper, a purge, listings by pages": lambda: scene(
+        {"a": writer("a1", **QUIET), "c": purger()}, page=2, **NAP
+    ),
+    "two purges": lambda: scene({"c": purger(), "d": purger(before=())}, **NAP),
+    "two creators": lambda: creation({"a": creator("a"), "b": creator("b")}, faults=2),
+    "numbers looked for while they are purged": lambda: numbers(MetadataLog),
+}
+SWEEPS = {
+    "a creator that slept": lambda: creation(
+        {"a": creator("a"), "b": creator("b", sleeps=HOURS)}, **NAP
+    ),
+    "three writers, three failures": lambda: scene(
+        {"a": writer("a1"), "b": writer("b1"), "c": writer("c1", **QUIET)}, faults=2
+    ),
+    "a sleeper, a purge, a failure": lambda: scene(
+        {"a": writer("a1"), "c": purger()}, faults=1, **NAP
+    ),
+    "a sleeper, a purge, two naps": lambda: scene(
+        {"a": writer("a1", **QUIET), "c": purger(**QUIET)}, naps=(HOURS, HOURS)
+    ),
+    "a sleeper, a purge, two short naps and a long one": lambda: scene(
+        {"a": writer("a1", **QUIET), "c": purger(**QUIET)}, naps=(90, HOURS)
+    ),
+    "two sleepers, a purge, a late put": lambda: scene(
+        {"a": writer("a1", **QUIET), "b": straggler("b1"), "c": purger(**QUIET)},
+        faults=1,
+        kinds=LATE,
+        **NAP,
+    ),
+    "two sleepers with all they do, a purge": lambda: scene(
+        {"a": writer("a1", **QUIET), "b": writer("b1", **QUIET), "c": purger(**QUIET)}, **NAP
+    ),
+    "a fresh look, a purge, a late hint": lambda: scene(
+        {"r": looker(fresh=True), "c": writer("c1", "c2", sleeps=HOURS, purges=True)},
+        faults=1,
+        kinds=LATE,
+        **NAP,
+    ),
+}
+
+
+def creation(actors: dict, **options) -> Scene:
+    return scene(actors, ghost=Ghost(), files={}, **options)
+
+
+def numbers(files_class: type[MetadataLog]) -> Scene:
+    """A log of numbers as such, which has no grace: whoever purges decides."""
+    actors = {"r": numbers_looker(files_class), "c": numbers_purger(4)}
+    play = Play(scene({}))
+    play.perform("past", writer(*"1234", hints=False))
+    ghost = replace(play.ghost, grace_s=0)
+    return scene(actors, ghost=ghost, files=play.state.files, check=lambda *_: None)
+
+
+@pytest.mark.parametrize("title", SCENES)
+def test_every_order_keeps_the_promises(title):
+    explored = explore(SCENES[title]())
+    assert explored.ends
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("title", SWEEPS)
+def test_every_order_of_a_larger_scene_keeps_the_promises(title):
+    explored = explore(SWEEPS[title](), most_states=20_000_000)
+    assert explored.ends
+
+
+# --- mutants -------------------------------------------------------------------------------------
+
+
+def sleeper(log_class):
+    return {"a": writer("a1", log_class=log_class), "c": purger(**QUIET)}
+
+
+MUTANTS = {
+    "no check of a late win": lambda: (scene(sleeper(NoLateCheck), **NAP), "acknowledged"),
+    "a late win is never a commit's": lambda: (
+        scene(
+            {
+                "a": writer("a1", log_class=TrustsItsHurry, **QUIET),
+                "c": writer("c1", "c2", sleeps=HOURS, purges=True, **QUIET),
+            },
+            **NAP,
+        ),
+        "committed twice",
+    ),
+    "not found after a put is lost": lambda: (
+        scene({"a": writer("a1", files_class=LosesToItself), "b": writer("b1")}, faults=1),
+        "committed twice|committed once|given up",
+    ),
+    "a refusal is a loss": lambda: (
+        scene({"a": writer("a1", files_class=TrustsRefusals), "b": writer("b1")}, faults=1),
+        "committed twice|committed once|given up",
+    ),
+    "names are followed from a base of any age": lambda: (
+        scene({"a": straggler("a1"), "r": looker(log_class=FollowsNames), "c": purger()}, **NAP),
+        "r saw version",
+    ),
+    "neither age nor base is asked": lambda: (
+        scene({"r": looker(log_class=FollowsNamesUnconfirming), "c": purger()}, **NAP),
+        "r saw version . when 4 was the newest",
+    ),
+    "purge goes downwards": lambda: (
+        scene({"h": hinter(0), "c": purger(files_class=PurgesDownwards)}, **NAP),
+        "by hint a newcomer finds",
+    ),
+    "a hint's root needs no parent": lambda: (
+        scene(
+            {
+                "a": straggler("a1"),
+                "h": hinter(0),
+                "r": looker(fresh=True, log_class=NoAnchor),
+                "c": purger(),
+            },
+            **NAP,
+        ),
+        "r saw version 1",
+    ),
+    "N is not asked for after N+1 is missing": lambda: (
+        numbers(ProbesUnconfirming),
+        "r saw version",
+    ),
+}
+
+
+@pytest.mark.parametrize("title", MUTANTS)
+def test_some_order_breaks_a_protocol_that_lacks_a_rule(title):
+    broken, text = MUTANTS[title]()
+    with pytest.raises(Violation, match=text):
+        explore(broken)
+
+
+def test_some_order_breaks_a_purge_that_keeps_no_version_more(monkeypatch):
+    """A commit that slept between stamp and put would let its base go within the grace."""
+
+    def plan(log, *, older_than_s):
+        age_s = max(older_than_s, log.grace_s)
+        kept = log.version_at(log.clock.wall_us() - int(age_s * 1e6))
+        return kept.version if kept else log.root.log_start
+
+    monkeypatch.setattr(retention, "plan_purge", plan)
+    with pytest.raises(Violation, match="within its grace"):
+        explore(SCENES["a sleeper, and one who commits and purges"]())

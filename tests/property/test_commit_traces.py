@@ -1,0 +1,222 @@
+"""Traces that would lose or repeat a commit, each told step by step over the real code."""
+
+import pytest
+from commit_ghost import Ghost
+from commit_programs import (
+    HOURS,
+    FollowsNames,
+    FollowsNamesUnconfirming,
+    NeverDoubts,
+    NoLateCheck,
+    TrustsAnyLoss,
+    Unconfirming,
+    commit,
+    creator,
+    looker,
+    open_log,
+    purge,
+    scene,
+    straggler,
+    writer,
+)
+
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.testing.actors import Actor
+from segstore_ds.testing.interleaving import Play, Scene, Violation
+
+
+def name(number: int) -> str:
+    return f"log/{number:020d}"
+
+
+def grown(versions: int, actors: dict, **options) -> Play:
+    """Return a play whose actors start when the log has that many versions."""
+    play = Play(scene({}))
+    play.perform("past", writer(*(f"p{n}" for n in range(1, versions)), hints=False))
+    return Play(scene(actors, files=play.state.files, ghost=play.ghost, **options))
+
+
+def others(*, commits: int, more: int = 0):
+    """Commit, let two hours pass, commit more, and purge what was superseded before."""
+
+    def run(actor: Actor) -> None:
+        log = open_log(actor)
+        for number in range(commits):
+            commit(actor, log, f"o{number}")
+        actor.clock.sleep(HOURS)
+        for number in range(commits, commits + more):
+            commit(actor, log, f"o{number}")
+        purge(log)
+
+    return run
+
+
+def slept_past_a_purge(log_class=StreamLog, *, until: str) -> Play:
+    """(a) It reads root 41 and sleeps; others commit to 200 and purge below 150; it creates 42."""
+    play = grown(42, {"a": writer("a1", log_class=log_class)})
+    play.run("a", until=f"create {name(42)}")
+    before = len(play.trace)
+    play = grown(42, {"a": writer("a1", log_class=log_class)})
+    while len(play.trace) < before - (until == "clock"):
+        play.step("a")
+    assert str(play.asks("a")).startswith(until)
+    play.perform("others", others(commits=109, more=50))
+    assert name(42) not in play.state.files
+    assert min(play.state.files) == name(149)
+    play.run("a")
+    assert play.ghost.transactions[200] == "o158"
+    assert name(42) in play.state.files  # nobody's commit, and no newcomer is misled by it
+    return play
+
+
+def test_a_writer_that_slept_past_a_purge_commits_again_behind_the_newest():
+    play = slept_past_a_purge(until="clock")
+    assert play.ghost.transactions[202:] == ["a1"]
+    assert "a1" in play.ghost.acknowledged
+
+
+def test_a_writer_that_slept_within_its_put_past_a_purge_does_not_know():
+    """Its commit may have landed at once and have been purged since: nothing there could tell."""
+    play = slept_past_a_purge(until="create")
+    assert play.ghost.transactions[202:] == []
+    assert "a1" not in {*play.ghost.acknowledged, *play.ghost.denied}
+
+
+@pytest.mark.parametrize("until", ["clock", "create"])
+def test_without_the_late_check_a_sleepers_commit_is_lost(until):
+    with pytest.raises(Violation, match="acknowledged a1 is not in the log"):
+        slept_past_a_purge(NoLateCheck, until=until)
+
+
+def test_a_put_that_lands_after_its_slot_was_read_empty_is_the_writers_own():
+    """(b) A put of 42 times out, reading 42 finds nothing, the put lands late."""
+    play = grown(42, {"a": writer("a1")})
+    play.run("a", until=f"create {name(42)}")
+    play.step("a", "late")
+    play.run("a", until=f"create {name(42)}")
+    play.land()
+    play.run("a")
+    assert play.ghost.transactions[42:] == ["a1"]
+    assert "a1" in play.ghost.acknowledged
+
+
+def test_a_put_that_lands_after_its_writer_gave_up_is_found_by_its_outcome():
+    play = grown(42, {"a": writer("a1")})
+    for _ in range(2):
+        play.run("a", until=f"create {name(42)}")
+        play.step("a", "late")
+    play.run("a", until="list log")  # it asks for the outcome
+    play.land()
+    play.run("a")
+    assert play.ghost.transactions[42:] == ["a1"]
+    assert "a1" not in play.ghost.acknowledged
+
+
+def test_a_refusal_that_names_no_winner_is_settled_by_reading_the_slot():
+    """(c) Two writers, one of them answered 409: it lost only if the slot holds another's bytes."""
+    play = grown(42, {"a": writer("a1"), "b": writer("b1")})
+    for actor in "ab":
+        play.run(actor, until=f"create {name(42)}")
+    play.step("a", "fail")
+    play.run("b")
+    play.run("a")
+    assert play.ghost.transactions[42:] == ["b1", "a1"]
+    play = grown(42, {"a": writer("a1"), "b": writer("b1")})
+    play.run("a", until=f"create {name(42)}")
+    play.step("a", "denied")
+    play.run("a")
+    play.run("b")
+    assert play.ghost.transactions[42:] == ["a1", "b1"]
+    assert play.ghost.acknowledged >= {"a1", "b1"}
+
+
+def probed_while_purged(log_class) -> Play:
+    play = grown(42, {"r": looker(log_class=log_class)})
+    play.run("r", until="clock")
+    play.perform("others", others(commits=20, more=1))
+    play.run("r")
+    return play
+
+
+@pytest.mark.parametrize("log_class", [StreamLog, FollowsNames, Unconfirming])
+def test_a_handle_whose_next_names_are_purged_finds_the_newest(log_class):
+    """(d) A handle at 41 probes 42 while the log is purged past it. Either guard is enough."""
+    probed_while_purged(log_class)
+
+
+def test_a_handle_without_either_guard_takes_its_own_version_for_the_newest():
+    with pytest.raises(Violation, match="saw version 41 when"):
+        probed_while_purged(FollowsNamesUnconfirming)
+
+
+def three_sleepers() -> Play:
+    """Leave two names behind a purge that look like a log, and a hint to the first of them."""
+    play = Play(scene({"a": writer("a1"), "b": writer("b1")}, check=lambda *_: None))
+    play.run("b", until=f"create {name(1)}")
+    play.run("a", until=f"create {name(1)}")
+    play.step("a", "late")
+    play.run("a")  # its second put makes version 1; its first one is still under way
+    play.run("b", until=f"create {name(2)}")
+    play.perform("others", others(commits=4, more=1))
+    play.land()
+    play.step("b")
+    play.perform("hint", lambda actor: open_log(actor).files.write_hint(1))
+    assert {name(1), name(2)} < {*play.state.files}
+    assert name(3) not in play.state.files
+    return play
+
+
+def test_a_commit_through_a_lost_hint_to_leftovers_is_built_on_the_newest():
+    """Three sleepers can show a reader an old state, but no commit is built on it."""
+    play = three_sleepers()
+    play.perform("w", writer("w1", fresh=True))
+    assert play.ghost.transactions[-1] == "w1"
+    play = three_sleepers()
+    with pytest.raises(Violation, match="acknowledged w1"):
+        play.perform("w", writer("w1", fresh=True, log_class=NeverDoubts))
+
+
+def lost_to_a_leftover(log_class) -> Play:
+    """Land a put late, purge what it made, and let another sleeper take the name again."""
+    play = Play(scene({"a": writer("a1", log_class=log_class), "b": straggler("b1")}))
+    play.run("a", until=f"create {name(1)}")
+    play.step("a", "late")
+    play.land()
+    assert play.ghost.transactions == ["t0", "a1"]
+    play.perform("others", others(commits=4, more=1))
+    play.run("b")
+    play.run("a")
+    return play
+
+
+def test_a_slot_that_another_sleeper_took_after_a_purge_is_no_proof_of_loss():
+    play = lost_to_a_leftover(StreamLog)
+    assert "a1" not in {*play.ghost.acknowledged, *play.ghost.denied}
+    with pytest.raises(Violation, match="a1 was committed twice"):
+        lost_to_a_leftover(TrustsAnyLoss)
+
+
+def test_a_creator_that_slept_past_a_purge_of_the_first_version_is_told():
+    """Creating again the name that another stream has purged makes no stream."""
+    play = Play(creation({"a": creator("a")}))
+    play.run("a", until=f"create {name(0)}")
+    play.perform("b", creator("b", sleeps=HOURS))
+    assert name(0) not in play.state.files
+    play.run("a")
+    assert play.ghost.transactions == ["b0", "b1", "b2", "b3", "b-1", "a1"]
+
+
+def test_a_version_superseded_by_a_put_that_came_late_keeps_its_grace():
+    """The stamp of the put is old, the put is not; nothing below it may go but what lay there."""
+    play = Play(scene({"a": writer("a1")}))
+    play.perform("b", writer("b1", "b2"))
+    play.run("a", until=f"create {name(1)}")
+    play.run("a", until=f"create {name(3)}")
+    play.sleep(HOURS)
+    play.run("a")
+    play.perform("purger", lambda actor: purge(open_log(actor)))
+    assert min(play.state.files) == name(2)
+
+
+def creation(actors: dict) -> Scene:
+    return scene(actors, ghost=Ghost(), files={})

@@ -1,0 +1,553 @@
+"""Append and overwrite: writers, the order of checks, expectations, schemas, repeated commits."""
+
+import logging
+import uuid
+from collections.abc import Callable
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from segstore_ds.engine.append import WriterKey, check_writer, drop_below
+from segstore_ds.engine.scan import run_task
+from segstore_ds.engine.staging import Layout
+from segstore_ds.engine.state import Slot
+from segstore_ds.engine.table_status import INLINE_SOFT, WRITERS_INLINE
+from segstore_ds.errors import (
+    ClosedError,
+    CommitUnknownError,
+    ConflictError,
+    InternalError,
+    InvalidInputError,
+    SchemaMismatchError,
+    SealedError,
+    StagedExpiredError,
+    WriterConflictError,
+)
+from segstore_ds.format.root import Epoch, PartRef, Root, SegmentEntry, Writer
+from segstore_ds.storage import Storage, open_storage
+from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.testing.faults import Fault, FaultStorage
+from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
+
+SCHEMA = pa.schema([("n", pa.int64())])
+WIDE = Layout(inline_bytes=0)  # every task writes an object of its own
+
+
+@pytest.fixture
+def time() -> VirtualTime:
+    return VirtualTime()
+
+
+@pytest.fixture
+def storage(time: VirtualTime) -> Storage:
+    return TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), time)
+
+
+@pytest.fixture
+def stream(storage: Storage, time: VirtualTime) -> Stream:
+    return create_on(storage, SCHEMA, clock=time.clock)
+
+
+@pytest.fixture
+def other(stream: Stream, time: VirtualTime) -> Stream:
+    """A second handle, as of another process."""
+    return open_on(stream.storage, clock=time.clock)
+
+
+def numbers(*values: int) -> pa.RecordBatch:
+    return pa.record_batch({"n": pa.array(values, pa.int64())})
+
+
+def events(stream: Stream, *cuts) -> list:
+    stream.verify().check()
+    return stream.read(*cuts).read_all().to_pylist()
+
+
+def ns(stream: Stream, *cuts) -> list[int]:
+    return [event["n"] for event in events(stream, *cuts)]
+
+
+def change(stream: Stream, build: Callable[[Root], Root]) -> None:
+    """Commit a change that this version of segstore has no call for."""
+    log = stream._log
+    log.commit(lambda root, _: build(root), transaction=log.clock.new_id())
+
+
+def staged(stream: Stream, *values: int, tasks: int = 1, layout: Layout = WIDE, **options):
+    """Plan a job and stage the same values in each of its tasks."""
+    job = stream.plan_write(SCHEMA, layout=layout, **options)
+    done = []
+    for task in range(tasks):
+        stager = job.open_task(task, f"a{task}")
+        if values:
+            stager.append(numbers(*values))
+        done.append(stager.finish())
+    return job, done
+
+
+def objects(stream: Stream) -> set[str]:
+    return {info.path for info in stream.storage.list("segments")}
+
+
+# --- writers --------------------------------------------------------------------------------------
+
+LAST = Writer(owner="q", batch_id=5, version=3, rows=10, end=30)
+
+
+@pytest.mark.parametrize(
+    ("known", "key", "answer"),
+    [
+        (None, None, False),
+        (LAST, None, False),
+        (None, WriterKey("w", 5, "q"), False),
+        (LAST, WriterKey("w", 5, "q"), True),
+        (LAST, WriterKey("w", 6, "q"), False),
+        (LAST, WriterKey("w", 600, "q"), False),
+        (LAST, WriterKey("w", 4, "q"), "batch is older than the writer's last one"),
+        (LAST, WriterKey("w", 0, "q"), "last_batch_id=5"),
+        (LAST, WriterKey("w", 5, "x"), "writer id belongs to another owner"),
+        (LAST, WriterKey("w", 6, ""), "caller='a batch writer'"),
+        (replace(LAST, owner=""), WriterKey("w", 6, "q"), "owner='a batch writer'"),
+        (LAST, WriterKey("w", 5, "q", takeover=True), True),
+        (LAST, WriterKey("w", 4, "q", takeover=True), False),
+        (LAST, WriterKey("w", 5, "x", takeover=True), False),
+        (LAST, WriterKey("w", 6, "x", takeover=True), False),
+    ],
+)
+def test_whether_a_writers_batch_is_known(known, key, answer):
+    if isinstance(answer, bool):
+        assert check_writer(known, key, 10) is answer
+        return
+    with pytest.raises(WriterConflictError, match=answer) as caught:
+        check_writer(known, key, 10)
+    assert "writerTakeover=true" in str(caught.value)
+
+
+def test_a_repeat_with_other_rows_warns_and_changes_nothing(stream, caplog):
+    first = stream.append(numbers(1, 2), writer_id="w", batch_id=1)
+    with caplog.at_level(logging.WARNING, logger="segstore_ds"):
+        assert stream.append(numbers(1, 2), writer_id="w", batch_id=1).repeated
+        assert not caplog.records
+        again = stream.append(numbers(7), writer_id="w", batch_id=1)
+    assert "repeats batch 1 with 1 rows; the 2 rows" in caplog.text
+    assert (again.version, again.start, again.end, again.repeated) == (first.version, 0, 2, True)
+    assert ns(stream) == [1, 2]
+
+
+def test_a_batch_is_known_to_every_handle_and_after_others_appended(stream, other):
+    stream.append(numbers(1), writer_id="w", batch_id=1)
+    for value in range(5):
+        other.append(numbers(10 + value))
+    for handle in (stream, other, open_on(stream.storage, clock=stream._log.clock)):
+        again = handle.append(numbers(1), writer_id="w", batch_id=1)
+        assert (again.repeated, again.version, again.start, again.end) == (True, 1, 0, 1)
+    assert ns(stream) == [1, 10, 11, 12, 13, 14]
+
+
+def test_an_older_batch_and_another_owner_are_loud(stream):
+    stream.append(numbers(1), writer_id="w", batch_id=7)
+    with pytest.raises(WriterConflictError, match="batch_id=6, last_batch_id=7"):
+        stream.append(numbers(2), writer_id="w", batch_id=6)
+    with pytest.raises(WriterConflictError, match="another owner"):
+        stream.plan_write(SCHEMA, writer=WriterKey("w", 8, owner="query"))
+    assert ns(stream) == [1]
+    assert len(objects(stream)) == 1
+
+
+def test_a_takeover_sets_a_writer_back_or_gives_it_to_another(stream):
+    stream.append(numbers(1), writer_id="w", batch_id=7)
+    stream.append(numbers(2), writer_id="w", batch_id=3, writer_takeover=True)
+    assert stream.append(numbers(2), writer_id="w", batch_id=3, writer_takeover=True).repeated
+    assert not stream.append(numbers(3), writer_id="w", batch_id=4).repeated
+    job, done = staged(stream, 4, writer=WriterKey("w", 1, owner="query", takeover=True))
+    stream.commit(job, done)
+    with pytest.raises(WriterConflictError, match="owner='query'"):
+        stream.append(numbers(5), writer_id="w", batch_id=9)
+    assert ns(stream) == [1, 2, 3, 4]
+
+
+def test_an_empty_batch_of_a_writer_is_remembered(stream):
+    first = stream.append(numbers(), writer_id="w", batch_id=1)
+    assert (first.rows, first.version) == (0, 1)
+    assert stream.append(numbers(), writer_id="w", batch_id=1).repeated
+    assert stream.append(numbers()).version == 1  # without a writer there is nothing to keep
+    assert stream.version == 1
+
+
+def test_writers_beyond_what_the_root_holds_stay_known(stream):
+    many = WRITERS_INLINE + 30
+    for number in range(many):
+        stream.append(numbers(number), writer_id=f"w{number}", batch_id=1)
+    assert stream.root.writers_blob is not None
+    fresh = open_on(stream.storage, clock=stream._log.clock)
+    for number in range(many):
+        again = fresh.append(numbers(number), writer_id=f"w{number}", batch_id=1)
+        assert (again.repeated, again.start) == (True, number)
+    for number in range(10):  # those that had moved out come back
+        assert not fresh.append(numbers(-1), writer_id=f"w{number}", batch_id=2).repeated
+        assert fresh.append(numbers(-1), writer_id=f"w{number}", batch_id=2).repeated
+        with pytest.raises(WriterConflictError):
+            fresh.append(numbers(-1), writer_id=f"w{number}", batch_id=1)
+    assert ns(fresh) == [*range(many), *[-1] * 10]
+
+
+# --- the order of checks --------------------------------------------------------------------------
+
+
+def seal(root: Root) -> Root:
+    return replace(root, sealed=True)
+
+
+def raise_floor(root: Root) -> Root:
+    return replace(root, staging_floor=root.version + 1)
+
+
+def other_schema(root: Root) -> Root:
+    text = "not even a schema"
+    return replace(root, epochs=(*root.epochs, Epoch(len(root.epochs), root.tail, text, None)))
+
+
+def test_a_known_batch_wins_over_everything_else(stream):
+    """Sealed, staged long ago, another schema, other expectations: it was committed before."""
+    key = WriterKey("w", 1)
+    jobs = [staged(stream, 1, 2, writer=key, expected_tail=0, expected_version=0) for _ in range(4)]
+    assert not stream.commit(*jobs[0]).repeated
+    for job, obstacle in zip(jobs[1:], (seal, raise_floor, other_schema), strict=True):
+        change(stream, obstacle)
+        again = stream.commit(*job)
+        assert (again.repeated, again.version, again.start, again.end) == (True, 1, 0, 2)
+    assert stream.append(numbers(1, 2), writer_id="w", batch_id=1).repeated
+
+
+def test_sealed_comes_before_the_floor_the_floor_before_expectations(stream, other):
+    def job():
+        return staged(stream, 1, expected_tail=99, writer=WriterKey("w", 1))
+
+    jobs = [job() for _ in range(3)]
+    with pytest.raises(ConflictError, match="tail has moved: expected=99, actual=0"):
+        stream.commit(*jobs[0])
+    change(other, raise_floor)
+    with pytest.raises(StagedExpiredError, match="staging_floor=1"):
+        stream.commit(*jobs[1])
+    change(other, seal)
+    with pytest.raises(SealedError, match="tail=0"):
+        stream.commit(*jobs[2])
+    assert objects(stream) == set()  # nothing of them was committed, so nothing stays
+
+
+def test_a_sealed_stream_refuses_writes_before_anything_is_staged(stream):
+    stream.append(numbers(1))
+    change(stream, seal)
+    for write in (stream.append, stream.overwrite):
+        with pytest.raises(SealedError):
+            write(numbers(2))
+    assert ns(stream) == [1]
+    assert len(objects(stream)) == 1
+
+
+def test_what_was_staged_below_the_floor_is_refused_and_above_it_is_not(stream, other):
+    old = staged(stream, 1)
+    change(other, raise_floor)
+    with pytest.raises(StagedExpiredError):
+        stream.commit(*old)
+    stream.refresh()
+    stream.commit(*staged(stream, 2))
+    assert ns(stream) == [2]
+
+
+@pytest.mark.parametrize(
+    ("expected", "text"),
+    [
+        ({"expected_tail": 0}, "tail has moved: expected=0, actual=2"),
+        ({"expected_tail": 5}, "tail has moved: expected=5, actual=2"),
+        ({"expected_version": 0}, "version is another: expected=0, actual=1"),
+        ({"expected_version": 2}, "version is another: expected=2, actual=1"),
+    ],
+)
+def test_an_expectation_that_fails_commits_nothing(stream, other, expected, text):
+    stream.append(numbers(1, 2))
+    for handle in (stream, other):
+        with pytest.raises(ConflictError, match=text):
+            handle.append(numbers(3), **expected)
+    assert ns(stream) == [1, 2]
+    assert len(objects(stream)) == 1
+    stream.append(numbers(3), expected_tail=2, expected_version=1)
+    assert ns(stream) == [1, 2, 3]
+
+
+def test_an_expectation_is_held_against_the_newest_version_not_the_last_one_seen(stream, other):
+    stream.append(numbers(1, 2))
+    assert other.version == 0
+    assert other.append(numbers(3), expected_tail=2, expected_version=1).version == 2
+    assert ns(stream) == [1, 2, 3]
+
+
+def test_a_takeover_that_another_handle_made_is_seen_by_one_that_lags(stream, other):
+    stream.append(numbers(1), writer_id="w", batch_id=9)
+    other.refresh()
+    stream.append(numbers(2), writer_id="w", batch_id=3, writer_takeover=True)
+    job, done = staged(stream, 3, writer=WriterKey("w", 4))
+    assert not other.commit(job, done).repeated
+    assert ns(stream) == [1, 2, 3]
+    stream.append(numbers(4), writer_id="w", batch_id=1, writer_takeover=True)
+    assert not other.append(numbers(5), writer_id="w", batch_id=2).repeated
+    assert ns(stream) == [1, 2, 3, 4, 5]
+
+
+def test_an_expectation_holds_against_who_comes_between_plan_and_commit(stream, other):
+    job, done = staged(stream, 1, expected_tail=0)
+    other.append(numbers(9))
+    with pytest.raises(ConflictError, match="tail has moved"):
+        stream.commit(job, done)
+    assert ns(stream) == [9]
+
+
+# --- order, offsets and what is listed ------------------------------------------------------------
+
+
+def test_events_of_tasks_stand_in_task_order(stream):
+    """Whether tasks wrote objects or sent frames, and in whatever order they came in."""
+    job = stream.plan_write(SCHEMA, layout=Layout(inline_bytes=700, compression="none"))
+    done = []
+    for task, rows in enumerate([1, 200, 1, 1, 0, 200, 1]):
+        stager = job.open_task(task, "x")
+        stager.append(numbers(*range(1000 * task, 1000 * task + rows)))
+        done.append(stager.finish())
+    commit = stream.commit(job, done[::-1])
+    assert commit.rows == 404
+    got = ns(stream)
+    assert got == sorted(got)
+    assert len(got) == 404
+    assert len(stream.root.entries) == 5  # the small neighbours share an object
+    assert [entry.segment_id for entry in stream.root.entries] == list(range(5))
+
+
+def test_offsets_are_dense_whoever_appends(stream, other):
+    commits = [handle.append(numbers(1, 2, 3)) for _ in range(5) for handle in (stream, other)]
+    assert [(commit.start, commit.end) for commit in commits] == [
+        (3 * n, 3 * n + 3) for n in range(10)
+    ]
+    assert [commit.version for commit in commits] == list(range(1, 11))
+
+
+def test_many_small_appends_spill_and_merge_by_themselves(stream):
+    for value in range(INLINE_SOFT * 9):
+        stream.append(numbers(value))
+    assert 0 < len(stream.root.parts) < 8
+    assert ns(stream) == list(range(INLINE_SOFT * 9))
+
+
+def test_an_overwrite_keeps_what_others_appended_between_its_plan_and_its_commit(stream, other):
+    stream.append(numbers(1, 2))
+    job, done = staged(stream, 100, 101, overwrite=True)
+    other.append(numbers(3, 4))
+    commit = stream.commit(job, done)
+    assert (commit.start, commit.end, stream.head, stream.tail) == (4, 6, 2, 6)
+    assert ns(stream) == [3, 4, 100, 101]
+    retired = [item.path for item in stream.root.retired]
+    assert len(retired) == 1
+    assert ns(other) == [3, 4, 100, 101]
+
+
+def test_of_two_overwrites_planned_on_one_tail_both_stay(stream, other):
+    stream.append(numbers(1))
+    jobs = [staged(handle, n, overwrite=True) for n, handle in ((10, stream), (20, other))]
+    stream.commit(*jobs[0])
+    other.commit(*jobs[1])
+    assert ns(stream) == [10, 20]
+
+
+def test_an_overwrite_with_nothing_empties_the_stream(stream):
+    stream.append(numbers(1, 2, 3))
+    stream.overwrite(numbers())
+    assert (stream.head, stream.tail) == (3, 3)
+    assert ns(stream) == []
+    stream.append(numbers(4))
+    assert ns(stream) == [4]
+
+
+def test_an_overwrite_retires_parts_and_keeps_the_version_before_readable(stream):
+    for value in range(INLINE_SOFT + 10):
+        stream.append(numbers(value))
+    before = stream.root
+    stream.overwrite(numbers(-1))
+    assert {item.kind for item in stream.root.retired} == {"part", "segment"}
+    assert ns(stream) == [-1]
+    reading = stream.plan_read(root=before)
+    tasks = stream.plan_tasks(reading, root=before)
+    batches = [batch for task in tasks for batch in run_task(reading, task)]
+    assert pa.Table.from_batches(batches)["n"].to_pylist() == list(range(INLINE_SOFT + 10))
+
+
+DIGEST = "a" * 32
+BASE = Root("s", 7, "t", "p", 0, "x", (Epoch(0, 0, "x", None),), tail=60, next_segment=9)
+PARTS = tuple(
+    PartRef(f"status/{n:020d}-part-{DIGEST}", 20 * n, 20 * n + 20, 2, 9, DIGEST) for n in range(2)
+)
+ENTRIES = tuple(SegmentEntry(n, f"t/{n}", 10, 1, 1, 0) for n in (7, 8))
+
+
+@pytest.mark.parametrize(
+    ("head", "parts", "entries", "retired"),
+    [
+        (0, 2, 2, 0),
+        (19, 2, 2, 0),
+        (20, 1, 2, 1),
+        (39, 1, 2, 1),
+        (40, 0, 2, 2),
+        (49, 0, 2, 2),
+        (50, 0, 1, 3),
+        (59, 0, 1, 3),
+        (60, 0, 0, 4),
+    ],
+)
+def test_what_lies_wholly_below_the_head_is_dropped(head, parts, entries, retired):
+    root = drop_below(replace(BASE, parts=PARTS, entries=ENTRIES), head, Slot(8, 123, 0))
+    assert root.head == head
+    assert root.parts == PARTS[2 - parts :]
+    assert root.entries == ENTRIES[2 - entries :]
+    assert [(item.version, item.time_us) for item in root.retired] == [(8, 123)] * retired
+
+
+# --- schemas --------------------------------------------------------------------------------------
+
+
+def with_column(name: str, value: int) -> pa.Table:
+    return pa.table({"n": pa.array([value], pa.int64()), name: pa.array([f"{name}{value}"])})
+
+
+def test_two_writers_that_add_different_columns_at_once_both_succeed(stream, other):
+    stream.append(numbers(0))
+    other.refresh()
+    jobs = []
+    for handle, table in ((stream, with_column("a", 1)), (other, with_column("b", 2))):
+        job = handle.plan_write(table.schema, merge_schema=True, layout=WIDE)
+        stager = job.open_task(0, "x")
+        stager.append(table.to_batches()[0])
+        jobs.append((handle, job, [stager.finish()]))
+    for handle, job, done in jobs:
+        handle.commit(job, done)
+    assert stream.refresh().schema.names == ["n", "a", "b"]
+    assert events(stream) == [
+        {"n": 0, "a": None, "b": None},
+        {"n": 1, "a": "a1", "b": None},
+        {"n": 2, "a": None, "b": "b2"},
+    ]
+    assert [entry.epoch for entry in stream.root.entries] == [0, 1, 2]
+    assert [epoch.since for epoch in stream.root.epochs] == [0, 1, 2, 2]
+
+
+def test_what_was_staged_before_the_schema_grew_is_committed_as_it_is(stream, other):
+    job, done = staged(stream, 1)
+    other.append(with_column("a", 2), merge_schema=True)
+    stream.commit(job, done)
+    assert events(stream) == [{"n": 2, "a": "a2"}, {"n": 1, "a": None}]
+
+
+def test_what_was_staged_before_the_schema_was_replaced_is_refused(stream, other):
+    job, done = staged(stream, 1)
+    other.overwrite(pa.table({"other": ["x"]}), overwrite_schema=True)
+    with pytest.raises(SchemaMismatchError):
+        stream.commit(job, done)
+    assert events(stream) == [{"other": "x"}]
+
+
+def test_a_type_that_two_writers_widen_apart_ends_as_the_wider(storage, time):
+    stream = create_on(storage, pa.schema([("n", pa.int16())]), clock=time.clock)
+    other = open_on(storage, clock=time.clock)
+    jobs = []
+    for handle, kind in ((stream, pa.int64()), (other, pa.int32())):
+        batch = pa.record_batch({"n": pa.array([7], kind)})
+        job = handle.plan_write(batch.schema, merge_schema=True, layout=WIDE)
+        stager = job.open_task(0, "x")
+        stager.append(batch)
+        jobs.append((handle, job, [stager.finish()]))
+    for handle, job, done in jobs:
+        handle.commit(job, done)
+    assert stream.refresh().schema.field("n").type == pa.int64()
+    assert ns(stream) == [7, 7]
+
+
+def test_a_schema_that_does_not_fit_is_refused_before_anything_is_staged(stream):
+    for table in (with_column("a", 1), pa.table({"n": ["text"]}), pa.table({"m": [1]})):
+        with pytest.raises(SchemaMismatchError):
+            stream.append(table)
+    assert objects(stream) == set()
+
+
+# --- commits that are repeated or fail ------------------------------------------------------------
+
+
+@pytest.mark.parametrize("layout", [WIDE, Layout()], ids=["objects", "inline"])
+def test_a_job_of_a_writer_is_committed_again_without_harm(stream, layout):
+    """What was staged stands in the log by then: to clear it away would lose the events."""
+    job, done = staged(stream, 1, 2, tasks=3, layout=layout, writer=WriterKey("w", 1))
+    first = stream.commit(job, done)
+    again = stream.commit(job, done)
+    assert (again.repeated, again.start, again.end) == (True, first.start, first.end)
+    assert ns(stream) == [1, 2] * 3
+    fresh = open_on(stream.storage, clock=stream._log.clock)
+    assert fresh.commit(job, done).repeated
+    assert ns(stream) == [1, 2] * 3
+
+
+@pytest.mark.parametrize("options", [{}, {"expected_tail": 0}], ids=["plain", "expecting"])
+def test_a_job_without_a_writer_that_is_committed_again_loses_nothing(stream, options):
+    job, done = staged(stream, 1, 2, **options)
+    stream.commit(job, done)
+    with pytest.raises((ConflictError, InternalError)):
+        stream.commit(job, done)
+    assert ns(stream) == [1, 2]
+
+
+@pytest.mark.parametrize("writer", [WriterKey("w", 1), None])
+def test_a_job_whose_outcome_was_unknown_keeps_its_objects(stream, time, writer):
+    """The put landed but was never answered; whatever is tried next, the events stay."""
+    storage = FaultStorage(stream.storage)
+    shaky = open_on(storage, clock=time.clock)
+    job, done = staged(shaky, 1, 2, writer=writer, expected_tail=0)
+    shaky._log.recent()
+    storage.fault = Fault(len(storage.calls) + 4, "fail", "after", 1000)
+    with pytest.raises(CommitUnknownError):
+        shaky.commit(job, done)
+    storage.fault = None
+    assert stream.refresh().tail == 2
+    if writer:
+        assert shaky.commit(job, done).repeated
+    else:
+        with pytest.raises(ConflictError):
+            shaky.commit(job, done)
+    assert ns(stream) == [1, 2]
+
+
+def test_a_job_that_was_cleared_away_is_not_committed_again(stream):
+    stream.append(numbers(9))
+    job, done = staged(stream, 1, expected_tail=0)
+    with pytest.raises(ConflictError):
+        stream.commit(job, done)
+    assert len(objects(stream)) == 1
+    with pytest.raises(ClosedError, match="write the data again"):
+        stream.commit(job, done)
+    assert ns(stream) == [9]
+
+
+def test_a_staged_object_that_is_not_there_is_noticed_on_local_disk(tmp_path):
+    stream = create_on(open_storage(tmp_path), SCHEMA)
+    job, done = staged(stream, 1, tasks=3)
+    stream.storage.delete(f"segments/{done[1].segments[0].path}")
+    with pytest.raises(InvalidInputError, match="staged segment not visible: task=1, host="):
+        stream.commit(job, done)
+    assert ns(stream) == []
+
+
+def test_a_task_that_was_finished_or_aborted_takes_no_more(stream):
+    job = stream.plan_write(SCHEMA, layout=WIDE)
+    for end in ("finish", "abort"):
+        stager = job.open_task(0, end)
+        stager.append(numbers(1))
+        getattr(stager, end)()
+        with pytest.raises(ClosedError):
+            stager.append(numbers(2))
+        stager.abort()
+    assert objects(stream) == set()

@@ -1,0 +1,471 @@
+"""The log of a stream: requests it costs, versions and times, outcomes, refusals, purge."""
+
+import threading
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from segstore_ds.engine.commit import LOG_GRACE_S, Outcome, OutcomeState, StreamLog
+from segstore_ds.engine.retention import plan_purge, run_purge
+from segstore_ds.engine.state import Slot
+from segstore_ds.errors import (
+    CommitUnknownError,
+    ConflictError,
+    CorruptionError,
+    FormatError,
+    InternalError,
+    InvalidInputError,
+    NotFoundError,
+    SnapshotExpiredError,
+    StorageError,
+    UnsupportedVersionError,
+)
+from segstore_ds.format.envelope import encode_envelope
+from segstore_ds.format.root import Epoch, Root, encode_root
+from segstore_ds.storage import Storage, open_storage
+from segstore_ds.testing.faults import Fault, FaultStorage
+from segstore_ds.testing.virtual_time import VirtualTime
+
+COMMITTED, NOT_COMMITTED, UNKNOWN = (
+    OutcomeState.COMMITTED,
+    OutcomeState.NOT_COMMITTED,
+    OutcomeState.UNKNOWN,
+)
+
+
+def next_root(root: Root, _slot: Slot) -> Root:
+    return replace(root, operation="append")
+
+
+def commit(log: StreamLog, transaction: str | None = None) -> Root:
+    return log.commit(next_root, transaction=transaction or log.clock.new_id()).root
+
+
+@pytest.fixture
+def time() -> VirtualTime:
+    return VirtualTime()
+
+
+@pytest.fixture
+def log(time: VirtualTime) -> StreamLog:
+    """A log of version 0."""
+    storage = open_storage(f"memory://{uuid.uuid4().hex}")
+    log = StreamLog(storage, clock=time.clock)
+    first = Root("stream", 0, "t0", "", time.now_us, "create", (Epoch(0, 0, "x", None),))
+    assert log.create(first)
+    return log
+
+
+def another(log: StreamLog, storage: Storage | None = None) -> StreamLog:
+    """A handle of another process, which has seen nothing yet."""
+    return StreamLog(storage or log.storage, clock=log.clock)
+
+
+def requests(log: StreamLog) -> dict[str, int]:
+    found = log.storage.stats.requests
+    log.storage.stats.reset()
+    return found
+
+
+# --- what it costs --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("commits", [0, 3, 300])
+def test_an_open_takes_three_requests_however_long_the_log(log, time, commits):
+    for _ in range(commits):
+        commit(log)
+        time.advance(1.5)  # so that each writes the hint
+    requests(log)
+    assert another(log).open().version == commits
+    assert requests(log) == {"get": 3}
+
+
+def test_an_open_of_an_old_stream_asks_for_the_parent_too(log, time):
+    for _ in range(3):
+        commit(log)
+    log.files.write_hint(3)
+    time.advance(86400)
+    requests(log)
+    assert another(log).open().version == 3
+    assert requests(log) == {"get": 4}
+
+
+def test_an_open_behind_a_burst_follows_it_without_listing(log):
+    for _ in range(60):
+        commit(log)  # within one second: only the first wrote the hint
+    requests(log)
+    assert another(log).open().version == 60
+    found = requests(log)
+    assert "list" not in found
+    assert sum(found.values()) <= 32
+
+
+def test_a_look_for_news_takes_two_requests_and_a_commit_one(log, time):
+    commit(log)
+    time.advance(30)
+    requests(log)
+    log.refresh()
+    assert requests(log) == {"get": 1, "info": 1}
+    commit(log)
+    assert requests(log) == {"create": 1, "put": 1}
+    commit(log)
+    assert requests(log) == {"create": 1}
+    assert log.recent().version == 3
+    assert requests(log) == {}
+
+
+def test_a_lost_race_takes_few_requests(log):
+    other = another(log)
+    other.open()
+    commit(other)
+    commit(other)
+    requests(log)
+    assert commit(log).version == 3
+    # The lost put and its slot, the two that came first and the end behind them, the put that won.
+    assert requests(log) == {"create": 2, "get": 4, "info": 1}
+
+
+# --- finding the newest ---------------------------------------------------------------------------
+
+
+def test_no_log_is_no_stream():
+    log = StreamLog(open_storage(f"memory://{uuid.uuid4().hex}"))
+    for find in (log.open, log.reopen, log.refresh, lambda: log.root):
+        with pytest.raises(NotFoundError, match="no stream here"):
+            find()
+
+
+def test_handles_follow_each_other(log):
+    other = another(log)
+    assert other.root.version == 0
+    for version in range(1, 21):
+        assert commit(log if version % 2 else other).version == version
+    assert [log.refresh(), other.refresh()] == [other.root, other.root]
+    assert other.root.parent == log.read_version(19).transaction
+
+
+@pytest.mark.parametrize("hint", [None, 0, 3, 7, 12, 10**17])
+def test_any_hint_or_none_leads_to_the_newest(log, time, hint):
+    for _ in range(7):
+        commit(log)
+    log.storage.delete("log/_latest")
+    if hint is not None:
+        log.files.write_hint(hint)
+    for _ in range(2):
+        assert another(log).open().version == 7
+        time.advance(86400)
+
+
+def test_an_unreadable_head_is_never_passed_over(log):
+    for _ in range(3):
+        commit(log)
+    path = log.files.path(3)
+    whole = log.storage.get(path)
+    for data in (whole[:-1], whole + b"x", b"v9\n", encode_envelope(b"{}")):
+        log.storage.put(path, data)
+        for find in (another(log).open, another(log).reopen):
+            with pytest.raises(FormatError):
+                find()
+
+
+def test_a_file_that_holds_another_version_is_corruption(log):
+    commit(log)
+    log.storage.put(log.files.path(2), log.storage.get(log.files.path(1)))
+    with pytest.raises(CorruptionError, match="another version"):
+        another(log).open()
+
+
+def test_a_root_that_was_seen_elsewhere_is_checked_by_listing(log):
+    for _ in range(3):
+        commit(log)
+    other = another(log)
+    other.adopt(log.read_version(1))
+    assert other.root.version == 1
+    requests(log)
+    assert other.refresh().version == 3
+    assert requests(log)["list"] == 1
+
+
+def test_a_handle_older_than_half_of_the_grace_lists(log, time):
+    other = another(log)
+    other.open()
+    commit(log)
+    time.advance(LOG_GRACE_S / 2 + 1)
+    requests(log)
+    assert other.refresh().version == 1
+    assert requests(log)["list"] == 1
+
+
+# --- committing -----------------------------------------------------------------------------------
+
+
+def test_a_change_that_is_none_writes_nothing(log):
+    requests(log)
+    done = log.commit(lambda _root, _slot: None, transaction="t")
+    assert (done.written, done.root.version, done.attempts) == (False, 0, 0)
+    assert requests(log) == {}
+
+
+def test_the_change_is_planned_again_on_what_came_first(log):
+    other = another(log)
+    other.open()
+    commit(other, "first")
+    seen = []
+
+    def build(root: Root, slot: Slot) -> Root:
+        seen.append((root.version, slot.version, slot.attempt))
+        return replace(root, operation="append", client="mine")
+
+    done = log.commit(build, transaction="mine")
+    assert seen == [(0, 1, 0), (1, 2, 1)]
+    assert (done.root.version, done.root.parent, done.attempts) == (2, "first", 2)
+
+
+def test_a_writer_that_never_wins_is_told_and_has_written_nothing(log):
+    other = another(log)
+    other.open()
+
+    def build(root: Root, _slot: Slot) -> Root:
+        commit(other)
+        return replace(root, operation="append")
+
+    with pytest.raises(ConflictError, match="attempts=4"):
+        log.commit(build, transaction="mine", attempts=4)
+    assert log.outcome("mine").state is UNKNOWN
+    assert "mine" not in {log.read_version(n).transaction for n in range(log.refresh().version + 1)}
+
+
+def test_a_change_that_breaks_the_stream_is_not_written(log):
+    with pytest.raises(InternalError, match="would break the stream"):
+        log.commit(lambda root, _: replace(root, tail=5), transaction="t")
+    assert log.reopen().version == 0
+
+
+def test_a_stream_that_needs_an_unknown_writer_feature_is_read_only(log):
+    root = replace(log.root, version=1, parent="t0", transaction="t1", writer_features=("later",))
+    log.storage.create(log.files.path(1), encode_envelope(encode_root(root)))
+    other = another(log)
+    assert other.open().version == 1
+    with pytest.raises(UnsupportedVersionError, match="later"):
+        commit(other)
+    assert other.reopen().version == 1
+
+
+def test_a_clock_far_behind_the_stream_refuses_to_commit(log, time):
+    time.now_us += 3600 * 10**6
+    commit(log)
+    time.now_us -= 3000 * 10**6
+    late = another(log)
+    late.open()
+    with pytest.raises(InvalidInputError, match="clock is more than 5 minutes behind"):
+        commit(late)
+
+
+def test_commit_times_never_go_back(log, time):
+    times = [log.root.time_us]
+    for step in (5, -4, 0, -100, 250):
+        time.now_us += step * 10**6
+        if step < 0:
+            log = another(log)
+        times.append(commit(log).time_us)
+    assert times == sorted(times)
+
+
+def test_sixteen_threads_lose_nothing(log):
+    won: list[list[int]] = [[] for _ in range(16)]
+
+    def run(place: int) -> None:
+        mine = StreamLog(log.storage)
+        for number in range(6):
+            won[place].append(commit(mine, f"{place}-{number}").version)
+
+    log.commit(lambda root, _: replace(root, operation="x"), transaction="now")
+    threads = [threading.Thread(target=run, args=(place,)) for place in range(16)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(120)
+    assert sorted(version for mine in won for version in mine) == list(range(2, 98))
+    assert all(mine == sorted(mine) for mine in won)
+    newest = another(log)
+    assert newest.reopen().version == 97
+    for place, mine in enumerate(won):
+        for number, version in enumerate(mine):
+            assert newest.read_version(version).transaction == f"{place}-{number}"
+
+
+def test_the_log_of_a_stream_is_not_cut_at_its_newest_end(log):
+    commit(log)
+    with pytest.raises(InvalidInputError, match=r"restore\(version\)"):
+        log.purge_after(0)
+    assert log.reopen().version == 1
+
+
+def test_a_second_create_makes_no_stream(log):
+    first = replace(log.root, stream_id="other", transaction="other")
+    assert another(log).create(first) is False
+    assert another(log).open().stream_id == "stream"
+
+
+# --- outcomes -------------------------------------------------------------------------------------
+
+
+def test_an_outcome(log):
+    for name in "abc":
+        commit(log, name)
+    ask = another(log).outcome
+    assert ask("b") == ask("b", 2) == Outcome(COMMITTED, 2)
+    assert ask("x", 2) == Outcome(NOT_COMMITTED)
+    assert ask("x") == ask("x", 4) == Outcome(UNKNOWN)
+
+
+def test_an_outcome_that_was_purged_is_unknown(log, time):
+    for name in "abcd":
+        commit(log, name)
+    time.advance(2 * LOG_GRACE_S)
+    commit(log, "e")
+    run_purge(log, older_than_s=0)
+    assert log.outcome("a", 1).state is UNKNOWN
+    assert log.outcome("a").state is UNKNOWN
+    assert log.outcome("e", 5).state is COMMITTED
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_commit_that_was_never_answered_names_what_to_ask_for(log, when):
+    shaky = another(log, FaultStorage(log.storage, Fault(5, "fail", when, 1000)))
+    shaky.open()
+    with pytest.raises(CommitUnknownError, match="transaction='mine'") as caught:
+        commit(shaky, "mine")
+    fields = caught.value.fields
+    assert (fields["version"], fields["transaction"]) == (1, "mine")
+    found = another(log).outcome(fields["transaction"], fields["version"])
+    assert found.state is (COMMITTED if when == "after" else UNKNOWN)
+    if when == "before":
+        commit(log, "theirs")
+        assert another(log).outcome("mine", 1).state is NOT_COMMITTED
+
+
+# --- versions and times ---------------------------------------------------------------------------
+
+
+def test_a_version_is_read_back(log):
+    roots = [log.root, *(commit(log) for _ in range(5))]
+    other = another(log)
+    assert [other.read_version(version) for version in range(6)] == roots
+    commit(log)
+    assert other.read_version(6).version == 6  # newer than what this handle has seen
+    for version in (-1, 7, 10**17):
+        with pytest.raises(NotFoundError, match=f"version={version}, newest=6"):
+            other.read_version(version)
+
+
+def test_a_version_that_is_missing_is_damage_and_one_that_was_purged_is_expired(log, time):
+    for _ in range(5):
+        commit(log)
+    time.advance(2 * LOG_GRACE_S)
+    assert run_purge(log, older_than_s=0) == 4
+    with pytest.raises(SnapshotExpiredError, match="version=2, oldest=4"):
+        log.read_version(2)
+    log.storage.delete(log.files.path(4))
+    with pytest.raises(CorruptionError, match="version is missing"):
+        log.read_version(4)
+
+
+def test_a_time_is_answered_by_what_was_newest_then(log, time):
+    start = time.now_us
+    for _ in range(20):
+        time.advance(10)
+        commit(log)
+    for seconds in range(211):
+        found = log.version_at(start + seconds * 10**6)
+        assert found is not None
+        assert found.version == min(seconds // 10, 20)
+    assert log.version_at(start - 1) is None
+    assert log.version_at(start + 10**15).version == 20
+
+
+def test_commits_of_one_instant_answer_with_the_last_of_them(log, time):
+    start = time.now_us
+    for _ in range(3):
+        commit(log)
+    time.advance(60)
+    for _ in range(4):
+        commit(log)
+    assert log.version_at(start).version == 3
+    assert log.version_at(start + 59 * 10**6).version == 3
+    assert log.version_at(start + 60 * 10**6).version == 7
+    assert log.version_at(start - 1) is None
+
+
+def test_a_time_before_what_was_kept_has_expired(log, time):
+    start = time.now_us
+    for _ in range(6):
+        time.advance(600)
+        commit(log)
+    time.advance(2 * LOG_GRACE_S)
+    run_purge(log, older_than_s=0)
+    with pytest.raises(SnapshotExpiredError, match="oldest=5"):
+        log.version_at(start + 600 * 10**6)
+    assert log.version_at(start + 3600 * 10**6).version == 6
+
+
+# --- purge ----------------------------------------------------------------------------------------
+
+
+def test_purge_keeps_what_was_superseded_within_the_grace(log, time):
+    for _ in range(10):
+        time.advance(600)
+        commit(log)
+    # Versions 0 to 10, ten minutes apart: 4 was the newest an hour ago, and one more stays.
+    assert plan_purge(log, older_than_s=0) == 3
+    assert plan_purge(log, older_than_s=60 * 95) == 0
+    assert run_purge(log, older_than_s=0) == 3
+    assert log.files.numbers() == list(range(3, 12))
+    assert (log.root.version, log.root.log_start, log.root.operation) == (11, 3, "purge")
+    assert another(log).open() == another(log).reopen() == log.root
+
+
+def test_purge_is_safe_to_repeat(log, time):
+    for _ in range(5):
+        commit(log)
+    time.advance(2 * LOG_GRACE_S)
+    assert run_purge(log, older_than_s=0) == 4
+    version = log.root.version
+    assert run_purge(log, older_than_s=0) == 4
+    assert log.root.version == version  # nothing to do: no commit
+
+
+def test_purge_of_a_stream_younger_than_the_grace_does_nothing(log, time):
+    for _ in range(5):
+        commit(log)
+    time.advance(LOG_GRACE_S - 1)
+    assert run_purge(log, older_than_s=0) == 0
+    assert log.reopen().version == 5
+
+
+def test_a_purge_that_fails_at_any_call_can_be_repeated(log, time):
+    for _ in range(4):
+        commit(log)
+    time.advance(2 * LOG_GRACE_S)
+    for call in range(1, 100):
+        shaky = FaultStorage(log.storage, Fault(call, "fail", "before", 3))
+        try:
+            run_purge(another(log, shaky), older_than_s=0)
+        except StorageError:
+            assert another(log).open() == another(log).reopen()
+            continue
+        break
+    assert call > 8
+    numbers = log.files.numbers()
+    assert numbers == list(range(numbers[0], numbers[-1] + 1))
+    assert numbers[0] == another(log).open().log_start
+
+
+def test_a_purge_puts_the_hint_ahead_of_what_it_deletes(log, time):
+    for _ in range(5):
+        commit(log)
+    log.files.write_hint(1)
+    time.advance(2 * LOG_GRACE_S)
+    run_purge(log, older_than_s=0)
+    assert log.files.read_hint() == log.root.version

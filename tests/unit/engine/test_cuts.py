@@ -1,0 +1,219 @@
+"""Cuts: what users may write, where it lies, and which ranges are refused."""
+
+import datetime as dt
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.cuts import (
+    Cut,
+    Position,
+    check_position,
+    check_range,
+    parse_cut,
+    parse_time,
+    resolve_cut,
+)
+from segstore_ds.engine.retention import run_purge
+from segstore_ds.errors import (
+    InvalidInputError,
+    NotFoundError,
+    PositionError,
+    SnapshotExpiredError,
+    TruncatedError,
+)
+from segstore_ds.format.root import Epoch, Root, SegmentEntry
+from segstore_ds.storage import open_storage
+from segstore_ds.testing.virtual_time import VirtualTime
+
+HOUR = dt.timezone(dt.timedelta(hours=1))
+ROOT = Root("s", 5, "t", "p", 0, "x", (Epoch(0, 0, "x", None),), generation=2, head=10, tail=30)
+
+
+@pytest.mark.parametrize(
+    ("given", "cut"),
+    [
+        (0, Cut("offset", 0)),
+        (17, Cut("offset", 17)),
+        (2**63 - 1, Cut("offset", 2**63 - 1)),
+        ("17", Cut("offset", 17)),
+        (" 017 ", Cut("offset", 17)),
+        ("head", Cut("head")),
+        ("TAIL", Cut("tail")),
+        (" Tail\n", Cut("tail")),
+        ("version:0", Cut("version", 0)),
+        ("version:41", Cut("version", 41)),
+        ("1970-01-01T00:00:01Z", Cut("time", 1_000_000)),
+        ("1970-01-01T01:00:01+01:00", Cut("time", 1_000_000)),
+        ("1970-01-01 00:00:00.000001+00:00", Cut("time", 1)),
+        ("1969-12-31T23:59:59Z", Cut("time", -1_000_000)),
+        (dt.datetime(1970, 1, 1, 1, 0, 1, tzinfo=HOUR), Cut("time", 1_000_000)),
+        (dt.datetime(2026, 11, 20, 10, 0, 0, 123456, tzinfo=dt.UTC), Cut("time", 1795168800123456)),
+        (Position("s", 1, 2), Cut("position", Position("s", 1, 2))),
+        ('{"stream":"s","generation":1,"offset":2}', Cut("position", Position("s", 1, 2))),
+        ('{"stream":"s","generation":1,"offset":2,"more":0}', Cut("position", Position("s", 1, 2))),
+    ],
+)
+def test_a_cut_in_each_of_its_forms(given, cut):
+    assert parse_cut(given) == cut
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        True,
+        -1,
+        2**63,
+        1.0,
+        b"head",
+        ["head"],
+        "",
+        "  ",
+        "-1",
+        "+1",
+        "1e3",
+        "middle",
+        "head ish",
+        "version:",
+        "version:-1",
+        "version:x",
+        "version: 3",
+        "version:" + "1" * 19,
+        "tag:eod",
+        "{",
+        "{}",
+        '{"stream":"s","generation":1,"offset":-2}',
+        '{"stream":7,"generation":1,"offset":2}',
+        '{"stream":"s","generation":1}',
+        '{"stream":"s","generation":"1","offset":2}',
+        "10:00:00Z",
+        "2026-13-01T00:00:00Z",
+        "yesterday",
+    ],
+)
+def test_what_is_no_cut_is_answered_with_the_forms(given):
+    with pytest.raises(InvalidInputError, match=r"not a cut.*version:N"):
+        parse_cut(given)
+
+
+@pytest.mark.parametrize(
+    "given",
+    ["2026-11-20T10:00:00", "2026-11-20", dt.datetime(2026, 11, 20)],  # noqa: DTZ001
+)
+def test_a_time_without_a_zone_is_refused_with_the_remedy(given):
+    with pytest.raises(InvalidInputError, match=r"time has no zone.*add one, such as Z"):
+        parse_cut(given)
+
+
+def test_a_time_keeps_every_microsecond():
+    assert parse_time("2262-04-11T23:47:16.854775Z") == 9223372036854775
+    assert parse_time("0001-01-01T00:00:00Z") == -62135596800000000
+
+
+def test_a_position_has_one_text_that_parses_back():
+    position = Position('a"b', 3, 99)
+    assert position.to_json() == '{"generation":3,"offset":99,"stream":"a\\"b"}'
+    assert parse_cut(position.to_json()).value == position
+
+
+def test_a_position_of_another_stream_or_generation_is_refused():
+    check_position(ROOT, Position("s", 2, 1000))  # where it lies is the range's business
+    with pytest.raises(PositionError, match=r"another stream.*position='x', stream='s'"):
+        check_position(ROOT, Position("x", 2, 0))
+    for generation in (1, 3):
+        with pytest.raises(PositionError, match=f"another generation.*position={generation}"):
+            check_position(ROOT, Position("s", generation, 0))
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "strict", "lenient"),
+    [
+        (10, 30, (10, 30), (10, 30)),
+        (12, 12, (12, 12), (12, 12)),
+        (30, 30, (30, 30), (30, 30)),
+        (9, 30, TruncatedError, (10, 30)),
+        (0, 10, TruncatedError, (10, 10)),
+        (0, 5, TruncatedError, (10, 10)),
+        (0, 0, TruncatedError, (10, 10)),
+        (20, 19, InvalidInputError, InvalidInputError),
+        (10, 31, PositionError, PositionError),
+        (31, 31, PositionError, PositionError),
+        (0, 31, PositionError, PositionError),
+        (31, 30, InvalidInputError, InvalidInputError),
+    ],
+)
+def test_a_range(start, end, strict, lenient):
+    for expected, fail_on_data_loss in ((strict, True), (lenient, False)):
+        if isinstance(expected, tuple):
+            assert check_range(ROOT, start, end, fail_on_data_loss=fail_on_data_loss) == expected
+        else:
+            with pytest.raises(expected):
+                check_range(ROOT, start, end, fail_on_data_loss=fail_on_data_loss)
+
+
+@pytest.fixture
+def log() -> StreamLog:
+    """Versions 1 to 6 with ten events each: three at one instant, three ten seconds apart."""
+    time = VirtualTime(now_us=1_000_000_000)
+    log = StreamLog(open_storage(f"memory://{uuid.uuid4().hex}"), clock=time.clock)
+    first = Root("s", 0, "t0", "", time.now_us, "create", (Epoch(0, 0, "x", None),))
+    assert log.create(first)
+    for number in range(6):
+        time.advance(10 if number == 0 or number >= 3 else 0)
+        entry = SegmentEntry(number, f"t/{number}", 10, 1, 1, 0)
+
+        def build(root: Root, _slot: object, entry: SegmentEntry = entry) -> Root:
+            entries = (*root.entries, entry)
+            number = len(entries)
+            return replace(root, entries=entries, tail=10 * number, next_segment=number)
+
+        log.commit(build, transaction=f"t{number + 1}")
+    return log
+
+
+@pytest.mark.parametrize(
+    ("cut", "offset"),
+    [
+        (25, 25),
+        (10**6, 10**6),
+        ("head", 0),
+        ("tail", 60),
+        ("version:0", 0),
+        ("version:3", 30),
+        ("version:6", 60),
+        ("1970-01-01T00:00:00Z", 0),
+        ("1970-01-01T00:16:39.999999Z", 0),
+        ("1970-01-01T00:16:40Z", 0),
+        ("1970-01-01T00:16:49.999999Z", 0),
+        ("1970-01-01T00:16:50Z", 30),
+        ("1970-01-01T00:16:59.999999Z", 30),
+        ("1970-01-01T00:17:00Z", 40),
+        ("1970-01-01T00:17:10Z", 50),
+        ("1970-01-01T00:17:20Z", 60),
+        ("2099-01-01T00:00:00Z", 60),
+        (Position("s", 0, 7), 7),
+    ],
+)
+def test_a_cut_is_bound_to_an_offset(log, cut, offset):
+    assert resolve_cut(log, log.root, parse_cut(cut)) == offset
+
+
+def test_a_time_as_of_an_earlier_version_ends_at_its_tail(log):
+    pinned = log.read_version(2)
+    assert resolve_cut(log, pinned, parse_cut("2099-01-01T00:00:00Z")) == 20
+    assert resolve_cut(log, pinned, parse_cut("tail")) == 20
+
+
+def test_a_cut_that_can_not_be_bound_says_why(log):
+    with pytest.raises(NotFoundError, match="version=7, newest=6"):
+        resolve_cut(log, log.root, parse_cut("version:7"))
+    with pytest.raises(PositionError):
+        resolve_cut(log, log.root, Cut("position", Position("x", 0, 0)))
+    log.clock.sleep(7200)
+    run_purge(log, older_than_s=0)
+    for text in ("version:2", "1970-01-01T00:16:50Z"):
+        with pytest.raises(SnapshotExpiredError):
+            resolve_cut(log, log.root, parse_cut(text))

@@ -1,0 +1,370 @@
+"""The batch metadata log keeps HDFSMetadataLog's contract: its suite's cases, and ours."""
+
+import json
+import multiprocessing
+import threading
+import uuid
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from segstore_ds.engine.clock import Clock
+from segstore_ds.engine.metadata_log import Codec, MetadataLog, verify_numbers
+from segstore_ds.errors import (
+    CommitUnknownError,
+    CorruptionError,
+    EmptyObjectError,
+    InvalidInputError,
+    NotFoundError,
+    StorageError,
+    TruncatedObjectError,
+    UnsupportedVersionError,
+)
+from segstore_ds.format.envelope import encode_envelope
+from segstore_ds.storage import Storage, open_storage
+from segstore_ds.testing.faults import Fault, FaultStorage
+
+IDS, RACERS = 12, 5
+
+
+def decode(body: bytes, where: str) -> Any:
+    try:
+        return json.loads(body)
+    except ValueError as error:
+        raise CorruptionError("not JSON", where=where) from error
+
+
+JSON: Codec[Any] = Codec(lambda value: json.dumps(value).encode(), decode)
+PATIENT = Clock(sleep=lambda _: None)
+
+
+def a_log(storage: Storage) -> MetadataLog[Any]:
+    return MetadataLog(storage, "log", JSON, clock=PATIENT)
+
+
+@pytest.fixture
+def log() -> MetadataLog[Any]:
+    return a_log(open_storage(f"memory://{uuid.uuid4().hex}"))
+
+
+def fill(log: MetadataLog[Any], numbers: range) -> None:
+    for number in numbers:
+        assert log.add(number, f"batch {number}")
+
+
+# --- HDFSMetadataLogSuite -------------------------------------------------------------------------
+
+
+def test_a_missing_folder_is_made_by_the_first_add(tmp_path: Path):
+    log = a_log(open_storage(tmp_path / "not" / "there"))
+    assert log.latest() is None
+    assert log.numbers() == []
+    assert log.add(0, "first")
+    assert log.latest() == (0, "first")
+
+
+def test_what_is_added_is_got_by_number_range_and_latest(log):
+    assert log.get(0) is None
+    assert log.add(0, "zero")
+    assert log.latest() == (0, "zero")
+    assert log.add(1, {"rows": [1, 2]})
+    assert log.get(0) == "zero"
+    assert log.get(1) == {"rows": [1, 2]}
+    assert log.get_range() == log.get_range(0, 2) == [(0, "zero"), (1, {"rows": [1, 2]})]
+    assert log.latest() == (1, {"rows": [1, 2]})
+
+
+def test_a_second_add_of_a_number_loses_and_changes_nothing(log):
+    assert log.add(0, "first") is True
+    before = log.storage.get(log.path(0))
+    assert log.add(0, "second") is False
+    assert log.storage.get(log.path(0)) == before
+    assert log.get(0) == "first"
+
+
+def test_purge_leaves_exactly_what_lies_above(tmp_path: Path):
+    log = a_log(open_storage(tmp_path))
+    fill(log, range(3))
+    assert log.purge(2) == 2
+    assert [log.get(number) for number in range(3)] == [None, None, "batch 2"]
+    assert log.latest() == (2, "batch 2")
+    assert [entry.name for entry in (tmp_path / "log").iterdir()] == [f"{2:020d}"]
+    assert log.purge(2) == 0
+
+
+def test_purge_after_leaves_exactly_what_lies_below(log):
+    fill(log, range(5))
+    assert log.purge_after(2) == 2
+    assert log.numbers() == [0, 1, 2]
+    assert log.latest() == (2, "batch 2")
+    assert log.purge_after(2) == 0
+
+
+def test_a_restarted_log_sees_everything(tmp_path: Path):
+    fill(a_log(open_storage(tmp_path)), range(3))
+    again = a_log(open_storage(tmp_path))
+    assert again.get_range() == [(n, f"batch {n}") for n in range(3)]
+    assert again.add(2, "other") is False
+
+
+def test_other_files_are_no_batches(log):
+    fill(log, range(2))
+    for name in ("2", "1234a", "_latest", "0" * 21, "x" * 20, f"{7:020d}.tmp", f"sub/{9:020d}"):
+        log.storage.put(f"log/{name}", b"?")
+    assert log.numbers() == [0, 1]
+    assert log.latest() == (1, "batch 1")
+
+
+@pytest.mark.parametrize(
+    ("numbers", "start", "end"),
+    [
+        ([], None, None),
+        ([], 3, 3),
+        ([5], None, None),
+        ([1, 2, 3], None, None),
+        ([1, 2, 3], 1, 4),
+        ([1, 2, 3], 1, None),
+        ([1, 2, 3], None, 4),
+    ],
+)
+def test_numbers_without_a_gap_pass(numbers, start, end):
+    verify_numbers(numbers, start, end)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "start", "end", "text"),
+    [
+        ([], 1, None, "do not exist: start=1"),
+        ([], None, 2, "do not exist"),
+        ([], 1, 2, "do not exist"),
+        ([2, 3, 4], 1, None, r"missing=\[1\]"),
+        ([2, 3, 4], None, 6, r"missing=\[5\]"),
+        ([1, 2, 4], None, None, r"missing=\[3\]"),
+        ([1, 2, 4, 5, 8], 1, 9, r"missing=\[3, 6, 7\]"),
+        ([1, 5_000_000], None, None, "missing"),
+    ],
+)
+def test_a_hole_is_named(numbers, start, end, text):
+    with pytest.raises(CorruptionError, match=text):
+        verify_numbers(numbers, start, end)
+
+
+@pytest.mark.parametrize(
+    ("numbers", "start", "end"), [([1, 2], 3, 1), ([0, 1], 1, None), ([1, 2], None, 2)]
+)
+def test_numbers_outside_their_bounds_are_the_callers_mistake(numbers, start, end):
+    with pytest.raises(InvalidInputError):
+        verify_numbers(numbers, start, end)
+
+
+def test_a_range_with_a_hole_is_an_error_that_names_it(log):
+    fill(log, range(6))
+    log.storage.delete(log.path(3))
+    with pytest.raises(CorruptionError, match=r"missing=\[3\]"):
+        log.get_range()
+    with pytest.raises(CorruptionError, match=r"missing=\[3\]"):
+        log.get_range(3, 5)
+    assert log.get_range(4, 6) == [(4, "batch 4"), (5, "batch 5")]
+    with pytest.raises(CorruptionError, match=r"missing=\[6, 7\]"):
+        log.get_range(4, 8)
+    assert log.get_range(2, 2) == []
+    with pytest.raises(InvalidInputError):
+        log.get_range(5, 4)
+
+
+@pytest.mark.parametrize("number", [-1, 10**18, 10**30])
+def test_a_number_that_is_none_is_refused(log, number):
+    with pytest.raises(InvalidInputError, match="not a batch id"):
+        log.add(number, "x")
+
+
+# --- reading what is damaged ----------------------------------------------------------------------
+
+
+def test_latest_never_falls_back_past_an_unreadable_head(log):
+    fill(log, range(3))
+    whole = log.storage.get(log.path(2))
+    for data, error in [
+        (whole[:-1], TruncatedObjectError),
+        (whole[:-1] + b"X", CorruptionError),
+        (b"v2" + whole[2:], UnsupportedVersionError),
+        (encode_envelope(b"not json"), CorruptionError),
+    ]:
+        log.storage.put(log.path(2), data)
+        with pytest.raises(error, match=f"{2:020d}"):
+            log.latest()
+    assert log.get(1) == "batch 1"
+    assert log.latest_number() == 2
+
+
+def test_an_empty_file_is_an_error_of_its_own(tmp_path: Path):
+    log = a_log(open_storage(tmp_path))
+    fill(log, range(2))
+    (tmp_path / "log" / f"{1:020d}").write_bytes(b"")
+    with pytest.raises(EmptyObjectError):
+        log.latest()
+    with pytest.raises(EmptyObjectError):
+        log.get_range()
+
+
+def test_a_file_beyond_the_limit_is_not_read(log):
+    log.storage.put(log.path(0), bytes(3 << 20))
+    with pytest.raises(CorruptionError, match="larger"):
+        log.get(0)
+
+
+def test_a_batch_that_must_be_there_is_not(log):
+    with pytest.raises(NotFoundError, match="number=4"):
+        log.require(4)
+
+
+# --- adding ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("calls", range(1, 10))
+def test_an_add_whose_answers_are_lost_is_settled_by_reading(log, when, calls):
+    """Up to nine failed calls in a row, with or without their effect, cost no batch."""
+    shaky = a_log(FaultStorage(log.storage, Fault(1, "fail", when, calls)))
+    assert shaky.add(0, "mine") is True
+    assert log.get(0) == "mine"
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("calls", range(1, 10))
+def test_an_add_to_a_taken_slot_loses_however_often_it_was_tried(log, when, calls):
+    log.add(0, "theirs")
+    shaky = a_log(FaultStorage(log.storage, Fault(1, "fail", when, calls)))
+    assert shaky.add(0, "mine") is False
+    assert log.get(0) == "theirs"
+
+
+def test_an_add_that_is_never_answered_is_unknown(log):
+    shaky = a_log(FaultStorage(log.storage, Fault(1, "fail", "before", 1000)))
+    with pytest.raises(CommitUnknownError, match="version=3") as caught:
+        shaky.add(3, "mine")
+    assert isinstance(caught.value.__cause__, StorageError)
+    assert log.get(3) is None
+
+
+def test_a_batch_that_can_t_be_encoded_leaves_nothing(tmp_path: Path):
+    log = a_log(open_storage(tmp_path))
+    with pytest.raises(TypeError):
+        log.add(0, object())
+    assert not any(path.is_file() for path in tmp_path.rglob("*"))
+
+
+def race(log: MetadataLog[Any], racer: int) -> list[int]:
+    return [number for number in range(IDS) if log.add(number, f"racer {racer}")]
+
+
+def check_race(log: MetadataLog[Any], won: dict[int, list[int]]) -> None:
+    times = Counter(number for numbers in won.values() for number in numbers)
+    assert times == dict.fromkeys(range(IDS), 1)
+    for racer, numbers in won.items():
+        assert all(log.get(number) == f"racer {racer}" for number in numbers)
+
+
+@pytest.mark.parametrize("scheme", ["memory", "local"])
+def test_threads_that_race_win_each_number_once(scheme, tmp_path: Path):
+    url = tmp_path if scheme == "local" else f"memory://{uuid.uuid4().hex}"
+    won: dict[int, list[int]] = {}
+
+    def run(racer: int) -> None:
+        won[racer] = race(a_log(open_storage(url)), racer)
+
+    threads = [threading.Thread(target=run, args=(racer,)) for racer in range(RACERS)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60)
+    check_race(a_log(open_storage(url)), won)
+    if scheme == "local":
+        assert len(list((tmp_path / "log").iterdir())) == IDS
+
+
+def race_in_child(path: str, racer: int, results: Any) -> None:
+    results.put((racer, race(a_log(open_storage(path)), racer)))
+
+
+def test_processes_that_race_win_each_number_once(tmp_path: Path):
+    context = multiprocessing.get_context("spawn")
+    results = context.Queue()
+    children = [
+        context.Process(target=race_in_child, args=(str(tmp_path), racer, results))
+        for racer in range(RACERS)
+    ]
+    for child in children:
+        child.start()
+    won = dict(results.get(timeout=120) for _ in children)
+    for child in children:
+        child.join(60)
+    results.close()
+    check_race(a_log(open_storage(tmp_path)), won)
+    assert len(list((tmp_path / "log").iterdir())) == IDS  # and no temporary file
+
+
+# --- finding the newest ---------------------------------------------------------------------------
+
+
+def requests_of_latest(log: MetadataLog[Any]) -> dict[str, int]:
+    log.storage.stats.reset()
+    assert log.latest_number() == log.numbers()[-1]
+    found = log.storage.stats.requests
+    found["list"] -= 1  # the assertion's own
+    return {verb: count for verb, count in found.items() if count}
+
+
+@pytest.mark.parametrize("batches", [1, 10, 300])
+def test_the_newest_is_found_in_few_requests_and_no_batch_is_opened(log, batches):
+    fill(log, range(batches))
+    log.write_hint(batches - 1)
+    assert requests_of_latest(log) == {"get": 1, "info": 3}
+
+
+def test_a_hint_far_behind_costs_logarithmically(log):
+    fill(log, range(400))
+    log.write_hint(3)
+    found = requests_of_latest(log)
+    assert found["get"] == 1
+    assert "list" not in found
+    assert found["info"] <= 30
+
+
+@pytest.mark.parametrize("known", range(25))
+@pytest.mark.parametrize("newest", [24, 25, 31, 32, 33, 60])
+def test_probing_from_any_number_ends_at_the_newest(log, known, newest):
+    fill(log, range(newest + 1))
+    assert log.probe(known) == newest
+
+
+@pytest.mark.parametrize("hint", [b"", b"9", b"x" * 20, b"\xff" * 20, b"%020d" % 77, b"0" * 500])
+def test_a_hint_that_says_nonsense_is_not_trusted(log, hint):
+    fill(log, range(4))
+    if hint:
+        log.storage.put(log.hint_path, hint)
+    assert log.latest() == (3, "batch 3")
+
+
+def test_a_hint_to_what_was_purged_leads_to_a_listing(log):
+    fill(log, range(6))
+    log.write_hint(1)
+    log.purge(4)
+    assert requests_of_latest(log) == {"get": 1, "info": 1, "list": 1}
+    assert log.latest() == (5, "batch 5")
+
+
+def test_a_hint_that_can_t_be_written_changes_nothing(log):
+    shaky = a_log(FaultStorage(log.storage, Fault(1, "fail", "before")))
+    shaky.write_hint(3)
+    assert log.read_hint() is None
+
+
+def test_a_storage_that_fails_is_no_empty_log(log):
+    fill(log, range(2))
+    for call in (1, 2, 3):
+        shaky = a_log(FaultStorage(log.storage, Fault(call, "fail", "before", 100)))
+        with pytest.raises(StorageError):
+            shaky.latest()

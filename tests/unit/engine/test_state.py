@@ -1,0 +1,184 @@
+"""Every rule between two roots is broken by one change that breaks nothing else."""
+
+from dataclasses import replace
+
+import pytest
+
+from segstore_ds.engine.state import broken_invariants, broken_rules, check_transition
+from segstore_ds.errors import InternalError
+from segstore_ds.format.root import BlobRef, Epoch, PartRef, Retired, Root, SegmentEntry, Writer
+
+DIGEST = "ab" * 16
+
+
+def part(start: int, end: int) -> PartRef:
+    return PartRef(f"status/{0:020d}-part-{DIGEST}", start, end, 1, 10, DIGEST)
+
+
+def entry(number: int, rows: int, epoch: int = 0) -> SegmentEntry:
+    return SegmentEntry(epoch << 32 | number, f"t/{number}", rows, 10, 3, 7)
+
+
+def blob(count: int) -> BlobRef:
+    return BlobRef(f"status/{0:020d}-writers-{count:032x}", 10, DIGEST, count)
+
+
+OLD = Root(
+    stream_id="s",
+    version=7,
+    transaction="t7",
+    parent="t6",
+    time_us=1000,
+    operation="append",
+    epochs=(Epoch(0, 0, "x", None), Epoch(1, 5, "y", None)),
+    generation=3,
+    head=4,
+    tail=30,
+    next_segment=9,
+    log_start=2,
+    staging_floor=3,
+    parts=(part(0, 10), part(10, 20)),
+    entries=(entry(5, 6), entry(6, 4, epoch=1)),
+    retired=(Retired("segment", "t/1", 3, 500),),
+    writers={"a": Writer("", 1, 3, 5, 10), "b": Writer("q", 2, 6, 4, 30)},
+    reader_features=("r",),
+    writer_features=("w",),
+    extra={"new": 1},
+)
+NEW = replace(
+    OLD,
+    version=8,
+    transaction="t8",
+    parent="t7",
+    time_us=1001,
+    tail=33,
+    next_segment=10,
+    entries=(*OLD.entries, entry(9, 3)),
+    writers={**OLD.writers, "c": Writer("", 0, 8, 3, 33)},
+)
+SEALED = {"sealed": True, "tail": 30, "entries": OLD.entries, "writers": dict(OLD.writers)}
+
+TRANSITIONS = {
+    "the stream id stays": {"stream_id": "other"},
+    "the generation never goes back": {"generation": 2},
+    "a root names its parent": {"parent": "t6"},
+    "a transaction is committed once": {"transaction": "t7"},
+    "commit time never goes back": {"time_us": 999},
+    "the head only grows": {"head": 3},
+    "segment numbers only grow": {"next_segment": 8, "entries": OLD.entries[:1], "tail": 26},
+    "log_start only grows": {"log_start": 1},
+    "the staging floor only grows": {"staging_floor": 2},
+    "the staging floor is a past version": {"staging_floor": 9},
+    "writers never shrink": {"writers": {"a": OLD.writers["a"]}},
+    "reader features never vanish": {"reader_features": ()},
+    "writer features never vanish": {"writer_features": ()},
+    "unknown fields are carried through": {"extra": {}},
+    "retired objects are kept": {"retired": ()},
+}
+
+
+def test_a_sound_transition_breaks_nothing():
+    check_transition(OLD, NEW)
+    assert [*broken_rules(OLD, NEW), *broken_invariants(OLD), *broken_invariants(NEW)] == []
+    check_transition(replace(OLD, sealed=True), replace(NEW, **SEALED))
+    check_transition(OLD, replace(NEW, **SEALED))
+    same_time = replace(NEW, time_us=OLD.time_us)
+    check_transition(OLD, same_time)
+
+
+@pytest.mark.parametrize("rule", TRANSITIONS)
+def test_one_broken_rule_is_named_alone(rule):
+    new = replace(NEW, **TRANSITIONS[rule])
+    assert rule in list(broken_rules(OLD, new))
+    others = set(broken_rules(OLD, new)) - {rule}
+    assert others <= {"the tail only grows"}  # fewer numbers mean fewer events
+    with pytest.raises(InternalError, match=rule):
+        check_transition(OLD, new)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "rule"),
+    [
+        (OLD, replace(NEW, version=9), "versions are dense"),
+        (OLD, replace(NEW, version=7, log_start=2), "versions are dense"),
+        (replace(OLD, tail=40), NEW, "the tail only grows"),
+        (replace(OLD, sealed=True), replace(NEW, sealed=True), "a sealed stream keeps its tail"),
+        (
+            replace(OLD, sealed=True),
+            replace(NEW, **SEALED | {"sealed": False}),
+            "a sealed stream keeps its tail",
+        ),
+        (replace(OLD, version=1), replace(NEW, version=2), "log_start leaves the base"),
+        (OLD, replace(NEW, epochs=OLD.epochs[:1]), "epochs only grow"),
+        (OLD, replace(NEW, epochs=(OLD.epochs[0], Epoch(1, 6, "y", None))), "epochs only grow"),
+    ],
+)
+def test_a_broken_rule_that_needs_a_past_of_its_own(old, new, rule):
+    assert rule in list(broken_rules(old, new))
+    with pytest.raises(InternalError):
+        check_transition(old, new)
+
+
+INVARIANTS = {
+    "parts tile the range": {"parts": (part(0, 10), part(11, 20)), "tail": 33},
+    "parts and entries end at the tail": {"tail": 34},
+    "the head lies within what is listed": {"head": 34},
+    "segment numbers are unique": {"entries": (entry(5, 6), entry(5, 4, epoch=1), entry(9, 3))},
+    "segment numbers lie below the next": {"next_segment": 9},
+    "epochs of segments exist": {"epochs": OLD.epochs[:1]},
+    "log_start lies below the version": {"log_start": 8},
+    "writers' batches lie before the tail": {"writers": {"c": Writer("", 0, 8, 3, 34)}},
+}
+
+
+@pytest.mark.parametrize("rule", INVARIANTS)
+def test_one_broken_invariant_is_named_alone(rule):
+    assert list(broken_invariants(replace(NEW, **INVARIANTS[rule]))) == [rule]
+
+
+@pytest.mark.parametrize(
+    ("changed", "rule"),
+    [
+        (
+            {"parts": (part(0, 10), part(10, 10)), "entries": (entry(5, 23),)},
+            "parts tile the range",
+        ),
+        ({"parts": (part(5, 20),), "head": 4}, "the head lies within what is listed"),
+        ({"writers": {"c": Writer("", 0, 9, 3, 33)}}, "writers' batches lie before the tail"),
+        ({"writers": {"c": Writer("", 0, 8, 34, 33)}}, "writers' batches lie before the tail"),
+    ],
+)
+def test_other_ways_to_break_an_invariant(changed, rule):
+    assert rule in list(broken_invariants(replace(NEW, **changed)))
+
+
+@pytest.mark.parametrize(
+    ("before", "inline", "moved", "kept"),
+    [
+        (None, 2, 1, True),
+        (None, 1, 1, True),
+        (None, 1, 0, False),
+        (5, 2, 6, True),
+        (5, 0, 7, True),
+        (5, 2, 4, False),
+        (5, 2, 0, False),
+    ],
+)
+def test_writers_that_move_to_a_blob_are_counted(before, inline, moved, kept):
+    old = replace(OLD, writers_blob=blob(before) if before else None)
+    writers = {f"w{n}": Writer("", 1, 1, 0, 0) for n in range(inline)}
+    new = replace(NEW, writers=writers, writers_blob=blob(moved + 100) if moved else None)
+    new = replace(new, writers_blob=replace(new.writers_blob, count=moved) if moved else None)
+    assert ("writers never shrink" not in list(broken_rules(old, new))) is kept
+
+
+def test_retired_objects_that_move_to_a_blob_are_counted():
+    assert not list(broken_rules(OLD, replace(NEW, retired=(), retired_blobs=(blob(1),))))
+    assert list(broken_rules(replace(OLD, retired_blobs=(blob(3),)), replace(NEW, retired=())))
+
+
+def test_all_broken_rules_are_named_at_once():
+    with pytest.raises(InternalError) as caught:
+        check_transition(OLD, replace(NEW, stream_id="other", head=3, tail=34))
+    assert len(caught.value.fields["rules"]) == 3
+    assert "report" in str(caught.value)

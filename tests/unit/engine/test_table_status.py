@@ -1,0 +1,275 @@
+"""The table status: what outgrows the root moves out, and is found again."""
+
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from segstore_ds.engine import table_status
+from segstore_ds.engine.state import Slot, broken_invariants, check_transition
+from segstore_ds.engine.table_status import (
+    INLINE_HARD,
+    INLINE_SOFT,
+    MERGE_FAN_IN,
+    RETIRED_INLINE,
+    SCHEMA_INLINE_BYTES,
+    WRITERS_INLINE,
+    TableStatus,
+    plan_merge,
+)
+from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError
+from segstore_ds.format.root import (
+    ROOT_LIMIT_BYTES,
+    Epoch,
+    PartRef,
+    Retired,
+    Root,
+    SegmentEntry,
+    Writer,
+    encode_root,
+)
+from segstore_ds.storage import open_storage
+
+EMPTY = Root("s", 0, "t0", "", 0, "create", (Epoch(0, 0, "x", None),))
+SLOT = Slot(1, 17, 0)
+
+
+@pytest.fixture
+def status() -> TableStatus:
+    return TableStatus(open_storage(f"memory://{uuid.uuid4().hex}"))
+
+
+def fresh(status: TableStatus) -> TableStatus:
+    """A table status that has nothing in memory."""
+    return TableStatus(status._storage)
+
+
+def grow(root: Root, segments: int, *, rows: int = 10) -> Root:
+    """Return the root with segments appended."""
+    first = root.next_segment
+    entries = [SegmentEntry(first + n, f"t/{first + n}", rows, 99, 9, 5) for n in range(segments)]
+    return replace(
+        root,
+        entries=(*root.entries, *entries),
+        next_segment=first + segments,
+        tail=root.tail + segments * rows,
+    )
+
+
+def step(root: Root, changed: Root) -> Root:
+    """Commit a change without storage, checked as a commit is."""
+    new = replace(
+        changed,
+        version=root.version + 1,
+        parent=root.transaction,
+        transaction=f"t{root.version + 1}",
+    )
+    check_transition(root, new)
+    return new
+
+
+def offsets(status: TableStatus, root: Root, start: int, end: int) -> list[tuple[int, int, int]]:
+    placed = status.segments(root, start, end)
+    return [(one.start, one.end, one.entry.segment_id) for one in placed]
+
+
+def test_entries_spill_beyond_the_soft_limit(status):
+    root = grow(EMPTY, INLINE_SOFT)
+    assert status.tidy(root, SLOT) is root
+    root = status.tidy(grow(root, 1), SLOT)
+    assert root.entries == ()
+    assert [(part.start, part.end, part.segments) for part in root.parts] == [(0, 650, 65)]
+    assert not list(broken_invariants(root))
+
+
+def test_an_attempt_that_lost_a_race_spills_beyond_the_hard_limit_only(status):
+    slot = replace(SLOT, attempt=1)
+    root = grow(EMPTY, INLINE_HARD)
+    assert status.tidy(root, slot) is root
+    assert status.tidy(grow(root, 1), slot).entries == ()
+
+
+def test_segments_of_any_range_are_found_in_parts_and_inline(status):
+    root = EMPTY
+    for _ in range(5):
+        root = step(root, status.tidy(grow(root, 40), SLOT))
+    assert len(root.parts) == 2
+    assert len(root.entries) == 40
+    for start, end in [(0, 2000), (0, 1), (9, 11), (790, 810), (795, 1605), (1999, 2000), (5, 5)]:
+        expected = [
+            (n * 10, n * 10 + 10, n) for n in range(200) if n * 10 < end and n * 10 + 10 > start
+        ]
+        assert offsets(fresh(status), root, start, end) == (expected if start < end else [])
+
+
+def test_only_the_parts_of_the_range_are_read(status):
+    root = EMPTY
+    for _ in range(4):
+        root = step(root, status.tidy(grow(root, 70), SLOT))
+    again = fresh(status)
+    again._storage.stats.reset()
+    list(again.segments(root, root.tail - 5, root.tail))
+    list(again.segments(root, root.tail - 15, root.tail))
+    assert again._storage.stats.requests == {"get": 1}
+
+
+def test_parts_of_one_size_merge_geometrically_and_keep_every_segment(status):
+    root, most_parts, merges = EMPTY, 0, 0
+    for _ in range(300):
+        root = step(root, status.tidy(grow(root, INLINE_SOFT + 1), SLOT))
+        while paths := plan_merge(root):
+            merged = status.merge(root, paths, SLOT)
+            assert merged is not None
+            assert {item.path for item in merged.retired[len(root.retired) :]} == set(paths)
+            root = step(root, status.tidy(merged, SLOT))
+            merges += 1
+        most_parts = max(most_parts, len(root.parts))
+    assert merges > 300 // MERGE_FAN_IN
+    assert most_parts < 4 * MERGE_FAN_IN
+    assert [number for _, _, number in offsets(fresh(status), root, 0, root.tail)] == list(
+        range(300 * (INLINE_SOFT + 1))
+    )
+    assert len(encode_root(root)) < ROOT_LIMIT_BYTES
+
+
+def part(place: int, segments: int) -> PartRef:
+    return PartRef(f"status/{place:020d}-part-{'a' * 32}", place, place + 1, segments, 9, "a" * 32)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "merged"),
+    [
+        ([65] * 7, 0),
+        ([65] * 8, 8),
+        ([65] * 9, 8),
+        ([600] + [65] * 8, 8),
+        ([65] * 8 + [600], 0),
+        ([65] * 7 + [600], 0),
+        ([160] * 8, 8),
+        ([160] * 7 + [161], 0),
+        ([1000] * 8, 8),
+        ([8000] * 8, 8),
+        ([9000] * 8, 0),
+        ([], 0),
+    ],
+)
+def test_the_newest_parts_of_one_size_are_due(sizes, merged):
+    root = replace(EMPTY, parts=tuple(part(n, size) for n, size in enumerate(sizes)))
+    paths = plan_merge(root)
+    assert (paths or ()) == tuple(one.path for one in root.parts[len(sizes) - merged :])[
+        : merged or 0
+    ]
+
+
+def test_a_merge_of_parts_that_are_no_longer_there_is_none(status):
+    root = EMPTY
+    for _ in range(3):
+        root = step(root, status.tidy(grow(root, 70), SLOT))
+    first, second, third = (one.path for one in root.parts)
+    assert status.merge(root, (first, third), SLOT) is None
+    assert status.merge(root, (second, third, "status/x"), SLOT) is None
+    assert status.merge(replace(root, parts=root.parts[1:]), (first, second), SLOT) is None
+    merged = status.merge(root, (second, third), SLOT)
+    assert merged is not None
+    assert [(one.start, one.end) for one in merged.parts] == [(0, 700), (700, 2100)]
+
+
+def test_writers_spill_and_come_back(status):
+    """300 writers, then the spilled ones again: none is lost, none is counted twice."""
+    root = EMPTY
+    for number in range(WRITERS_INLINE + 50):
+        writers = {**root.writers, f"w{number}": Writer("", 0, number, 0, 0)}
+        root = step(root, status.tidy(replace(root, writers=writers), SLOT))
+    assert root.writers_blob is not None
+    assert len(root.writers) <= WRITERS_INLINE
+    assert root.writers_blob.count + len(root.writers) == WRITERS_INLINE + 50
+    known = fresh(status)
+    for number in range(WRITERS_INLINE + 50):
+        assert known.writer(root, f"w{number}").version == number
+    assert known.writer(root, "unknown") is None
+    assert known._storage.stats.requests["get"] == 1
+    first = root.writers_blob
+    for number in range(200):  # they commit again: inline, and newer than in the blob
+        writers = {**root.writers, f"w{number}": Writer("", 1, root.version + 1, 0, 0)}
+        root = step(root, status.tidy(replace(root, writers=writers), SLOT))
+        if root.writers_blob != first:
+            assert not {*status.writers_blob(root.writers_blob)} & {*root.writers}
+            first = root.writers_blob
+    known = fresh(status)
+    found = [known.writer(root, f"w{number}").batch_id for number in range(WRITERS_INLINE + 50)]
+    assert found == [1] * 200 + [0] * (WRITERS_INLINE - 150)
+    assert any(item.path.count("-writers-") for item in root.retired)
+
+
+def test_retired_objects_move_to_blobs(status):
+    retired = tuple(Retired("segment", f"t/{n}", 1, 2) for n in range(RETIRED_INLINE + 1))
+    root = step(EMPTY, status.tidy(replace(EMPTY, retired=retired), SLOT))
+    assert root.retired == ()
+    assert [blob.count for blob in root.retired_blobs] == [len(retired)]
+    assert fresh(status).retired_blob(root.retired_blobs[0]) == retired
+
+
+def test_a_big_schema_moves_to_a_blob(status):
+    small = status.put_epoch(0, 0, 0, "s" * 10, None)
+    assert (small.schema, small.blob) == ("s" * 10, None)
+    text = "s" * SCHEMA_INLINE_BYTES
+    big = status.put_epoch(0, 1, 5, text, '{"x":1}')
+    assert (big.schema, big.since) == (None, 5)
+    assert fresh(status).schema_texts(big) == (text, '{"x":1}')
+    assert fresh(status).schema_texts(small) == ("s" * 10, None)
+
+
+def test_a_root_stays_small_whatever_grows(status):
+    root = EMPTY
+    for number in range(600):
+        writers = {
+            **root.writers,
+            f"a writer with a long name {number}": Writer("q" * 30, 0, 0, 0, 0),
+        }
+        retired = (*root.retired, Retired("segment", f"t/{number}", 1, 2))
+        grown = replace(grow(root, 3), writers=writers, retired=retired)
+        root = step(root, status.tidy(grown, replace(SLOT, attempt=number % 3)))
+        assert len(encode_root(root)) < ROOT_LIMIT_BYTES
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def test_a_part_that_contradicts_the_root_is_corruption(status):
+    root = status.tidy(grow(EMPTY, 70), SLOT)
+    (ref,) = root.parts
+    for wrong in (replace(ref, segments=69), replace(ref, end=ref.end - 1), replace(ref, start=1)):
+        with pytest.raises(CorruptionError, match="contradicts the root"):
+            fresh(status).part(wrong)
+    with pytest.raises(CorruptionError, match="wrong digest"):
+        fresh(status).part(replace(ref, digest="f" * 32))
+
+
+def test_a_status_object_that_is_missing_damaged_or_another_is_named(status):
+    root = status.tidy(grow(EMPTY, 70), SLOT)
+    other = status.tidy(grow(EMPTY, 71), SLOT)
+    path, storage = root.parts[0].path, status._storage
+    whole = storage.get(path)
+    for bad in (whole[:-1], whole[:40], whole[:-1] + b"?", storage.get(other.parts[0].path)):
+        storage.put(path, bad)
+        with pytest.raises(FormatError, match=path):
+            fresh(status).part(root.parts[0])
+    storage.delete(path)
+    with pytest.raises(MissingObjectError, match=path):
+        fresh(status).part(root.parts[0])
+
+
+def test_a_blob_of_another_kind_is_no_schema(status):
+    writers = {f"w{n}": Writer("", 0, 0, 0, 0) for n in range(WRITERS_INLINE + 1)}
+    blob = status.tidy(replace(EMPTY, writers=writers), SLOT).writers_blob
+    with pytest.raises(CorruptionError, match="no schema"):
+        status.schema_texts(Epoch(0, 0, None, None, blob))
+    with pytest.raises(CorruptionError, match="epoch has no schema"):
+        status.schema_texts(Epoch(0, 0, None, None, None))
+
+
+def test_memory_is_bounded(status):
+    root = EMPTY
+    for _ in range(table_status._CACHED_OBJECTS + 20):
+        root = status.tidy(grow(root, 65), SLOT)
+    assert len(status._cache) <= table_status._CACHED_OBJECTS
