@@ -1,8 +1,30 @@
-"""Fixtures of all tests."""
+"""Fixtures of all tests, the profiles of hypothesis, and which tests run unasked.
 
+``HYPOTHESIS_PROFILE=nightly`` looks longer; ``-m sweep`` runs the long sweeps.
+"""
+
+import os
 import sys
 from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
 pytest_plugins = ["fixtures_s3"]
+
+# The machine of a test may be busy, so nothing is judged by how long an example takes.
+_CALM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("ci", derandomize=True, print_blob=True, **_CALM)
+settings.register_profile("nightly", max_examples=2_000, print_blob=True, **_CALM)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave the long sweeps out unless the command names them."""
+    if "sweep" in config.option.markexpr or any("::" in given for given in config.args):
+        return
+    left = [item for item in items if item.get_closest_marker("sweep") is None]
+    config.hook.pytest_deselected(items=[item for item in items if item not in left])
+    items[:] = left

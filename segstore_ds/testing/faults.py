@@ -1,0 +1,268 @@
+"""Storages that fail, crash or dawdle on purpose, around any other storage.
+
+Every request of a storage is one numbered call: each verb, opening a staged object, each write to
+it and its commit. `FaultStorage` strikes at the n-th, before or after its effect. A sweep over n
+until a run succeeds has tried every place where a real one can break.
+
+A failure is a StorageError of one call (or of several). A crash is the end of the process: that
+call and every later one raise `Crash`, which nothing but the test catches, so that no cleanup of
+the code under test reaches the storage any more. A staged object that was not yet whole is then
+left behind in part.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from segstore_ds.errors import InvalidInputError, StorageError
+from segstore_ds.storage.base import ObjectInfo, StagedWriter, Storage
+
+T = TypeVar("T")
+
+
+class Crash(BaseException):
+    """The process is gone, as far as the storage is concerned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """When to strike and how.
+
+    Attributes:
+        at: Number of the first call that is struck, from 1.
+        kind: ``fail`` raises StorageError, ``crash`` ends the process.
+        when: ``before`` the call has its effect, or ``after``.
+        calls: How many calls in a row fail; a crash has no end.
+    """
+
+    at: int
+    kind: Literal["fail", "crash"] = "fail"
+    when: Literal["before", "after"] = "before"
+    calls: int = 1
+
+    def __post_init__(self) -> None:
+        """Check the fields.
+
+        Raises:
+            InvalidInputError: One has no meaning.
+        """
+        known = self.kind in ("fail", "crash") and self.when in ("before", "after")
+        if not known or min(self.at, self.calls) < 1:
+            raise InvalidInputError("not a fault", fault=repr(self))
+
+
+class WrappedStorage(Storage):
+    """Hands every call on to another storage; a subclass says in `around` what else happens.
+
+    Args:
+        inner: The storage that does the work.
+    """
+
+    def __init__(self, inner: Storage) -> None:
+        self.inner = inner
+        self.url = inner.url
+        self.stats = inner.stats
+
+    def __reduce__(self) -> tuple[Callable[..., Storage], tuple[Any, ...]]:
+        return type(self), (self.inner,)
+
+    def around(self, verb: str, path: str, work: Callable[[], T]) -> T:  # noqa: ARG002
+        """Do a call.
+
+        Args:
+            verb: Its name: that of the method, ``write`` or ``commit`` of a staged object.
+            path: The object.
+            work: The call itself.
+
+        Returns:
+            What the call returns.
+
+        Raises:
+            StorageError: As the call does.
+        """
+        return work()
+
+    def get(self, path: str, *, limit_bytes: int | None = None) -> bytes:  # noqa: D102
+        return self.around("get", path, lambda: self.inner.get(path, limit_bytes=limit_bytes))
+
+    def get_range(self, path: str, start: int, end: int) -> bytes:  # noqa: D102
+        return self.around("get_range", path, lambda: self.inner.get_range(path, start, end))
+
+    def info(self, path: str) -> ObjectInfo:  # noqa: D102
+        return self.around("info", path, lambda: self.inner.info(path))
+
+    def create(self, path: str, data: bytes) -> bool:  # noqa: D102
+        return self.around("create", path, lambda: self.inner.create(path, data))
+
+    def put(self, path: str, data: bytes) -> None:  # noqa: D102
+        self.around("put", path, lambda: self.inner.put(path, data))
+
+    def open_staged(self, path: str) -> StagedWriter:  # noqa: D102
+        inner = self.around("open_staged", path, lambda: self.inner.open_staged(path))
+        return WrappedWriter(self, path, inner)
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:  # noqa: D102
+        yield from self.around("list", prefix, lambda: list(self.inner.list(prefix)))
+
+    def delete(self, path: str) -> None:  # noqa: D102
+        self.around("delete", path, lambda: self.inner.delete(path))
+
+    def ensure_exclusive(self) -> None:  # noqa: D102
+        self.around("ensure_exclusive", "", self.inner.ensure_exclusive)
+
+
+class WrappedWriter(StagedWriter):
+    """The staged writer of a wrapped storage.
+
+    Args:
+        storage: What stands around each call.
+        path: The object.
+        inner: The writer that does the work.
+    """
+
+    def __init__(self, storage: WrappedStorage, path: str, inner: StagedWriter) -> None:
+        self.size = 0
+        self._storage = storage
+        self._path = path
+        self._inner = inner
+
+    def write(self, data: Any) -> None:  # noqa: D102
+        self._storage.around("write", self._path, lambda: self._inner.write(data))
+        self.size = self._inner.size
+
+    def commit(self) -> int:  # noqa: D102
+        return self._storage.around("commit", self._path, self._inner.commit)
+
+    def abort(self) -> None:  # noqa: D102
+        self._inner.abort()
+
+
+class FaultStorage(WrappedStorage):
+    """Strikes at one call, or from one on; see the module.
+
+    Args:
+        inner: The storage that does the work.
+        fault: When and how; None only counts.
+
+    Attributes:
+        calls: The calls so far, as ``verb path``; the n-th call is ``calls[n - 1]``.
+        struck: Whether the fault has come.
+    """
+
+    def __init__(self, inner: Storage, fault: Fault | None = None) -> None:
+        super().__init__(inner)
+        self.fault = fault
+        self.calls: list[str] = []
+        self.struck = False
+
+    def __reduce__(self) -> tuple[Callable[..., Storage], tuple[Any, ...]]:
+        return FaultStorage, (self.inner, self.fault)
+
+    @property
+    def crashed(self) -> bool:
+        """Whether the process is gone."""
+        return self.struck and self.fault is not None and self.fault.kind == "crash"
+
+    def around(self, verb: str, path: str, work: Callable[[], T]) -> T:  # noqa: D102
+        if self.crashed:
+            raise Crash(f"after the crash: {verb} {path}")
+        self.calls.append(f"{verb} {path}".rstrip())
+        number, fault = len(self.calls), self.fault
+        if fault is None or not fault.at <= number < fault.at + fault.calls:
+            return work()
+        if fault.when == "before":
+            raise self._strike(number)
+        try:
+            work()
+        finally:
+            self.struck = True
+        raise self._strike(number)
+
+    def open_staged(self, path: str) -> StagedWriter:  # noqa: D102
+        opened: list[StagedWriter] = []
+
+        def work() -> StagedWriter:
+            opened.append(self.inner.open_staged(path))
+            return opened[0]
+
+        try:
+            return FaultWriter(self, path, self.around("open_staged", path, work))
+        except BaseException:
+            for writer in opened:
+                writer.abort()
+            raise
+
+    def _strike(self, number: int) -> BaseException:
+        self.struck = True
+        if self.crashed:
+            return Crash(f"at call {number}: {self.calls[-1]}")
+        return StorageError("fault was injected", call=number, request=self.calls[-1])
+
+
+class FaultWriter(WrappedWriter):
+    """A staged writer that leaves a part of its object behind when the process crashes."""
+
+    def __init__(self, storage: FaultStorage, path: str, inner: StagedWriter) -> None:
+        super().__init__(storage, path, inner)
+        self._faults = storage
+        self._content = bytearray()
+        self._whole = False
+
+    def write(self, data: Any) -> None:  # noqa: D102
+        view = memoryview(data).cast("B")
+        try:
+            super().write(view)
+        except Crash:
+            self._leave(self._content + view[: view.nbytes // 2])
+            raise
+        self._content += view
+
+    def commit(self) -> int:  # noqa: D102
+        def work() -> int:
+            size = self._inner.commit()
+            self._whole = True
+            return size
+
+        try:
+            return self._faults.around("commit", self._path, work)
+        except Crash:
+            self._leave(self._content[: max(len(self._content) - 1, 0)])
+            raise
+
+    def abort(self) -> None:  # noqa: D102
+        if not self._faults.crashed:
+            self._inner.abort()
+
+    def _leave(self, content: bytearray) -> None:
+        if self._whole:
+            return
+        self._inner.abort()
+        if content:
+            self._faults.inner.put(self._path, bytes(content))
+
+
+class LatencyStorage(WrappedStorage):
+    """Waits before every call, as a store far away does.
+
+    Args:
+        inner: The storage that does the work.
+        latency_s: How long.
+        sleep: Waits that many seconds.
+    """
+
+    def __init__(
+        self, inner: Storage, latency_s: float, *, sleep: Callable[[float], None] = time.sleep
+    ) -> None:
+        super().__init__(inner)
+        self._latency_s = latency_s
+        self._sleep = sleep
+
+    def __reduce__(self) -> tuple[Callable[..., Storage], tuple[Any, ...]]:
+        return LatencyStorage, (self.inner, self._latency_s)
+
+    def around(self, verb: str, path: str, work: Callable[[], T]) -> T:  # noqa: D102
+        # Bytes of a staged object travel together: they cost one request, at its commit.
+        if verb not in ("write", "ensure_exclusive"):
+            self._sleep(self._latency_s)
+        return super().around(verb, path, work)

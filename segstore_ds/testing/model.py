@@ -1,0 +1,152 @@
+"""What a stream is, without any storage: the reference that property tests compare with.
+
+Events in a list, every version's answer kept. It knows nothing of commits, segments or frames.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+Event = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A stream as of one commit: range, columns, and when it was made."""
+
+    head: int
+    tail: int
+    columns: tuple[str, ...]
+    time_us: int
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A writer's last batch and where it lies."""
+
+    batch_id: int
+    version: int
+    start: int
+    end: int
+
+
+@dataclass(slots=True)
+class ModelStream:
+    """A stream in memory.
+
+    Attributes:
+        columns: Of the newest version, in order.
+        events: Every event ever appended; an event's place in the list is its offset.
+        versions: Every version, the purged ones too; a version's place in the list is its number.
+        writers: Writer id -> its last batch.
+        log_start: The oldest version that was not purged.
+    """
+
+    columns: tuple[str, ...]
+    now_us: int
+    events: list[Event] = field(default_factory=list)
+    versions: list[Version] = field(default_factory=list)
+    writers: dict[str, Batch] = field(default_factory=dict)
+    log_start: int = 0
+    head: int = 0
+
+    def __post_init__(self) -> None:
+        """Make version 0, the empty stream."""
+        self._commit()
+
+    @property
+    def tail(self) -> int:
+        """The offset that the next event gets."""
+        return len(self.events)
+
+    @property
+    def version(self) -> int:
+        """The newest version."""
+        return len(self.versions) - 1
+
+    def knows(self, writer_id: str, batch_id: int) -> Batch | None:
+        """Return a writer's batch if it is its last one."""
+        last = self.writers.get(writer_id)
+        return last if last is not None and last.batch_id == batch_id else None
+
+    def is_stale(self, writer_id: str, batch_id: int) -> bool:
+        """Tell whether a batch is older than the writer's last one."""
+        last = self.writers.get(writer_id)
+        return last is not None and batch_id < last.batch_id
+
+    def write(
+        self,
+        events: list[Event],
+        *,
+        columns: tuple[str, ...] = (),
+        overwrite: bool = False,
+        writer: tuple[str, int] | None = None,
+    ) -> Batch | None:
+        """Append or overwrite; a batch that is known changes nothing.
+
+        Args:
+            events: What is written.
+            columns: Columns of it; those the stream lacks are added behind its own.
+            overwrite: Move the head to the tail first.
+            writer: Writer id and batch id.
+
+        Returns:
+            Where the events lie; None when there was nothing to commit.
+        """
+        known = self.knows(*writer) if writer else None
+        if known is not None:
+            return known
+        added = tuple(name for name in columns if name not in self.columns)
+        if not events and not added and writer is None and not overwrite:
+            return None
+        start = self.tail
+        self.head = start if overwrite else self.head
+        self.columns += added
+        self.events += events
+        self._commit()
+        batch = Batch(writer[1] if writer else 0, self.version, start, self.tail)
+        if writer:
+            self.writers[writer[0]] = batch
+        return batch
+
+    def read(
+        self,
+        start: int,
+        end: int,
+        *,
+        columns: tuple[str, ...] | None = None,
+        keep: Callable[[Event], bool] = lambda _: True,
+    ) -> list[tuple[int, Event]]:
+        """Return offsets and events of ``[start, end)`` that are kept, in order."""
+        wanted = self.columns if columns is None else columns
+        found = []
+        for offset in range(start, end):
+            event = {name: self.events[offset].get(name) for name in self.columns}
+            if keep(event):
+                found.append((offset, {name: event[name] for name in wanted}))
+        return found
+
+    def tail_at(self, time_us: int) -> int | None:
+        """Return the tail as of a time: 0 before the first commit, None where that was purged."""
+        found = [number for number, one in enumerate(self.versions) if one.time_us <= time_us]
+        if not found:
+            return None if self.log_start else 0
+        return None if found[-1] < self.log_start else self.versions[found[-1]].tail
+
+    def purge(self, older_than_s: float) -> bool:
+        """Forget versions as the engine does: all below the last but one of those so old.
+
+        Returns:
+            Whether there was anything to forget.
+        """
+        limit_us = self.now_us - int(older_than_s * 1e6)
+        old = [number for number, one in enumerate(self.versions) if one.time_us <= limit_us]
+        target = max(old[-1] - 1, 0) if old else 0
+        if target <= self.log_start:
+            return False
+        self._commit()
+        self.log_start = target
+        return True
+
+    def _commit(self) -> None:
+        self.versions.append(Version(self.head, self.tail, self.columns, self.now_us))

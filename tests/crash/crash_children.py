@@ -1,0 +1,64 @@
+"""What the child processes of the crash tests run."""
+
+import itertools
+from multiprocessing.connection import Connection
+
+import pyarrow as pa
+
+from segstore_ds.errors import AlreadyExistsError
+from segstore_ds.stream import Stream, create, open  # noqa: A004 - as the package has it
+
+SCHEMA = pa.schema([("writer", pa.int64()), ("n", pa.int64()), ("text", pa.string())])
+BATCH_ROWS = 3
+
+
+def numbered(writer: int, batch: int) -> pa.Table:
+    """Return the events of a batch: they say who wrote them and in which order."""
+    numbers = list(range(batch * BATCH_ROWS, (batch + 1) * BATCH_ROWS))
+    texts = [f"event {n}" for n in numbers]
+    return pa.table({"writer": [writer] * BATCH_ROWS, "n": numbers, "text": texts}, SCHEMA)
+
+
+def append_keyed(reply: Connection, url: str, writer: int, first: int) -> None:
+    """Append batches for ever under a writer id, from one that may be committed already."""
+    stream = open(url)
+    for batch in itertools.count(first):
+        stream.append(numbered(writer, batch), writer_id=f"writer-{writer}", batch_id=batch)
+        reply.send(batch)
+
+
+def append_plain(reply: Connection, url: str, writer: int, _: int) -> None:
+    """Append batches for ever without a writer id, from where the stream itself says."""
+    stream = open(url)
+    mine = stream.read(columns=["n"], filters=[["writer", "==", writer]]).read_all()
+    for batch in itertools.count(mine.num_rows // BATCH_ROWS):
+        stream.append(numbered(writer, batch))
+        reply.send(batch)
+
+
+def append_some(reply: Connection, url: str, writer: int, batches: int) -> None:
+    """Append some batches once told to, with and without a writer id by turns."""
+    stream = open(url)
+    reply.send("ready")
+    reply.recv()
+    for batch in range(batches):
+        _append(stream, writer, batch)
+        reply.send(batch)
+
+
+def _append(stream: Stream, writer: int, batch: int) -> None:
+    if writer % 2:
+        stream.append(numbered(writer, batch))
+    else:
+        stream.append(numbered(writer, batch), writer_id=f"writer-{writer}", batch_id=batch)
+
+
+def create_many(reply: Connection, urls: list[str]) -> None:
+    """Create streams, each once told to, and say whether that was won."""
+    for url in urls:
+        reply.send("ready")
+        reply.recv()
+        try:
+            reply.send(create(url, SCHEMA).stream_id)
+        except AlreadyExistsError:
+            reply.send(None)

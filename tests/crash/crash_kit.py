@@ -1,0 +1,69 @@
+"""What crash and corruption tests share: small events, copies of streams, what a stream says."""
+
+import tempfile
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+
+from segstore_ds.errors import NotFoundError
+from segstore_ds.storage import Storage, open_storage
+from segstore_ds.stream import Stream, open_on
+
+SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
+ABSENT = "absent"
+
+
+def events(start: int, end: int) -> pa.Table:
+    """Return the events start to end."""
+    return pa.table(
+        {"n": list(range(start, end)), "s": [f"event {n}" for n in range(start, end)]}, SCHEMA
+    )
+
+
+@contextmanager
+def quick_folder() -> Iterator[Path]:
+    """Give a folder of a filesystem whose syncs cost nothing, where there is one."""
+    memory = Path("/dev/shm")  # noqa: S108 - a folder of its own is made in it
+    with tempfile.TemporaryDirectory(dir=memory if memory.is_dir() else None) as name:
+        yield Path(name)
+
+
+def fresh_storage(kind: str, folder: Path) -> Storage:
+    """Return an empty storage of a kind: ``local`` or ``memory``."""
+    name = uuid.uuid4().hex
+    return open_storage(str(folder / name) if kind == "local" else f"memory://{name}")
+
+
+def files_of(storage: Storage) -> dict[str, bytes]:
+    """Return every object of a storage."""
+    return {info.path: storage.get(info.path) for info in storage.list("")}
+
+
+def restore(storage: Storage, files: dict[str, bytes]) -> Storage:
+    """Fill a storage with objects."""
+    for path, data in files.items():
+        storage.put(path, data)
+    return storage
+
+
+def content(stream: Stream) -> tuple[object, ...]:
+    """Return everything a reader can learn of a stream's events."""
+    table = stream.read(offset_column="offset").read_all()
+    return stream.head, stream.tail, table.schema.names, table.to_pylist()
+
+
+def content_on(storage: Storage) -> tuple[object, ...] | str:
+    """Return what a reader learns that opens the stream now; `ABSENT` where there is none."""
+    try:
+        return content(open_on(storage))
+    except NotFoundError:
+        return ABSENT
+
+
+def discard(storage: Storage) -> None:
+    """Delete every object: memory keeps them all, and lists them all, until it does."""
+    for info in list(storage.list("")):
+        storage.delete(info.path)

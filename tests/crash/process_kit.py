@@ -1,0 +1,41 @@
+"""Child processes of the tests: one server forks them quickly, and they say what they did."""
+
+import multiprocessing
+from collections.abc import Iterator
+from contextlib import contextmanager
+from multiprocessing.connection import Connection
+from typing import Any
+
+PRELOAD = ["segstore_ds", "segstore_ds.storage.local"]
+
+
+def forkserver() -> Any:
+    """Return the context whose children start within milliseconds, with everything imported."""
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(PRELOAD)
+    return context
+
+
+def messages(connection: Connection) -> Iterator[Any]:
+    """Yield what a child sent, up to its end."""
+    while True:
+        try:
+            yield connection.recv()
+        except (EOFError, OSError):
+            return
+
+
+@contextmanager
+def running(target: Any, *arguments: Any) -> Iterator[tuple[Any, Connection]]:
+    """Run a function with a pipe's end and arguments in a child; it is gone afterwards."""
+    context = forkserver()
+    ours, theirs = context.Pipe(duplex=True)
+    child = context.Process(target=target, args=(theirs, *arguments), daemon=True)
+    child.start()
+    theirs.close()
+    try:
+        yield child, ours
+    finally:
+        child.kill()
+        child.join()
+        ours.close()

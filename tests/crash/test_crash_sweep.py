@@ -1,0 +1,293 @@
+"""Every operation, failing and crashing at its 1st, 2nd, 3rd... storage call until it succeeds.
+
+After each the stream is opened again through a sound storage: it verifies, holds the old or the new
+content and nothing else, holds the new one if the call returned and the old one if the error says
+so, and goes on working: the same batch again gives exactly one copy.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from crash_kit import (
+    ABSENT,
+    SCHEMA,
+    content_on,
+    discard,
+    events,
+    files_of,
+    fresh_storage,
+    quick_folder,
+    restore,
+)
+
+from segstore_ds.engine import table_status
+from segstore_ds.engine.clock import Clock
+from segstore_ds.engine.staging import Layout
+from segstore_ds.errors import (
+    AlreadyExistsError,
+    CommitUnknownError,
+    ConflictError,
+    SegstoreError,
+    StorageError,
+)
+from segstore_ds.storage import Storage
+from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.testing.faults import Crash, Fault, FaultStorage
+from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
+
+SEGMENTS = Layout(inline_bytes=0, segment_rows=2, frame_rows=2)
+WIDER = pa.table({"n": [9], "s": ["event 9"], "extra": [1.5]})
+# Every fault in memory; on a disk those that its own code could answer in another way.
+SWEEPS = [
+    pytest.param(kind, fault, id=f"{kind}-{fault.kind}-{fault.when}-{fault.calls}")
+    for kind, fault in (
+        ("memory", Fault(1, "fail", "before")),
+        ("memory", Fault(1, "fail", "after")),
+        ("memory", Fault(1, "fail", "before", calls=10**9)),
+        ("memory", Fault(1, "fail", "after", calls=10**9)),
+        ("memory", Fault(1, "crash", "before")),
+        ("memory", Fault(1, "crash", "after")),
+        ("local", Fault(1, "fail", "after")),
+        ("local", Fault(1, "crash", "before")),
+        ("local", Fault(1, "crash", "after")),
+    )
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What is swept: the stream before it, what is run, how to ask for the same again."""
+
+    name: str
+    prepare: Callable[[Storage, VirtualTime], None]
+    run: Callable[[Storage, Clock], None]
+    again: Callable[[Storage, Clock], None] | None = None
+    tiny_parts: bool = False
+
+
+def _plain(storage: Storage, time: VirtualTime) -> None:
+    stream = create_on(storage, SCHEMA, clock=time.clock)
+    stream.append(events(0, 4))
+    stream.append(events(4, 6), writer_id="w", batch_id=0)
+
+
+def _crowded(storage: Storage, time: VirtualTime) -> None:
+    create_on(storage, SCHEMA, clock=time.clock).append(
+        events(0, table_status.INLINE_SOFT), layout=Layout(inline_bytes=0, segment_rows=1)
+    )
+
+
+def _nearly_merged(storage: Storage, time: VirtualTime) -> None:
+    stream = create_on(storage, SCHEMA, clock=time.clock)
+    for n in range(8):
+        stream.append(events(n, n + 1))
+    assert len(stream.root.parts) == 2
+
+
+def _aged(storage: Storage, time: VirtualTime) -> None:
+    stream = create_on(storage, SCHEMA, clock=time.clock)
+    for n in range(4):
+        time.advance(3600)
+        stream.append(events(n, n + 1))
+    time.advance(3600)
+
+
+def _appending(table: pa.Table, **options: object) -> Callable[[Storage, Clock], None]:
+    def run(storage: Storage, clock: Clock) -> None:
+        open_on(storage, clock=clock).append(table, **options)
+
+    return run
+
+
+def _create(storage: Storage, clock: Clock) -> None:
+    create_on(storage, SCHEMA, clock=clock)
+
+
+def _create_again(storage: Storage, clock: Clock) -> None:
+    try:
+        _create(storage, clock)
+    except AlreadyExistsError:
+        return
+
+
+def _overwrite(storage: Storage, clock: Clock) -> None:
+    open_on(storage, clock=clock).overwrite(events(9, 12), writer_id="w", batch_id=1)
+
+
+def _purge(storage: Storage, clock: Clock) -> None:
+    open_on(storage, clock=clock).purge(older_than_s=7200)
+
+
+KEYED = _appending(events(6, 9), writer_id="w", batch_id=1)
+SPILLING = _appending(events(64, 66), writer_id="w", batch_id=1)
+MERGING = _appending(events(8, 9), writer_id="w", batch_id=1)
+WIDENING = _appending(WIDER, writer_id="w", batch_id=1, merge_schema=True)
+STAGING = _appending(events(6, 11), writer_id="w", batch_id=1, layout=SEGMENTS)
+OPERATIONS = [
+    Operation("create", lambda *_: None, _create, _create_again),
+    Operation("append", _plain, _appending(events(6, 9))),
+    Operation("append-with-writer", _plain, KEYED, KEYED),
+    Operation("append-staged", _plain, STAGING, STAGING),
+    Operation("append-that-spills", _crowded, SPILLING, SPILLING),
+    Operation("overwrite", _plain, _overwrite, _overwrite),
+    Operation("merge-schema", _plain, WIDENING, WIDENING),
+    Operation("purge", _aged, _purge, _purge),
+    Operation("merge-parts", _nearly_merged, MERGING, MERGING, tiny_parts=True),
+]
+
+
+@pytest.fixture(params=OPERATIONS, ids=lambda operation: operation.name)
+def operation(
+    request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[Operation]:
+    """Return what is swept."""
+    chosen: Operation = request.param
+    if chosen.tiny_parts:
+        monkeypatch.setattr(table_status, "INLINE_SOFT", 2)
+        monkeypatch.setattr(table_status, "MERGE_FAN_IN", 3)
+    return chosen
+
+
+@dataclass(slots=True)
+class Ended:
+    """How a run ended."""
+
+    error: BaseException | None
+
+    def allows(self, before: object, after: object) -> list[object]:
+        """Return which content may be seen now."""
+        if self.error is None:
+            return [after]
+        if isinstance(self.error, Crash | CommitUnknownError):
+            return [before, after]
+        # What says that the storage failed also says that nothing was committed.
+        assert isinstance(self.error, StorageError | ConflictError), repr(self.error)
+        return [before]
+
+
+def _attempt(run: Callable[[Storage, Clock], None], storage: Storage, clock: Clock) -> Ended:
+    try:
+        run(storage, clock)
+    except (Crash, SegstoreError) as error:
+        return Ended(error)
+    return Ended(None)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Return a folder for streams on a disk."""
+    with quick_folder() as path:
+        yield path
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What may be seen: content before and after, and the commits kept after."""
+
+    before: object
+    after: object
+    versions: tuple[int, ...]
+
+
+@pytest.mark.parametrize(("kind", "fault"), SWEEPS)
+def test_operation_survives_a_fault_at_every_call(
+    operation: Operation, kind: str, fault: Fault, folder: Path
+) -> None:
+    """Old state or new state, never anything else, and the new one once it is acknowledged."""
+    time = VirtualTime(1)
+    start = TimedStorage(fresh_storage(kind, folder), time)
+    operation.prepare(start, time)
+    files, prepared_us = files_of(start), time.now_us
+    before = content_on(start)
+    operation.run(start, VirtualTime(2, now_us=prepared_us).clock)
+    expected = Expected(before, content_on(start), _versions(start))
+    for number in range(1, 1000):
+        later = VirtualTime(2 + number, now_us=prepared_us)
+        inner = TimedStorage(restore(fresh_storage(kind, folder), files), later)
+        faulty = FaultStorage(inner, replace(fault, at=number))
+        ended = _attempt(operation.run, faulty, later.clock)
+        if not faulty.struck:
+            assert ended.error is None
+            assert number > 3
+            return
+        place = f"call {number}: {faulty.calls[number - 1]}, {ended.error!r}"
+        found = content_on(inner)
+        assert found in ended.allows(expected.before, expected.after), place
+        if found != ABSENT:
+            open_on(inner).verify().check()
+        if operation.again is not None:
+            operation.again(inner, later.clock)
+            assert content_on(inner) == expected.after, place
+            assert operation.name != "purge" or _versions(inner) == expected.versions, place
+        if found != ABSENT:
+            _check_goes_on(inner, later.clock, place)
+        discard(inner)
+    pytest.fail("the operation never succeeds")
+
+
+def _check_goes_on(storage: Storage, clock: Clock, place: str) -> None:
+    stream = open_on(storage, clock=clock)
+    tail, fields = stream.tail, list(stream.schema)
+    stream.append(pa.table({field.name: pa.nulls(1, field.type) for field in fields}))
+    seen = open_on(storage)
+    assert (seen.tail, seen.read(tail).read_all().num_rows) == (tail + 1, 1), place
+
+
+def _versions(storage: Storage) -> tuple[int, ...]:
+    """Return the commits that are kept."""
+    return tuple(open_on(storage)._log.files.numbers())
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_handle_that_saw_a_failure_goes_on(when: str, folder: Path) -> None:
+    """The same handle repeats its batch after a failure at any call, and has it once."""
+    for number in range(1, 1000):
+        time = VirtualTime(number)
+        storage = FaultStorage(TimedStorage(fresh_storage("local", folder), time))
+        stream = create_on(storage, SCHEMA, clock=time.clock)
+        stream.append(events(0, 2))
+        storage.fault = Fault(len(storage.calls) + number, "fail", when)
+        ended = _attempt(lambda *_, handle=stream: _keyed(handle), storage, time.clock)
+        storage.fault = None
+        _keyed(stream)
+        stream.append(events(4, 5))
+        assert stream.read(columns=["n"]).read_all()["n"].to_pylist() == [0, 1, 2, 3, 4]
+        stream.verify().check()
+        if not storage.struck:
+            assert ended.error is None
+            return
+    pytest.fail("the append never succeeds")
+
+
+def _keyed(stream: Stream) -> None:
+    stream.append(events(2, 4), writer_id="w", batch_id=5)
+
+
+def test_outcome_answers_for_every_unknown_commit(folder: Path) -> None:
+    """After an outage at any call of a plain append, `outcome` says whether it is in the log."""
+    seen = set()
+    for number in range(1, 1000):
+        time = VirtualTime(number)
+        inner = TimedStorage(fresh_storage("memory", folder), time)
+        storage = FaultStorage(inner)
+        stream = create_on(storage, SCHEMA, clock=time.clock)
+        when = "after" if number % 2 else "before"
+        storage.fault = Fault(len(storage.calls) + (number + 1) // 2, "fail", when, calls=10**9)
+        ended = _attempt(lambda *_, handle=stream: handle.append(events(0, 2)), storage, time.clock)
+        if isinstance(ended.error, CommitUnknownError):
+            time.advance(7200)
+            names = ended.error.fields
+            known = open_on(inner, clock=time.clock)
+            outcome = known.outcome(names["transaction"], names["version"])
+            seen.add((when, outcome.state.value, open_on(inner).tail))
+        if not storage.struck:
+            break
+    assert ("after", "committed", 2) in seen
+    assert {(state, tail) for _, state, tail in seen} <= {
+        ("committed", 2),
+        ("not committed", 0),
+        ("unknown", 0),
+    }

@@ -1,0 +1,147 @@
+"""A reader of streams that shares no code with segstore: FORMAT.md's rules and pyarrow, no more.
+
+It is slow, checks every checksum, and reads everything.
+"""
+
+import base64
+import hashlib
+import json
+import re
+import struct
+import zlib
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import zstandard
+
+
+def read_stream(folder: Path) -> tuple[int, int, pa.Table]:
+    """Return head, tail and all events of a stream."""
+    root = newest_root(folder)
+    if root["reader_features"]:
+        raise NotImplementedError(root["reader_features"])
+    schemas = {}
+    for epoch in root["epochs"]:
+        text = epoch["schema"]
+        if epoch["blob"] is not None:
+            path, size, digest, _ = epoch["blob"]
+            text = json.loads(envelope(checked(folder / path, size, digest)))[0]
+        schemas[epoch["number"]] = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+    schema = schemas[root["epochs"][-1]["number"]]
+    entries, start = [], None
+    for path, part_start, part_end, segments, size, digest in root["parts"]:
+        start = part_start if start is None else start
+        rows = part_rows(envelope(checked(folder / path, size, digest)))
+        assert len(rows) == segments
+        assert sum(row[2] for row in rows) == part_end - part_start
+        entries += rows
+    entries += root["entries"]
+    if start is None:
+        start = root["tail"] - sum(entry[2] for entry in entries)
+    assert start + sum(entry[2] for entry in entries) == root["tail"]
+    pieces = [segment(folder, entry, schemas, schema) for entry in entries]
+    table = pa.concat_tables([schema.empty_table(), *pieces])
+    return root["head"], root["tail"], table.slice(root["head"] - start)
+
+
+def newest_root(folder: Path) -> dict[str, Any]:
+    """Return the newest root, found by listing (FORMAT.md 4.3)."""
+    names = [p.name for p in (folder / "log").iterdir() if re.fullmatch("[0-9]{20}", p.name)]
+    root = json.loads(envelope((folder / "log" / max(names)).read_bytes()))
+    assert root["format"] == 1
+    assert root["version"] == int(max(names))
+    return root
+
+
+def checked(path: Path, size: int, digest: str) -> bytes:
+    """Return a status object whose length and digest are right."""
+    data = path.read_bytes()
+    assert len(data) == size
+    assert hashlib.blake2b(data, digest_size=16).hexdigest() == digest
+    return data
+
+
+def envelope(data: bytes) -> bytes:
+    """Return the body of a metadata file (FORMAT.md 2)."""
+    version, header, stored = data.split(b"\n", 2)
+    assert version == b"v1"
+    codec, stored_bytes, raw_bytes, digest = header.split(b" ")
+    assert len(stored) == int(stored_bytes)
+    covered = b" ".join((codec, stored_bytes, raw_bytes)) + stored
+    assert hashlib.blake2b(covered, digest_size=16).hexdigest().encode() == digest
+    body = {b"plain": lambda: stored, b"zstd": lambda: zstandard.decompress(stored)}[codec]()
+    assert len(body) == int(raw_bytes)
+    return body
+
+
+def part_rows(body: bytes) -> list[list[Any]]:
+    """Return the entries of a status part (FORMAT.md 5)."""
+    table = pa.ipc.open_stream(body).read_all()
+    names = ["segment_id", "path", "rows", "bytes", "footer_bytes", "footer_crc", "format", "stats"]
+    assert table.schema.names == names
+    return [list(row.values()) for row in table.to_pylist()]
+
+
+def segment(
+    folder: Path, entry: list[Any], schemas: dict[int, pa.Schema], wanted: pa.Schema
+) -> pa.Table:
+    """Return the events of a segment in the newest schema (FORMAT.md 6 and 7)."""
+    segment_id, path, rows, size, end_bytes, end_crc, form, _ = entry
+    assert form == "arrow"
+    data = (folder / "segments" / path).read_bytes()
+    assert len(data) == size
+    assert zlib.crc32(data[-end_bytes:]) == end_crc
+    magic, version = struct.unpack_from("<8sI", data)
+    assert (magic, version) == (b"SEGARROW", 1)
+    assert data[12:60] == bytes(48)
+    assert struct.unpack_from("<I", data, 60)[0] == zlib.crc32(data[:60])
+    trailer = data[-40:]
+    place, length, raw, crc, version, reserved = struct.unpack_from("<QIIIII", trailer)
+    assert struct.unpack_from("<I8s", trailer, 28) == (zlib.crc32(trailer[:28]), b"SEGATAIL")
+    assert (version, reserved, place + length + 40, length + 40) == (1, 0, size, end_bytes)
+    footer = data[place : place + length]
+    assert zlib.crc32(footer) == crc
+    index = json.loads(zstandard.decompress(footer, max_output_size=raw))
+    schema = schemas[segment_id >> 32]
+    batches, start = [], 64
+    facts = zip(*(index[name] for name in ("bytes", "rows", "crc", "schema")), strict=True)
+    for frame_bytes, frame_rows, frame_crc, place_of_schema in facts:
+        frame = data[start : start + frame_bytes]
+        assert frame_bytes % 64 == 0
+        assert zlib.crc32(frame) == frame_crc
+        assert index["schemas"][place_of_schema] == fingerprint(schema)
+        (batch,) = list(pa.ipc.open_stream(frame))
+        assert batch.num_rows == frame_rows
+        batches.append(batch)
+        start += frame_bytes
+    assert start == place
+    table = pa.Table.from_batches(batches, batches[0].schema)
+    assert table.num_rows == rows
+    columns = [
+        table[field.name].cast(field.type)
+        if field.name in table.schema.names
+        else pa.nulls(rows, field.type)
+        for field in wanted
+    ]
+    return pa.Table.from_arrays(columns, schema=wanted)
+
+
+def fingerprint(schema: pa.Schema) -> str:
+    """Return the fingerprint of a schema (FORMAT.md 6)."""
+    return hashlib.sha256(repr([describe(field) for field in schema]).encode()).hexdigest()[:16]
+
+
+def describe(field: pa.Field) -> tuple[Any, ...]:
+    """Return what a fingerprint covers of a field."""
+    metadata = sorted((field.metadata or {}).items())
+    kind = field.type
+    if pa.types.is_struct(kind):
+        name, children = "struct", [kind.field(n) for n in range(kind.num_fields)]
+    elif pa.types.is_map(kind):
+        name, children = "map", [kind.key_field, kind.item_field]
+    elif pa.types.is_list(kind):
+        name, children = "list", [kind.value_field]
+    else:
+        return field.name, str(kind), field.nullable, metadata
+    return field.name, name, [describe(child) for child in children], field.nullable, metadata

@@ -1,0 +1,244 @@
+"""Write golden streams: small streams of today's format, to be read by every later version.
+
+::
+
+    PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1
+
+When: once per version of the format, in the commit that begins it. Streams of a version that was
+released are never written again, whatever the code does today: they are what users have on their
+disks. So this refuses a folder that is not empty. Until a format is released, delete its folder
+and run the command again whenever the format changes.
+
+Ids and times are fixed, so that two runs with the same libraries write the same bytes. Beside each
+stream lies what has to be read from it, `<name>.json`.
+"""
+
+import datetime as dt
+import json
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from segstore_ds.engine import table_status
+from segstore_ds.engine.staging import Layout
+from segstore_ds.format.envelope import encode_envelope
+from segstore_ds.format.root import encode_root
+from segstore_ds.storage import Storage, open_storage
+from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
+
+SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])
+WORDS = ["", "ada", "größe", "日本", None]
+UTC = dt.UTC
+
+
+def events(start: int, end: int) -> pa.Table:
+    """Return the events start to end."""
+    words = [WORDS[n % len(WORDS)] for n in range(start, end)]
+    return pa.table({"n": list(range(start, end)), "word": words}, SCHEMA)
+
+
+def plain(stream: Stream) -> None:
+    """Three commits of one segment each."""
+    for start in (0, 5, 7):
+        stream.append(events(start, start + 5))
+
+
+def codecs(stream: Stream) -> None:
+    """Every compression, several frames per segment and segments per commit."""
+    for place, compression in enumerate(("none", "lz4", "zstd")):
+        layout = Layout(compression=compression, frame_rows=3, segment_rows=6, inline_bytes=0)
+        stream.append(events(place * 20, place * 20 + 20), layout=layout)
+
+
+def epochs(stream: Stream) -> None:
+    """A second epoch that widens and extends the first, and bytes of both."""
+    stream.append(events(0, 4))
+    wider = pa.table({"more": [1.5, None], "n": pa.array([4, 5], pa.int64()), "word": ["x", "y"]})
+    stream.append(wider, merge_schema=True)
+
+
+def widened(stream: Stream) -> None:
+    """Types that were widened in each family."""
+    names = ["i", "f", "d"]
+    narrow = [pa.int8(), pa.float32(), pa.decimal128(5, 2)]
+    wide = [pa.int64(), pa.float64(), pa.decimal128(12, 4)]
+    rows = [{"i": 1, "f": 0.5, "d": Decimal("1.25")}, {"i": -128, "f": None, "d": None}]
+    first = pa.Table.from_pylist(rows, pa.schema(zip(names, narrow, strict=True)))
+    stream.overwrite(first, overwrite_schema=True)
+    rows = [{"i": 2**40, "f": 1e300, "d": Decimal("12345678.0001")}]
+    second = pa.Table.from_pylist(rows, pa.schema(zip(names, wide, strict=True)))
+    stream.append(second, merge_schema=True)
+
+
+def parts(stream: Stream) -> None:
+    """Entries that spilled to parts, parts that were merged, and entries behind them."""
+    for batch in range(11):
+        stream.append(events(batch, batch + 1))
+
+
+def writers(stream: Stream) -> None:
+    """Writers inline and in a blob, one of which repeated its batch."""
+    for batch in range(6):
+        stream.append(events(batch, batch + 1), writer_id=f"writer {batch}", batch_id=batch)
+    stream.append(events(0, 1), writer_id="writer 0", batch_id=0)
+    stream.append(events(6, 7), writer_id="writer 0", batch_id=9)
+
+
+def overwritten(stream: Stream) -> None:
+    """A head above 0, retired segments, an overwrite with a writer."""
+    stream.append(events(0, 4))
+    stream.overwrite(events(10, 13), writer_id="w", batch_id=1)
+    stream.append(events(20, 22))
+
+
+def types(stream: Stream) -> None:
+    """Every type that is stored, with nulls, nested and at its limits."""
+    stream.overwrite(many_types(), overwrite_schema=True)
+
+
+def many_types() -> pa.Table:
+    """Return one column of each type."""
+    moment = dt.datetime(2013, 1, 5, 12, 30, 1, 234567, tzinfo=UTC)
+    point = pa.struct([("x", pa.float64()), ("tags", pa.list_(pa.string()))])
+    columns: dict[str, tuple[pa.DataType, list[Any]]] = {
+        "bool": (pa.bool_(), [True, False, None]),
+        "int8": (pa.int8(), [-128, 127, None]),
+        "int16": (pa.int16(), [-(2**15), 2**15 - 1, None]),
+        "int32": (pa.int32(), [-(2**31), 2**31 - 1, None]),
+        "int64": (pa.int64(), [-(2**63), 2**63 - 1, None]),
+        "float": (pa.float32(), [0.5, float("-inf"), None]),
+        "double": (pa.float64(), [-0.0, float("nan"), None]),
+        "string": (pa.string(), ["", "größe 日本 \U0010ffff", None]),
+        "binary": (pa.binary(), [b"", b"\x00\xff", None]),
+        "date": (pa.date32(), [dt.date(1, 1, 1), dt.date(9999, 12, 31), None]),
+        "instant": (pa.timestamp("us", "UTC"), [moment, moment.replace(year=9999), None]),
+        "local": (pa.timestamp("us"), [moment.replace(tzinfo=None, year=1900)] * 2 + [None]),
+        "time": (pa.time64("ns"), [dt.time(0), dt.time(23, 59, 59, 999999), None]),
+        "span": (pa.duration("us"), [dt.timedelta(days=-1), dt.timedelta(microseconds=1), None]),
+        "decimal": (pa.decimal128(38, 6), [Decimal("-1.000001"), Decimal(10) ** 31, None]),
+        "void": (pa.null(), [None] * 3),
+        "list": (pa.list_(pa.int64()), [[], [1, None], None]),
+        "struct": (point, [{"x": 1.5, "tags": ["a", None]}, {"x": None, "tags": None}, None]),
+        "map": (pa.map_(pa.string(), pa.int64()), [[], [("a", 1), ("b", None)], None]),
+    }
+    return pa.table({name: pa.array(values, kind) for name, (kind, values) in columns.items()})
+
+
+def purged(stream: Stream) -> None:
+    """Old versions that were forgotten."""
+    for start in range(4):
+        stream._log.clock.sleep(7200)
+        stream.append(events(start, start + 1))
+    stream.purge(older_than_s=3600)
+
+
+def big_schema(stream: Stream) -> None:
+    """A schema that is too big for the root."""
+    columns = {f"a_column_with_a_long_name_{n}": pa.array([n, None]) for n in range(120)}
+    stream.overwrite(pa.table(columns), overwrite_schema=True)
+
+
+def feature(**changes: Any) -> Callable[[Stream], None]:
+    """Return what writes a stream whose newest root was changed as a newer version would."""
+
+    def make(stream: Stream) -> None:
+        stream.append(events(0, 3))
+        root = stream.root
+        changed = replace(
+            root,
+            version=root.version + 1,
+            parent=root.transaction,
+            transaction="f" * 32,
+            operation="from-the-future",
+            **changes,
+        )
+        path = f"log/{changed.version:020d}"
+        stream.storage.create(path, encode_envelope(encode_root(changed)))
+
+    return make
+
+
+LATER = {"a_later_field": {"nested": [1, None, "x"], "größe": 1.5}, "z": [], "empty": None}
+STREAMS: dict[str, Callable[[Stream], None]] = {
+    "empty": lambda _: None,
+    "plain": plain,
+    "codecs": codecs,
+    "types": types,
+    "epochs": epochs,
+    "widened": widened,
+    "big-schema": big_schema,
+    "parts": parts,
+    "writers": writers,
+    "overwritten": overwritten,
+    "purged": purged,
+    "unknown-reader-feature": feature(reader_features=("a-later-feature",)),
+    "unknown-writer-feature": feature(writer_features=("a-later-feature",)),
+    "unknown-fields": feature(extra=LATER),
+}
+# Levels so small that a few commits fill them; they are no part of the format.
+TINY = {"INLINE_SOFT": 2, "MERGE_FAN_IN": 2, "WRITERS_INLINE": 4}
+
+
+def write_stream(storage: Storage, name: str) -> None:
+    """Write one golden stream into an empty folder."""
+    time = VirtualTime(sorted(STREAMS).index(name))
+    timed = TimedStorage(storage, time)
+    stream = create_on(timed, SCHEMA, clock=time.clock)
+    kept = {constant: getattr(table_status, constant) for constant in TINY}
+    tiny = TINY if name in ("parts", "writers") else {}
+    try:
+        for constant, value in tiny.items():
+            setattr(table_status, constant, value)
+        STREAMS[name](stream)
+    finally:
+        for constant, value in kept.items():
+            setattr(table_status, constant, value)
+
+
+def expected(storage: Storage) -> dict[str, Any]:
+    """Return what has to be read from a stream, as JSON."""
+    stream = open_on(storage)
+    rows = stream.read().read_all().to_pylist()
+    fields = {field.name: str(field.type) for field in stream.schema}
+    return {
+        "head": stream.head,
+        "tail": stream.tail,
+        "version": stream.version,
+        "schema": fields,
+        "rows": [{name: as_json(value) for name, value in row.items()} for row in rows],
+    }
+
+
+def as_json(value: Any) -> Any:
+    """Return a value of an event as JSON can hold it, exactly."""
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case dict():
+            return {name: as_json(child) for name, child in value.items()}
+        case list() | tuple():
+            return [as_json(child) for child in value]
+    return f"{type(value).__name__}: {value.hex() if isinstance(value, bytes) else value!r}"
+
+
+def main(folder: Path) -> None:
+    """Write all golden streams of a version, and what has to be read from them."""
+    if folder.exists() and any(folder.iterdir()):
+        sys.exit(f"{folder} is not empty: golden streams of a format are written once")
+    for name in STREAMS:
+        storage = open_storage(folder / name)
+        write_stream(storage, name)
+        if name == "unknown-reader-feature":
+            continue
+        text = json.dumps(expected(storage), indent=1, ensure_ascii=False)
+        (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(__file__).parent / sys.argv[1])
