@@ -10,6 +10,7 @@ from pyspark.sql.types import StructType
 from segstore_ds.engine.scan import run_task
 from segstore_ds.engine.scan_plan import Reading, ReadTask
 from segstore_ds.errors import SchemaMismatchError
+from segstore_ds.format.conversion import convert
 from segstore_ds.format.root import Root
 from segstore_ds.spark.schemas import to_arrow
 from segstore_ds.stream import Stream
@@ -79,21 +80,20 @@ class SegstoreReader(DataSourceReader):
         if partition is None or partition.value is None:
             return
         target = to_arrow(self._schema)
-        names = target.names
         for batch in run_task(self._reading, partition.value):
-            columns = [batch.column(name) for name in names]
-            _refuse_nulls(columns, target)
+            columns = [_spark_column(batch.column(field.name), field) for field in target]
             for start in range(0, batch.num_rows, SLICE_ROWS):
                 piece = [column.slice(start, SLICE_ROWS) for column in columns]
                 yield pa.RecordBatch.from_arrays(piece, schema=target)
 
 
-def _refuse_nulls(columns: list[pa.Array], target: pa.Schema) -> None:
-    """Refuse nulls where the schema says NOT NULL: Spark would crash, or read them as zeros."""
-    for column, field in zip(columns, target, strict=True):
-        if not field.nullable and column.null_count:
-            raise SchemaMismatchError(
-                "a column that the schema asked for as NOT NULL holds null",
-                remedy="declare it nullable",
-                column=field.name,
-            )
+def _spark_column(column: pa.Array, field: pa.Field) -> pa.Array:
+    """Give a column Spark's own nullability, which some of its types insist on inside."""
+    if not field.nullable and column.null_count:
+        # Spark would crash.
+        raise SchemaMismatchError(
+            "a column that the schema asked for as NOT NULL holds null",
+            remedy="declare it nullable",
+            column=field.name,
+        )
+    return convert(column, field.type, field.name)

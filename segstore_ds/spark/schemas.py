@@ -4,8 +4,10 @@ The stored Arrow schema decides; Spark's own JSON is kept beside it for what Arr
 comments, char and varchar lengths, collations, user-defined types.
 """
 
+import importlib
 import json
 from collections.abc import Iterator
+from typing import Any
 
 import pyarrow as pa
 from pyspark.errors import PySparkException
@@ -18,6 +20,7 @@ from pyspark.sql.types import (
     StringType,
     StructField,
     StructType,
+    UserDefinedType,
     VarcharType,
 )
 
@@ -56,8 +59,13 @@ def to_stored(schema: StructType) -> pa.Schema:
 
 
 def to_spark_json(schema: StructType) -> str:
-    """Return the JSON that is kept of a DataFrame's schema."""
-    return json.dumps(_plain_struct(schema).jsonValue())
+    """Return the JSON that is kept of a DataFrame's schema.
+
+    Of a user-defined type only its name is kept: Spark's JSON also holds its pickled class, and a
+    stream must never hand code to its readers.
+    """
+    text = _plain_struct(schema).json()
+    return json.dumps(json.loads(text, object_hook=_without_code))
 
 
 def from_stored(schema: pa.Schema, spark_json: str | None) -> StructType:
@@ -68,14 +76,8 @@ def from_stored(schema: pa.Schema, spark_json: str | None) -> StructType:
         spark_json: What `to_spark_json` gave, or part of it; columns whose type in it is not the
             stored one any more come from Arrow.
     """
-    known = {}
-    for value in json.loads(spark_json)["fields"] if spark_json else ():
-        try:
-            field = StructField.fromJson(value)
-        except (ImportError, AttributeError, PySparkException):
-            # A user-defined type whose class is not here: its plain form is.
-            continue
-        known[field.name] = field
+    values = json.loads(spark_json, object_hook=_without_code)["fields"] if spark_json else ()
+    known = {field.name: field for field in map(_known_field, values) if field is not None}
     return StructType([_spark_field(field, known.get(field.name)) for field in schema])
 
 
@@ -87,6 +89,39 @@ def is_nullable(data_type: DataType) -> bool:
 def to_arrow(schema: StructType) -> pa.Schema:
     """Return the Arrow schema that Spark checks a reader's batches against."""
     return to_arrow_schema(schema, timezone="UTC")
+
+
+def _without_code(value: dict[str, Any]) -> dict[str, Any]:
+    value.pop("serializedClass", None)
+    return value
+
+
+def _known_field(value: dict[str, Any]) -> StructField | None:
+    """Return a field of Spark's JSON, or None where a user-defined type's class is not here."""
+    try:
+        _check_classes(value)
+        return StructField.fromJson(value)
+    except (ImportError, AttributeError, KeyError, TypeError, ValueError, PySparkException):
+        return None
+
+
+def _check_classes(value: Any) -> None:
+    """Check that classes named in a schema's JSON are user-defined types, before Spark calls them.
+
+    Raises:
+        ImportError: A class is not here, or it is something else.
+    """
+    if isinstance(value, dict):
+        if value.get("type") == "udt":
+            module, _, name = str(value["pyClass"]).rpartition(".")
+            found = getattr(importlib.import_module(module), name, None)
+            if not (isinstance(found, type) and issubclass(found, UserDefinedType)):
+                raise ImportError(name)
+        for inner in value.values():
+            _check_classes(inner)
+    elif isinstance(value, list):
+        for inner in value:
+            _check_classes(inner)
 
 
 def _spark_field(field: pa.Field, known: StructField | None) -> StructField:
@@ -116,7 +151,9 @@ def _plain(data_type: DataType) -> DataType:
         key, value = _plain(data_type.keyType), _plain(data_type.valueType)
         return MapType(key, value, data_type.valueContainsNull)
     if isinstance(data_type, StructType):
-        fields = [StructField(f.name, _plain(f.dataType), f.nullable, f.metadata) for f in data_type]
+        fields = [
+            StructField(f.name, _plain(f.dataType), f.nullable, f.metadata) for f in data_type
+        ]
         return StructType(fields)
     return StringType() if isinstance(data_type, CharType | VarcharType) else data_type
 

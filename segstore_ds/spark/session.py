@@ -73,7 +73,9 @@ def register(
             remedy="give a dict",
             type=type(storage_options).__name__,
         )
-    spark.dataSource.register(_bound(storage_options))
+    # Spark looks in the active session for the name, and refuses one that another session has.
+    with _activated(spark):
+        spark.dataSource.register(_bound(storage_options))
     chosen = {}
     for name, (value, _) in _SETTINGS.items():
         if tune and spark.conf.get(name, None) is None:

@@ -110,7 +110,9 @@ class SegstoreDataSource(DataSource):
 def _project(stream: Stream, options: Mapping[str, Any], schema: StructType) -> tuple[str, ...]:
     """Return the columns of the stream that a schema asks for, in its order."""
     extra = {options["offsetColumn"], options["segmentColumn"]} - {None}
-    known = {field.name: field.dataType for field in from_stored(stream.schema, stream.spark_schema)}
+    known = {
+        field.name: field.dataType for field in from_stored(stream.schema, stream.spark_schema)
+    }
     known.update(dict.fromkeys(extra, LongType()))
     if not schema.fields:
         raise SchemaMismatchError("the schema asked for has no columns", remedy=_ASKED)

@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 
 from segstore_ds.engine.inputs import writer_key
 from segstore_ds.engine.staging import Layout, StagedTask
-from segstore_ds.engine.write_job import WriteJob
+from segstore_ds.engine.write_job import WriteJob, WriteRequest, check_arguments
 from segstore_ds.errors import AlreadyExistsError, InternalError, NotFoundError, SegstoreError
 from segstore_ds.format.schema import conform
 from segstore_ds.spark.schemas import to_spark_json, to_stored
@@ -36,8 +36,23 @@ def plan_writer(
         NotFoundError: There is no stream, and createIfMissing is false.
         As `segstore_ds.Stream.plan_write` otherwise.
     """
-    stored, spark_json = to_stored(schema), to_spark_json(schema)
-    layout = Layout(
+    request = WriteRequest(
+        schema=to_stored(schema),
+        spark_schema=to_spark_json(schema),
+        layout=_layout(options),
+        writer=writer_key(
+            options["writerId"], options["batchId"], takeover=options["writerTakeover"]
+        ),
+        overwrite=overwrite,
+        merge_schema=options["mergeSchema"],
+        replace_schema=options["overwriteSchema"],
+        client=f"{client_name()} pyspark/{pyspark.__version__}",
+    )
+    return _open_or_create(storage, request, create=options["createIfMissing"]).plan(request)
+
+
+def _layout(options: Mapping[str, Any]) -> Layout:
+    return Layout(
         compression=options["compression"],
         compression_level=options["compressionLevel"],
         frame_rows=options["frameRows"],
@@ -47,30 +62,18 @@ def plan_writer(
         inline_bytes=options["inlineBytes"],
         stats_columns=options["statsColumns"],
     )
-    writer = writer_key(options["writerId"], options["batchId"], takeover=options["writerTakeover"])
-    stream = _open_or_create(storage, options, stored, spark_json)
-    return stream.plan_write(
-        stored,
-        writer=writer,
-        overwrite=overwrite,
-        merge_schema=options["mergeSchema"],
-        replace_schema=options["overwriteSchema"],
-        spark_schema=spark_json,
-        layout=layout,
-        client=f"{client_name()} pyspark/{pyspark.__version__}",
-    )
 
 
-def _open_or_create(
-    storage: Storage, options: Mapping[str, Any], stored: pa.Schema, spark_json: str
-) -> Stream:
+def _open_or_create(storage: Storage, request: WriteRequest, *, create: bool) -> Stream:
     try:
         return open_on(storage)
     except NotFoundError:
-        if not options["createIfMissing"]:
+        if not create:
             raise
+    # A write that is going to be refused leaves no stream behind.
+    check_arguments(request, request.schema)
     try:
-        return create_on(storage, stored, spark_schema=spark_json)
+        return create_on(storage, request.schema, spark_schema=request.spark_schema)
     except AlreadyExistsError:
         # Another job created it between the two calls.
         return open_on(storage)

@@ -1,0 +1,76 @@
+"""Fixtures of the Spark tests; everything in this folder is marked `spark`."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("pyspark")
+
+from pyspark.sql import DataFrame, SparkSession
+from sessions import Sessions
+
+import segstore_ds as segstore
+
+HERE = Path(__file__).parent
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark this folder's tests; warnings of Spark and its parts are no errors here."""
+    for item in items:
+        if HERE in item.path.parents:
+            item.add_marker(pytest.mark.spark)
+            item.add_marker(pytest.mark.filterwarnings("default"))
+
+
+@pytest.fixture(scope="session")
+def sessions(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sessions]:
+    """The one running session; its kind changes on demand."""
+    running = Sessions(tmp_path_factory.mktemp("spark"))
+    try:
+        yield running
+    finally:
+        running.stop()
+
+
+@pytest.fixture(scope="module")
+def spark(sessions: Sessions) -> SparkSession:
+    """A classic session on local[2,3] with the format registered, as users have it."""
+    session = sessions.get("classic")
+    segstore.register(session)
+    return session
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    """A location without a stream."""
+    return f"file://{tmp_path}/stream"
+
+
+@pytest.fixture
+def append(url: str) -> Callable[..., None]:
+    """Append a DataFrame to the stream at `url` with options."""
+
+    def run(df: DataFrame, *, mode: str = "append", to: str = url, **options: object) -> None:
+        df.write.format("segstore").mode(mode).options(**options).save(to)
+
+    return run
+
+
+@pytest.fixture
+def load(spark: SparkSession, url: str) -> Callable[..., DataFrame]:
+    """Load the stream at `url` with options."""
+
+    def run(*, of: str = url, schema: object = None, **options: object) -> DataFrame:
+        reader = spark.read.format("segstore").options(**options)
+        return (reader.schema(schema) if schema is not None else reader).load(of)
+
+    return run
+
+
+@pytest.fixture
+def verified(url: str) -> Iterator[None]:
+    """Check every invariant of the stream at `url` after the test."""
+    yield
+    if segstore.exists(url):
+        segstore.open(url).verify().check()

@@ -1,0 +1,99 @@
+"""Spark sessions of the tests: one at a time, every kind in a JVM of its own.
+
+Three kinds: `classic` (local[2], three attempts per task), `cluster` (two executors in JVMs of
+their own) and `connect`. Asking for another kind ends the one that runs, so tests of one kind
+should stand together. The JVM's output goes to a file, where tests look for what must not be there.
+"""
+
+import os
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from pyspark import SparkConf, SparkContext
+from pyspark.java_gateway import launch_gateway
+from pyspark.sql import SparkSession
+
+import segstore_ds as segstore
+
+ROOT = Path(__file__).parents[2]
+HERE = Path(__file__).parent
+
+_COMMON = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.session.timeZone": "America/St_Johns",  # nobody's default, and half an hour off
+}
+_MASTERS = {"classic": "local[2,3]", "cluster": "local-cluster[2,1,1024]", "connect": "local[2]"}
+
+
+class Sessions:
+    """Starts sessions by kind and ends them."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.kind: str | None = None
+        self.spark: SparkSession | None = None
+        self._gateway = None
+
+    @property
+    def log(self) -> Path:
+        """Where the output of the running JVM, its Python workers and its executors goes."""
+        return self.folder / f"{self.kind}.log"
+
+    @property
+    def events(self) -> Path:
+        """The event logs."""
+        return self.folder / "events"
+
+    @property
+    def executor_logs(self) -> Path:
+        """What the executors of a cluster print."""
+        return self.folder / "executors"
+
+    def get(self, kind: str, extra: Mapping[str, str] | None = None) -> SparkSession:
+        """Return a session of a kind; `extra` holds settings for the case that it starts now."""
+        if self.kind != kind:
+            self.stop()
+            self.kind = kind
+            self._start(kind, {**_COMMON, **segstore.recommended_conf(), **(extra or {})})
+        assert self.spark is not None
+        return self.spark
+
+    def stop(self) -> None:
+        """End the running session and its JVM."""
+        if self.spark is not None:
+            self.spark.stop()
+            self.spark = self.kind = None
+        if self._gateway is not None:
+            SparkContext._gateway = SparkContext._jvm = None
+            self._gateway.shutdown()
+            self._gateway.proc.stdin.close()
+            self._gateway.proc.wait(60)
+            self._gateway = None
+
+    def _start(self, kind: str, settings: dict[str, str]) -> None:
+        for folder in (self.events, self.executor_logs):
+            folder.mkdir(exist_ok=True)
+        settings["spark.sql.warehouse.dir"] = str(self.folder / "warehouse")
+        os.environ["PYSPARK_PYTHON"] = sys.executable
+        os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(HERE)])
+        os.environ["SPARK_WORKER_DIR"] = str(self.executor_logs)
+        conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
+        with self.log.open("wb") as log:
+            output = {"stdout": log, "stderr": subprocess.STDOUT}
+            self._gateway = launch_gateway(conf.setAppName("tests"), output)
+        SparkContext._ensure_initialized(gateway=self._gateway)
+        if kind != "connect":
+            builder = SparkSession.builder.config(map=settings)
+            self.spark = builder.master(_MASTERS[kind]).getOrCreate()
+            return
+        os.environ["SPARK_TESTING"] = "1"  # a free port instead of the fixed one
+        try:
+            self.spark = SparkSession.builder.remote(_MASTERS[kind]).getOrCreate()
+        finally:
+            del os.environ["SPARK_TESTING"]

@@ -1,0 +1,195 @@
+"""Executors in JVMs of their own, S3 over HTTP, and keys that only the session knows."""
+
+import base64
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from fixtures_s3 import S3Server
+from pyspark.errors import AnalysisException, PythonException
+from pyspark.sql import SparkSession
+from sessions import Sessions
+
+import segstore_ds as segstore
+
+ENV_NAME = "SEGSTORE_TEST_S3_SECRET"
+
+
+@pytest.fixture(scope="module")
+def other_server(s3_server: S3Server) -> S3Server:
+    """The same server under other keys, which executors find in their environment."""
+    return S3Server(s3_server.endpoint, "other-key", "other-secret-5b1f9c", s3_server.log)
+
+
+@pytest.fixture(scope="module")
+def cluster(sessions: Sessions, other_server: S3Server) -> Iterator[SparkSession]:
+    """local-cluster with an event log; executors get PYTHONPATH and one variable explicitly."""
+    os.environ[ENV_NAME] = other_server.secret  # for the driver's planners
+    yield sessions.get(
+        "cluster",
+        {
+            "spark.executor.memory": "512m",
+            "spark.eventLog.enabled": "true",
+            "spark.eventLog.dir": sessions.events.as_uri(),
+            "spark.executorEnv.PYTHONPATH": os.pathsep.join(
+                [str(Path(segstore.__file__).parents[1]), str(Path(__file__).parent)]
+            ),
+            f"spark.executorEnv.{ENV_NAME}": other_server.secret,
+        },
+    )
+    del os.environ[ENV_NAME]
+
+
+@pytest.fixture
+def bucket(s3_server: S3Server) -> str:
+    return s3_server.new_bucket()
+
+
+def test_local_disk_on_executors_of_their_own(cluster, sessions, tmp_path):
+    url = f"file://{tmp_path}/stream"
+    segstore.register(cluster)
+
+    def note_folder(batches):
+        for _ in batches:
+            yield pa.RecordBatch.from_pylist([{"folder": str(Path.cwd())}])
+
+    found = cluster.range(0, 40, 1, 8).mapInArrow(note_folder, "folder string").collect()
+    assert all(Path(row.folder).is_relative_to(sessions.executor_logs) for row in found)
+    df = cluster.range(0, 1000, 1, 4)
+    df.write.format("segstore").mode("append").option("inlineBytes", 0).save(url)
+    segstore.write(df, url)
+    back = cluster.read.format("segstore").option("minPartitions", 4).load(url)
+    assert (back.count(), back.filter("id < 10").count()) == (2000, 20)
+    assert segstore.open(url).verify().check().leftovers == []
+
+
+def test_s3_with_keys_bound_to_the_session_leaves_the_secret_nowhere(
+    cluster, sessions, s3_server, bucket, capfd
+):
+    url = f"s3a://{bucket}/streams/clicks"
+    options = {
+        "key": s3_server.key,
+        "secret": s3_server.secret,
+        "client_kwargs": {"endpoint_url": s3_server.endpoint},
+    }
+    said = segstore.register(cluster, storage_options=options)
+    texts = [str(said), repr(said)]
+    df = cluster.range(0, 1000, 1, 4).selectExpr("id", "concat('user', id % 7) AS user")
+    for batch in (1, 1, 2):
+        writer = df.write.format("segstore").mode("append").option("inlineBytes", 0)
+        writer.options(writerId="etl", batchId=batch).save(url)
+    segstore.write(df, url)  # inline frames
+    back = cluster.read.format("segstore").option("offsetColumn", "o").load(url)
+    assert sorted(row.o for row in back.collect()) == list(range(3000))
+    cluster.sql(
+        "CREATE OR REPLACE TEMPORARY VIEW clicks USING segstore " + f"OPTIONS (path '{url}')"
+    )
+    assert cluster.sql("SELECT count(*) FROM clicks WHERE user = 'user3'").first()[0] == 429
+    texts += [_explained(back, capfd), _explained(cluster.table("clicks"), capfd)]
+    texts += _provoked_errors(cluster, s3_server, url, df)
+    stream = segstore.open(url, storage_options=options)
+    texts += [repr(stream), str(stream.verify().check())]
+    secret_texts = [s3_server.secret, base64.b64encode(s3_server.secret.encode()).decode()]
+    where = {
+        "errors and plans": "\n".join(texts).encode(),
+        "output of the driver": sessions.log.read_bytes(),
+        "event log": b"".join(_contents(sessions.events)),
+        "output of executors": b"".join(_contents(sessions.executor_logs)),
+        "stream": b"".join(_objects(stream)),
+    }
+    assert b"SparkListenerSQLExecutionStart" in where["event log"]
+    assert where["output of executors"]
+    assert len(where["stream"]) > 3000
+    for place, content in where.items():
+        for text in secret_texts:
+            assert text.encode() not in content, place
+    executor_env = cluster.range(2).mapInArrow(_environment, "text string").collect()
+    assert all(s3_server.secret not in row.text for row in executor_env)
+
+
+def _environment(batches):
+    for _ in batches:
+        text = json.dumps(dict(os.environ))
+        yield pa.RecordBatch.from_pylist([{"text": text}])
+
+
+def _explained(df, capfd) -> str:
+    capfd.readouterr()
+    df.explain("extended")
+    return capfd.readouterr().out
+
+
+def _provoked_errors(spark: SparkSession, server: S3Server, url: str, df) -> list[str]:
+    """Errors of every layer; their texts."""
+    texts = []
+
+    def fails(action) -> None:
+        with pytest.raises((AnalysisException, PythonException)) as caught:
+            action()
+        texts.append(str(caught.value))
+
+    read = spark.read.format("segstore")
+    write = df.write.format("segstore").mode("append")
+    fails(lambda: read.load("s3://no-such-bucket-here/x"))
+    fails(lambda: write.save("s3://no-such-bucket-here/x"))
+    fails(lambda: read.load(url + "/elsewhere"))
+    fails(lambda: read.option("startCut", 10**9).load(url))
+    fails(lambda: write.save(f"s3://{server.new_bucket('ignoring')}/x"))
+    refused = {"endpoint_url": "http://127.0.0.1:9", "key": server.key, "secret": server.secret}
+    other = spark.newSession()
+    segstore.register(other, storage_options={**refused, "config_kwargs": _IMPATIENT})
+    fails(lambda: other.read.format("segstore").load(url))
+    segstore.register(other, storage_options={**refused, "no_such_option": 1})
+    fails(lambda: other.read.format("segstore").load(url))
+    segstore.register(other, storage_options={"client_kwargs": {"bad": server.secret}})
+    fails(lambda: other.read.format("segstore").load(url))
+    for text in texts:
+        assert "SEG_" in text
+    return texts
+
+
+_IMPATIENT = {"connect_timeout": 1, "retries": {"max_attempts": 1}}
+
+
+def _contents(folder: Path) -> Iterator[bytes]:
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            yield path.read_bytes()
+
+
+def _objects(stream: segstore.Stream) -> Iterator[bytes]:
+    for info in stream.storage.list(""):
+        yield info.path.encode() + stream.storage.get(info.path)
+
+
+def test_keys_by_name_are_read_from_the_environment_of_driver_and_executors(
+    cluster, other_server, bucket
+):
+    url = f"s3://{bucket}/env"
+    segstore.register(
+        cluster,
+        storage_options={
+            f"s3://{bucket}": {
+                "key": other_server.key,
+                "secret": f"env:{ENV_NAME}",
+                "endpoint_url": other_server.endpoint,
+            },
+            "s3://elsewhere": {"secret": "env:SEGSTORE_NO_SUCH"},
+        },
+    )
+    df = cluster.range(0, 100, 1, 2)
+    df.write.format("segstore").mode("append").option("inlineBytes", 0).save(url)
+    assert cluster.read.format("segstore").load(url).count() == 100
+    with pytest.raises(AnalysisException, match="SEGSTORE_NO_SUCH"):
+        cluster.read.format("segstore").load("s3://elsewhere/x")
+
+
+def test_storage_that_only_one_node_sees_is_an_error(cluster):
+    """Memory is each process's own: what executors stage there the driver does not see."""
+    segstore.register(cluster)
+    writer = cluster.range(10).write.format("segstore").mode("append").option("inlineBytes", 0)
+    with pytest.raises((AnalysisException, PythonException), match="SEG_"):
+        writer.save("memory://nowhere/stream")

@@ -1,0 +1,90 @@
+"""Spark Connect: the same through a client that has no JVM."""
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import segstore_ds as segstore
+
+pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
+
+SIZING = "spark.sql.execution.arrow.maxBytesPerBatch"
+
+pytestmark = pytest.mark.usefixtures("verified")
+
+
+@pytest.fixture(scope="module")
+def connect(sessions) -> SparkSession:
+    return sessions.get("connect")
+
+
+def error(action) -> str:
+    with pytest.raises(PySparkException) as caught:
+        action()
+    return str(caught.value)
+
+
+def test_register_tunes_the_session(connect):
+    assert connect.conf.get(SIZING, None) is None
+    assert dict(segstore.register(connect).settings) == {SIZING: "2147483647"}
+    assert dict(segstore.register(connect).settings) == {}
+    connect.conf.unset(SIZING)
+
+
+def test_write_read_and_repeat(connect, url):
+    segstore.register(connect, tune=False)
+    df = connect.range(0, 1000, 1, 3).selectExpr("id", "concat('u', id % 5) AS user")
+    df.write.format("segstore").mode("append").option("inlineBytes", 0).save(url)
+    for _ in range(2):
+        segstore.write(df, url, writerId="etl", batchId=1)
+    assert connect.conf.get(SIZING, None) is None
+    reader = connect.read.format("segstore").option("offsetColumn", "o")
+    back = reader.load(url)
+    assert back.count() == 2000
+    assert [row.o for row in back.filter("user = 'u3'").orderBy("o").limit(2).collect()] == [3, 8]
+    assert reader.option("startCut", 10).option("endCut", 12).load(url).toArrow().num_rows == 2
+    assert back.union(back).count() == 4000
+
+
+def test_views_and_tables(connect, url):
+    segstore.register(connect)
+    segstore.create(url, pa.schema([("id", pa.int64())])).append(pa.table({"id": [1, 2]}))
+    connect.sql(f"CREATE OR REPLACE TEMPORARY VIEW v USING segstore OPTIONS (path '{url}')")
+    connect.sql("INSERT INTO v VALUES (3)")
+    assert segstore.open(url).tail == 3
+    connect.sql("CREATE TABLE t (id BIGINT) USING segstore")
+    try:
+        found = connect.sql(f"SELECT * FROM t WITH (path = '{url}', startCut = '1')").collect()
+        assert sorted(row.id for row in found) == [2, 3]
+        assert "Spark forgets a catalog table's options" in error(connect.table("t").collect)
+    finally:
+        connect.sql("DROP TABLE t")
+
+
+def test_snapshot_and_filters(connect, url):
+    segstore.register(connect)
+    stream = segstore.create(url, pa.schema([("id", pa.int64())]))
+    stream.append(pa.table({"id": range(10)}))
+    df = connect.read.format("segstore").option("filters", '[["id", ">=", 5]]').load(url)
+    assert df.count() == 5
+    stream.append(pa.table({"id": [100]}))
+    assert (df.count(), df.filter("id = 6").count(), df.count()) == (5, 1, 5)
+
+
+def test_errors_hold_our_text(connect, url):
+    segstore.register(connect)
+    reader = connect.read.format("segstore")
+    assert "SEG_NOT_FOUND" in error(lambda: reader.load(url).schema)
+    assert "did you mean startCut?" in error(lambda: reader.option("startCuts", 1).load(url).schema)
+    writer = connect.sql("SELECT INTERVAL '1' YEAR AS bad").write.format("segstore").mode("append")
+    assert "column='bad'" in error(lambda: writer.save(url))
+    refused = connect.range(1).write.format("segstore").mode("ignore")
+    assert "ignore" in error(lambda: refused.save(url)).lower()
+    assert not segstore.exists(url)
+
+
+def test_storage_options_are_bound(connect, url):
+    segstore.register(connect, storage_options={"auto_mkdir": "env:SEGSTORE_NO_SUCH"})
+    assert "SEGSTORE_NO_SUCH" in error(lambda: connect.read.format("segstore").load(url).schema)
+    segstore.register(connect)

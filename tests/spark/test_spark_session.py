@@ -1,0 +1,174 @@
+"""register, recommended_conf, and segstore_ds.write: what they set, say and restore."""
+
+import threading
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException
+
+import segstore_ds as segstore
+
+SIZING = "spark.sql.execution.arrow.maxBytesPerBatch"
+
+pytestmark = pytest.mark.usefixtures("verified")
+
+
+@pytest.fixture
+def untuned(spark):
+    """The session as it was before it was tuned; put back afterwards."""
+    before = spark.conf.get(SIZING, None)
+    spark.conf.unset(SIZING)
+    yield spark
+    spark.conf.unset(SIZING)
+    if before is not None:
+        spark.conf.set(SIZING, before)
+
+
+def test_register_tunes_and_says_what_it_costs(untuned):
+    said = segstore.register(untuned)
+    assert dict(said.settings) == {SIZING: "2147483647"}
+    assert untuned.conf.get(SIZING) == "2147483647"
+    assert "lower that for wide rows" in str(said)
+    assert str(said).startswith(f"{SIZING}=2147483647: ")
+
+
+def test_register_leaves_the_users_own_value(untuned):
+    untuned.conf.set(SIZING, "1000000")
+    said = segstore.register(untuned)
+    assert dict(said.settings) == {}
+    assert "nothing was set" in str(said)
+    assert untuned.conf.get(SIZING) == "1000000"
+
+
+def test_register_without_tuning_sets_nothing(untuned):
+    assert dict(segstore.register(untuned, tune=False).settings) == {}
+    assert untuned.conf.get(SIZING, None) is None
+
+
+def test_register_twice_is_harmless_and_the_last_options_hold(spark, url, append):
+    append(spark.range(3))
+    session = spark.newSession()
+    reader = session.read.format("segstore")
+    segstore.register(session, storage_options={"auto_mkdir": "env:SEGSTORE_NO_SUCH"})
+    with pytest.raises(AnalysisException, match="SEGSTORE_NO_SUCH"):
+        reader.load(url)
+    segstore.register(session)
+    segstore.register(session, storage_options={"auto_mkdir": True})
+    assert reader.load(url).count() == 3
+
+
+def test_register_refuses_storage_options_that_are_no_mapping(spark):
+    with pytest.raises(segstore.SegstoreError, match="give a dict"):
+        segstore.register(spark, storage_options="key=value")
+
+
+def test_register_concerns_one_session(spark, url, append):
+    append(spark.range(3))
+    other = spark.newSession()
+    segstore.register(other, storage_options={"auto_mkdir": "env:SEGSTORE_NO_SUCH"})
+    assert spark.read.format("segstore").load(url).count() == 3
+
+
+def test_recommended_conf_is_for_builders(spark):
+    conf = segstore.recommended_conf()
+    assert conf == {"spark.python.unix.domain.socket.enabled": "true"}
+    for name, value in conf.items():
+        assert spark.sparkContext.getConf().get(name) == value
+
+
+def test_write_tunes_just_that_write(untuned, url):
+    seen = []
+
+    def note(batches):
+        for batch in batches:
+            seen.append(batch.num_rows)
+            yield batch
+
+    df = untuned.range(0, 100, 1, 1).mapInArrow(note, "id bigint")
+    segstore.write(df, url, writerId="etl", batchId=1)
+    segstore.write(df, url, writerId="etl", batchId=1)
+    assert segstore.open(url).tail == 100
+    assert untuned.conf.get(SIZING, None) is None
+    segstore.write(df, url, mode="overwrite")
+    assert segstore.open(url).head == 100
+
+
+def test_write_restores_the_setting_when_it_fails(untuned, url):
+    with pytest.raises(AnalysisException, match="did you mean compression"):
+        segstore.write(untuned.range(1), url, compresion="zstd")
+    assert untuned.conf.get(SIZING, None) is None
+    untuned.conf.set(SIZING, "1000000")
+    segstore.write(untuned.range(1), url)
+    with pytest.raises(AnalysisException):
+        segstore.write(untuned.range(1), url, compresion="zstd")
+    assert untuned.conf.get(SIZING) == "1000000"
+
+
+def test_write_refuses_other_modes(spark, url):
+    for mode in ("errorifexists", "ignore", "complete"):
+        with pytest.raises(segstore.SegstoreError, match="use append or overwrite"):
+            segstore.write(spark.range(1), url, mode=mode)
+    assert not segstore.exists(url)
+
+
+def test_plain_save_from_a_thread_is_sparks_own_error(spark, url):
+    """Why `segstore_ds.write` exists: in a thread Spark finds no Python source by itself."""
+    caught = []
+
+    def save() -> None:
+        try:
+            spark.range(1).write.format("segstore").mode("append").save(url)
+        except (Py4JJavaError, AnalysisException) as error:
+            caught.append(str(error))
+
+    thread = threading.Thread(target=save)
+    thread.start()
+    thread.join()
+    assert caught == [] or "DATA_SOURCE_NOT_FOUND" in caught[0]
+
+
+def test_writes_from_four_threads_restore_the_setting(untuned, url):
+    start = threading.Barrier(4)
+
+    def one(n: int) -> None:
+        start.wait()
+        if n == 3:
+            with pytest.raises(AnalysisException):
+                segstore.write(untuned.range(1), url, compresion="zstd")
+        else:
+            segstore.write(untuned.range(n * 100, n * 100 + 100), url)
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(one, range(4)))
+    assert untuned.conf.get(SIZING, None) is None
+    assert sorted(segstore.open(url).read().read_all()["id"].to_pylist()) == list(range(300))
+
+
+@pytest.mark.smoke
+def test_twenty_jobs_at_once_lose_nothing(spark, url, load):
+    segstore.create(url, pa.schema([("id", pa.int64())]))
+
+    def one(n: int) -> None:
+        df = spark.range(n * 1000, n * 1000 + 300, 1, 2)
+        segstore.write(df, url, inlineBytes=0 if n % 2 else "64k", writerId=f"job{n}", batchId=1)
+
+    with ThreadPoolExecutor(20) as pool:
+        list(pool.map(one, range(20)))
+    rows = load(offsetColumn="o").collect()
+    assert sorted(row.o for row in rows) == list(range(6000))
+    assert sorted(row.id for row in rows) == [
+        n * 1000 + place for n in range(20) for place in range(300)
+    ]
+    # A job's events stand together and in order: it is one commit.
+    by_offset = [row.id for row in sorted(rows, key=lambda row: row.o)]
+    for start in range(0, 6000, 300):
+        first = by_offset[start]
+        assert by_offset[start : start + 300] == list(range(first, first + 300))
+
+
+def test_reads_from_threads(spark, append, load):
+    append(spark.range(100))
+    with ThreadPoolExecutor(3) as pool:
+        assert list(pool.map(lambda n: load(startCut=n).count(), range(3))) == [100, 99, 98]

@@ -1,0 +1,267 @@
+"""Every type that Spark hands over comes back exactly; what can't be kept is refused by name."""
+
+import json
+import uuid
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    IntegerType,
+    LongType,
+    MapType,
+    StringType,
+    StructField,
+    StructType,
+)
+
+import segstore_ds as segstore
+
+pytestmark = pytest.mark.usefixtures("verified")
+
+# Name -> SQL expressions, one per row.
+COLUMNS = {
+    "boolean": ["true", "false", "null"],
+    "byte": ["-128Y", "127Y", "null"],
+    "short": ["-32768S", "32767S", "null"],
+    "int": ["-2147483648", "2147483647", "null"],
+    "long": ["-9223372036854775808", "9223372036854775807L", "null"],
+    "float": ["float('-0.0')", "float('nan')", "float('-inf')"],
+    "double": ["double('-0.0')", "double('nan')", "double(5e-324)"],
+    "decimal": ["99999999999999999999999999999999999999BD", "-1BD", "null"],
+    "decimal_scale": ["0.00000000000000000000000000000000000001BD", "-0.5BD", "null"],
+    "string": ["''", "'naïve \U0001f427'", "null"],
+    "binary": ["X''", "X'00FF0A'", "null"],
+    "date": ["DATE'0001-01-01'", "DATE'9999-12-31'", "null"],
+    "timestamp": [
+        "TIMESTAMP'0001-01-02 00:00:00Z'",
+        "TIMESTAMP'2013-11-03 05:30:00.123456Z'",  # the hour that St John's has twice
+        "TIMESTAMP'9999-12-30 23:59:59.999999Z'",
+    ],
+    "timestamp_ntz": [
+        "TIMESTAMP_NTZ'0001-01-01 00:00:00'",
+        "TIMESTAMP_NTZ'2013-03-10 02:30:00.000001'",  # an hour that some zones lack
+        "null",
+    ],
+    "time": ["TIME'00:00:00'", "TIME'23:59:59.999999'", "null"],
+    "time_millis": ["TIME'12:34:56.123'::time(3)", "TIME'00:00:01'::time(3)", "null"],
+    "interval": ["INTERVAL '-1 02:03:04.000005' DAY TO SECOND", "INTERVAL '0' DAY", "null"],
+    "interval_hours": ["INTERVAL '02:03' HOUR TO MINUTE", "INTERVAL '-99' HOUR", "null"],
+    "void": ["null", "null", "null"],
+    "array": ["array(1, null, 3)", "array()", "null"],
+    "array_void": ["array(null)", "array()", "null"],
+    "map": ["map('a', 1, 'b', null)", "map()", "null"],
+    "struct": ["struct(1 AS a, 'x' AS b)", "struct(null AS a, null AS b)", "null"],
+    "struct_empty": ["struct()", "struct()", "null"],
+    "nested": [
+        "array(struct(map('k', array(struct(TIME'01:02:03' AS t, 1.5BD AS d))) AS m, null AS n))",
+        "array(struct(map('k', array(null)) AS m, null AS n), null)",
+        "null",
+    ],
+    "map_of_structs": ["map(struct(1 AS a), struct(date'2020-01-01' AS d))", "map()", "null"],
+    "variant": ["parse_json('{\"a\": [1, null, 2.5]}')", "parse_json('null')", "null"],
+    "variant_nested": ["array(struct(parse_json('[1]') AS v), null)", "array()", "null"],
+    "collated": ["'Ada' COLLATE UTF8_LCASE", "'' COLLATE UTF8_LCASE", "null"],
+    "collated_nested": ["array('Ada' COLLATE UNICODE_CI)", "null", "null"],
+    "geometry": ["st_geomfromwkb(X'0101000000000000000000F03F0000000000000040')", "null", "null"],
+    "geography": ["st_geogfromwkb(X'0101000000000000000000F03F0000000000000040')", "null", "null"],
+}
+
+
+def nullable(data_type: DataType) -> DataType:
+    """The type with everything in it nullable, as a stream has it."""
+    if isinstance(data_type, StructType):
+        fields = [StructField(f.name, nullable(f.dataType), True, f.metadata) for f in data_type]
+        return StructType(fields)
+    if isinstance(data_type, ArrayType):
+        return ArrayType(nullable(data_type.elementType), True)
+    if isinstance(data_type, MapType):
+        return MapType(nullable(data_type.keyType), nullable(data_type.valueType), True)
+    return data_type
+
+
+def all_types(spark: SparkSession) -> DataFrame:
+    spark.conf.set("spark.sql.timeType.enabled", "true")
+    columns = [
+        f"CASE row WHEN 0 THEN {first} WHEN 1 THEN {second} ELSE {third} END AS `{name}`"
+        for name, (first, second, third) in COLUMNS.items()
+    ]
+    return spark.sql(f"SELECT row, {', '.join(columns)} FROM range(3) AS t(row)")
+
+
+@pytest.fixture(scope="module")
+def kept(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> tuple[list, list]:
+    """All types: the rows and the schema as they were, and as they come back."""
+    url = f"file://{tmp_path_factory.mktemp('types')}/stream"
+    df = all_types(spark)
+    df.write.format("segstore").mode("append").option("inlineBytes", 0).save(url)
+    back = spark.read.format("segstore").load(url)
+    segstore.open(url).verify().check()
+    return (df.orderBy("row").collect(), df.schema), (back.orderBy("row").collect(), back.schema)
+
+
+@pytest.mark.smoke
+@pytest.mark.parametrize("name", COLUMNS)
+def test_type_comes_back_exactly(kept, name):
+    (rows, schema), (back_rows, back_schema) = kept
+    # repr: NaN equals itself in it, -0.0 is not 0.0, and variants have no other equality.
+    assert [repr(row[name]) for row in back_rows] == [repr(row[name]) for row in rows]
+    assert back_schema[name] == StructField(name, nullable(schema[name].dataType), True)
+
+
+def test_comments_and_metadata_come_back(spark, append, load):
+    schema = StructType(
+        [
+            StructField("a", LongType(), False, {"comment": "the first", "mine": {"x": [1, 2]}}),
+            StructField("s", StructType([StructField("b", StringType(), True, {"comment": "in"})])),
+        ]
+    )
+    append(spark.createDataFrame([(1, ("x",))], schema))
+    assert load().schema == nullable(schema)
+
+
+def test_char_and_varchar_come_back_as_a_table_has_them(spark, append, load):
+    spark.sql("CREATE TABLE chars (c CHAR(5) COMMENT 'code', v VARCHAR(7)) USING parquet")
+    try:
+        spark.sql("INSERT INTO chars VALUES ('ab', 'cd')")
+        table = spark.table("chars")
+        append(table)
+        assert load().schema == table.schema
+        assert load().collect() == table.collect()
+    finally:
+        spark.sql("DROP TABLE chars")
+
+
+def test_char_in_an_array_comes_back_where_spark_keeps_char_types(spark, append, load):
+    spark.conf.set("spark.sql.preserveCharVarcharTypeInfo", "true")
+    try:
+        df = spark.sql("SELECT array(CAST('x' AS CHAR(3))) AS a, CAST('abc' AS CHAR(5)) AS c")
+        append(df)
+        assert load().select("a", "c").schema.simpleString() == df.schema.simpleString()
+        assert load().collect() == df.collect()
+    finally:
+        spark.conf.unset("spark.sql.preserveCharVarcharTypeInfo")
+
+
+def test_empty_dataframe_makes_a_stream_with_its_schema(spark, url, append, load):
+    append(all_types(spark).limit(0))
+    assert segstore.open(url).tail == 0
+    assert load().schema == nullable(all_types(spark).schema)
+    assert load().collect() == []
+
+
+def test_empty_partitions_and_empty_batches_leave_no_trace(spark, url, append, load):
+    rows = spark.range(10).repartition(2).filter("id = 3").repartitionByRange(6, "id")
+    append(rows)
+    append(rows, inlineBytes=0)
+    assert [row.id for row in load().collect()] == [3, 3]
+    assert len(list(Path(url.removeprefix("file://"), "segments").rglob("*.arrow"))) == 2
+
+
+def test_large_var_types_and_small_batches_store_the_same(spark, append, load):
+    spark.conf.set("spark.sql.execution.arrow.useLargeVarTypes", "true")
+    spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", "1")
+    try:
+        append(spark.range(5).selectExpr("id", "string(id) AS s", "binary(string(id)) AS b"))
+        rows = load().collect()
+    finally:
+        spark.conf.unset("spark.sql.execution.arrow.useLargeVarTypes")
+        spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
+    assert load().schema.simpleString() == "struct<id:bigint,s:string,b:binary>"
+    assert [tuple(row) for row in rows] == [
+        (n, str(n), bytearray(str(n).encode())) for n in range(5)
+    ]
+
+
+def test_stream_from_python_gets_types_from_arrow(url, load):
+    table = pa.table(
+        {
+            "u": pa.array([2**64 - 1], pa.uint64()),
+            "d": pa.array(["x"]).dictionary_encode(),
+            "t": pa.array([1], pa.time64("us")),
+            "z": pa.array([0], pa.timestamp("ms", "Asia/Tokyo")),
+            "l": pa.array([[1]], pa.large_list(pa.int8())),
+        }
+    )
+    segstore.create(url, table.schema).append(table)
+    assert load().schema.simpleString() == (
+        "struct<u:decimal(20,0),d:string,t:time(6),z:timestamp,l:array<tinyint>>"
+    )
+    row = load().selectExpr("u", "d", "string(t) t", "unix_micros(z) z", "l").first()
+    assert row.asDict() == {"u": 2**64 - 1, "d": "x", "t": "00:00:00.000001", "z": 0, "l": [1]}
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("INTERVAL '1-2' YEAR TO MONTH AS bad", "column='bad'"),
+        ("array(struct(INTERVAL '1' MONTH AS m)) AS bad", "column='bad.element.m'"),
+        ("map(1, INTERVAL '1' YEAR) AS bad", "column='bad.value'"),
+        ("make_interval(1, 2, 3) AS bad", "bad#"),  # Spark's own refusal
+        ("stack(1, 1, 2) AS (bad, bad)", "names=['bad']"),
+        ("stack(1, 1, 2) AS (bad, BAD)", "columns=['bad', 'BAD']"),
+        ("struct(1 AS bad, 2 AS bad) AS s", "names=['bad'], where='s'"),
+        ("array(struct(1 AS bad, 2 AS bad)) AS s", "names=['bad'], where='s.element'"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_by_name_before_any_task(
+    spark, url, append, expression, message
+):
+    group = uuid.uuid4().hex
+    spark.sparkContext.setJobGroup(group, "refused")
+    df = spark.range(3).selectExpr(expression)
+    with pytest.raises(AnalysisException) as caught:
+        append(df)
+    assert message in str(caught.value)
+    assert list(spark.sparkContext.statusTracker().getJobIdsForGroup(group)) == []
+    assert not segstore.exists(url)
+
+
+def test_vectors_of_spark_ml_come_back(spark, append, load):
+    linalg = pytest.importorskip("pyspark.ml.linalg")
+    rows = [(linalg.Vectors.dense([1.0, -0.0]),), (linalg.Vectors.sparse(5, {3: 2.0}),), (None,)]
+    df = spark.createDataFrame(rows, StructType([StructField("v", linalg.VectorUDT())]))
+    append(df)
+    assert load().schema == df.schema
+    assert load().collect() == df.collect()
+
+
+def test_user_defined_type_comes_back_where_its_class_is(spark, url, append, load):
+    from udts import Point, PointUDT
+
+    schema = StructType(
+        [StructField("p", PointUDT()), StructField("l", ArrayType(PointUDT())), *_PLAIN]
+    )
+    df = spark.createDataFrame([(Point(1.0, 2.0), [Point(3.0, 4.0), None], 7)], schema)
+    append(df)
+    assert load().schema == schema
+    assert load().collect() == df.collect()
+    assert "serializedClass" not in segstore.open(url).spark_schema
+
+
+def test_user_defined_type_falls_back_to_its_plain_form(spark, url, append, load, tmp_path):
+    """A stream whose type's class is elsewhere is readable all the same."""
+    from udts import PointUDT
+
+    schema = StructType([StructField("p", PointUDT()), *_PLAIN])
+    append(spark.createDataFrame([], schema))
+    for name in ("gone.PointUDT", "udts.Gone", "os.abort", "udts.Point"):
+        _rename_class(url, f"{tmp_path}/{name}", name)
+        back = load(of=f"{tmp_path}/{name}")
+        assert back.schema.simpleString() == "struct<p:array<double>,n:int>"
+        assert back.collect() == []
+
+
+_PLAIN = [StructField("n", IntegerType())]
+
+
+def _rename_class(url, to, name):
+    text = segstore.open(url).spark_schema
+    kept = json.loads(text)
+    kept["fields"][0]["type"]["pyClass"] = name
+    kept["fields"][0]["type"]["serializedClass"] = "gANjb3MKYWJvcnQKcQAu"
+    segstore.create(to, segstore.open(url).schema, spark_schema=json.dumps(kept))

@@ -1,0 +1,235 @@
+"""What each write option does: writers, schema contract, layout, modes."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException, PythonException
+
+import segstore_ds as segstore
+from segstore_ds.options import TABLE, WRITE
+
+pytestmark = pytest.mark.usefixtures("verified")
+
+
+def error(action) -> str:
+    with pytest.raises((AnalysisException, PythonException)) as caught:
+        action()
+    return str(caught.value)
+
+
+def objects(url: str) -> list[Path]:
+    return sorted(Path(url.removeprefix("file://"), "segments").rglob("*.*"))
+
+
+def read(url: str) -> list[dict]:
+    return segstore.open(url).read().read_all().to_pylist()
+
+
+def ids(url: str) -> list[int]:
+    return [row["id"] for row in read(url)]
+
+
+def test_events_keep_the_order_of_partitions_and_rows(spark, url, append):
+    append(spark.range(0, 50, 1, 5))
+    append(spark.range(50, 100, 1, 5), inlineBytes=0)
+    assert ids(url) == list(range(100))
+
+
+@pytest.mark.smoke
+def test_overwrite_moves_the_head_and_keeps_offsets_going(spark, url, append, load):
+    append(spark.range(10))
+    append(spark.range(3), mode="overwrite")
+    stream = segstore.open(url)
+    assert (stream.head, stream.tail, ids(url)) == (10, 13, [0, 1, 2])
+    spark.conf.set("spark.sql.sources.partitionOverwriteMode", "dynamic")
+    try:
+        append(spark.range(2), mode="overwrite")
+    finally:
+        spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
+    assert [(row.id, row.o) for row in load(offsetColumn="o").collect()] == [(0, 13), (1, 14)]
+
+
+def test_overwrite_with_what_the_stream_itself_holds(spark, url, append, load):
+    append(spark.range(10))
+    append(load().filter("id % 2 = 0"), mode="overwrite")
+    assert ids(url) == [0, 2, 4, 6, 8]
+
+
+def test_modes_that_spark_refuses_make_nothing(spark, url):
+    for mode in ("errorifexists", "ignore"):
+        writer = spark.range(1).write.format("segstore").mode(mode)
+        assert 'use either the "Append" or "Overwrite"' in error(lambda w=writer: w.save(url))
+    assert "ErrorIfExists" in error(lambda: spark.range(1).write.format("segstore").save(url))
+    assert not segstore.exists(url)
+
+
+@pytest.mark.smoke
+def test_repeated_batch_changes_nothing(spark, url, append):
+    for _ in range(2):
+        append(spark.range(20), writerId="etl", batchId=7, inlineBytes=0)
+    assert segstore.open(url).tail == 20
+    assert len(objects(url)) == segstore.open(url).verify().segments
+    append(spark.range(5), writerId="other", batchId=7)
+    append(spark.range(5), writerId="etl", batchId=8)
+    assert segstore.open(url).tail == 30
+
+
+def test_older_batch_is_an_error_and_takeover_is_the_way_out(spark, url, append):
+    append(spark.range(3), writerId="etl", batchId=7)
+    text = error(lambda: append(spark.range(3), writerId="etl", batchId=6))
+    assert "SEG_WRITER_CONFLICT" in text
+    assert "last_batch_id=7" in text
+    append(spark.range(3), writerId="etl", batchId=6, writerTakeover="true")
+    append(spark.range(3), writerId="etl", batchId=6)
+    append(spark.range(3), writerId="etl", batchId=7)
+    assert segstore.open(url).tail == 9
+
+
+def test_empty_batch_of_a_writer_is_remembered(spark, url, append):
+    append(spark.range(0), writerId="etl", batchId=1)
+    append(spark.range(5), writerId="etl", batchId=1)
+    assert segstore.open(url).tail == 0
+    append(spark.range(5), writerId="etl", batchId=2)
+    assert segstore.open(url).tail == 5
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"writerId": "x"}, "go together"),
+        ({"batchId": 1}, "go together"),
+        ({"batchID": "one", "writerId": "x"}, "an integer of at least 0"),
+        ({"txnAppId": "x"}, "here it is called writerId"),
+        ({"txnVersion": 1}, "here it is called batchId"),
+        ({"maxRecordsPerFile": 1}, "here it is called segmentRows"),
+        ({"codec": "zstd"}, "here it is called compression"),
+        ({"startCut": 1}, "option belongs to a read, not to a write"),
+        ({"compresion": "zstd"}, "did you mean compression?"),
+        ({"compression": "gzip"}, "one of zstd, lz4, none"),
+        ({"frameRows": 0}, "an integer of at least 1"),
+        ({"statsColumns": "id,gone"}, "columns=['gone']"),
+        ({"overwriteSchema": "true"}, "use mode overwrite"),
+        ({"createIfMissing": "false"}, "SEG_NOT_FOUND"),
+    ],
+)
+def test_wrong_options_are_refused_and_make_nothing(spark, url, append, options, message):
+    assert message in error(lambda: append(spark.range(1), **options))
+    assert not segstore.exists(url)
+
+
+def test_every_write_option_of_the_table_is_taken(spark, url, append):
+    values = {
+        "path": url,
+        "storageOptions": "{}",
+        "createIfMissing": "true",
+        "singleWriter": "true",
+        "writerId": "w",
+        "batchId": "1",
+        "writerTakeover": "true",
+        "compression": "LZ4",
+        "compressionLevel": "3",
+        "frameRows": "10",
+        "frameBytes": "1k",
+        "segmentRows": "20",
+        "segmentBytes": "1m",
+        "inlineBytes": "0",
+        "mergeSchema": "true",
+        "overwriteSchema": "true",
+        "statsColumns": '["id"]',
+    }
+    assert values.keys() == {option.name for option in TABLE if WRITE in option.scopes}
+    del values["path"]
+    append(spark.range(0, 100, 1, 1), mode="overwrite", **values)
+    report = segstore.open(url).verify()
+    assert (report.segments, report.frames, report.rows) == (5, 10, 100)
+    assert report.ok
+
+
+def test_compression_and_frames(spark, url, append):
+    df = spark.range(0, 20000, 1, 1).selectExpr("id", "'abcdefgh' AS s")
+    sizes = {}
+    for compression in ("zstd", "lz4", "none"):
+        before = set(objects(url)) if segstore.exists(url) else set()
+        append(df, compression=compression, inlineBytes=0)
+        (made,) = set(objects(url)) - before
+        sizes[compression] = made.stat().st_size
+    assert sizes["zstd"] < sizes["lz4"] < sizes["none"]
+
+
+def test_tiny_tasks_make_one_object_together(spark, url, append):
+    append(spark.range(0, 100, 1, 8))
+    assert len(objects(url)) == 1
+    append(spark.range(0, 100, 1, 3), inlineBytes=0)
+    assert len(objects(url)) == 4
+
+
+def test_columns_match_by_name_and_narrower_types_are_widened(spark, url, append):
+    append(spark.sql("SELECT 1L AS a, 'x' AS b, 1.5D AS c, 12.5BD AS d"))
+    append(spark.sql("SELECT 'y' AS b, 2S AS a, float(0.5) AS c, 1BD AS d"))
+    append(spark.sql("SELECT null AS b, null AS d, 3 AS a, null AS c"))
+    assert [(row["a"], row["b"], row["c"]) for row in read(url)] == [
+        (1, "x", 1.5),
+        (2, "y", 0.5),
+        (3, None, None),
+    ]
+    assert [str(row["d"]) for row in read(url)] == ["12.5", "1.0", "None"]
+
+
+@pytest.mark.parametrize(
+    ("select", "message"),
+    [
+        ("1L AS A, 'x' AS b", "differs from the stream's only in case"),
+        ("1L AS a", "missing_columns=['b']"),
+        ("1L AS a, 'x' AS b, 2 AS c", "new_columns=['c: int32']"),
+        ("1L AS a, 'x' AS b, 2 AS c", "mergeSchema=true"),
+        ("'1' AS a, 'x' AS b", "column='a'"),
+        ("1.5D AS a, 'x' AS b", "column='a'"),
+        ("5BD AS a, 'x' AS b", "column='a'"),
+    ],
+)
+def test_columns_that_do_not_fit_are_named_before_any_task(spark, url, append, select, message):
+    segstore.create(url, pa.schema([("a", pa.int64()), ("b", pa.string())]))
+    assert message in error(lambda: append(spark.sql(f"SELECT {select}")))
+    assert segstore.open(url).version == 0
+
+
+def test_merge_schema_adds_widens_and_keeps_comments(spark, append, load):
+    append(spark.sql("SELECT 1 AS a, 'x' AS b").withMetadata("b", {"comment": "kept"}))
+    append(spark.sql("SELECT 2L AS a, INTERVAL '02:03' HOUR TO MINUTE AS i"), mergeSchema="true")
+    append(spark.sql("SELECT 3 AS a, 'z' AS b"), mergeSchema="true")
+    df = load()
+    assert df.schema.simpleString() == "struct<a:bigint,b:string,i:interval hour to minute>"
+    assert df.schema["b"].metadata == {"comment": "kept"}
+    assert [(row.a, row.b, row.i is None) for row in df.collect()] == [
+        (1, "x", True),
+        (2, None, False),
+        (3, "z", True),
+    ]
+
+
+def test_merge_schema_reaches_into_structs(spark, append, load):
+    append(spark.sql("SELECT struct(1 AS x) AS s"))
+    assert "mergeSchema" in error(lambda: append(spark.sql("SELECT struct(1 AS x, 2 AS y) AS s")))
+    append(spark.sql("SELECT struct(2L AS x, 2 AS y) AS s"), mergeSchema="true")
+    df = load()
+    assert df.schema.simpleString() == "struct<s:struct<x:bigint,y:int>>"
+    assert [tuple(row.s) for row in df.collect()] == [(1, None), (2, 2)]
+
+
+def test_overwrite_schema_replaces_columns_and_types(spark, append, load):
+    append(spark.sql("SELECT 1 AS a, 'x' AS b"))
+    old = load()
+    changed = spark.sql("SELECT 'text' AS a, 1.5D AS c")
+    assert "column='a'" in error(lambda: append(changed, mode="overwrite"))
+    append(changed, mode="overwrite", overwriteSchema="true")
+    assert load().schema.simpleString() == "struct<a:string,c:double>"
+    assert [tuple(row) for row in load().collect()] == [("text", 1.5)]
+    assert [tuple(row) for row in old.collect()] == [(1, "x")]
+
+
+def test_what_spark_never_hands_over_is_refused_by_spark(spark, url):
+    writer = spark.range(1).write.format("segstore").mode("append")
+    with pytest.raises(Exception, match="do not match the existing table"):
+        writer.partitionBy("id").save(url)
+    assert segstore.open(url).tail == 0 if segstore.exists(url) else True
