@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from segstore_ds.engine.state import Slot
-from segstore_ds.errors import CorruptionError
+from segstore_ds.errors import CorruptionError, MissingObjectError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import decode_envelope, digest_of, encode_envelope
 from segstore_ds.format.fields import build_json, parse_json
@@ -121,6 +121,21 @@ class TableStatus:
     def retired_blob(self, blob: BlobRef) -> tuple[Retired, ...]:
         """Return the retired objects of a blob; raises as `segments`."""
         return decode_retired(self._read(blob), where=self._where(blob.path))
+
+    def retired_part(self, path: str) -> tuple[SegmentEntry, ...]:
+        """Return the entries of a part that was retired, none where it was deleted since.
+
+        Raises:
+            FormatError: The part can't be read.
+            StorageError: The storage failed.
+        """
+        try:
+            data = self._storage.get(path, limit_bytes=OBJECT_RAW_LIMIT_BYTES)
+        except MissingObjectError:
+            return ()
+        where = self._where(path)
+        body = decode_envelope(data, where=where, raw_limit_bytes=OBJECT_RAW_LIMIT_BYTES)
+        return decode_part(body, where=where)
 
     def schema_texts(self, epoch: Epoch) -> tuple[str, str | None]:
         """Return an epoch's Arrow schema (base64) and Spark's JSON of it; raises as `segments`."""

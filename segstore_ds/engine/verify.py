@@ -14,7 +14,7 @@ from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError,
 from segstore_ds.format import names
 from segstore_ds.format.fields import parse_json
 from segstore_ds.format.frame import decode_frame
-from segstore_ds.format.root import Root
+from segstore_ds.format.root import Retired, Root
 from segstore_ds.format.schema import fingerprint
 from segstore_ds.format.segment_arrow import HEADER_BYTES, check_header, parse_footer
 from segstore_ds.format.segment_index import FrameEntry
@@ -186,7 +186,7 @@ class _Verifier:
         for blob in root.retired_blobs:
             self._named.add(blob.path)
             try:
-                self._named.update(retired.path for retired in self._status.retired_blob(blob))
+                self._name_retired(self._status.retired_blob(blob))
             except FormatError as error:
                 self._problem(blob.path, error)
         if root.writers_blob:
@@ -255,11 +255,19 @@ class _Verifier:
             yield frame.rows, frame.stats
 
     def _find_leftovers(self, root: Root) -> None:
-        retired = {
-            names.segment_object(one.path) if one.kind == "segment" else one.path
-            for one in root.retired
-        }
+        self._name_retired(root.retired)
         for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER):
             for info in self._log.storage.list(folder):
-                if info.path not in self._named and info.path not in retired:
+                if info.path not in self._named:
                     self._report.leftovers.append(info.path)
+
+    def _name_retired(self, retired: tuple[Retired, ...]) -> None:
+        for one in retired:
+            self._named.add(names.segment_object(one.path) if one.kind == "segment" else one.path)
+            if one.kind == "part":
+                try:
+                    entries = self._status.retired_part(one.path)
+                except FormatError as error:
+                    self._problem(one.path, error)
+                    continue
+                self._named.update(names.segment_object(entry.path) for entry in entries)

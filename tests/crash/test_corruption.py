@@ -297,7 +297,7 @@ def test_errors_are_typed_for_a_damaged_stream_on_disk(
     root = Path(storage.url.removeprefix("file://"))
     right = content_on(storage)
     for path in essential(files):
-        if path == NEWEST:
+        if path.startswith("log/0"):
             continue  # as if it had been removed
         target = root / path
         for what in ("folder", "dangling link", "pipe", "link to itself"):

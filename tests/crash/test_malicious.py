@@ -329,7 +329,7 @@ def bomb(raw_bytes: int, *, claimed: int | None = None) -> bytes:
 
 @pytest.mark.parametrize("claimed", [None, 0, 100, 1 << 20, 10**12 - 1])
 def test_bombs_are_not_unpacked(storage: Storage, claimed: int | None) -> None:
-    """A quarter gigabyte of zeros in a few kilobytes is refused before it is unpacked, lies included."""
+    """A quarter gigabyte of zeros in a few kilobytes is refused unpacked, lies included."""
     good, data = storage.get(NEWEST), bomb(256 << 20, claimed=claimed)
     assert len(data) < 1 << 20
     storage.put(NEWEST, data)

@@ -5,7 +5,7 @@ import uuid
 
 import pyarrow as pa
 import pytest
-from hypothesis import assume, settings
+from hypothesis import Phase, assume, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -248,4 +248,6 @@ TestStreamModel.settings = settings(
     settings.default,
     max_examples=max(25, settings.default.max_examples // 4),
     stateful_step_count=30,
+    # A failing life is short enough to be read, and long ones take minutes to shrink.
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
