@@ -10,6 +10,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from segstore_ds.engine.append import WriterKey
 from segstore_ds.engine.inputs import writer_key
 from segstore_ds.engine.staging import Layout, StagedTask
 from segstore_ds.engine.write_job import WriteJob
@@ -37,6 +38,23 @@ def plan_writer(
         As `segstore_ds.Stream.plan_write` otherwise.
     """
     stored, spark_json = to_stored(schema), to_spark_json(schema)
+    writer = writer_key(options["writerId"], options["batchId"], takeover=options["writerTakeover"])
+    stream = open_or_create(storage, options, stored, spark_json)
+    return plan_on(
+        stream, options, stored, spark_json=spark_json, overwrite=overwrite, writer=writer
+    )
+
+
+def plan_on(
+    stream: Stream,
+    options: Mapping[str, Any],
+    stored: pa.Schema,
+    *,
+    spark_json: str,
+    overwrite: bool,
+    writer: WriterKey | None,
+) -> WriteJob:
+    """Plan a write to an open stream from Spark's options; raises as `Stream.plan_write`."""
     layout = Layout(
         compression=options["compression"],
         compression_level=options["compressionLevel"],
@@ -47,8 +65,6 @@ def plan_writer(
         inline_bytes=options["inlineBytes"],
         stats_columns=options["statsColumns"],
     )
-    writer = writer_key(options["writerId"], options["batchId"], takeover=options["writerTakeover"])
-    stream = _open_or_create(storage, options, stored, spark_json)
     return stream.plan_write(
         stored,
         writer=writer,
@@ -61,9 +77,15 @@ def plan_writer(
     )
 
 
-def _open_or_create(
+def open_or_create(
     storage: Storage, options: Mapping[str, Any], stored: pa.Schema, spark_json: str
 ) -> Stream:
+    """Open a stream to write to; make it where there is none and the options allow it.
+
+    Raises:
+        NotFoundError: There is no stream, and createIfMissing is false.
+        As `segstore_ds.create` otherwise.
+    """
     try:
         return open_on(storage)
     except NotFoundError:
