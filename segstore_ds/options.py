@@ -347,11 +347,16 @@ def parse_value(option: Option, value: Any) -> Any:
     return str(value)
 
 
-def format_table(scope: str) -> str:
-    """Return the options of a scope as a Markdown table, for the README."""
+def format_table(scope: str, *, beside: str | None = None) -> str:
+    """Return the options of a scope as a Markdown table, for the README.
+
+    Args:
+        scope: As in `parse_options`.
+        beside: Leave out what this other scope takes as well.
+    """
     rows = ["| option | default | meaning |", "|---|---|---|"]
     for option in TABLE:
-        if scope in option.scopes:
+        if scope in option.scopes and beside not in option.scopes:
             shown = "" if option.default is None else f"`{_shown(option)}`"
             rows.append(f"| `{option.name}` | {shown} | {option.meaning.replace('|', '/')} |")
     return "\n".join(rows)

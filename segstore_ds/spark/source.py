@@ -122,7 +122,14 @@ class SegstoreDataSource(DataSource):
             InvalidInputError: An option is not valid, or there is no path.
         """
         options = parse_options(self.options, STREAM_WRITE)
-        return SegstoreStreamWriter(self._storage(options), options, schema, overwrite=overwrite)
+        given = {name.lower(): value for name, value in self.options.items()}
+        return SegstoreStreamWriter(
+            self._storage(options),
+            options,
+            schema,
+            overwrite=overwrite,
+            checkpoint=given.get("checkpointlocation"),
+        )
 
     def _storage(self, options: Mapping[str, Any]) -> Storage:
         path = options["path"]

@@ -38,6 +38,7 @@ from segstore_ds.spark.writer import open_or_create, plan_on
 from segstore_ds.storage import Storage
 from segstore_ds.stream import open_on
 
+CLAIM_LIMIT = 180
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
@@ -74,15 +75,24 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         options: Of a stream write, parsed.
         schema: Of the DataFrame.
         overwrite: Each batch takes the place of what is there (complete mode).
+        checkpoint: Where the query's checkpoint is, if that was an option.
     """
 
     def __init__(
-        self, storage: Storage, options: Mapping[str, Any], schema: StructType, *, overwrite: bool
+        self,
+        storage: Storage,
+        options: Mapping[str, Any],
+        schema: StructType,
+        *,
+        overwrite: bool,
+        checkpoint: str | None = None,
     ) -> None:
         self._storage = storage
         self._options = options
         self._schema = schema
         self._overwrite = overwrite
+        place = checkpoint.rstrip("/")[-CLAIM_LIMIT:] if checkpoint else ""
+        self._claim = f"checkpoint:{place}" if place else ""
         self._plan: SinkPlan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -160,7 +170,7 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
             owner=query_id,
         )
         assert key is not None  # noqa: S101 - both ids are given
-        return key
+        return replace(key, claim=self._claim)
 
     def _is_settled(self, root: Root, key: WriterKey) -> bool:
         """Tell whether there is nothing to stage: the batch is known, or will be refused."""

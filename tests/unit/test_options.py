@@ -141,3 +141,6 @@ def test_table_lists_every_option_once() -> None:
         for option in TABLE:
             assert (f"| `{option.name}` |" in text) == (scope in option.scopes)
     assert "| `partitionBytes` | `128m` |" in format_table(READ)
+    beside = format_table(STREAM_READ, beside=READ)
+    assert "maxRowsPerTrigger" in beside
+    assert "startCut" not in beside
