@@ -10,6 +10,7 @@ that fails does not end the query by itself: if the batch is in the stream alrea
 whatever has changed since.
 """
 
+import pickle
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -36,9 +37,11 @@ from segstore_ds.format.schema import conform
 from segstore_ds.spark.schemas import to_spark_json, to_stored
 from segstore_ds.spark.writer import open_or_create, plan_on
 from segstore_ds.storage import Storage
-from segstore_ds.stream import open_on
+from segstore_ds.stream import Stream, open_on
 
 CLAIM_LIMIT = 180
+KEPT_HANDLES = 8
+_KEPT: dict[bytes, Stream] = {}
 _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
@@ -121,10 +124,10 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
             rows = sum(batch.num_rows for batch in iterator)
             return SinkMessage(StagedTask(task, "", rows), query_id, plan)
         # A task attempt's id is never used twice within an application; the token is one plan's.
-        stager = job.open_task(task, str(context.taskAttemptId()))
+        stager, schema = job.open_task(task, str(context.taskAttemptId())), job.schema
         try:
             for batch in iterator:
-                stager.append(conform(batch, job.schema))
+                stager.append(conform(batch, schema))
             return SinkMessage(stager.finish(), query_id, plan)
         except BaseException:
             stager.abort()
@@ -143,7 +146,7 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         if plan is None:
             raise InternalError("no task sent the plan", batch_id=batchId)
         key = self._key(ours[0].query_id, batchId)
-        stream = open_on(self._storage)
+        stream = _open_kept(self._storage, plan.root.stream_id)
         if plan.job is None:
             if find_repeated(TableStatus(self._storage), stream.root, key, rows=None) is None:
                 raise plan.failure or InternalError("plan holds neither a job nor its failure")
@@ -196,6 +199,22 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         except (SealedError, SchemaMismatchError) as error:
             failure = error
         return SinkPlan(_without_lists(stream.root), job, failure)
+
+
+def _open_kept(storage: Storage, stream_id: str) -> Stream:
+    """Return the handle that this process committed the batch before with, or a new one.
+
+    Spark commits batch after batch in one process; a handle that is kept asks less of the storage.
+    One on a stream that was made anew meanwhile is not used again.
+    """
+    key = pickle.dumps(storage)
+    kept = _KEPT.pop(key, None)
+    if kept is None or kept.refresh().stream_id != stream_id:
+        kept = open_on(storage)
+    while len(_KEPT) >= KEPT_HANDLES:
+        _KEPT.pop(next(iter(_KEPT)))
+    _KEPT[key] = kept
+    return kept
 
 
 def _without_lists(root: Root) -> Root:
