@@ -13,8 +13,10 @@ from typing import Any
 from segstore_ds.errors import InvalidInputError
 
 READ, WRITE = "read", "write"
+STREAM_READ, STREAM_WRITE = "stream read", "stream write"
 COMPRESSIONS = ("zstd", "lz4", "none")
 
+_READS, _WRITES = (READ, STREAM_READ), (WRITE, STREAM_WRITE)
 _SIZE = re.compile(r"\s*([0-9]+)\s*([kmgt]?)(i?b)?\s*", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
@@ -27,7 +29,7 @@ class Option:
         name: As users write it.
         kind: ``text``, ``int``, ``bytes``, ``bool``, ``list``, ``json`` or ``choice``.
         default: What holds when it is not given; None where absence means something of its own.
-        scopes: Where it may stand: `READ`, `WRITE`.
+        scopes: Where it may stand: `READ`, `WRITE`, `STREAM_READ`, `STREAM_WRITE`.
         meaning: One line for the README.
         least: Smallest number allowed.
         choices: Allowed words of a ``choice``.
@@ -46,13 +48,17 @@ class Option:
 
 TABLE: tuple[Option, ...] = (
     Option(
-        "path", "text", None, (READ, WRITE), "the stream; the same as `load(path)`, `save(path)`"
+        "path",
+        "text",
+        None,
+        (*_READS, *_WRITES),
+        "the stream; the same as `load(path)`, `save(path)`",
     ),
     Option(
         "storageOptions",
         "json",
         None,
-        (READ, WRITE),
+        (*_READS, *_WRITES),
         "JSON object for the filesystem, flat or keyed by URL prefix; values may be `env:NAME`. "
         "Spark shows options in plans: for secrets use `register(spark, storage_options=...)`",
     ),
@@ -60,7 +66,7 @@ TABLE: tuple[Option, ...] = (
         "startCut",
         "text",
         "head",
-        (READ,),
+        _READS,
         "where to start: an offset, `head`, `tail`, `version:N`, or a commit time with a zone",
         peers=(
             "startingoffsets",
@@ -77,45 +83,46 @@ TABLE: tuple[Option, ...] = (
         "endCut",
         "text",
         "tail",
-        (READ,),
-        "where to end, in the same forms; not included",
+        _READS,
+        "where to end, in the same forms; not included. A streaming query delivers nothing past "
+        "it, and follows the `tail` as it moves",
         peers=("endingoffsets", "endingversion", "endingtimestamp", "end_stream_cut"),
     ),
-    Option("columns", "list", None, (READ,), "columns to read: a comma list or a JSON array"),
+    Option("columns", "list", None, _READS, "columns to read: a comma list or a JSON array"),
     Option(
         "filters",
         "text",
         None,
-        (READ,),
+        _READS,
         "JSON list, all of which must hold: "
         '`[["user","==","ada"],["ts",">=","2013-01-05T00:00:00Z"]]`',
         peers=("replacewhere", "where", "filter"),
     ),
     Option(
-        "offsetColumn", "text", None, (READ,), "name of an extra column with each event's offset"
+        "offsetColumn", "text", None, _READS, "name of an extra column with each event's offset"
     ),
     Option(
         "segmentColumn",
         "text",
         None,
-        (READ,),
+        _READS,
         "name of an extra column with each event's segment id",
     ),
     Option(
         "partitionBytes",
         "bytes",
         128 << 20,
-        (READ,),
+        _READS,
         "encoded bytes per task, about",
         least=1,
         peers=("maxpartitionbytes", "split-size", "read.split.target-size"),
     ),
-    Option("partitionRows", "int", None, (READ,), "most events per task, about", least=1),
+    Option("partitionRows", "int", None, _READS, "most events per task, about", least=1),
     Option(
         "minPartitions",
         "int",
         None,
-        (READ,),
+        _READS,
         "at least so many tasks, where there are frames enough",
         least=1,
     ),
@@ -123,24 +130,52 @@ TABLE: tuple[Option, ...] = (
         "failOnDataLoss",
         "bool",
         True,
-        (READ,),
+        _READS,
         "a start below the head is an error that names what is lost; false starts at the head",
         peers=("ignoremissingfiles",),
     ),
-    Option("createIfMissing", "bool", True, (WRITE,), "make the stream where there is none"),
+    Option(
+        "maxRowsPerTrigger",
+        "int",
+        None,
+        (STREAM_READ,),
+        "most events per micro-batch, exactly",
+        least=1,
+        peers=("maxoffsetspertrigger", "streaming-max-rows-per-micro-batch"),
+    ),
+    Option(
+        "maxBytesPerTrigger",
+        "bytes",
+        None,
+        (STREAM_READ,),
+        "most encoded bytes per micro-batch, pro rata within a segment; at least one event",
+        least=1,
+        peers=("approx_bytes_per_trigger",),
+    ),
+    Option(
+        "maxSegmentsPerTrigger",
+        "int",
+        1000,
+        (STREAM_READ,),
+        "most segments per micro-batch, so that the first one is not all of history",
+        least=1,
+        peers=("maxfilespertrigger", "streaming-max-files-per-micro-batch"),
+    ),
+    Option("createIfMissing", "bool", True, _WRITES, "make the stream where there is none"),
     Option(
         "singleWriter",
         "bool",
         False,
-        (WRITE,),
+        _WRITES,
         "allow a filesystem that can't create exclusively; you promise one writing job at a time",
     ),
     Option(
         "writerId",
         "text",
         None,
-        (WRITE,),
-        "name of an idempotent writer; with `batchId`",
+        _WRITES,
+        "name of an idempotent writer; with `batchId`. Of a streaming query: instead of its id, "
+        "which then owns the name",
         peers=("txnappid", "commituser", "commit.user-prefix"),
     ),
     Option(
@@ -155,25 +190,25 @@ TABLE: tuple[Option, ...] = (
         "writerTakeover",
         "bool",
         False,
-        (WRITE,),
+        _WRITES,
         "take a writer id over from another owner, or set it back to this batch",
     ),
     Option(
         "compression",
         "choice",
         "zstd",
-        (WRITE,),
+        _WRITES,
         "of frames: `zstd`, `lz4`, `none`",
         choices=COMPRESSIONS,
         peers=("parquet.compression", "codec", "write.parquet.compression-codec"),
     ),
-    Option("compressionLevel", "int", 1, (WRITE,), "of zstd", least=1),
-    Option("frameRows", "int", 65_536, (WRITE,), "most events per frame", least=1),
+    Option("compressionLevel", "int", 1, _WRITES, "of zstd", least=1),
+    Option("frameRows", "int", 65_536, _WRITES, "most events per frame", least=1),
     Option(
         "frameBytes",
         "bytes",
         16 << 20,
-        (WRITE,),
+        _WRITES,
         "bytes per frame before compression, about",
         least=1,
     ),
@@ -181,7 +216,7 @@ TABLE: tuple[Option, ...] = (
         "segmentRows",
         "int",
         None,
-        (WRITE,),
+        _WRITES,
         "most events per segment",
         least=1,
         peers=("maxrecordsperfile",),
@@ -190,7 +225,7 @@ TABLE: tuple[Option, ...] = (
         "segmentBytes",
         "bytes",
         512 << 20,
-        (WRITE,),
+        _WRITES,
         "encoded bytes per segment, about",
         least=1,
         peers=("targetfilesize", "write.target-file-size-bytes"),
@@ -199,24 +234,24 @@ TABLE: tuple[Option, ...] = (
         "inlineBytes",
         "bytes",
         64 << 10,
-        (WRITE,),
+        _WRITES,
         "a task with less encoded output sends it to the driver, which writes one segment for all",
     ),
     Option(
-        "mergeSchema", "bool", False, (WRITE,), "allow new columns, missing columns and wider types"
+        "mergeSchema", "bool", False, _WRITES, "allow new columns, missing columns and wider types"
     ),
     Option(
         "overwriteSchema",
         "bool",
         False,
-        (WRITE,),
+        _WRITES,
         "with mode overwrite: replace the schema as well",
     ),
     Option(
         "statsColumns",
         "list",
         None,
-        (WRITE,),
+        _WRITES,
         "columns with statistics (the first 32); a comma list or a JSON array",
         peers=("dataskippingnumindexedcols", "delta.dataskippingstatscolumns"),
     ),
@@ -252,12 +287,13 @@ def default(name: str) -> Any:
     return BY_NAME[name.lower()].default
 
 
-def parse_options(given: Mapping[str, Any], scope: str) -> dict[str, Any]:
+def parse_options(given: Mapping[str, Any], scope: str, *others: str) -> dict[str, Any]:
     """Check the options of a read or a write and return them typed, with defaults filled in.
 
     Args:
         given: Names in any case, values as text or typed. Spark's own keys are passed over.
-        scope: `READ` or `WRITE`.
+        scope: `READ`, `WRITE`, `STREAM_READ` or `STREAM_WRITE`.
+        others: Further scopes that are allowed, where it is not known yet which one it is.
 
     Returns:
         A value for every option of the scope, under its name as the table writes it.
@@ -266,7 +302,8 @@ def parse_options(given: Mapping[str, Any], scope: str) -> dict[str, Any]:
         InvalidInputError: An unknown option (names the nearest), one of the other scope (says
             where it belongs), another system's name (answers with ours), or a value out of range.
     """
-    parsed = {option.name: option.default for option in TABLE if scope in option.scopes}
+    scopes = {scope, *others}
+    parsed = {option.name: option.default for option in TABLE if scopes & {*option.scopes}}
     for name, value in given.items():
         key = name.lower()
         if key in _SPARKS_OWN or key.startswith(("option.", "spark.")):
@@ -274,7 +311,7 @@ def parse_options(given: Mapping[str, Any], scope: str) -> dict[str, Any]:
         option = BY_NAME.get(key)
         if option is None:
             raise _unknown(name, scope)
-        if scope not in option.scopes:
+        if not scopes & {*option.scopes}:
             raise InvalidInputError(
                 f"option belongs to a {option.scopes[0]}, not to a {scope}",
                 remedy=f"remove it from the {scope}",
@@ -310,11 +347,16 @@ def parse_value(option: Option, value: Any) -> Any:
     return str(value)
 
 
-def format_table(scope: str) -> str:
-    """Return the options of a scope as a Markdown table, for the README."""
+def format_table(scope: str, *, beside: str | None = None) -> str:
+    """Return the options of a scope as a Markdown table, for the README.
+
+    Args:
+        scope: As in `parse_options`.
+        beside: Leave out what this other scope takes as well.
+    """
     rows = ["| option | default | meaning |", "|---|---|---|"]
     for option in TABLE:
-        if scope in option.scopes:
+        if scope in option.scopes and beside not in option.scopes:
             shown = "" if option.default is None else f"`{_shown(option)}`"
             rows.append(f"| `{option.name}` | {shown} | {option.meaning.replace('|', '/')} |")
     return "\n".join(rows)

@@ -32,12 +32,21 @@ CLOCK_CHECK_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class WriterKey:
-    """The idempotence key of a commit: a writer's batch. `owner` is "" for a plain caller."""
+    """The idempotence key of a commit: a writer's batch.
+
+    Attributes:
+        writer_id: Its name.
+        batch_id: Grows.
+        owner: Who may use the name; "" for a plain caller.
+        takeover: Take the name over from another owner.
+        claim: A second name that must be the owner's, such as its checkpoint's; "" for none.
+    """
 
     writer_id: str
     batch_id: int
     owner: str = ""
     takeover: bool = False
+    claim: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +141,23 @@ def check_writer(known: Writer | None, key: WriterKey | None, rows: int | None) 
     return True
 
 
+def check_claim(known: Writer | None, key: WriterKey) -> None:
+    """Check that the name a writer claims beside its own is free or its owner's. Pure.
+
+    Raises:
+        WriterConflictError: It is another owner's.
+    """
+    if known is not None and known.owner != key.owner and not key.takeover:
+        raise WriterConflictError(
+            "checkpoint belongs to another query",
+            remedy="a checkpoint at this place was deleted, and the new query would write its "
+            "events once more; choose another checkpointLocation, or set writerTakeover=true once",
+            checkpoint=key.claim,
+            owner=known.owner,
+            caller=key.owner,
+        )
+
+
 def find_repeated(
     status: TableStatus, root: Root, writer: WriterKey | None, *, rows: int | None
 ) -> Commit | None:
@@ -206,7 +232,8 @@ def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
     writers = dict(root.writers)
     if plan.writer is not None:
         key = plan.writer
-        writers[key.writer_id] = Writer(key.owner, key.batch_id, slot.version, plan.rows, tail)
+        writer = Writer(key.owner, key.batch_id, slot.version, plan.rows, tail)
+        writers.update({name: writer for name in (key.writer_id, key.claim) if name})
     appended = replace(
         root,
         entries=(*root.entries, *entries),
@@ -361,6 +388,8 @@ class Appender:
             if known is not None:
                 repeated.append(known)
                 return None
+            if plan.writer is not None and plan.writer.claim:
+                check_claim(self._status.writer(root, plan.writer.claim), plan.writer)
             check_preconditions(root, plan)
             epochs, epoch = plan_epochs(root, plan.schema, self._status)
             changed = epochs != root.epochs or plan.writer or plan.overwrite_to is not None

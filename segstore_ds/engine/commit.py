@@ -152,6 +152,20 @@ class StreamLog:
             return base.root
         return self.refresh()
 
+    def follow(self) -> Root:
+        """Return the newest root; one request where nothing has changed; raises as `open`.
+
+        What was confirmed within half of the grace can't have been purged, so "the next version is
+        missing" alone says that it is the newest. Once a minute the whole question is asked, which
+        notices a stream that was deleted and made again.
+        """
+        base = self._base
+        if base is None or self.clock.boot_s() - base.confirmed_s > CONFIRM_S:
+            return self.refresh()
+        if not self.files.exists(base.root.version + 1):
+            return base.root
+        return self.refresh()
+
     def read_version(self, version: int) -> Root:
         """Return the root as of a version.
 

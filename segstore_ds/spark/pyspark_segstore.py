@@ -7,7 +7,13 @@ before Spark asks for something.
 
 from typing import Any
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
 from pyspark.sql.types import StructType
 
 
@@ -38,4 +44,14 @@ class DefaultSource(DataSource):
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Return the batch writer."""
         writer: DataSourceWriter = self._source.writer(schema, overwrite)
+        return writer
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return the reader of a streaming query."""
+        reader: DataSourceStreamReader = self._source.streamReader(schema)
+        return reader
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return the writer of a streaming query."""
+        writer: DataSourceStreamWriter = self._source.streamWriter(schema, overwrite)
         return writer

@@ -5,17 +5,21 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import StructType
+from pyspark.sql.types import LongType, StructType
 
 from segstore_ds.engine.scan import run_task
 from segstore_ds.engine.scan_plan import Reading, ReadTask
-from segstore_ds.errors import SchemaMismatchError
+from segstore_ds.errors import InvalidInputError, SchemaMismatchError
 from segstore_ds.format.conversion import convert
 from segstore_ds.format.root import Root
-from segstore_ds.spark.schemas import to_arrow
+from segstore_ds.spark.schemas import from_stored, is_nullable, to_arrow
 from segstore_ds.stream import Stream
 
 SLICE_ROWS = 32_768  # larger batches make Spark's row conversion slower
+_ASKED = (
+    "name columns of the stream with their types, in any order, and cast afterwards; where the "
+    "stream has changed since, load it again"
+)
 
 
 def plan_reading(stream: Stream, options: Mapping[str, Any], root: Root) -> Reading:
@@ -55,6 +59,63 @@ def plan_reader(
     return SegstoreReader(reading, tasks, schema)
 
 
+def slice_batches(reading: Reading, task: ReadTask, schema: StructType) -> Iterator[pa.RecordBatch]:
+    """Yield the events of a task as Spark wants its batches.
+
+    Raises:
+        SchemaMismatchError: A column of the user's schema is NOT NULL and there is a null.
+        As `segstore_ds.engine.scan.run_task` otherwise.
+    """
+    target = to_arrow(schema)
+    for batch in run_task(reading, task):
+        columns = [_spark_column(batch.column(field.name), field) for field in target]
+        for start in range(0, batch.num_rows, SLICE_ROWS):
+            piece = [column.slice(start, SLICE_ROWS) for column in columns]
+            yield pa.RecordBatch.from_arrays(piece, schema=target)
+
+
+def project(stream: Stream, options: Mapping[str, Any], schema: StructType) -> tuple[str, ...]:
+    """Return the columns of the stream that a schema asks for, in its order.
+
+    Raises:
+        SchemaMismatchError: It asks for a column that the stream has not, or not of that type.
+        FormatError: The stream's schema can't be read.
+        StorageError: The storage failed.
+    """
+    extra = {options["offsetColumn"], options["segmentColumn"]} - {None}
+    known = {
+        field.name: field.dataType for field in from_stored(stream.schema, stream.spark_schema)
+    }
+    known.update(dict.fromkeys(extra, LongType()))
+    if not schema.fields:
+        raise SchemaMismatchError("the schema asked for has no columns", remedy=_ASKED)
+    for field in schema:
+        found = known.get(field.name)
+        if found is None or found.simpleString() != field.dataType.simpleString():
+            raise SchemaMismatchError(
+                "the schema asked for is not the stream's",
+                remedy=_ASKED,
+                column=field.name,
+                asked=field.dataType.simpleString(),
+                stream=found.simpleString() if found else "no such column",
+            )
+        if not is_nullable(field.dataType):
+            raise SchemaMismatchError(
+                "the schema asked for has NOT NULL inside a column",
+                remedy="declare it nullable, as everything in a stream is",
+                column=field.name,
+            )
+    columns = tuple(field.name for field in schema if field.name not in extra)
+    if options["columns"] is not None and set(columns) != set(options["columns"]):
+        raise InvalidInputError(
+            "the option columns and the schema ask for different columns",
+            remedy="give one of the two",
+            columns=options["columns"],
+            schema=columns,
+        )
+    return columns
+
+
 class SegstoreReader(DataSourceReader):
     """Reads the tasks of a plan; only what all tasks share travels with each of them."""
 
@@ -79,12 +140,7 @@ class SegstoreReader(DataSourceReader):
         """
         if partition is None or partition.value is None:
             return
-        target = to_arrow(self._schema)
-        for batch in run_task(self._reading, partition.value):
-            columns = [_spark_column(batch.column(field.name), field) for field in target]
-            for start in range(0, batch.num_rows, SLICE_ROWS):
-                piece = [column.slice(start, SLICE_ROWS) for column in columns]
-                yield pa.RecordBatch.from_arrays(piece, schema=target)
+        yield from slice_batches(self._reading, partition.value, self._schema)
 
 
 def _spark_column(column: pa.Array, field: pa.Field) -> pa.Array:

@@ -8,15 +8,23 @@ later plan of it reads the same events.
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from pyspark.sql.datasource import DataSource, DataSourceReader, DataSourceWriter
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+from pyspark.sql.types import StructType
 
-from segstore_ds.errors import InvalidInputError, SchemaMismatchError
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.root import Root, decode_root, encode_root
-from segstore_ds.options import READ, WRITE, parse_options
-from segstore_ds.spark.reader import plan_reader, plan_reading
-from segstore_ds.spark.schemas import from_stored, is_nullable
+from segstore_ds.options import READ, STREAM_READ, STREAM_WRITE, WRITE, parse_options
+from segstore_ds.spark.reader import plan_reader, project
+from segstore_ds.spark.schemas import from_stored
+from segstore_ds.spark.streaming_sink import SegstoreStreamWriter
+from segstore_ds.spark.streaming_source import SegstoreStreamReader
 from segstore_ds.spark.writer import SegstoreWriter, plan_writer
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
@@ -26,11 +34,10 @@ NO_PATH = (
     "catalog table's options, so for SQL use CREATE TEMPORARY VIEW v USING segstore OPTIONS "
     "(path '...'), or SELECT ... FROM t WITH (path = '...')"
 )
-_ASKED = "name columns of the stream with their types, in any order; cast afterwards"
 
 
 class SegstoreDataSource(DataSource):
-    """Batch reads and writes of segstore streams.
+    """Batch and streaming reads and writes of segstore streams.
 
     The options are those of the tables in the README (`segstore_ds.options.TABLE`).
     """
@@ -55,10 +62,17 @@ class SegstoreDataSource(DataSource):
             FormatError: The stream's metadata can't be read.
             StorageError: The filesystem failed.
         """
-        options = parse_options(self.options, READ)
+        # Spark asks batch and streaming reads alike. Cuts are left alone: a query that starts again
+        # must not fail because a version it once began at is gone.
+        options = parse_options(self.options, READ, STREAM_READ)
         stream = open_on(self._storage(options))
         self._pinned = encode_envelope(encode_root(stream.root))
-        reading = plan_reading(stream, options, stream.root)
+        reading = stream.plan_read(
+            columns=options["columns"],
+            filters=options["filters"],
+            offset_column=options["offsetColumn"],
+            segment_column=options["segmentColumn"],
+        )
         return from_stored(reading.result_schema, stream.spark_schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
@@ -76,7 +90,7 @@ class SegstoreDataSource(DataSource):
         storage = self._storage(options)
         stream = open_on(storage) if root is None else Stream.at_root(storage, root)
         root = root or stream.root
-        wanted = _project(stream, options, schema)
+        wanted = project(stream, options, schema)
         return plan_reader(stream, {**options, "columns": wanted}, root, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
@@ -88,6 +102,34 @@ class SegstoreDataSource(DataSource):
         options = parse_options(self.options, WRITE)
         storage = self._storage(options)
         return SegstoreWriter(plan_writer(storage, options, schema, overwrite=overwrite))
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
+        """Return what answers for a streaming query; sends no request.
+
+        Args:
+            schema: What `schema` gave, or the user's own, which projects to its columns.
+
+        Raises:
+            InvalidInputError: An option is not valid, or there is no path.
+        """
+        options = parse_options(self.options, STREAM_READ)
+        return SegstoreStreamReader(self._storage(options), options, schema)
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
+        """Return what writes a streaming query's micro-batches; sends no request.
+
+        Raises:
+            InvalidInputError: An option is not valid, or there is no path.
+        """
+        options = parse_options(self.options, STREAM_WRITE)
+        given = {name.lower(): value for name, value in self.options.items()}
+        return SegstoreStreamWriter(
+            self._storage(options),
+            options,
+            schema,
+            overwrite=overwrite,
+            checkpoint=given.get("checkpointlocation"),
+        )
 
     def _storage(self, options: Mapping[str, Any]) -> Storage:
         path = options["path"]
@@ -105,39 +147,3 @@ class SegstoreDataSource(DataSource):
         if self._pinned is None:
             return None
         return decode_root(decode_envelope(self._pinned, where="pinned"), where="pinned")
-
-
-def _project(stream: Stream, options: Mapping[str, Any], schema: StructType) -> tuple[str, ...]:
-    """Return the columns of the stream that a schema asks for, in its order."""
-    extra = {options["offsetColumn"], options["segmentColumn"]} - {None}
-    known = {
-        field.name: field.dataType for field in from_stored(stream.schema, stream.spark_schema)
-    }
-    known.update(dict.fromkeys(extra, LongType()))
-    if not schema.fields:
-        raise SchemaMismatchError("the schema asked for has no columns", remedy=_ASKED)
-    for field in schema:
-        found = known.get(field.name)
-        if found is None or found.simpleString() != field.dataType.simpleString():
-            raise SchemaMismatchError(
-                "the schema asked for is not the stream's",
-                remedy=_ASKED,
-                column=field.name,
-                asked=field.dataType.simpleString(),
-                stream=found.simpleString() if found else "no such column",
-            )
-        if not is_nullable(field.dataType):
-            raise SchemaMismatchError(
-                "the schema asked for has NOT NULL inside a column",
-                remedy="declare it nullable, as everything in a stream is",
-                column=field.name,
-            )
-    columns = tuple(field.name for field in schema if field.name not in extra)
-    if options["columns"] is not None and set(columns) != set(options["columns"]):
-        raise InvalidInputError(
-            "the option columns and the schema ask for different columns",
-            remedy="give one of the two",
-            columns=options["columns"],
-            schema=columns,
-        )
-    return columns

@@ -10,6 +10,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from segstore_ds.engine.append import WriterKey
 from segstore_ds.engine.inputs import writer_key
 from segstore_ds.engine.staging import Layout, StagedTask
 from segstore_ds.engine.write_job import WriteJob, WriteRequest, check_arguments
@@ -36,19 +37,29 @@ def plan_writer(
         NotFoundError: There is no stream, and createIfMissing is false.
         As `segstore_ds.Stream.plan_write` otherwise.
     """
-    request = WriteRequest(
+    key = writer_key(options["writerId"], options["batchId"], takeover=options["writerTakeover"])
+    request = build_request(options, schema, overwrite=overwrite, writer=key)
+    return open_or_create(storage, request, create=options["createIfMissing"]).plan(request)
+
+
+def build_request(
+    options: Mapping[str, Any], schema: StructType, *, overwrite: bool, writer: WriterKey | None
+) -> WriteRequest:
+    """Return what Spark's options and a DataFrame's schema ask to write.
+
+    Raises:
+        SchemaMismatchError: A column has a type that can't be kept.
+    """
+    return WriteRequest(
         schema=to_stored(schema),
         spark_schema=to_spark_json(schema),
         layout=_layout(options),
-        writer=writer_key(
-            options["writerId"], options["batchId"], takeover=options["writerTakeover"]
-        ),
+        writer=writer,
         overwrite=overwrite,
         merge_schema=options["mergeSchema"],
         replace_schema=options["overwriteSchema"],
         client=f"{client_name()} pyspark/{pyspark.__version__}",
     )
-    return _open_or_create(storage, request, create=options["createIfMissing"]).plan(request)
 
 
 def _layout(options: Mapping[str, Any]) -> Layout:
@@ -64,7 +75,13 @@ def _layout(options: Mapping[str, Any]) -> Layout:
     )
 
 
-def _open_or_create(storage: Storage, request: WriteRequest, *, create: bool) -> Stream:
+def open_or_create(storage: Storage, request: WriteRequest, *, create: bool) -> Stream:
+    """Open a stream to write to; make it where there is none, if the caller allows it.
+
+    Raises:
+        NotFoundError: There is no stream, and `create` is false.
+        As `segstore_ds.create` otherwise.
+    """
     try:
         return open_on(storage)
     except NotFoundError:

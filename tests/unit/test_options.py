@@ -3,7 +3,16 @@
 import pytest
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.options import BY_NAME, READ, TABLE, WRITE, format_table, parse_options
+from segstore_ds.options import (
+    BY_NAME,
+    READ,
+    STREAM_READ,
+    STREAM_WRITE,
+    TABLE,
+    WRITE,
+    format_table,
+    parse_options,
+)
 
 
 def test_defaults_are_filled_in() -> None:
@@ -77,6 +86,19 @@ def test_option_in_the_wrong_place_says_where_it_belongs() -> None:
         parse_options({"startCut": "1"}, WRITE)
 
 
+def test_streams_take_what_batches_take_but_for_some() -> None:
+    """A stream read has limits, a stream write is numbered by Spark."""
+    assert parse_options({"maxrowspertrigger": "7"}, STREAM_READ)["maxRowsPerTrigger"] == 7
+    assert parse_options({}, STREAM_READ)["maxSegmentsPerTrigger"] == 1000
+    assert set(parse_options({}, READ)) < set(parse_options({}, STREAM_READ))
+    assert set(parse_options({}, WRITE)) - set(parse_options({}, STREAM_WRITE)) == {"batchId"}
+    with pytest.raises(InvalidInputError, match="belongs to a stream read, not to a read"):
+        parse_options({"maxRowsPerTrigger": "7"}, READ)
+    with pytest.raises(InvalidInputError, match="belongs to a write, not to a stream write"):
+        parse_options({"batchId": "7"}, STREAM_WRITE)
+    assert "maxRowsPerTrigger" in parse_options({"columns": "a"}, READ, STREAM_READ)
+
+
 @pytest.mark.parametrize(
     ("peer", "ours", "scope"),
     [
@@ -86,6 +108,8 @@ def test_option_in_the_wrong_place_says_where_it_belongs() -> None:
         ("txnAppId", "writerId", WRITE),
         ("txnVersion", "batchId", WRITE),
         ("maxRecordsPerFile", "segmentRows", WRITE),
+        ("maxFilesPerTrigger", "maxSegmentsPerTrigger", STREAM_READ),
+        ("maxOffsetsPerTrigger", "maxRowsPerTrigger", STREAM_READ),
     ],
 )
 def test_peers_names_are_answered_with_ours(peer: str, ours: str, scope: str) -> None:
@@ -112,8 +136,11 @@ def test_table_lists_every_option_once() -> None:
     """The README's tables hold each option with its default."""
     names = [option.name for option in TABLE]
     assert len({name.lower() for name in names}) == len(names)
-    for scope in (READ, WRITE):
+    for scope in (READ, WRITE, STREAM_READ, STREAM_WRITE):
         text = format_table(scope)
         for option in TABLE:
             assert (f"| `{option.name}` |" in text) == (scope in option.scopes)
     assert "| `partitionBytes` | `128m` |" in format_table(READ)
+    beside = format_table(STREAM_READ, beside=READ)
+    assert "maxRowsPerTrigger" in beside
+    assert "startCut" not in beside

@@ -1,0 +1,218 @@
+"""The streaming sink: each micro-batch is one commit, and a batch that is repeated changes nothing.
+
+Spark plans a micro-batch in one process, stages it in others, and commits it in yet another, with a
+writer that was never planned. So what a commit needs travels in the tasks' messages: the job, and
+the query's id, which Spark tells only to tasks. The commit carries the data and (writer id, batch
+id) together; there is no moment at which one is there without the other.
+
+A writer is planned when it is pickled for its tasks, so the commit's writer plans nothing. A plan
+that fails does not end the query by itself: if the batch is in the stream already, then it is done,
+whatever has changed since.
+"""
+
+import pickle
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from segstore_ds.engine.append import WriterKey, find_repeated
+from segstore_ds.engine.inputs import writer_key
+from segstore_ds.engine.staging import StagedTask
+from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.engine.write_job import WriteJob
+from segstore_ds.errors import (
+    InternalError,
+    SchemaMismatchError,
+    SealedError,
+    SegstoreError,
+    WriterConflictError,
+)
+from segstore_ds.format.root import Root
+from segstore_ds.format.schema import conform
+from segstore_ds.spark.writer import build_request, open_or_create
+from segstore_ds.storage import Storage
+from segstore_ds.stream import Stream, open_on
+
+CLAIM_LIMIT = 180
+KEPT_HANDLES = 8
+_KEPT: dict[bytes, Stream] = {}
+_QUERY_ID = "sql.streaming.queryId"
+_BATCH_ID = "streaming.sql.batchId"
+
+
+@dataclass(frozen=True, slots=True)
+class SinkPlan:
+    """What the tasks of one micro-batch share.
+
+    Attributes:
+        root: The version it was planned on, without its lists: tasks look for their writer in it.
+        job: The write; None where it can't be planned.
+        failure: Why not.
+    """
+
+    root: Root
+    job: WriteJob | None
+    failure: SegstoreError | None = None
+
+
+@dataclass(frozen=True)
+class SinkMessage(WriterCommitMessage):
+    """What one task staged; the first task's message also carries the plan."""
+
+    staged: StagedTask
+    query_id: str
+    plan: SinkPlan | None = None
+
+
+class SegstoreStreamWriter(DataSourceStreamArrowWriter):
+    """Stages micro-batches in tasks and commits each once.
+
+    Args:
+        storage: The stream's folder.
+        options: Of a stream write, parsed.
+        schema: Of the DataFrame.
+        overwrite: Each batch takes the place of what is there (complete mode).
+        checkpoint: Where the query's checkpoint is, if that was an option.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        options: Mapping[str, Any],
+        schema: StructType,
+        *,
+        overwrite: bool,
+        checkpoint: str | None = None,
+    ) -> None:
+        self._storage = storage
+        self._options = options
+        self._schema = schema
+        self._overwrite = overwrite
+        place = checkpoint.rstrip("/")[-CLAIM_LIMIT:] if checkpoint else ""
+        self._claim = f"checkpoint:{place}" if place else ""
+        self._plan: SinkPlan | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Spark pickles a writer twice for the same tasks: they must share one plan.
+        if self._plan is None:
+            self._plan = self._make_plan()
+        return self.__dict__
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Stage one task's rows, or only count them where the batch is in the stream already.
+
+        Raises:
+            SchemaMismatchError: A value would be lost.
+            StorageError: The filesystem failed; Spark tries the task again.
+        """
+        context = TaskContext.get()
+        query_id = context.getLocalProperty(_QUERY_ID) if context else None
+        batch_id = context.getLocalProperty(_BATCH_ID) if context else None
+        if context is None or query_id is None or batch_id is None or self._plan is None:
+            raise InternalError("write runs outside a streaming query's task")
+        task = context.partitionId()
+        plan = self._plan if task == 0 else None
+        key = self._key(query_id, int(batch_id))
+        job = self._plan.job
+        if job is None or self._is_settled(self._plan.root, key):
+            rows = sum(batch.num_rows for batch in iterator)
+            return SinkMessage(StagedTask(task, "", rows), query_id, plan)
+        # A task attempt's id is never used twice within an application; the token is one plan's.
+        stager, schema = job.open_task(task, str(context.taskAttemptId())), job.schema
+        try:
+            for batch in iterator:
+                stager.append(conform(batch, schema))
+            return SinkMessage(stager.finish(), query_id, plan)
+        except BaseException:
+            stager.abort()
+            raise
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
+        """Commit a micro-batch; one that is in the stream already changes nothing.
+
+        Raises:
+            WriterConflictError: The batch is older than the query's last one, or its writer id is
+                another query's: a checkpoint was set back, deleted or shared.
+            As `segstore_ds.Stream.commit` otherwise.
+        """
+        ours = _messages(messages)
+        plan = next((message.plan for message in ours if message.plan is not None), None)
+        if plan is None:
+            raise InternalError("no task sent the plan", batch_id=batchId)
+        key = self._key(ours[0].query_id, batchId)
+        stream = _open_kept(self._storage, plan.root.stream_id)
+        if plan.job is None:
+            if find_repeated(TableStatus(self._storage), stream.root, key, rows=None) is None:
+                raise plan.failure or InternalError("plan holds neither a job nor its failure")
+            return
+        stream.commit(replace(plan.job, writer=key), [message.staged for message in ours])
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
+        """Clean up after a micro-batch that failed; never raises.
+
+        With every message there the commit was tried and may have landed: nothing is deleted then.
+        """
+        if all(message is not None for message in messages):
+            return
+        try:
+            open_on(self._storage).discard([message.staged for message in _messages(messages)])
+        except SegstoreError:
+            return
+
+    def _key(self, query_id: str, batch_id: int) -> WriterKey:
+        key = writer_key(
+            self._options["writerId"] or query_id,
+            batch_id,
+            takeover=self._options["writerTakeover"],
+            owner=query_id,
+        )
+        assert key is not None  # noqa: S101 - both ids are given
+        return replace(key, claim=self._claim)
+
+    def _is_settled(self, root: Root, key: WriterKey) -> bool:
+        """Tell whether there is nothing to stage: the batch is known, or will be refused."""
+        try:
+            return find_repeated(TableStatus(self._storage), root, key, rows=None) is not None
+        except WriterConflictError:
+            # The commit asks again and says so: an error of a task reads worse.
+            return True
+
+    def _make_plan(self) -> SinkPlan:
+        request = build_request(self._options, self._schema, overwrite=self._overwrite, writer=None)
+        create = self._options["createIfMissing"]
+        stream = open_or_create(self._storage, request, create=create)
+        job = failure = None
+        try:
+            job = stream.plan(request)
+        except (SealedError, SchemaMismatchError) as error:
+            failure = error
+        return SinkPlan(_without_lists(stream.root), job, failure)
+
+
+def _open_kept(storage: Storage, stream_id: str) -> Stream:
+    """Return the handle that this process committed the batch before with, or a new one.
+
+    Spark commits batch after batch in one process; a handle that is kept asks less of the storage.
+    One on a stream that was made anew meanwhile is not used again.
+    """
+    key = pickle.dumps(storage)
+    kept = _KEPT.pop(key, None)
+    if kept is None or kept.refresh().stream_id != stream_id:
+        kept = open_on(storage)
+    while len(_KEPT) >= KEPT_HANDLES:
+        _KEPT.pop(next(iter(_KEPT)))
+    _KEPT[key] = kept
+    return kept
+
+
+def _without_lists(root: Root) -> Root:
+    return replace(root, parts=(), entries=(), retired=(), retired_blobs=(), history=())
+
+
+def _messages(messages: Sequence[WriterCommitMessage | None]) -> list[SinkMessage]:
+    return [message for message in messages if isinstance(message, SinkMessage)]

@@ -1,0 +1,279 @@
+"""The streaming source: offsets, how far each micro-batch goes, and what its tasks read.
+
+One process asks for offsets and partitions over the life of a query; it keeps a handle on the log
+and pays one small request per idle poll. The tasks' copy of the reader holds the columns only.
+
+Where a query began must not be bound twice: until Spark has logged the first batch it asks for the
+initial offset again at every restart, when `tail` is another place and `version:3` may be purged.
+So the initial offset is the cut as it was written, which asks nothing of the storage, and every
+later offset carries the place the cut was bound to, as `origin`. As the two differ as text, Spark
+logs a first batch at once, be it empty.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxFiles,
+    SupportsTriggerAvailableNow,
+)
+from pyspark.sql.types import StructType
+
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.cuts import (
+    Cut,
+    Position,
+    check_position,
+    check_range,
+    parse_cut,
+    resolve_cut,
+)
+from segstore_ds.engine.micro_batch import BatchLimits, plan_batch_end
+from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.errors import InvalidInputError, PositionError
+from segstore_ds.format.root import Root
+from segstore_ds.spark.reader import project, slice_batches
+from segstore_ds.storage import Storage
+from segstore_ds.stream import Stream
+
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StreamOffset:
+    """What Spark keeps of a query's progress: a position, and the offset the query began at."""
+
+    position: Position
+    origin: int
+
+    def to_value(self) -> dict[str, Any]:
+        """Return the canonical value: Spark compares its JSON as text."""
+        return {
+            "generation": self.position.generation,
+            "offset": self.position.offset,
+            "origin": self.origin,
+            "stream": self.position.stream_id,
+        }
+
+    def at(self, offset: int) -> "StreamOffset":
+        """Return the same query at another offset."""
+        position = Position(self.position.stream_id, self.position.generation, offset)
+        return StreamOffset(position, self.origin)
+
+
+def parse_offset(value: Mapping[str, Any]) -> StreamOffset | None:
+    """Return the offset that Spark hands back; None for the initial one. Pure.
+
+    Raises:
+        PositionError: It was made by something else.
+    """
+    match value:
+        case {"cut": str()}:
+            return None
+        case {
+            "generation": int(generation),
+            "offset": int(offset),
+            "origin": int(origin),
+            "stream": str(stream),
+        } if 0 <= origin <= offset:
+            return StreamOffset(Position(stream, generation, offset), origin)
+    raise PositionError(
+        "the checkpoint's offset is not segstore's",
+        remedy="the checkpoint belongs to another query; choose another checkpointLocation",
+        offset=dict(value),
+    )
+
+
+class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Answers Spark's questions about one streaming query, and reads its partitions.
+
+    Args:
+        storage: The stream's folder.
+        options: Of a stream read, parsed.
+        schema: Of the DataFrame.
+    """
+
+    def __init__(self, storage: Storage, options: Mapping[str, Any], schema: StructType) -> None:
+        self._options = options
+        self._schema = schema
+        self._log = StreamLog(storage)
+        self._status = TableStatus(storage)
+        self._limits = BatchLimits(
+            options["maxRowsPerTrigger"],
+            options["maxBytesPerTrigger"],
+            options["maxSegmentsPerTrigger"],
+        )
+        self._end_cut = _parse_end(options["endCut"])
+        self._end: int | None = None
+        self._target: int | None = None
+        self._origin: StreamOffset | None = None
+        self._root: Root | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"_schema": self._schema}
+
+    # --- offsets, in the one process that lives as long as the query --------------------------
+
+    def initialOffset(self) -> dict[str, Any]:
+        """Return the start as it was written; see the module."""
+        return {"cut": self._options["startCut"]}
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        """Take today's tail for the end of the query; raises as `latestOffset`."""
+        self._target = self._follow().tail
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        """Return a limit that stands for all limits of the options; Spark knows only one."""
+        return ReadMaxFiles(self._limits.segments or 1)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        """Return how far the next batch goes: within every limit, never back, never past `endCut`.
+
+        Raises:
+            PositionError: The checkpoint is of another stream, or lies beyond the tail.
+            TruncatedError: Events that are due lie below the head; names them.
+            InvalidInputError: The start lies behind the end.
+            NotFoundError: There is no stream, or no such version.
+            SnapshotExpiredError: A version that a cut names was purged.
+            FormatError: Metadata can't be read.
+            StorageError: The storage failed.
+        """
+        root = self._follow()
+        given = parse_offset(start)
+        begun = given or self._begin(root)
+        check_position(root, begun.position)
+        offset = begun.position.offset
+        available = self._available(root)
+        if available <= offset <= root.tail:
+            return begun.to_value()
+        first, last = self._check(root, offset, max(available, offset))
+        if first < last and not isinstance(limit, ReadAllAvailable):
+            segments = self._status.segments(root, first, last)
+            last = plan_batch_end(segments, first, last, self._limits)
+        return begun.at(last).to_value()
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        """Return the tail as it was last seen, so that progress shows how far behind a query is."""
+        root = self._root
+        if root is None:
+            return None
+        return {"generation": root.generation, "offset": root.tail, "stream": root.stream_id}
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
+        """Plan the tasks of a batch on the newest version; its events are the same in every one.
+
+        Raises:
+            SchemaMismatchError: The stream's columns no longer are those of the DataFrame.
+            As `latestOffset` otherwise.
+        """
+        finish = parse_offset(end)
+        if finish is None:
+            return []
+        begun = parse_offset(start) or finish.at(finish.origin)
+        root = self._follow()
+        check_position(root, begun.position)
+        check_position(root, finish.position)
+        first, last = begun.position.offset, finish.position.offset
+        if first >= last:
+            return []
+        stream = Stream(self._log, self._status)
+        options = self._options
+        reading = stream.plan_read(
+            *self._check(root, first, last),
+            columns=project(stream, options, self._schema),
+            filters=options["filters"],
+            offset_column=options["offsetColumn"],
+            segment_column=options["segmentColumn"],
+            root=root,
+        )
+        tasks = stream.plan_tasks(
+            reading,
+            partition_bytes=options["partitionBytes"],
+            partition_rows=options["partitionRows"],
+            min_partitions=options["minPartitions"],
+            root=root,
+        )
+        return [InputPartition((reading, task)) for task in tasks]
+
+    def commit(self, end: dict[str, Any]) -> None:
+        """Take note that Spark is done with everything before `end`: nothing is kept of it."""
+
+    def stop(self) -> None:
+        """Take note of the end; Spark may also end without a word."""
+
+    # --- tasks -------------------------------------------------------------------------------
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        """Yield the events of a partition in offset order.
+
+        Raises:
+            As `segstore_ds.engine.scan.run_task`.
+        """
+        if partition is None or partition.value is None:
+            return
+        reading, task = partition.value
+        yield from slice_batches(reading, task, self._schema)
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _follow(self) -> Root:
+        self._root = self._log.follow()
+        return self._root
+
+    def _begin(self, root: Root) -> StreamOffset:
+        """Bind the start, once in the life of this process."""
+        if self._origin is None:
+            cut = parse_cut(self._options["startCut"])
+            offset = resolve_cut(self._log, root, cut)
+            if cut.kind == "tail" and self._target is not None:
+                offset = min(offset, self._target)
+            end = self._bound_end(root)
+            if end is not None and end < offset:
+                raise InvalidInputError("start lies behind end", start=offset, end=end)
+            position = Position(root.stream_id, root.generation, offset)
+            self._origin = StreamOffset(position, offset)
+        return self._origin
+
+    def _available(self, root: Root) -> int:
+        """Return how far the query may go as of a root."""
+        bounds = (root.tail, self._target, self._bound_end(root))
+        return min(bound for bound in bounds if bound is not None)
+
+    def _bound_end(self, root: Root) -> int | None:
+        """Return the offset of `endCut` once it is certain; None while the end is still to come."""
+        cut = self._end_cut
+        if self._end is None and cut is not None:
+            ahead = cut.kind == "version" and cut.value > root.version
+            if ahead or (cut.kind == "time" and cut.value >= root.time_us):
+                return None
+            self._end = resolve_cut(self._log, root, cut)
+        return self._end
+
+    def _check(self, root: Root, start: int, end: int) -> tuple[int, int]:
+        first, last = check_range(
+            root, start, end, fail_on_data_loss=self._options["failOnDataLoss"]
+        )
+        if first > start:
+            _LOG.warning(
+                "the events [%d, %d) of %s are gone; the query goes on at %d",
+                start,
+                min(first, end),
+                self._log.storage.url,
+                first,
+            )
+        return first, last
+
+
+def _parse_end(text: str) -> Cut | None:
+    cut = parse_cut(text)
+    if cut.kind == "head":
+        raise InvalidInputError(
+            "a streaming query can't end at the head", remedy="give an offset, or leave it out"
+        )
+    return None if cut.kind == "tail" else cut

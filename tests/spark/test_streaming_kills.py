@@ -1,0 +1,172 @@
+"""Numbers through two sinks while the driver is killed again and again: each once, in order."""
+
+import multiprocessing
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from checkpoints import forget_newest_commit
+
+import segstore_ds as segstore
+
+HERE = Path(__file__).parent
+DRIVER = str(HERE / "streaming_driver.py")
+SCHEMA = pa.schema([("n", pa.int64())])
+START_LIMIT_S = 240.0
+
+
+class Chain:
+    """A source of numbers, a stream behind it, and another one behind that."""
+
+    def __init__(self, folder: Path, *, rows: int) -> None:
+        self.folder = folder
+        self.rows = rows
+        self.streams = [f"file://{folder}/{name}" for name in ("first", "second", "third")]
+        self.checkpoints = [folder / "checkpoint-1", folder / "checkpoint-2"]
+        self.source = segstore.create(self.streams[0], SCHEMA)
+        for url in self.streams[1:]:
+            segstore.create(url, SCHEMA)
+
+    def extend(self, count: int) -> None:
+        """Append the next numbers."""
+        tail = self.source.refresh().tail
+        self.source.append(pa.table({"n": list(range(tail, tail + count))}, SCHEMA))
+
+    @contextmanager
+    def driver(self, trigger: str) -> Iterator[subprocess.Popen[bytes]]:
+        """Run the driver in a group of processes of its own; all of it is killed at the end."""
+        hops = []
+        for number, checkpoint in enumerate(self.checkpoints):
+            hops += [self.streams[number], self.streams[number + 1], f"file://{checkpoint}"]
+        self.ready.unlink(missing_ok=True)
+        paths = [str(HERE.parents[1]), str(HERE)]
+        known = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(paths)}
+        with (self.folder / "driver.log").open("ab") as log:
+            process = subprocess.Popen(
+                [sys.executable, DRIVER, trigger, str(self.rows), self.ready, *hops],
+                env={**os.environ, **known},
+                stdout=log,
+                stderr=log,
+                start_new_session=True,
+            )
+        try:
+            yield process
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+
+    @property
+    def ready(self) -> Path:
+        return self.folder / "ready"
+
+    def await_ready(self, process: subprocess.Popen[bytes]) -> None:
+        """Wait until the first query has begun."""
+        limit = time.monotonic() + START_LIMIT_S
+        while not self.ready.exists():
+            assert process.poll() is None, (self.folder / "driver.log").read_text()[-3000:]
+            assert time.monotonic() < limit
+            time.sleep(0.05)
+
+    def finish(self) -> None:
+        """Run both queries to their end."""
+        with self.driver("available") as process:
+            code = process.wait(600)
+        assert code == 0, (self.folder / "driver.log").read_text()[-3000:]
+
+    def await_numbers(self, count: int) -> None:
+        """Wait until so many numbers have arrived behind the first sink."""
+        limit = time.monotonic() + START_LIMIT_S
+        numbers = [["n", ">=", 0]]
+        while segstore.open(self.streams[1]).read(filters=numbers).read_all().num_rows < count:
+            assert time.monotonic() < limit
+            time.sleep(0.2)
+
+    def check(self) -> None:
+        """Every number once, in order, in both sinks."""
+        expected = list(range(self.source.refresh().tail))
+        for url in self.streams[1:]:
+            stream = segstore.open(url)
+            found = [n for n in stream.read().read_all()["n"].to_pylist() if n >= 0]
+            assert found == expected, url
+            stream.verify().check()
+
+
+def run_rounds(chain: Chain, rounds: int, *, forget: bool, seed: int) -> None:
+    """Start the driver, kill it at a random moment, again and again."""
+    chance = random.Random(seed)
+    for _ in range(rounds):
+        chain.extend(chance.randint(1, 60))
+        with chain.driver("forever") as process:
+            chain.await_ready(process)
+            until = time.monotonic() + chance.uniform(0.0, 8.0)
+            while time.monotonic() < until:
+                chain.extend(chance.randint(1, 5))
+                time.sleep(chance.uniform(0.0, 0.6))
+        if forget:
+            for checkpoint in chain.checkpoints:
+                forget_newest_commit(checkpoint)
+    chain.finish()
+    chain.check()
+
+
+@pytest.mark.timeout(1800)
+@pytest.mark.parametrize("forget", [False, True], ids=["killed", "killed-and-commits-deleted"])
+def test_killed_driver_repeats_and_loses_nothing(tmp_path: Path, forget: bool) -> None:
+    """SIGKILL at random moments of the whole group: driver, JVM and workers."""
+    run_rounds(Chain(tmp_path, rows=7), 3, forget=forget, seed=7)
+
+
+@pytest.mark.sweep
+@pytest.mark.timeout(7200)
+@pytest.mark.parametrize("forget", [False, True], ids=["killed", "killed-and-commits-deleted"])
+def test_driver_killed_thirty_times(tmp_path: Path, forget: bool) -> None:
+    """The long form."""
+    run_rounds(Chain(tmp_path, rows=7), 30, forget=forget, seed=int(os.environ.get("SEED", "1")))
+
+
+def append_others(url: str, writer: int, stop: multiprocessing.Event) -> None:
+    """Append events that are no numbers of the source until told to stop."""
+    stream = segstore.open(url)
+    while not stop.is_set():
+        stream.append(pa.table({"n": [-writer]}, SCHEMA))
+        stop.wait(0.02)  # as often as a batch's commit, not more: the second query reads it all
+
+
+@pytest.mark.timeout(1800)
+def test_lost_races_repeat_and_lose_nothing(tmp_path: Path) -> None:
+    """Three writers append to the same stream all the while, and the driver is killed."""
+    chain = Chain(tmp_path, rows=1000)
+    context = multiprocessing.get_context("spawn")
+    stop = context.Event()
+    others = [
+        context.Process(target=append_others, args=(chain.streams[1], writer, stop))
+        for writer in (1, 2, 3)
+    ]
+    for other in others:
+        other.start()
+    try:
+        chain.extend(100)
+        with chain.driver("forever") as process:
+            chain.await_ready(process)
+            chain.await_numbers(1)
+        forget_newest_commit(chain.checkpoints[0])
+        chain.extend(20)
+        with chain.driver("forever") as process:
+            chain.await_ready(process)
+            chain.await_numbers(101)
+    finally:
+        stop.set()
+        for other in others:
+            other.join()
+    assert all(other.exitcode == 0 for other in others)
+    chain.finish()
+    chain.check()
+    assert segstore.open(chain.streams[1]).tail > chain.source.tail + 100
