@@ -1,0 +1,59 @@
+"""The runner: list the workloads, run one, print its report, keep it as JSON."""
+
+import argparse
+import os
+import sys
+from pathlib import Path
+
+from benchmarks.report import Report
+from benchmarks.workload import Settings
+from benchmarks.workloads import WORKLOADS
+
+REPOSITORY = Path(__file__).parent.parent
+RESULTS = Path(__file__).parent / "results"
+
+
+def main() -> None:
+    """Parse the arguments, run, print."""
+    arguments = _parse()
+    if arguments.name is None:
+        for name, workload in WORKLOADS.items():
+            print(f"{name:<18} {workload.meaning}")
+        return
+    # Spark's workers import the package and the rivals from here, with this interpreter.
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    paths = [str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, paths))
+    workload = WORKLOADS[arguments.name]
+    settings = Settings(
+        rows=arguments.rows or (workload.tiny_rows if arguments.tiny else workload.rows),
+        rounds=arguments.rounds or (1 if arguments.tiny else 5),
+        folder=arguments.folder,
+        tiny=arguments.tiny,
+    )
+    report: Report = workload.run(settings)
+    print(report.text())
+    path = arguments.json or RESULTS / f"{arguments.name}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(report.json())
+    print(f"\nresult: {path}")
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument("name", nargs="?", choices=list(WORKLOADS), help="none lists them")
+    parser.add_argument("--rows", type=int, help="instead of the workload's own size")
+    parser.add_argument("--rounds", type=int, help="interleaved rounds (5)")
+    parser.add_argument("--tiny", action="store_true", help="a size that only shows that it works")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="where the result goes")
+    parser.add_argument(
+        "--folder",
+        type=Path,
+        default=Path("~/.cache/segstore-benchmarks").expanduser(),
+        help="data sets and output, a few GB on a real disk (~/.cache/segstore-benchmarks)",
+    )
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

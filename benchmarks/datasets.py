@@ -1,0 +1,79 @@
+"""Data sets: named, seeded, made once and kept as Parquet.
+
+`events` looks like what a service logs: a running id, a small code, a measured value, one of
+100,000 names, and times that grow with jitter. `wide` has rows of 30 kB that hardly compress.
+"""
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+SEED = 20130101
+FILES = 8
+BATCH_ROWS = 1 << 18
+START_US = 1_356_998_400_000_000  # 2013-01-01
+
+EVENTS = pa.schema(
+    [
+        ("id", pa.int64()),
+        ("code", pa.int32()),
+        ("value", pa.float64()),
+        ("name", pa.string()),
+        ("at", pa.timestamp("us", tz="UTC")),
+    ]
+)
+WIDE = pa.schema([("id", pa.int64()), ("payload", pa.binary())])
+
+
+def events(start: int, rows: int) -> pa.RecordBatch:
+    """Make events `[start, start + rows)`; the same call gives the same events."""
+    random = np.random.default_rng([SEED, start])
+    ids = np.arange(start, start + rows, dtype=np.int64)
+    names = random.zipf(1.2, rows) % 100_000
+    texts = np.char.add("user-", names.astype("U6"))
+    times = START_US + ids * 1000 + random.integers(0, 1000, rows)
+    return pa.record_batch(
+        [
+            pa.array(ids),
+            pa.array(random.integers(0, 1000, rows, dtype=np.int32)),
+            pa.array(random.normal(100.0, 15.0, rows).round(3)),
+            pa.array(texts.tolist(), pa.string()),
+            pa.array(times, pa.timestamp("us", tz="UTC")),
+        ],
+        schema=EVENTS,
+    )
+
+
+def wide(start: int, rows: int, row_bytes: int) -> pa.RecordBatch:
+    """Make rows of about `row_bytes` each."""
+    random = np.random.default_rng([SEED, start])
+    payloads = [random.bytes(row_bytes - 8) for _ in range(rows)]
+    return pa.record_batch(
+        [pa.array(np.arange(start, start + rows)), pa.array(payloads, pa.binary())], schema=WIDE
+    )
+
+
+def events_parquet(folder: Path, rows: int) -> Path:
+    """Return a folder of Parquet files with that many events, making it where it is missing."""
+    target = folder / f"events-{rows}-v1"
+    if target.exists():
+        return target
+    making = folder / f"making-{target.name}"
+    shutil.rmtree(making, ignore_errors=True)
+    making.mkdir(parents=True)
+    for number in range(FILES):
+        first, last = rows * number // FILES, rows * (number + 1) // FILES
+        with pq.ParquetWriter(making / f"part-{number}.parquet", EVENTS) as writer:
+            for batch in _chunks(first, last):
+                writer.write_batch(batch)
+    making.rename(target)
+    return target
+
+
+def _chunks(first: int, last: int) -> Iterator[pa.RecordBatch]:
+    for start in range(first, last, BATCH_ROWS):
+        yield events(start, min(BATCH_ROWS, last - start))

@@ -1,0 +1,156 @@
+"""Rivals that are no products: a sink that only drains, a source whose batches are ready."""
+
+import json
+import os
+import resource
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pyarrow as pa
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceArrowWriter,
+    DataSourceReader,
+    InputPartition,
+    WriterCommitMessage,
+)
+from pyspark.sql.types import StructType
+
+from segstore_ds.spark.source import SegstoreDataSource
+
+PEAKS = "SEGSTORE_BENCHMARK_PEAKS"
+
+
+class DrainDataSource(DataSource):
+    """A sink that takes every Arrow batch and forgets it: what any Python sink costs at least."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "drain"
+
+    def writer(self, schema: StructType, overwrite: bool) -> "DrainWriter":  # noqa: ARG002 - Spark's
+        """Return the writer."""
+        return DrainWriter()
+
+
+class DrainWriter(DataSourceArrowWriter):
+    """Counts rows."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Take all batches."""
+        for batch in iterator:
+            assert batch.num_rows
+        return WriterCommitMessage()
+
+
+class ReadyDataSource(DataSource):
+    """A source that yields one ready-made batch again and again: what any Python source costs.
+
+    Options: `batch`, a file of one Arrow batch; `rows` in all; `tasks`.
+    """
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "ready"
+
+    def schema(self) -> StructType:
+        """Return the batch's columns."""
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return from_arrow_schema(_read_batch(self.options["batch"]).schema)
+
+    def reader(self, schema: StructType) -> "ReadyReader":  # noqa: ARG002 - Spark's
+        """Return the reader."""
+        return ReadyReader(
+            self.options["batch"], int(self.options["rows"]), int(self.options["tasks"])
+        )
+
+
+@dataclass(frozen=True)
+class ReadyReader(DataSourceReader):
+    """Yields slices of the batch until its share of rows is given."""
+
+    batch: str
+    rows: int
+    tasks: int
+
+    def partitions(self) -> list[InputPartition]:
+        """Split the rows evenly."""
+        shares = [
+            self.rows * (n + 1) // self.tasks - self.rows * n // self.tasks
+            for n in range(self.tasks)
+        ]
+        return [InputPartition(share) for share in shares]
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        """Yield batches."""
+        batch, left = _read_batch(self.batch), partition.value
+        while left:
+            piece = batch.slice(0, left)
+            left -= piece.num_rows
+            yield piece
+
+
+def write_batch(path: str, batch: pa.RecordBatch) -> None:
+    """Keep a batch for `ReadyDataSource`."""
+    with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def _read_batch(path: str) -> pa.RecordBatch:
+    with pa.OSFile(path) as source:
+        return pa.ipc.open_file(source).get_batch(0)
+
+
+class MeasuredDrainDataSource(DrainDataSource):
+    """`drain`, whose task leaves its peak memory in the file that the variable `PEAKS` names."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "measured-drain"
+
+    def writer(self, schema: StructType, overwrite: bool) -> "MeasuredWriter":
+        """Return the writer."""
+        return MeasuredWriter(super().writer(schema, overwrite))
+
+
+class MeasuredSegstoreDataSource(SegstoreDataSource):
+    """`segstore`, measured in the same way."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "measured-segstore"
+
+    def writer(self, schema: StructType, overwrite: bool) -> "MeasuredWriter":
+        """Return the writer."""
+        return MeasuredWriter(super().writer(schema, overwrite))
+
+
+class MeasuredWriter(DataSourceArrowWriter):
+    """Another writer, whose `write` is measured."""
+
+    def __init__(self, inner: Any) -> None:
+        self._inner = inner
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Write and note the memory before and at its peak; needs a worker that is not reused."""
+        start = psutil.Process().memory_info().rss
+        message = self._inner.write(iterator)
+        peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        Path(os.environ[PEAKS]).write_text(json.dumps({"start": start, "peak": peak}))
+        return message
+
+    def commit(self, messages: Any) -> None:
+        """Commit."""
+        self._inner.commit(messages)
+
+    def abort(self, messages: Any) -> None:
+        """Abort."""
+        self._inner.abort(messages)

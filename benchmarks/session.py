@@ -1,0 +1,46 @@
+"""Spark sessions as the benchmarks use them."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from pyspark.sql import SparkSession
+
+import segstore_ds as segstore
+
+BATCH_SIZING = "spark.sql.execution.arrow.maxBytesPerBatch"
+TUNED = "2147483647"
+MASTER = "local[2]"
+
+
+@contextmanager
+def spark_session(conf: dict[str, str] | None = None) -> Iterator[SparkSession]:
+    """Start a quiet local session with the format registered and nothing tuned."""
+    builder = SparkSession.builder.master(MASTER).appName("segstore-benchmarks")
+    fixed = {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": "4g",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    spark = builder.config(map={**fixed, **(conf or {})}).getOrCreate()
+    spark.sparkContext.setLogLevel("ERROR")
+    segstore.register(spark, tune=False)
+    try:
+        yield spark
+    finally:
+        spark.stop()
+
+
+def set_batch_sizing(spark: SparkSession, *, tuned: bool) -> None:
+    """Switch the setting that `segstore.register` tunes."""
+    if tuned:
+        spark.conf.set(BATCH_SIZING, TUNED)
+    else:
+        spark.conf.unset(BATCH_SIZING)
+
+
+def describe(spark: SparkSession, conf: dict[str, str]) -> dict[str, Any]:
+    """Give the setup lines of a session."""
+    java = spark.sparkContext._jvm.System.getProperty("java.version")  # noqa: SLF001 - no other way
+    return {"spark": f"{MASTER}, Java {java}", "session": conf or "Spark's defaults"}

@@ -1,0 +1,18 @@
+"""The workloads by name."""
+
+from benchmarks.workload import Workload
+from benchmarks.workloads import (
+    append_latency,
+    bulk_append,
+    bulk_scan,
+    commit_rate,
+    task_memory,
+)
+
+WORKLOADS: dict[str, Workload] = {
+    **bulk_append.WORKLOADS,
+    **bulk_scan.WORKLOADS,
+    **append_latency.WORKLOADS,
+    **commit_rate.WORKLOADS,
+    **task_memory.WORKLOADS,
+}

@@ -1,0 +1,43 @@
+"""Every workload runs in a size that shows nothing but that it runs, so that none rots."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parents[2]
+SPARK = ("bulk_append", "bulk_append_tcp", "bulk_scan", "task_memory")
+PLAIN = ("append_latency", "commit_rate")
+
+
+def _benchmarks(*arguments: str) -> str:
+    command = [sys.executable, "-m", "benchmarks", *arguments]
+    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    done = subprocess.run(
+        command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
+
+@pytest.mark.parametrize(
+    "name", [*PLAIN, *(pytest.param(name, marks=pytest.mark.spark) for name in SPARK)]
+)
+def test_workload_runs_and_reports_setup_numbers_and_what_flatters(name, tmp_path):
+    result = tmp_path / "result.json"
+    text = _benchmarks(name, "--tiny", "--folder", str(tmp_path), "--json", str(result))
+    assert text.index("## Setup") < text.index("## Numbers") < text.index("## What flatters")
+    report = json.loads(result.read_text())
+    assert report["workload"] == name
+    assert report["setup"]["machine"]
+    assert report["rows"]
+    assert all(ratio["value"] > 0 for ratio in report["ratios"])
+    assert not list(tmp_path.glob("run-*")), "scratch folders are removed"
+
+
+def test_runner_without_a_name_lists_every_workload():
+    listed = [line.split()[0] for line in _benchmarks().splitlines()]
+    assert sorted(listed) == sorted((*PLAIN, *SPARK))
