@@ -263,6 +263,6 @@ class LatencyStorage(WrappedStorage):
 
     def around(self, verb: str, path: str, work: Callable[[], T]) -> T:  # noqa: D102
         # Bytes of a staged object travel together: they cost one request, at its commit.
-        if verb not in ("write", "ensure_exclusive"):
+        if verb not in ("open_staged", "write", "ensure_exclusive"):
             self._sleep(self._latency_s)
         return super().around(verb, path, work)
