@@ -207,7 +207,7 @@ class FaultWriter(WrappedWriter):
         super().__init__(storage, path, inner)
         self._faults = storage
         self._content = bytearray()
-        self._whole = False
+        self._settled = False
 
     def write(self, data: Any) -> None:  # noqa: D102
         view = memoryview(data).cast("B")
@@ -221,7 +221,7 @@ class FaultWriter(WrappedWriter):
     def commit(self) -> int:  # noqa: D102
         def work() -> int:
             size = self._inner.commit()
-            self._whole = True
+            self._settled = True
             return size
 
         try:
@@ -235,8 +235,10 @@ class FaultWriter(WrappedWriter):
             self._inner.abort()
 
     def _leave(self, content: bytearray) -> None:
-        if self._whole:
+        # What is whole stays whole, and what was left by the crash stays as it was left.
+        if self._settled:
             return
+        self._settled = True
         self._inner.abort()
         if content:
             self._faults.inner.put(self._path, bytes(content))

@@ -155,6 +155,24 @@ def test_noise_is_noticed(storage: Storage, files: dict[str, bytes]) -> None:
         damage(storage, files, path, iter(noise + zeros + others))
 
 
+def test_segment_in_the_place_of_another_is_noticed() -> None:
+    """A sound segment of the same size is still not the one that was committed."""
+    storage = fresh_storage("memory", Path())
+    stream = create_on(storage, events(0, 0).schema)
+    for start in range(10, 50):
+        stream.append(events(start, start + 1), layout=Layout(compression="none"))
+    sizes: dict[int, list[str]] = {}
+    for entry in stream.root.entries:
+        sizes.setdefault(entry.bytes, []).append(f"segments/{entry.path}")
+    first, second, *_ = max(sizes.values(), key=len)
+    storage.put(second, storage.get(first))
+    with pytest.raises(CorruptionError, match="not the one that was committed"):
+        content_on(storage)
+    problems = open_on(storage).verify().problems
+    assert [problem.where for problem in problems] == [second]
+    discard(storage)
+
+
 def test_emptied_object_is_its_own_error(storage: Storage, files: dict[str, bytes]) -> None:
     """No bytes is neither missing nor corrupt, and never "no segments"."""
     from fsspec.implementations.memory import MemoryFileSystem

@@ -1,17 +1,34 @@
 """Processes that append and are killed with SIGKILL at random moments, many times over."""
 
 import random
+import signal
 import time
+from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-from crash_children import BATCH_ROWS, SCHEMA, append_keyed, append_plain
+from crash_children import (
+    BATCH_ROWS,
+    SCHEMA,
+    append_keyed,
+    append_plain,
+    die_at_system_call,
+    numbered,
+)
+from crash_kit import quick_folder
 from process_kit import messages, running
 
 from segstore_ds.stream import Stream, create, open_on
 
 LONGEST_PAUSE_S = 0.012  # about as long as an append takes
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Return a folder whose syncs cost nothing: what a killed process wrote is there anyway."""
+    with quick_folder() as path:
+        yield path
 
 
 @pytest.mark.parametrize(
@@ -21,9 +38,9 @@ LONGEST_PAUSE_S = 0.012  # about as long as an append takes
         pytest.param(300, id="long", marks=pytest.mark.sweep),
     ],
 )
-def test_acknowledged_events_survive_kills(tmp_path: Path, lives: int) -> None:
+def test_acknowledged_events_survive_kills(folder: Path, lives: int) -> None:
     """Each acknowledged event is there once and in order, however often its writer was killed."""
-    url = str(tmp_path / "stream")
+    url = str(folder / "stream")
     stream = create(url, SCHEMA)
     chance = random.Random(20)
     acknowledged = {0: -1, 1: -1}
@@ -45,6 +62,30 @@ def test_acknowledged_events_survive_kills(tmp_path: Path, lives: int) -> None:
                     acknowledged[writer] = batch
     _check(open_on(stream.storage), acknowledged)
     assert min(acknowledged.values()) >= lives
+
+
+def test_death_at_every_system_call(folder: Path) -> None:
+    """A process that dies at any system call of an append leaves the old state or the new one."""
+    for number in range(1, 200):
+        url = str(folder / f"stream-{number}")
+        stream = create(url, SCHEMA)
+        stream.append(numbered(0, 0), writer_id="writer-0", batch_id=0)
+        with running(die_at_system_call, url, number) as (child, pipe):
+            child.join(60)
+            acknowledged = list(messages(pipe))
+        seen = open_on(stream.storage)
+        tails = [2 * BATCH_ROWS] if acknowledged else [BATCH_ROWS, 2 * BATCH_ROWS]
+        assert seen.tail in tails, number
+        seen.verify().check()
+        commit = seen.append(numbered(0, 1), writer_id="writer-0", batch_id=1)
+        assert commit.end == 2 * BATCH_ROWS
+        _check(open_on(stream.storage), {0: 1})
+        if acknowledged:
+            assert child.exitcode == 0
+            assert number > 10
+            return
+        assert child.exitcode == -signal.SIGKILL
+    pytest.fail("the append never succeeds")
 
 
 def _check(stream: Stream, acknowledged: dict[int, int]) -> None:

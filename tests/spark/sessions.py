@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
@@ -52,8 +53,12 @@ class Sessions:
 
     @property
     def executor_logs(self) -> Path:
-        """What the executors of a cluster print."""
-        return self.folder / "executors"
+        """The working folders of a cluster's executors, with what they print."""
+        return self._home / "work"
+
+    @property
+    def _home(self) -> Path:
+        return self.folder / "home"
 
     def get(self, kind: str, extra: Mapping[str, str] | None = None) -> SparkSession:
         """Return a session of a kind; `extra` holds settings for the case that it starts now."""
@@ -76,13 +81,21 @@ class Sessions:
             self._gateway.proc.wait(60)
             self._gateway = None
 
+    def _make_home(self) -> None:
+        """Make a SPARK_HOME of links: a local cluster's executors run and write in its `work`."""
+        if not self._home.exists():
+            self._home.mkdir()
+            for path in Path(pyspark.__file__).parent.iterdir():
+                if path.name != "work":
+                    (self._home / path.name).symlink_to(path)
+
     def _start(self, kind: str, settings: dict[str, str]) -> None:
-        for folder in (self.events, self.executor_logs):
-            folder.mkdir(exist_ok=True)
+        self.events.mkdir(exist_ok=True)
+        self._make_home()
         settings["spark.sql.warehouse.dir"] = str(self.folder / "warehouse")
         os.environ["PYSPARK_PYTHON"] = sys.executable
         os.environ["PYTHONPATH"] = os.pathsep.join([str(ROOT), str(HERE)])
-        os.environ["SPARK_WORKER_DIR"] = str(self.executor_logs)
+        os.environ["SPARK_HOME"] = str(self._home)
         conf = SparkConf(loadDefaults=False).setAll(list(settings.items()))
         with self.log.open("wb") as log:
             output = {"stdout": log, "stderr": subprocess.STDOUT}

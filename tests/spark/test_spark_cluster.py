@@ -33,6 +33,7 @@ def cluster(sessions: Sessions, other_server: S3Server) -> Iterator[SparkSession
         {
             "spark.executor.memory": "512m",
             "spark.eventLog.enabled": "true",
+            "spark.eventLog.compress": "false",  # to be searched
             "spark.eventLog.dir": sessions.events.as_uri(),
             "spark.executorEnv.PYTHONPATH": os.pathsep.join(
                 [str(Path(segstore.__file__).parents[1]), str(Path(__file__).parent)]

@@ -1,0 +1,23 @@
+"""One commit of very many segments spilled to one part, too large to be read again."""
+
+import uuid
+
+import pyarrow as pa
+import pytest
+
+from segstore_ds.engine import table_status
+from segstore_ds.engine.staging import Layout
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import create_on, open_on
+
+
+def test_commit_of_many_segments_makes_many_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No part lists more segments than a final one."""
+    monkeypatch.setattr(table_status, "INLINE_SOFT", 2)
+    monkeypatch.setattr(table_status, "PART_FINAL_SEGMENTS", 3)
+    table = pa.table({"n": list(range(8))})
+    stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), table.schema)
+    stream.append(table, layout=Layout(inline_bytes=0, segment_rows=1, frame_rows=1))
+    assert [part.segments for part in stream.root.parts] == [3, 3, 2]
+    assert open_on(stream.storage).read().read_all().equals(table)
+    stream.verify().check()

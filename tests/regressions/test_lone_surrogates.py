@@ -1,0 +1,32 @@
+"""A lone surrogate, which JSON can write and UTF-8 can't, broke every later commit."""
+
+import uuid
+
+import pyarrow as pa
+
+from segstore_ds.engine.state import Slot
+from segstore_ds.format.root import Root
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import create_on, open_on
+
+TABLE = pa.table({"n": [1]})
+
+
+def test_lone_surrogates_are_carried_through() -> None:
+    """As a writer's id, and within what a newer version stored in the root."""
+    storage = open_storage(f"memory://{uuid.uuid4().hex}")
+    stream = create_on(storage, TABLE.schema)
+    for _ in range(2):
+        stream.append(TABLE, writer_id="\ud800", batch_id=1)
+    assert open_on(storage).tail == 1
+
+    def add_tag(root: Root, slot: Slot) -> Root:
+        from dataclasses import replace
+
+        return replace(root, tags={"\udfff": slot.version})
+
+    stream._log.commit(add_tag, transaction="t" * 32)
+    stream.append(TABLE)
+    root = open_on(storage).root
+    assert (dict(root.tags), list(root.writers)) == ({"\udfff": 2}, ["\ud800"])
+    stream.verify().check()

@@ -1,0 +1,40 @@
+"""`verify` took the segments of a retired status part for leftovers that nothing refers to."""
+
+import uuid
+
+import pyarrow as pa
+import pytest
+
+from segstore_ds.engine import table_status
+from segstore_ds.engine.staging import Layout
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import create_on
+
+TABLE = pa.table({"n": [1, 2, 3]})
+
+
+@pytest.mark.parametrize("retired_inline", [0, 100])
+def test_segments_of_a_retired_part_are_no_leftovers(
+    monkeypatch: pytest.MonkeyPatch, retired_inline: int
+) -> None:
+    """They are retired with it, whether the root or a blob lists them."""
+    monkeypatch.setattr(table_status, "INLINE_SOFT", 2)
+    monkeypatch.setattr(table_status, "RETIRED_INLINE", retired_inline)
+    stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), TABLE.schema)
+    stream.append(TABLE, layout=Layout(inline_bytes=0, segment_rows=1, frame_rows=1))
+    stream.append(TABLE)
+    stream.overwrite(TABLE)
+    assert bool(stream.root.retired_blobs) == (retired_inline == 0)
+    assert stream.verify().check().leftovers == []
+
+
+def test_segments_of_a_lost_retired_part_are_leftovers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A retired part may be deleted; then nothing refers to its segments any more."""
+    monkeypatch.setattr(table_status, "INLINE_SOFT", 2)
+    stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), TABLE.schema)
+    stream.append(TABLE, layout=Layout(inline_bytes=0, segment_rows=1, frame_rows=1))
+    stream.overwrite(TABLE)
+    (part,) = [one for one in stream.root.retired if one.kind == "part"]
+    stream.storage.delete(part.path)
+    report = stream.verify().check()
+    assert len(report.leftovers) == 3

@@ -1,0 +1,21 @@
+"""`verify` listed every number between log_start and a version from storage, 10^17 of them."""
+
+import uuid
+from dataclasses import replace
+
+import pyarrow as pa
+
+from segstore_ds.format.envelope import encode_envelope
+from segstore_ds.format.root import encode_root
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import create_on
+
+
+def test_gap_in_the_log_is_reported_as_a_range() -> None:
+    """A commit file far beyond the others is a gap of two ends, not of every number in it."""
+    stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), pa.schema([("n", pa.int64())]))
+    far = replace(stream.root, version=10**17, parent="x")
+    stream.storage.create(f"log/{10**17:020d}", encode_envelope(encode_root(far)))
+    problems = stream.verify().problems
+    assert [one.where for one in problems] == ["log"]
+    assert f"1 to {10**17 - 1}" in problems[0].what

@@ -1,0 +1,211 @@
+"""The house rules: who may import whom, found by parsing every module."""
+
+import ast
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+PACKAGE = ROOT / "segstore_ds"
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
+# What a room may import of the others; whatever is not listed here has to be decided first.
+LEAVES = {"errors", "options", "version"}
+ROOMS: dict[str, set[str]] = {
+    "errors": set(),
+    "version": set(),
+    "options": {"errors"},
+    "format": LEAVES,
+    "cache": LEAVES,
+    "storage": LEAVES,
+    "engine": LEAVES | {"format", "cache", "storage"},
+    "stream": LEAVES | {"format", "cache", "storage", "engine"},
+    "testing": LEAVES | {"format", "cache", "storage", "engine", "stream"},
+    "__init__": LEAVES | {"engine", "stream", "spark"},
+    "spark": LEAVES | {"format", "storage", "engine", "stream", "__init__"},
+    "cli": LEAVES | {"format", "storage", "engine", "stream", "spark", "__init__"},
+}
+# Third parties: who may import them.
+OWNERS = {
+    "fsspec": {"storage", "testing"},
+    "s3fs": {"storage"},
+    "gcsfs": {"storage"},
+    "adlfs": {"storage"},
+    "botocore": {"storage"},
+    "aiohttp": {"storage"},
+    "azure": {"storage"},
+    "google": {"storage"},
+    "pyspark": {"spark", "cli"},
+    "duckdb": {"cli"},
+    "pandas": {"cli"},
+    "jdk": {"cli"},
+    "argparse": {"cli"},
+    "hypothesis": {"testing"},
+    "pytest": {"testing"},
+}
+# Purity: bytes to values touch no clock, no file, no chance and no process.
+IMPURE = {
+    "os",
+    "time",
+    "random",
+    "uuid",
+    "secrets",
+    "socket",
+    "threading",
+    "subprocess",
+    "tempfile",
+}
+SPARK_INSIDES = {"_jvm", "_jsc", "_jdf", "_jsparkSession", "_sc", "sparkContext"}
+
+
+def room(path: Path) -> str:
+    """Return the room a module is in."""
+    first = path.relative_to(PACKAGE).parts[0]
+    return first.removesuffix(".py")
+
+
+def imports(path: Path) -> Iterator[tuple[int, str]]:
+    """Yield line and full name of everything that a module imports, wherever it does."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}:{node.lineno} imports relatively"
+            module = node.module or ""
+            yield node.lineno, module
+            yield from ((node.lineno, f"{module}.{alias.name}") for alias in node.names)
+
+
+def rooms_of(name: str) -> set[str]:
+    """Return the rooms of the house that a name may lie in; none for what is not ours."""
+    parts = name.split(".")
+    if parts[0] != "segstore_ds":
+        return set()
+    return {parts[1]} if len(parts) > 1 and parts[1] in ROOMS else {"__init__"}
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_imports_go_down_only(path: Path) -> None:
+    """A room imports itself and what lies below; format, cache and storage never meet."""
+    mine = room(path)
+    assert mine in ROOMS, f"decide what {mine} may import"
+    allowed = ROOMS[mine] | {mine}
+    for line, name in imports(path):
+        # `from segstore_ds import options` names the package and then the room.
+        if name == "segstore_ds" and "__init__" not in allowed:
+            continue
+        assert rooms_of(name) <= allowed, f"{path}:{line}: {mine} may not import {name}"
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_third_parties_have_one_door(path: Path) -> None:
+    """Only storage knows fsspec, only spark knows pyspark, only the CLI its libraries."""
+    for line, name in imports(path):
+        owners = OWNERS.get(name.split(".")[0])
+        assert owners is None or room(path) in owners, f"{path}:{line} imports {name}"
+        if room(path) == "format":
+            assert name.split(".")[0] not in IMPURE, f"{path}:{line}: format is pure, {name}"
+
+
+def test_from_package_imports_name_a_room() -> None:
+    """Below the front door, `from segstore_ds import x` is a room, never the front door."""
+    for path in MODULES:
+        if "__init__" in ROOMS[room(path)] or room(path) == "__init__":
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.module == "segstore_ds":
+                assert {alias.name for alias in node.names} <= set(ROOMS), path
+
+
+def test_insides_of_spark_are_touched_in_one_place() -> None:
+    """`sparkContext` and the JVM behind it don't exist with Connect: one guarded function."""
+    found = set()
+    for path in MODULES:
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        for function in ast.walk(tree):
+            if isinstance(function, ast.FunctionDef | ast.Lambda | ast.Module):
+                for node in _own_nodes(function):
+                    name = getattr(node, "attr", None) or getattr(node, "value", None)
+                    if isinstance(name, str) and name in SPARK_INSIDES:
+                        found.add((room(path), getattr(function, "name", path.name)))
+    assert len(found) <= 1, found
+    assert {where for where, _ in found} <= {"spark"}
+
+
+def _own_nodes(function: ast.AST) -> Iterator[ast.AST]:
+    pending = list(ast.iter_child_nodes(function))
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Attribute | ast.Constant):
+            yield node
+        if not isinstance(node, ast.FunctionDef | ast.Lambda):
+            pending.extend(ast.iter_child_nodes(node))
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_public_names_are_sorted(path: Path) -> None:
+    """`__all__` is sorted and holds what is there."""
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    for node in tree.body:
+        if isinstance(node, ast.Assign) and getattr(node.targets[0], "id", "") == "__all__":
+            names = ast.literal_eval(node.value)
+            # As ruff sorts them: constants, then classes, then functions.
+            order = sorted(names, key=lambda name: (_rank(name), name))
+            assert names in (sorted(names), order), path
+            assert len(set(names)) == len(names)
+
+
+def _rank(name: str) -> int:
+    if name.isupper():
+        return 0
+    return 1 if name[:1].isupper() else 2
+
+
+def test_no_broad_except_outside_the_command_line() -> None:
+    """Nobody swallows what is not known; the outermost line of the CLI aside."""
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ExceptHandler) and room(path) != "cli":
+                caught = getattr(node.type, "id", None) if node.type else "everything"
+                again = any(isinstance(inner, ast.Raise) for inner in ast.walk(node))
+                assert caught not in ("Exception", "everything"), f"{path}:{node.lineno}"
+                assert caught != "BaseException" or again, f"{path}:{node.lineno}"
+
+
+_BLOCKED = """
+import importlib, sys
+
+class Blocked:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("pyspark", "py4j", "pyspark_segstore"):
+            raise ImportError("pyspark is blocked: " + name)
+
+sys.meta_path.insert(0, Blocked())
+for name in sys.argv[1:]:
+    importlib.import_module(name)
+import segstore_ds
+assert callable(segstore_ds.open)
+assert not [name for name in sys.modules if name.split(".")[0] in ("pyspark", "pandas", "duckdb")]
+"""
+
+
+def test_everything_but_spark_works_without_pyspark() -> None:
+    """Every module outside spark/ imports where there is no pyspark, the command line too."""
+    names = []
+    for path in MODULES:
+        if room(path) != "spark" and path.name != "__main__.py":
+            parts = path.relative_to(ROOT).with_suffix("").parts
+            names.append(".".join(parts[:-1] if parts[-1] == "__init__" else parts))
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(
+        [sys.executable, "-W", "error::ImportWarning", "-c", _BLOCKED, *names],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
