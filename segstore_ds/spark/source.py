@@ -17,6 +17,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from segstore_ds.engine.cuts import parse_cut
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.root import Root, decode_root, encode_root
@@ -62,9 +63,11 @@ class SegstoreDataSource(DataSource):
             FormatError: The stream's metadata can't be read.
             StorageError: The filesystem failed.
         """
-        # Spark asks batch and streaming reads alike. Cuts are left alone: a query that starts again
-        # must not fail because a version it once began at is gone.
+        # Spark asks batch and streaming reads alike. Cuts are parsed but not bound: a query that
+        # starts again must not fail because a version it once began at is gone.
         options = parse_options(self.options, READ, STREAM_READ)
+        for cut in (options["startCut"], options["endCut"]):
+            parse_cut(cut)
         stream = open_on(self._storage(options))
         self._pinned = encode_envelope(encode_root(stream.root))
         reading = stream.plan_read(
