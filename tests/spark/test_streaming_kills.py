@@ -137,7 +137,7 @@ def append_others(url: str, writer: int, stop: multiprocessing.Event) -> None:
     stream = segstore.open(url)
     while not stop.is_set():
         stream.append(pa.table({"n": [-writer]}, SCHEMA))
-        stop.wait(0.02)  # as often as a batch's commit, not more: the second query reads it all
+        stop.wait(0.05)  # as often as a batch's commit, not more: the second query reads it all
 
 
 @pytest.mark.timeout(1800)

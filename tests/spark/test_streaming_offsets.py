@@ -260,6 +260,16 @@ def test_nothing_past_the_end_is_delivered(
     assert ends(list(follow(by_time))) == [34]
 
 
+def test_query_never_goes_back(stream: Stream, query: Callable[..., SegstoreStreamReader]) -> None:
+    """An end that was moved below what is done leaves it there, also when the head has passed."""
+    done = query(endCut=12)
+    [(_, end)] = follow(done)
+    for _ in range(2):
+        assert list(follow(query(endCut=5), end)) == []
+        assert list(follow(done, end)) == []
+        stream.overwrite(numbers(30, 31))
+
+
 @pytest.mark.usefixtures("stream")
 def test_end_at_a_time_to_come_takes_what_is_there(
     query: Callable[..., SegstoreStreamReader],

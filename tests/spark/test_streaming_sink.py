@@ -308,13 +308,13 @@ def test_tasks_that_fail_are_repeated(
     faults: Path,
 ) -> None:
     """Retries leave nothing behind and repeat nothing; a batch that fails is run again."""
-    extend(numbers, 60)
+    extend(numbers, 30)
     (faults / "task").write_text("0.2")
     for _ in range(20):
         with contextlib.suppress(StreamingQueryException):
             drain(follow(maxRowsPerTrigger=10, partitionRows=3), source="faulty", inlineBytes=0)
             break
-    assert values(url) == list(range(60))
+    assert values(url) == list(range(30))
 
 
 def test_foreach_batch_with_writer_and_batch_id(
