@@ -62,9 +62,9 @@ def test_python_code_prints_what_its_comments_say(code, tmp_path):
 
 @pytest.mark.smoke
 @pytest.mark.spark
-@pytest.mark.parametrize("code", blocks("spark"))
-def test_spark_code_prints_what_its_comments_say(code, tmp_path):
-    check_block(code, tmp_path)
+def test_spark_code_prints_what_its_comments_say(tmp_path):
+    """The blocks are pasted one after another into one session, as a reader would."""
+    check_block("\n".join(param.values[0] for param in blocks("spark")), tmp_path)
 
 
 def test_readme_has_a_quick_start_of_each_kind():
