@@ -5,11 +5,11 @@
 
 from typing import TYPE_CHECKING, Any
 
-from segstore_ds.engine.append import Commit
-from segstore_ds.engine.commit import Outcome, OutcomeState
 from segstore_ds.engine.cuts import Position
+from segstore_ds.engine.follow import Outcome, OutcomeState
 from segstore_ds.engine.staging import Layout
 from segstore_ds.engine.verify import Problem, Report
+from segstore_ds.engine.writers import Commit
 from segstore_ds.errors import SegstoreError
 from segstore_ds.stream import Stream, create, exists, open  # noqa: A004 - segstore.open(url)
 from segstore_ds.version import __version__

@@ -14,6 +14,7 @@ from segstore_ds.engine.epochs import SchemaChange, plan_epochs
 from segstore_ds.engine.staging import StagedSegment, StagedTask, delete_staged, stage_frames
 from segstore_ds.engine.state import Slot
 from segstore_ds.engine.table_status import TableStatus, plan_merge
+from segstore_ds.engine.writers import Commit, WriterKey, check_claim, find_repeated
 from segstore_ds.errors import (
     ConflictError,
     InvalidInputError,
@@ -21,32 +22,12 @@ from segstore_ds.errors import (
     SealedError,
     SegstoreError,
     StagedExpiredError,
-    WriterConflictError,
 )
 from segstore_ds.format import names
 from segstore_ds.format.root import Retired, Root, SegmentEntry, Writer
 
 _LOG = logging.getLogger(__name__)
 CLOCK_CHECK_S = 600.0
-
-
-@dataclass(frozen=True, slots=True)
-class WriterKey:
-    """The idempotence key of a commit: a writer's batch.
-
-    Attributes:
-        writer_id: Its name.
-        batch_id: Grows.
-        owner: Who may use the name; "" for a plain caller.
-        takeover: Take the name over from another owner.
-        claim: A second name that must be the owner's, such as its checkpoint's; "" for none.
-    """
-
-    writer_id: str
-    batch_id: int
-    owner: str = ""
-    takeover: bool = False
-    claim: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,107 +58,6 @@ class AppendPlan:
     client: str = ""
 
     rows: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class Commit:
-    """What a write did: its events lie at ``[start, end)`` as of `version`.
-
-    `repeated` says that the batch was committed before, by the commit described here; `attempts`
-    how many puts of a commit file this call took.
-    """
-
-    version: int
-    transaction: str
-    start: int
-    end: int
-    repeated: bool = False
-    attempts: int = 0
-
-    @property
-    def rows(self) -> int:
-        """How many events the commit holds."""
-        return self.end - self.start
-
-
-def check_writer(known: Writer | None, key: WriterKey | None, rows: int | None) -> bool:
-    """Tell whether a writer's batch is committed already. Pure.
-
-    Raises:
-        WriterConflictError: The id has another owner, or the batch is older than the last one.
-    """
-    if key is None or known is None:
-        return False
-    if key.takeover:
-        return (known.owner, known.batch_id) == (key.owner, key.batch_id)
-    if known.owner != key.owner:
-        raise WriterConflictError(
-            "writer id belongs to another owner",
-            remedy="use another writerId; or, if that query or job is gone for good, "
-            "set writerTakeover=true once",
-            writer_id=key.writer_id,
-            owner=known.owner or "a batch writer",
-            caller=key.owner or "a batch writer",
-        )
-    if key.batch_id < known.batch_id:
-        raise WriterConflictError(
-            "batch is older than the writer's last one",
-            remedy="a checkpoint or a job's state was set back or deleted; give the next batch id, "
-            "use another writerId, or set writerTakeover=true once",
-            writer_id=key.writer_id,
-            batch_id=key.batch_id,
-            last_batch_id=known.batch_id,
-        )
-    if key.batch_id > known.batch_id:
-        return False
-    if rows is not None and known.rows != rows:
-        _LOG.warning(
-            "writer %r repeats batch %d with %d rows; the %d rows committed first stay",
-            key.writer_id,
-            key.batch_id,
-            rows,
-            known.rows,
-        )
-    return True
-
-
-def check_claim(known: Writer | None, key: WriterKey) -> None:
-    """Check that the name a writer claims beside its own is free or its owner's. Pure.
-
-    Raises:
-        WriterConflictError: It is another owner's.
-    """
-    if known is not None and known.owner != key.owner and not key.takeover:
-        raise WriterConflictError(
-            "checkpoint belongs to another query",
-            remedy="a checkpoint at this place was deleted, and the new query would write its "
-            "events once more; choose another checkpointLocation, or set writerTakeover=true once",
-            checkpoint=key.claim,
-            owner=known.owner,
-            caller=key.owner,
-        )
-
-
-def find_repeated(
-    status: TableStatus, root: Root, writer: WriterKey | None, *, rows: int | None
-) -> Commit | None:
-    """Return the commit that holds a writer's batch already, or None.
-
-    Args:
-        status: The stream's table status.
-        root: The root to look in.
-        writer: The batch; None is never repeated.
-        rows: How many rows are repeated, to warn when they differ; None where that is not known.
-
-    Raises:
-        WriterConflictError: Another owner, or an older batch.
-        FormatError: The writers can't be read.
-        StorageError: The storage failed.
-    """
-    known = status.writer(root, writer.writer_id) if writer else None
-    if not check_writer(known, writer, rows) or known is None:
-        return None
-    return Commit(known.version, "", known.end - known.rows, known.end, repeated=True)
 
 
 def check_preconditions(root: Root, plan: AppendPlan) -> None:

@@ -29,6 +29,9 @@ class Position:
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
+CutLike = int | str | dt.datetime | Position
+
+
 @dataclass(frozen=True, slots=True)
 class Cut:
     """A place between events as it was asked for; `kind` says what `value` is."""

@@ -22,6 +22,8 @@ from segstore_ds.engine.filter_literals import NAN, Literal, parse_literal
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.statistics import ColumnStats, Stats
 
+FilterLike = str | Sequence[Sequence[Any]] | None
+
 __all__ = ["Condition", "Filters", "parse_filters"]
 
 Operand = Literal | tuple[Literal | None, ...] | None
@@ -248,7 +250,7 @@ _PRUNING: dict[str, Callable[[Any, Any, Any], bool]] = {
 _OPS = frozenset((*_PRUNING, "in", "not in", "is null", "is not null"))
 
 
-def parse_filters(filters: str | Sequence[Sequence[Any]] | None, schema: pa.Schema) -> Filters:
+def parse_filters(filters: FilterLike, schema: pa.Schema) -> Filters:
     """Read filters.
 
     Args:

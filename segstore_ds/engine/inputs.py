@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from segstore_ds.engine.append import WriterKey
+from segstore_ds.engine.writers import WriterKey
 from segstore_ds.errors import InvalidInputError
 
 WRITER_ID_LIMIT = 200

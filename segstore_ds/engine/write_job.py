@@ -4,11 +4,12 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
-from segstore_ds.engine.append import AppendPlan, WriterKey, find_repeated
+from segstore_ds.engine.append import AppendPlan
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.epochs import SchemaChange, epoch_schema
 from segstore_ds.engine.staging import Layout, StagedSegment, TaskStager
 from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.engine.writers import WriterKey, find_repeated
 from segstore_ds.errors import (
     InvalidInputError,
     SchemaMismatchError,

@@ -20,11 +20,11 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from segstore_ds.engine.append import WriterKey, find_repeated
 from segstore_ds.engine.inputs import writer_key
 from segstore_ds.engine.staging import StagedTask
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.engine.write_job import WriteJob
+from segstore_ds.engine.writers import WriterKey, find_repeated
 from segstore_ds.errors import (
     InternalError,
     SchemaMismatchError,

@@ -10,10 +10,10 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from segstore_ds.engine.append import WriterKey
 from segstore_ds.engine.inputs import writer_key
 from segstore_ds.engine.staging import Layout, StagedTask
 from segstore_ds.engine.write_job import WriteJob, WriteRequest, check_arguments
+from segstore_ds.engine.writers import WriterKey
 from segstore_ds.errors import AlreadyExistsError, InternalError, NotFoundError, SegstoreError
 from segstore_ds.format.schema import conform
 from segstore_ds.spark.schemas import to_spark_json, to_stored

@@ -8,7 +8,8 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from segstore_ds.engine.commit import LOG_GRACE_S, ROOT_CODEC, StreamLog
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.follow import LOG_GRACE_S, ROOT_CODEC
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.names import parse_log_name
 from segstore_ds.format.root import Epoch, Root, encode_root

@@ -4,7 +4,8 @@ from dataclasses import replace
 
 from commit_ghost import NOW_S, Ghost, check_world, first_files, first_root, observe
 
-from segstore_ds.engine.commit import ROOT_CODEC, Base, StreamLog
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.follow import ROOT_CODEC, Base
 from segstore_ds.engine.metadata_log import MetadataLog
 from segstore_ds.engine.retention import run_purge
 from segstore_ds.engine.state import Slot

@@ -5,6 +5,7 @@ The functions that tasks run stand inside the tests, so that they travel by valu
 
 import os
 import signal
+import threading
 import time
 from pathlib import Path
 
@@ -95,20 +96,40 @@ def test_failed_job_shows_nothing_and_deletes_what_finished_tasks_staged(spark, 
     append(spark.range(5))
     before = objects(url)
 
+    def wait_for(happened):
+        deadline = time.monotonic() + 300
+        while not happened():
+            assert time.monotonic() < deadline, "the other tasks never finished"
+            time.sleep(0.05)
+
     def fail_last(batches):
         context = TaskContext.get()
         yield from batches
         if context.partitionId() == 3:
-            # The others were staged by now: two cores, four partitions in order.
+            wait_for((tried / "others-finished").exists)
             staged = list(Path(url.removeprefix("file://"), "segments").rglob("*.arrow"))
             (tried / f"{context.attemptNumber()}-{len(staged)}").touch()
             raise ValueError("each attempt")
 
+    def say_when_others_finished():
+        tracker = spark.sparkContext.statusTracker()
+
+        def finished():
+            infos = map(tracker.getStageInfo, tracker.getActiveStageIds())
+            return any(info and info.numCompletedTasks == 3 for info in infos)
+
+        wait_for(finished)
+        (tried / "others-finished").touch()
+
+    watcher = threading.Thread(target=say_when_others_finished)
+    watcher.start()
     df = spark.range(0, 400, 1, 4).mapInArrow(fail_last, "id bigint")
     with pytest.raises((PythonException, Py4JJavaError), match="each attempt"):
         append(df, inlineBytes=0, writerId="w", batchId=1)
+    watcher.join()
+    (tried / "others-finished").unlink()
     assert [name[0] for name in attempts(tried)] == ["0", "1", "2"]
-    assert int(attempts(tried)[-1][2:]) > len(before)
+    assert int(attempts(tried)[-1][2:]) == len(before) + 3
     assert objects(url) == before
     assert ids(url) == [0, 1, 2, 3, 4]
     append(spark.range(5, 10), writerId="w", batchId=1)

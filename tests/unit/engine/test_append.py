@@ -8,11 +8,12 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from segstore_ds.engine.append import WriterKey, check_writer, drop_below
+from segstore_ds.engine.append import drop_below
 from segstore_ds.engine.scan import run_task
 from segstore_ds.engine.staging import Layout
 from segstore_ds.engine.state import Slot
 from segstore_ds.engine.table_status import INLINE_SOFT, WRITERS_INLINE
+from segstore_ds.engine.writers import WriterKey, check_writer
 from segstore_ds.errors import (
     ClosedError,
     CommitUnknownError,

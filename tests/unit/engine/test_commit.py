@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from segstore_ds.engine.commit import LOG_GRACE_S, Outcome, OutcomeState, StreamLog
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.follow import LOG_GRACE_S, Outcome, OutcomeState
 from segstore_ds.engine.retention import plan_purge, run_purge
 from segstore_ds.engine.state import Slot
 from segstore_ds.errors import (

@@ -1,0 +1,306 @@
+"""The log as it is read: opened, followed from the newest root seen, looked up by version.
+
+Invariants this module keeps, each against a trace that would read a log that is not there:
+
+- A handle that has not confirmed its base for half of the grace (suspend counted) opens again by
+  listing, because what lies behind its base by name may be a leftover of a writer that slept.
+- An open through the hint that finds an old root checks that the root's parent is there.
+"""
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.engine.metadata_log import Codec, MetadataLog
+from segstore_ds.engine.state import broken_invariants
+from segstore_ds.errors import (
+    CorruptionError,
+    NotFoundError,
+    SnapshotExpiredError,
+    StorageError,
+)
+from segstore_ds.format.names import LOG_FOLDER
+from segstore_ds.format.root import (
+    ROOT_RAW_LIMIT_BYTES,
+    Root,
+    decode_root,
+    encode_root,
+)
+from segstore_ds.storage import Storage
+
+LOG_GRACE_S = 3600.0
+CONFIRM_S = 60.0
+YOUNG_S = 1200.0  # a leftover of a sleeper is older than this when it can be met
+REOPEN_ATTEMPTS = 10
+
+ROOT_CODEC: Codec[Root] = Codec(
+    encode_root, lambda body, where: decode_root(body, where=where), ROOT_RAW_LIMIT_BYTES
+)
+
+
+class OutcomeState(enum.Enum):
+    """What is known of a transaction."""
+
+    COMMITTED = "committed"
+    NOT_COMMITTED = "not committed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The answer to "did it land?"; `version` is where, when it did."""
+
+    state: OutcomeState
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A root that was the newest at `confirmed_s`.
+
+    `sound` says that it cannot be a leftover: it is young, was listed, or follows a sound one.
+    """
+
+    root: Root
+    confirmed_s: float
+    sound: bool
+
+
+class FollowedLog:
+    """The batch metadata log of one stream, with the newest root it has seen.
+
+    Args:
+        storage: The stream's folder.
+        clock: Time and waiting.
+        grace_s: How long a superseded version keeps its name in the log.
+    """
+
+    def __init__(
+        self, storage: Storage, *, clock: Clock = SYSTEM_CLOCK, grace_s: float = LOG_GRACE_S
+    ) -> None:
+        self.storage = storage
+        self.clock = clock
+        self.grace_s = grace_s
+        self.files = MetadataLog(storage, LOG_FOLDER, ROOT_CODEC, clock=clock)
+        self._base: Base | None = None
+
+    @property
+    def root(self) -> Root:
+        """The newest root this handle has seen; opens the log if it has seen none."""
+        return self._base.root if self._base else self.open()
+
+    def adopt(self, root: Root) -> None:
+        """Take a root that was seen elsewhere; the next look for newer ones starts by listing."""
+        self._base = Base(root, float("-inf"), sound=False)
+
+    def open(self) -> Root:
+        """Find the newest root: hint, probe by name, then listing; O(1) requests.
+
+        Raises:
+            NotFoundError: There is no stream.
+            FormatError: The newest root can't be read; an older one is never taken instead.
+            StorageError: The storage failed.
+        """
+        return self._confirm(self._open_hinted)
+
+    def reopen(self) -> Root:
+        """Find the newest root by listing, trusting nothing seen before; raises as `open`."""
+        return self._confirm(self._open_listed)
+
+    def refresh(self) -> Root:
+        """Return the newest root, following the log from the one seen last; raises as `open`."""
+        base = self._base
+        if base is None:
+            return self.open()
+        return self._confirm(
+            lambda: self._climb(base.root, sound=base.sound), known_s=base.confirmed_s
+        )
+
+    def recent(self) -> Root:
+        """Return a root that was the newest within the last minute; raises as `open`."""
+        base = self._base
+        if base is not None and self.clock.boot_s() - base.confirmed_s <= CONFIRM_S:
+            return base.root
+        return self.refresh()
+
+    def follow(self) -> Root:
+        """Return the newest root; one request where nothing has changed; raises as `open`.
+
+        What was confirmed within half of the grace can't have been purged, so "the next version is
+        missing" alone says that it is the newest. Once a minute the whole question is asked, which
+        notices a stream that was deleted and made again.
+        """
+        base = self._base
+        if base is None or self.clock.boot_s() - base.confirmed_s > CONFIRM_S:
+            return self.refresh()
+        if not self.files.exists(base.root.version + 1):
+            return base.root
+        return self.refresh()
+
+    def read_version(self, version: int) -> Root:
+        """Return the root as of a version.
+
+        Raises:
+            NotFoundError: The stream has not got that far.
+            SnapshotExpiredError: The version was purged.
+            FormatError: The file can't be read.
+            StorageError: The storage failed.
+        """
+        newest = self.root
+        if version > newest.version:
+            newest = self.refresh()
+        if version == newest.version:
+            return newest
+        if not 0 <= version < newest.version:
+            raise NotFoundError(
+                "no such version", url=self.storage.url, version=version, newest=newest.version
+            )
+        root = self._get(version) if version >= newest.log_start else None
+        if root is None:
+            start = self.reopen().log_start
+            if version >= start:
+                raise CorruptionError("version is missing", url=self.storage.url, version=version)
+            raise SnapshotExpiredError(
+                "version was purged", url=self.storage.url, version=version, oldest=start
+            )
+        return root
+
+    def version_at(self, time_us: int) -> Root | None:
+        """Return the newest root committed at or before a time, or None if all came later.
+
+        Commit times never go back, so this is a binary search over the versions kept.
+
+        Raises:
+            SnapshotExpiredError: The answer lies among versions that were purged.
+            FormatError: A file can't be read.
+            StorageError: The storage failed.
+        """
+        newest = self.refresh()
+        if newest.time_us <= time_us:
+            return newest
+        low, high, found = newest.log_start, newest.version, None
+        while low < high:
+            middle = (low + high) // 2
+            root = self.read_version(middle)
+            if root.time_us <= time_us:
+                low, found = middle + 1, root
+            else:
+                high = middle
+        if found is None and newest.log_start > 0:
+            raise SnapshotExpiredError(
+                "the versions of that time were purged",
+                url=self.storage.url,
+                oldest=newest.log_start,
+            )
+        return found
+
+    def outcome(self, transaction: str, version: int | None = None) -> Outcome:
+        """Tell whether a transaction is in the log.
+
+        Args:
+            transaction: Its id, as CommitUnknownError names it.
+            version: The slot it was put to, as CommitUnknownError names it; without it every
+                version that is kept is read, newest first.
+
+        Returns:
+            COMMITTED with the version; NOT_COMMITTED when its slot holds another commit;
+            UNKNOWN while the slot is free (a late put may still fill it) or purged.
+
+        Raises:
+            FormatError: A file can't be read.
+            StorageError: The storage failed.
+        """
+        newest = self.reopen()
+        if version is not None:
+            if not newest.log_start <= version <= newest.version:
+                return Outcome(OutcomeState.UNKNOWN)
+            found = self.read_version(version)
+            if found.transaction == transaction:
+                return Outcome(OutcomeState.COMMITTED, version)
+            return Outcome(OutcomeState.NOT_COMMITTED)
+        for number in range(newest.version, newest.log_start - 1, -1):
+            if self.read_version(number).transaction == transaction:
+                return Outcome(OutcomeState.COMMITTED, number)
+        return Outcome(OutcomeState.UNKNOWN)
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _confirm(self, find: Callable[[], Base | None], known_s: float | None = None) -> Root:
+        """Find the newest root; what `find` starts from was confirmed at `known_s`, or never."""
+        for _ in range(REOPEN_ATTEMPTS):
+            began = self.clock.boot_s()
+            limit_s = (began if known_s is None else known_s) + self.grace_s / 2
+            # From start to end within half of the grace, or names were purged on the way.
+            found = find() if began <= limit_s else None
+            if found is not None and self.clock.boot_s() <= limit_s:
+                self._base = replace(found, confirmed_s=began)
+                return found.root
+            find, known_s = self._open_listed, None
+        raise StorageError("the log changes faster than it can be read", url=self.storage.url)
+
+    def _open_hinted(self) -> Base | None:
+        hint = self.files.read_hint()
+        if hint is None:
+            return self._open_listed()
+        # The number behind first, then the hinted one itself: so it is the newest in two requests.
+        following = self._get(hint + 1)
+        root = self._get(hint) if following is None else following
+        base = None
+        if root is not None and following is None:
+            base = Base(root, 0.0, sound=False)
+        elif root is not None:
+            base = self._climb(root, sound=False)
+        if base is None:
+            return self._open_listed()
+        age_us = self.clock.wall_us() - base.root.time_us
+        if abs(age_us) <= YOUNG_S * 1e6:
+            return replace(base, sound=True)
+        return base if self._anchored(base.root) else self._open_listed()
+
+    def _anchored(self, root: Root) -> bool:
+        if root.version == 0:
+            return True
+        parent = self._get(root.version - 1)
+        return parent is not None and parent.transaction == root.parent
+
+    def _open_listed(self) -> Base | None:
+        newest = self.files.newest_listed()
+        if newest is None:
+            raise NotFoundError(
+                "no stream here",
+                remedy="check the location; segstore.create(url, schema) makes a new stream",
+                url=self.storage.url,
+            )
+        root = self._get(newest)
+        return None if root is None else self._climb(root, sound=True)
+
+    def _climb(self, root: Root, *, sound: bool) -> Base | None:
+        for _ in range(8):
+            following = self._get(root.version + 1)
+            if following is None:
+                exists = self.files.exists(root.version)
+                return Base(root, 0.0, sound=sound) if exists else None
+            root = following
+        newest = self.files.probe(root.version)
+        found = None if newest is None else self._get(newest)
+        return None if found is None else Base(found, 0.0, sound=sound)
+
+    def _get(self, version: int) -> Root | None:
+        root = self.files.get(version)
+        if root is not None and root.version != version:
+            raise CorruptionError(
+                "commit file holds another version",
+                url=self.storage.url,
+                path=self.files.path(version),
+                version=root.version,
+            )
+        broken = list(broken_invariants(root)) if root is not None else []
+        if broken:
+            raise CorruptionError(
+                "commit file contradicts itself",
+                url=self.storage.url,
+                path=self.files.path(version),
+                broken=broken,
+            )
+        return root

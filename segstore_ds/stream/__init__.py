@@ -1,0 +1,19 @@
+"""The front door: `create`, `open`, `exists` and `Stream`.
+
+A `Stream` is a handle: it remembers the newest root it has seen and follows the log from there. It
+may be used by several threads one after another, not at once; open one handle per thread. Its
+methods lie by what they do: `handle`, `reading`, `writing`, `upkeep`; they only put engine parts
+together.
+"""
+
+from segstore_ds.stream.handle import client_name
+from segstore_ds.stream.opening import (
+    Stream,
+    create,
+    create_on,
+    exists,
+    open,  # noqa: A004 - segstore.open(url) is the name users expect
+    open_on,
+)
+
+__all__ = ["Stream", "client_name", "create", "create_on", "exists", "open", "open_on"]

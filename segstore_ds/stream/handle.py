@@ -1,0 +1,131 @@
+"""What every part of a stream's handle shares: the log, the table status, the newest root seen."""
+
+import platform
+from typing import Self
+
+import pyarrow as pa
+
+from segstore_ds.engine.append import Appender
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.cuts import CutLike, Position, parse_cut, resolve_cut
+from segstore_ds.engine.epochs import epoch_schema
+from segstore_ds.engine.follow import Outcome
+from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.format.root import Root
+from segstore_ds.storage import Storage
+from segstore_ds.version import __version__
+
+
+def client_name() -> str:
+    """Return who writes, for the history of a stream."""
+    return f"segstore/{__version__} python/{platform.python_version()} pyarrow/{pa.__version__}"
+
+
+class Handle:
+    """One stream as one thread sees it: what has been seen of the log, and how to look again.
+
+    Args:
+        log: The stream's log.
+        status: Its table status.
+    """
+
+    def __init__(self, log: StreamLog, status: TableStatus) -> None:
+        self._log = log
+        self._status = status
+        self._appender = Appender(log, status)
+
+    def __repr__(self) -> str:
+        root = self._log.root
+        return f"<Stream {self.url} version={root.version} head={root.head} tail={root.tail}>"
+
+    @property
+    def url(self) -> str:
+        """The canonical location."""
+        return self._log.storage.url
+
+    @property
+    def storage(self) -> Storage:
+        """The folder; its `stats` count requests and bytes."""
+        return self._log.storage
+
+    @property
+    def root(self) -> Root:
+        """The newest root this handle has seen."""
+        return self._log.root
+
+    @property
+    def stream_id(self) -> str:
+        """The stream's identity, made when it was created."""
+        return self._log.root.stream_id
+
+    @property
+    def version(self) -> int:
+        """The number of the newest commit."""
+        return self._log.root.version
+
+    @property
+    def head(self) -> int:
+        """The offset of the oldest kept event."""
+        return self._log.root.head
+
+    @property
+    def tail(self) -> int:
+        """The offset that the next event will get."""
+        return self._log.root.tail
+
+    @property
+    def sealed(self) -> bool:
+        """True when nothing can be appended any more."""
+        return self._log.root.sealed
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the events, in stored form.
+
+        Raises:
+            FormatError: It can't be read.
+            StorageError: The storage failed.
+        """
+        return epoch_schema(self._status, self._log.root.epoch)
+
+    @property
+    def spark_schema(self) -> str | None:
+        """Spark's JSON of the schema, or of some columns of it; None where Spark never wrote one.
+
+        Raises:
+            FormatError: It can't be read.
+            StorageError: The storage failed.
+        """
+        return self._status.schema_texts(self._log.root.epoch)[1]
+
+    def refresh(self) -> Self:
+        """Look for newer commits and return this handle.
+
+        Raises:
+            FormatError: The newest root can't be read.
+            StorageError: The storage failed.
+        """
+        self._log.refresh()
+        return self
+
+    def position(self, cut: CutLike = "tail") -> Position:
+        """Return a cut and its stream as one, for a checkpoint; raises as `read`."""
+        root = self._log.root
+        offset = resolve_cut(self._log, root, parse_cut(cut))
+        return Position(root.stream_id, root.generation, offset)
+
+    def outcome(self, transaction: str, version: int | None = None) -> Outcome:
+        """Tell whether a transaction is in the log, after a CommitUnknownError.
+
+        Args:
+            transaction: As the error names it.
+            version: As the error names it; without it every version kept is searched.
+
+        Returns:
+            COMMITTED, NOT_COMMITTED, or UNKNOWN while a late request could still land.
+
+        Raises:
+            FormatError: A commit file can't be read.
+            StorageError: The storage failed.
+        """
+        return self._log.outcome(transaction, version)

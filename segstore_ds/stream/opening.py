@@ -1,0 +1,121 @@
+"""`create`, `open`, `exists`, and the `Stream` that they return."""
+
+import os
+from collections.abc import Mapping
+from typing import Any, Self
+
+import pyarrow as pa
+
+from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.create import run_create
+from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.format.root import Root
+from segstore_ds.storage import Storage, open_storage
+from segstore_ds.stream.handle import client_name
+from segstore_ds.stream.reading import Reads
+from segstore_ds.stream.upkeep import Upkeep
+from segstore_ds.stream.writing import Writes
+
+
+class Stream(Writes, Reads, Upkeep):
+    """A handle on one stream. Made by `create` and `open`.
+
+    `head`, `tail`, `sealed`, `schema` and `version` are those of the newest version this handle has
+    seen; `refresh()` looks again.
+    """
+
+    @classmethod
+    def at_root(cls, storage: Storage, root: Root) -> Self:
+        """Return a handle that has seen a root but not looked for newer ones; sends no request."""
+        log = StreamLog(storage)
+        log.adopt(root)
+        return cls(log, TableStatus(storage))
+
+
+def create(
+    url: str | os.PathLike[str],
+    schema: pa.Schema,
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    spark_schema: str | None = None,
+    single_writer: bool = False,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Stream:
+    """Create an empty stream.
+
+    Durable when it returns. Of several that create at once exactly one succeeds.
+
+    Args:
+        url: Where; a folder of its own.
+        schema: Columns of the events. Stored nullable, zones as UTC, large and dictionary types as
+            plain ones.
+        storage_options: For the filesystem, flat or keyed by URL prefix; `env:NAME` values allowed.
+        spark_schema: Spark's JSON of the schema, where Spark creates the stream.
+        single_writer: Allow a filesystem without exclusive create.
+        clock: Time and ids.
+
+    Returns:
+        The stream.
+
+    Raises:
+        AlreadyExistsError: There is a stream already.
+        SchemaMismatchError: A column has a type that can't be kept.
+        InvalidInputError: The location, the options or the schema are not valid.
+        CorruptionError: The folder holds segments but no log.
+        CommitUnknownError: The storage never said whether the stream was created.
+        UnsafeFilesystemError: The filesystem can't create exclusively.
+        StorageError: The filesystem failed.
+    """
+    storage = open_storage(url, storage_options, single_writer=single_writer)
+    return create_on(storage, schema, spark_schema=spark_schema, clock=clock)
+
+
+def create_on(
+    storage: Storage,
+    schema: pa.Schema,
+    *,
+    spark_schema: str | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Stream:
+    """Create an empty stream on an open storage; see `create`, raises as it does."""
+    log = run_create(storage, schema, spark_schema=spark_schema, client=client_name(), clock=clock)
+    return Stream(log, TableStatus(storage))
+
+
+def open(  # noqa: A001 - segstore.open(url) is the name users expect
+    url: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    single_writer: bool = False,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Stream:
+    """Open a stream at its newest version.
+
+    Raises:
+        NotFoundError: There is no stream; never an empty answer.
+        InvalidInputError: The location or the options are not valid.
+        FormatError: The newest root can't be read.
+        StorageError: The filesystem failed.
+    """
+    return open_on(open_storage(url, storage_options, single_writer=single_writer), clock=clock)
+
+
+def open_on(storage: Storage, *, clock: Clock = SYSTEM_CLOCK) -> Stream:
+    """Open a stream on a storage that is open already; see `open`, raises as it does."""
+    log = StreamLog(storage, clock=clock)
+    log.open()
+    return Stream(log, TableStatus(storage))
+
+
+def exists(
+    url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
+) -> bool:
+    """Tell whether there is a stream. A read error is raised, never taken for "no".
+
+    Raises:
+        InvalidInputError: The location or the options are not valid.
+        StorageError: The filesystem failed.
+    """
+    storage = open_storage(url, storage_options, single_writer=True)
+    return StreamLog(storage).files.newest_listed() is not None

@@ -1,0 +1,154 @@
+"""Reading: ranges of events between two cuts."""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from segstore_ds import options
+from segstore_ds.engine.cuts import CutLike, check_range, parse_cut, resolve_cut
+from segstore_ds.engine.filters import FilterLike
+from segstore_ds.engine.scan import run_task
+from segstore_ds.engine.scan_plan import Reading, ReadTask, plan_range, plan_reading, plan_tasks
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.root import Root
+from segstore_ds.stream.handle import Handle
+
+
+class Reads(Handle):
+    """The part of a stream that reads events."""
+
+    def read(
+        self,
+        start: CutLike = "head",
+        end: CutLike = "tail",
+        *,
+        columns: Sequence[str] | None = None,
+        filters: FilterLike = None,
+        offset_column: str | None = None,
+        segment_column: str | None = None,
+        fail_on_data_loss: bool = True,
+    ) -> pa.RecordBatchReader:
+        """Read the events between two cuts, in offset order, as of the newest version.
+
+        Args:
+            start: First event; an offset, 'head', 'tail', 'version:N', a position or a time.
+            end: The event behind the last, in the same forms.
+            columns: Which columns, in order; None for all.
+            filters: ``[column, op, literal]`` lists that must all hold; SQL's rules for null.
+            offset_column: Name of an extra int64 column with each event's offset.
+            segment_column: Name of an extra int64 column with each event's segment id.
+            fail_on_data_loss: False starts at the head where the start lies below it.
+
+        Returns:
+            A reader that DuckDB, Polars and pandas take without a copy.
+
+        Raises:
+            InvalidInputError: A cut, a column or a filter is not valid, or start lies behind end.
+            PositionError: A cut beyond the tail, or a position of another stream or generation.
+            TruncatedError: The start lies below the head.
+            NotFoundError: There is no such version.
+            SnapshotExpiredError: The version was purged.
+            FormatError: Metadata can't be read; a damaged segment raises while reading.
+            StorageError: The storage failed.
+        """
+        root = self._log.refresh()
+        reading = self.plan_read(
+            start,
+            end,
+            columns=columns,
+            filters=filters,
+            offset_column=offset_column,
+            segment_column=segment_column,
+            fail_on_data_loss=fail_on_data_loss,
+            root=root,
+        )
+        tasks = self.plan_tasks(reading, root=root)
+
+        def batches() -> Iterator[pa.RecordBatch]:
+            for task in tasks:
+                yield from run_task(reading, task)
+
+        return pa.RecordBatchReader.from_batches(reading.result_schema, batches())
+
+    def plan_read(
+        self,
+        start: CutLike = "head",
+        end: CutLike = "tail",
+        *,
+        columns: Sequence[str] | None = None,
+        filters: FilterLike = None,
+        offset_column: str | None = None,
+        segment_column: str | None = None,
+        fail_on_data_loss: bool = True,
+        root: Root | None = None,
+    ) -> Reading:
+        """Bind a read to a version and to offsets; `plan_tasks` packs it.
+
+        Cuts, columns and errors are those of `read`.
+
+        Args:
+            start: First event.
+            end: The event behind the last.
+            columns: Which columns, in order; None for all.
+            filters: What must hold.
+            offset_column: Name of an extra column with offsets.
+            segment_column: Name of an extra column with segment ids.
+            fail_on_data_loss: False starts at the head where the start lies below it.
+            root: The version to read as of; None for the newest that this handle has seen.
+
+        Returns:
+            What all tasks share; picklable.
+        """
+        pinned = root or self._log.root
+        first, last = (resolve_cut(self._log, pinned, parse_cut(cut)) for cut in (start, end))
+        return plan_reading(
+            self._log.storage,
+            self._status,
+            pinned,
+            check_range(pinned, first, last, fail_on_data_loss=fail_on_data_loss),
+            columns=columns,
+            filters=filters,
+            offset_column=offset_column,
+            segment_column=segment_column,
+        )
+
+    def plan_tasks(
+        self,
+        reading: Reading,
+        *,
+        partition_bytes: int = options.default("partitionBytes"),
+        partition_rows: int | None = None,
+        min_partitions: int | None = None,
+        root: Root | None = None,
+    ) -> list[ReadTask]:
+        """Pack a bound read into tasks that any number of processes carry out with `run_task`.
+
+        Args:
+            reading: From `plan_read`.
+            partition_bytes: Encoded bytes per task, about.
+            partition_rows: Rows per task, about.
+            min_partitions: Tasks wanted at least.
+            root: The version that the read is bound to, where it is at hand; None looks it up.
+
+        Returns:
+            Picklable tasks in offset order; none where nothing can match.
+
+        Raises:
+            InvalidInputError: The read is bound to another stream or version.
+            SnapshotExpiredError: Its version was purged.
+            FormatError: A status part can't be read.
+            StorageError: The storage failed.
+        """
+        pinned = root or self._log.read_version(reading.version)
+        if (pinned.stream_id, pinned.version) != (reading.stream_id, reading.version):
+            raise InvalidInputError(
+                "read is bound to another stream or version",
+                bound=(reading.stream_id, reading.version),
+                given=(pinned.stream_id, pinned.version),
+            )
+        return plan_tasks(
+            plan_range(self._status, pinned, reading),
+            partition_bytes=partition_bytes,
+            partition_rows=partition_rows,
+            min_partitions=min_partitions,
+        )

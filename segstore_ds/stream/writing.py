@@ -1,0 +1,248 @@
+"""Writing: appends and overwrites, from this process or staged by many."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pyarrow as pa
+
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.inputs import as_reader, writer_key
+from segstore_ds.engine.staging import Layout, StagedSegment, StagedTask
+from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.engine.write_job import WriteJob, WriteRequest, plan_job
+from segstore_ds.engine.writers import Commit, WriterKey
+from segstore_ds.errors import (
+    ClosedError,
+    CommitUnknownError,
+    InternalError,
+    SegstoreError,
+)
+from segstore_ds.format.schema import conform
+from segstore_ds.stream.handle import Handle, client_name
+
+_JOBS_REMEMBERED = 1024
+_TRIED, _ENDED = "tried", "ended"
+
+
+class Writes(Handle):
+    """The part of a stream that writes events."""
+
+    def __init__(self, log: StreamLog, status: TableStatus) -> None:
+        super().__init__(log, status)
+        self._jobs: dict[str, str] = {}
+
+    def append(
+        self,
+        data: Any,
+        *,
+        writer_id: str | None = None,
+        batch_id: int | None = None,
+        writer_takeover: bool = False,
+        expected_tail: int | None = None,
+        expected_version: int | None = None,
+        merge_schema: bool = False,
+        layout: Layout | None = None,
+    ) -> Commit:
+        """Append events: all of them in one commit, or none.
+
+        Durable and visible when it returns. With a writer id and a batch id it is safe to repeat:
+        the same batch again changes nothing and returns the first commit.
+
+        Args:
+            data: A Table, RecordBatch, RecordBatchReader, iterable of batches, or anything with
+                `__arrow_c_stream__` (pandas, Polars, DuckDB).
+            writer_id: Name of an idempotent writer.
+            batch_id: Number of its batch; grows.
+            writer_takeover: Take the writer id over from another owner, or set it back.
+            expected_tail: Commit only if the tail is still this.
+            expected_version: Commit only on top of this version.
+            merge_schema: Allow new columns, missing columns and wider types.
+            layout: Sizes and compression.
+
+        Returns:
+            The commit, with the offsets that the events got.
+
+        Raises:
+            SchemaMismatchError: The columns don't fit; names them and the remedy.
+            WriterConflictError: Another owner, or an older batch.
+            ConflictError: An expectation fails, or every race was lost.
+            SealedError: The stream has ended.
+            CommitUnknownError: The commit may or may not have landed.
+            InvalidInputError: The data or an argument is not valid.
+            StorageError: The storage failed; nothing was committed.
+            FormatError: The stream's metadata can't be read.
+        """
+        return self._write(
+            data,
+            writer=writer_key(writer_id, batch_id, takeover=writer_takeover),
+            expected_tail=expected_tail,
+            expected_version=expected_version,
+            merge_schema=merge_schema,
+            layout=layout,
+        )
+
+    def overwrite(
+        self,
+        data: Any,
+        *,
+        writer_id: str | None = None,
+        batch_id: int | None = None,
+        writer_takeover: bool = False,
+        merge_schema: bool = False,
+        overwrite_schema: bool = False,
+        layout: Layout | None = None,
+    ) -> Commit:
+        """Replace the events up to the tail as of now by others, in one commit.
+
+        Offsets go on: the head moves to today's tail and the new events stand behind it. What
+        others append meanwhile stays. Arguments and errors are those of `append`; with
+        `overwrite_schema` the schema is replaced as well.
+        """
+        return self._write(
+            data,
+            writer=writer_key(writer_id, batch_id, takeover=writer_takeover),
+            overwrite=True,
+            merge_schema=merge_schema,
+            replace_schema=overwrite_schema,
+            layout=layout,
+        )
+
+    def plan_write(
+        self,
+        schema: pa.Schema,
+        *,
+        writer: WriterKey | None = None,
+        overwrite: bool = False,
+        expected_tail: int | None = None,
+        expected_version: int | None = None,
+        merge_schema: bool = False,
+        replace_schema: bool = False,
+        spark_schema: str | None = None,
+        layout: Layout | None = None,
+        client: str = "",
+    ) -> WriteJob:
+        """Plan one logical write that any number of processes stage and one commits.
+
+        Args:
+            schema: Of the incoming data.
+            writer: The idempotence key.
+            overwrite: Replace what is there up to the tail as of now.
+            expected_tail: Commit only if the tail is still this.
+            expected_version: Commit only on top of this version.
+            merge_schema: Allow new columns, missing columns and wider types.
+            replace_schema: With `overwrite`: the schema takes the place of the stream's.
+            spark_schema: Spark's JSON of the schema.
+            layout: Sizes and compression.
+            client: Who writes.
+
+        Returns:
+            The job; `repeated` says that the writer's batch is committed already.
+
+        Raises:
+            InvalidInputError: Arguments contradict each other, or name unknown columns.
+            SchemaMismatchError: The columns don't fit; names them and the remedy.
+            WriterConflictError: Another owner, or an older batch.
+            SealedError: The stream has ended.
+            FormatError: The stream's metadata can't be read.
+            StorageError: The storage failed.
+        """
+        return self.plan(
+            WriteRequest(
+                schema=schema,
+                writer=writer,
+                overwrite=overwrite,
+                expected_tail=expected_tail,
+                expected_version=expected_version,
+                merge_schema=merge_schema,
+                replace_schema=replace_schema,
+                spark_schema=spark_schema,
+                layout=layout or Layout(),
+                client=client or client_name(),
+            )
+        )
+
+    def plan(self, request: WriteRequest) -> WriteJob:
+        """Plan a write that is described as one value; see `plan_write`, raises as it does."""
+        return plan_job(self._log, self._status, request)
+
+    def commit(self, job: WriteJob, tasks: Sequence[StagedTask]) -> Commit:
+        """Commit what tasks staged for a job, in task order; safe to repeat for a writer's batch.
+
+        On an error that says that nothing was committed, what was staged is deleted, and the job
+        has ended. A job is repeated through the handle that it was first committed through.
+
+        Raises:
+            As `append`; InvalidInputError where a staged object can't be seen from here; and
+            ClosedError for a job that has ended.
+        """
+        if self._jobs.get(job.transaction) == _ENDED:
+            raise ClosedError("write job has ended", remedy="write the data again", token=job.token)
+        repeated = job.transaction in self._jobs
+        self._remember(job, _TRIED)
+        staged = tuple(one for task in tasks for one in task.segments)
+        segments, ours = staged, list[StagedSegment]()
+        try:
+            self._appender.check_visible(tasks)
+            segments = self._appender.stage_inline(tasks, token=job.token)
+            ours = [one for one in segments if one not in staged]
+            self._appender.check_clock(ours[-1] if ours else None)
+            rows = sum(task.rows for task in tasks)
+            plan = job.append_plan(segments, rows)
+            commit = self._appender.commit(plan, transaction=job.transaction)
+        except (CommitUnknownError, InternalError):
+            raise
+        except SegstoreError:
+            # What tasks staged may stand in the log already if this is not the first try.
+            self._appender.discard(ours if repeated else segments)
+            if not repeated:
+                self._remember(job, _ENDED)
+            raise
+        if commit.repeated:
+            self._appender.discard(ours)
+        else:
+            self._appender.maintain()
+        return commit
+
+    def discard(self, tasks: Sequence[StagedTask]) -> None:
+        """Delete what tasks staged for a job that was never handed to `commit`; never raises."""
+        for task in tasks:
+            self._appender.discard(task.segments)
+
+    def _remember(self, job: WriteJob, state: str) -> None:
+        while len(self._jobs) >= _JOBS_REMEMBERED:
+            self._jobs.pop(next(iter(self._jobs)))
+        self._jobs[job.transaction] = state
+
+    def _write(
+        self,
+        data: Any,
+        *,
+        writer: WriterKey | None,
+        overwrite: bool = False,
+        expected_tail: int | None = None,
+        expected_version: int | None = None,
+        merge_schema: bool = False,
+        replace_schema: bool = False,
+        layout: Layout | None = None,
+    ) -> Commit:
+        reader = as_reader(data)
+        job = self.plan_write(
+            reader.schema,
+            writer=writer,
+            overwrite=overwrite,
+            expected_tail=expected_tail,
+            expected_version=expected_version,
+            merge_schema=merge_schema,
+            replace_schema=replace_schema,
+            layout=layout,
+        )
+        task = job.open_task(0, self._log.clock.new_id()[:8])
+        schema = job.schema
+        try:
+            for batch in reader:
+                task.append(conform(batch, schema))
+            staged = task.finish()
+        except BaseException:
+            task.abort()
+            raise
+        return self.commit(job, [staged])
