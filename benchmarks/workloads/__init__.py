@@ -6,6 +6,8 @@ from benchmarks.workloads import (
     bulk_append,
     bulk_scan,
     commit_rate,
+    micro_batches,
+    stream_source,
     task_memory,
 )
 
@@ -15,4 +17,6 @@ WORKLOADS: dict[str, Workload] = {
     **append_latency.WORKLOADS,
     **commit_rate.WORKLOADS,
     **task_memory.WORKLOADS,
+    **micro_batches.WORKLOADS,
+    **stream_source.WORKLOADS,
 }

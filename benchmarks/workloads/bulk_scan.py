@@ -14,8 +14,10 @@ from benchmarks.workload import Candidate, Settings, Timing, Workload, folder_by
 MEANING = "scan 20 million events to the noop sink: five columns, and one of five through `columns`"
 COLUMN = "value"
 READY_ROWS = 32_768
+COMPRESSIONS = ("zstd", "lz4", "none")
 FLATTERS = (
     "all is in the page cache, so verifying and decompressing is all that reading costs",
+    "segstore none shows what is left when nothing is decompressed: zstd is what bounds the scan",
     (
         "the ready-made source yields one batch again and again, which stays in the processor's "
         "cache: a bar that no source with data of its own meets"
@@ -33,14 +35,16 @@ def run(settings: Settings) -> Report:
         spark.dataSource.register(ReadyDataSource)
         stream, parquet = scratch / "stream", scratch / "parquet"
         _prepare(spark, source, stream, parquet)
-        tasks = spark.read.format("segstore").load(str(stream)).rdd.getNumPartitions()
+        tasks = spark.read.format("segstore").load(f"{stream}-zstd").rdd.getNumPartitions()
         setup |= describe(spark, conf) | {
             "data": f"{settings.rows:,} rows, {tasks} tasks for both Python sources",
             "rounds": settings.rounds_text,
         }
         frames = _frames(spark, scratch, rows=settings.rows, tasks=tasks)
         timings = race({name: _scan(frame) for name, frame in frames.items()}, settings, scratch)
-        stored = {"segstore": folder_bytes(stream), "parquet": folder_bytes(parquet)}
+        stored = {"parquet zstd": folder_bytes(parquet)}
+        for one in COMPRESSIONS:
+            stored[f"segstore {one}"] = folder_bytes(scratch / f"stream-{one}")
     return Report(
         workload="bulk_scan",
         meaning=MEANING,
@@ -55,21 +59,29 @@ def run(settings: Settings) -> Report:
 def _prepare(spark: SparkSession, source: Path, stream: Path, parquet: Path) -> None:
     df = spark.read.parquet(str(source))
     set_batch_sizing(spark, tuned=True)
-    df.write.format("segstore").mode("append").save(str(stream))
+    for compression in COMPRESSIONS:
+        writer = df.write.format("segstore").option("compression", compression)
+        writer.mode("append").save(f"{stream}-{compression}")
     df.write.option("compression", "zstd").parquet(str(parquet))
 
 
 def _frames(spark: SparkSession, scratch: Path, *, rows: int, tasks: int) -> dict[str, DataFrame]:
-    stream, parquet = str(scratch / "stream"), str(scratch / "parquet")
+    parquet = str(scratch / "parquet")
+    segstore_read = spark.read.format("segstore")
+    streams = {
+        f"segstore {one}": segstore_read.load(str(scratch / f"stream-{one}"))
+        for one in COMPRESSIONS
+    }
+    one_column = spark.read.format("segstore").option("columns", COLUMN)
     batch = events(0, READY_ROWS)
     write_batch(str(scratch / "five.arrow"), batch)
     write_batch(str(scratch / "one.arrow"), batch.select([COLUMN]))
     ready = spark.read.format("ready").option("rows", rows).option("tasks", tasks)
     return {
-        "segstore": spark.read.format("segstore").load(stream),
+        **streams,
         "ready-made batches": ready.option("batch", str(scratch / "five.arrow")).load(),
         "parquet zstd": spark.read.parquet(parquet),
-        "segstore, 1 of 5": spark.read.format("segstore").option("columns", COLUMN).load(stream),
+        "segstore zstd, 1 of 5": one_column.load(str(scratch / "stream-zstd")),
         "ready-made batches, 1 of 5": ready.option("batch", str(scratch / "one.arrow")).load(),
         "parquet zstd, 1 of 5": spark.read.parquet(parquet).select(COLUMN),
     }
@@ -84,20 +96,30 @@ def _scan(df: DataFrame) -> Candidate:
 
 def _row(name: str, timing: Timing, rows: int, stored: dict[str, int]) -> dict[str, object]:
     row = timing.row(name, rows)
-    row["bytes stored"] = stored.get(name.split(maxsplit=1)[0].rstrip(","))
+    row["bytes stored"] = stored.get(name.partition(",")[0])
     return row
 
 
 def _ratios(timings: dict[str, Timing]) -> list[Ratio]:
     seconds = {name: timing.median for name, timing in timings.items()}
+    ours = (("segstore zstd", ""), ("segstore zstd", ", 1 of 5"))
     return [
-        Ratio(
-            f"throughput: segstore{part} / {rival}{part}",
-            seconds[rival + part] / seconds["segstore" + part],
-            goal,
-        )
-        for part in ("", ", 1 of 5")
-        for rival, goal in (("ready-made batches", 0.9), ("parquet zstd", None))
+        *(
+            Ratio(
+                f"throughput: {name}{part} / {rival}{part}",
+                seconds[rival + part] / seconds[name + part],
+                goal,
+            )
+            for name, part in ours
+            for rival, goal in (("ready-made batches", 0.9), ("parquet zstd", None))
+        ),
+        *(
+            Ratio(
+                f"throughput: segstore {one} / ready-made batches",
+                seconds["ready-made batches"] / seconds[f"segstore {one}"],
+            )
+            for one in COMPRESSIONS[1:]
+        ),
     ]
 
 

@@ -9,7 +9,16 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-SPARK = ("bulk_append", "bulk_append_tcp", "bulk_scan", "task_memory")
+SPARK = (
+    "bulk_append",
+    "bulk_append_tcp",
+    "bulk_scan",
+    "task_memory",
+    "micro_batches",
+    "micro_batches_tcp",
+    "stream_source",
+    "append_to_seen",
+)
 PLAIN = ("append_latency", "commit_rate")
 
 

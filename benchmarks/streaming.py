@@ -1,0 +1,140 @@
+"""Streaming queries as the benchmarks run them: one sink, so many micro-batches, young or old.
+
+An old query is one whose log and checkpoint hold `AGE` batches already. They are prepared: a query
+runs a few batches, its newest checkpoint files are renamed to the number wanted, and the sink's
+log is filled with as many entries as that many batches leave behind.
+"""
+
+import json
+import shutil
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+import segstore_ds as segstore
+
+AGE = 5_000
+WARM_UP = 10
+FILE_SINK_COMPACTS_EVERY = 10  # spark.sql.streaming.fileSink.log.compactInterval
+CONF = {
+    "spark.sql.streaming.numRecentProgressUpdates": "100000",
+    "spark.sql.streaming.pollingDelay": "1ms",
+}
+
+
+class EmptySinkDataSource(DataSource):
+    """A sink that drains the batches and keeps nothing: what any Python sink costs at least."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "empty"
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> "EmptyStreamWriter":  # noqa: ARG002, N802 - Spark's
+        """Return the writer."""
+        return EmptyStreamWriter()
+
+
+class EmptyStreamWriter(DataSourceStreamArrowWriter):
+    """The writer of `EmptySinkDataSource`."""
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Drain."""
+        for batch in iterator:
+            assert batch.num_rows
+        return WriterCommitMessage()
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
+        """Keep nothing."""
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's
+        """Keep nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Query:
+    """One query: where it writes, and how much a micro-batch holds."""
+
+    sink: str
+    folder: Path
+    rows: int
+    partitions: int = 2
+
+    @property
+    def output(self) -> Path:
+        """Where the sink writes, if it does."""
+        return self.folder / "output"
+
+    @property
+    def checkpoint(self) -> Path:
+        """Where Spark keeps the query's progress."""
+        return self.folder / "checkpoint"
+
+    def run(self, spark: SparkSession, batches: int) -> list[dict[str, int]]:
+        """Run that many micro-batches and return Spark's milliseconds by phase of each."""
+        source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", self.rows)
+        writer = source.option("numPartitions", self.partitions).load().writeStream
+        writer = writer.format(self.sink).option("checkpointLocation", str(self.checkpoint))
+        if self.sink in ("parquet", "segstore"):
+            writer = writer.option("path", str(self.output))
+        query = writer.start()
+        while query.isActive and len(query.recentProgress) < batches:
+            time.sleep(0.05)
+        found = [one["durationMs"] for one in query.recentProgress]
+        query.stop()
+        if query.exception() is not None:
+            raise RuntimeError(self.sink) from query.exception()
+        return [one for one in found if "addBatch" in one][:batches]
+
+    def age(self, spark: SparkSession) -> None:
+        """Make the query look as if `AGE` batches were behind it."""
+        self.run(spark, 3)
+        for kind in ("offsets", "commits"):
+            folder = self.checkpoint / kind
+            numbers = sorted(int(path.name) for path in folder.iterdir() if path.name.isdigit())
+            kept = [(folder / str(number)).read_bytes() for number in numbers[1:3]]
+            shutil.rmtree(folder)
+            folder.mkdir()
+            for number, content in zip((AGE - 2, AGE - 1), kept, strict=True):
+                (folder / str(number)).write_bytes(content)
+        if self.sink == "parquet":
+            self._age_file_sink()
+        elif self.sink == "segstore":
+            self._age_stream()
+
+    def _age_file_sink(self) -> None:
+        folder = self.output / "_spark_metadata"
+        entry = json.loads((folder / "0").read_text().splitlines()[1])
+        shutil.rmtree(folder)
+        folder.mkdir()
+        entries = [
+            json.dumps({**entry, "path": f"file://{self.output}/part-{n:032d}.snappy.parquet"})
+            for n in range(AGE * self.partitions)
+        ]
+        assert AGE % FILE_SINK_COMPACTS_EVERY == 0
+        (folder / f"{AGE - 1}.compact").write_text("\n".join(["v1", *entries]))
+
+    def _age_stream(self) -> None:
+        stream = segstore.open(self.output)
+        events = pa.table(
+            {field.name: pa.array([None] * self.rows, field.type) for field in stream.schema}
+        )
+        while stream.version < AGE:
+            stream.append(events)
+
+
+def objects_per_batch(query: Query, batches: int) -> float:
+    """Return how many files a sink keeps per micro-batch, its log included."""
+    found: list[Any] = [
+        path
+        for path in query.output.rglob("*")
+        if path.is_file() and not path.name.endswith(".crc") and path.name != "_latest"
+    ]
+    return len(found) / batches
