@@ -72,10 +72,13 @@ def test_readme_has_a_quick_start_of_each_kind():
     assert blocks("spark")
 
 
-@pytest.mark.parametrize("scope", [options.READ, options.WRITE])
-def test_option_table_is_the_programs(scope):
+@pytest.mark.parametrize(
+    ("scope", "beside"),
+    [(options.READ, None), (options.STREAM_READ, options.READ), (options.WRITE, None)],
+)
+def test_option_table_is_the_programs(scope, beside):
     shown = README.split(f"<!-- options:{scope} -->\n")[1].split("\n<!-- /options -->")[0]
-    assert shown == options.format_table(scope)
+    assert shown == options.format_table(scope, beside=beside)
 
 
 def test_each_of_the_two_commands_is_one_line():

@@ -106,7 +106,7 @@ def test_replayed_batch_changes_nothing(
     assert values(url) == list(range(14))
 
 
-def test_replayed_batch_after_seal_and_another_schema_changes_nothing(
+def test_replayed_batch_after_another_schema_changes_nothing(
     numbers: Stream,
     follow: Callable[..., DataFrame],
     drain: Callable[..., Any],
