@@ -109,6 +109,33 @@ def test_s3_with_keys_bound_to_the_session_leaves_the_secret_nowhere(
             assert text.encode() not in content, place
 
 
+def test_streams_over_s3_with_keys_bound_to_the_session(
+    cluster, sessions, s3_server, bucket, tmp_path
+):
+    """Sink and source run on executors without keys, which no log gets to hold."""
+    options = {
+        "key": s3_server.key,
+        "secret": s3_server.secret,
+        "endpoint_url": s3_server.endpoint,
+    }
+    segstore.register(cluster, storage_options=options)
+    source_url, target_url = f"s3://{bucket}/source", f"s3a://{bucket}/target"
+    source = segstore.create(source_url, pa.schema([("id", pa.int64())]), storage_options=options)
+    for start in (0, 50):
+        source.append(pa.table({"id": range(start, start + 50)}))
+        loaded = cluster.readStream.format("segstore").option("maxRowsPerTrigger", 20)
+        writer = loaded.load(source_url).writeStream.format("segstore")
+        writer = writer.option("checkpointLocation", str(tmp_path / "checkpoint"))
+        query = writer.trigger(availableNow=True).start(target_url)
+        query.awaitTermination()
+        target = segstore.open(target_url, storage_options=options)
+        assert target.read().read_all()["id"].to_pylist() == list(range(start + 50))
+    assert target.verify().check().leftovers == []
+    for place in (sessions.events, sessions.executor_logs, tmp_path / "checkpoint"):
+        assert all(s3_server.secret.encode() not in content for content in _contents(place))
+    assert s3_server.secret.encode() not in b"".join(_objects(target))
+
+
 def test_executors_have_no_keys_in_their_environment(cluster, s3_server):
     def environment(batches):
         for _ in batches:

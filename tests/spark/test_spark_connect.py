@@ -84,6 +84,21 @@ def test_errors_hold_our_text(connect, url):
     assert not segstore.exists(url)
 
 
+def test_streams_from_stream_to_stream(connect, url, tmp_path):
+    """Source and sink through the client, twice: the second run adds what came since."""
+    segstore.register(connect)
+    source = segstore.create(tmp_path / "source", pa.schema([("id", pa.int64())]))
+    source.append(pa.table({"id": range(100)}))
+    for rows in (100, 130):
+        loaded = connect.readStream.format("segstore").option("maxRowsPerTrigger", 30)
+        writer = loaded.load(source.url).writeStream.format("segstore").trigger(availableNow=True)
+        query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(url)
+        assert query.awaitTermination(120)
+        assert segstore.open(url).read().read_all()["id"].to_pylist() == list(range(rows))
+        source.append(pa.table({"id": range(rows, rows + 30)}))
+    assert segstore.open(url).version == 5  # its creation, batches of 30, 30, 30, 10, and one of 30
+
+
 def test_storage_options_are_bound(connect, url):
     segstore.register(connect, storage_options={"auto_mkdir": "env:SEGSTORE_NO_SUCH"})
     assert "SEGSTORE_NO_SUCH" in error(lambda: connect.read.format("segstore").load(url).schema)
