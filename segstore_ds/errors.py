@@ -7,6 +7,7 @@
     ├── AlreadyExistsError
     ├── ConflictError          retryable   another change came first: read again
     │   ├── WriterConflictError            another owner, or a stale batch
+    │   ├── ReaderConflictError            the reader's name has another owner
     │   └── StagedExpiredError             staged before the floor: stage again
     ├── CommitUnknownError                 may or may not have landed: ask stream.outcome()
     ├── TruncatedError                     the position is below the head: names what is lost
@@ -105,6 +106,13 @@ class WriterConflictError(ConflictError):
     """The writer id belongs to another owner, or its batch is older than the last one."""
 
     code = "SEG_WRITER_CONFLICT"
+    retryable = False
+
+
+class ReaderConflictError(ConflictError):
+    """The name of a reader belongs to another owner."""
+
+    code = "SEG_READER_CONFLICT"
     retryable = False
 
 

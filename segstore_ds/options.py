@@ -67,7 +67,8 @@ TABLE: tuple[Option, ...] = (
         "text",
         "head",
         _READS,
-        "where to start: an offset, `head`, `tail`, `version:N`, or a commit time with a zone",
+        "where to start: an offset, `head`, `tail`, `version:N`, `tag:NAME`, `reader:NAME`, or a "
+        "commit time with a zone",
         peers=(
             "startingoffsets",
             "startingversion",

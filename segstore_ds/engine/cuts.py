@@ -7,12 +7,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from segstore_ds.engine.commit import StreamLog
-from segstore_ds.errors import InvalidInputError, PositionError, TruncatedError
+from segstore_ds.engine.readers import find_reader
+from segstore_ds.errors import InvalidInputError, NotFoundError, PositionError, TruncatedError
+from segstore_ds.format import names
 from segstore_ds.format.root import Root
+from segstore_ds.format.tag import parse_tags
 
-FORMS = "an offset, 'head', 'tail', 'version:N', a position, or a time like 2026-11-20T10:00:00Z"
+FORMS = (
+    "an offset, 'head', 'tail', 'version:N', 'tag:NAME', 'reader:NAME', a position, or a time like "
+    "2026-11-20T10:00:00Z"
+)
 _VERSION = re.compile(r"version:([0-9]{1,18})")
 _OFFSET = re.compile(r"[0-9]{1,18}")
+_NAMED = re.compile(r"(tag|reader):(.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +77,8 @@ def _parse_text(text: str) -> Cut:
         return Cut("offset", int(text))
     if match := _VERSION.fullmatch(text):
         return Cut("version", int(match[1]))
+    if match := _NAMED.fullmatch(text):
+        return Cut(match[1], names.check_label(match[2], what=match[1]))
     if text.startswith("{"):
         return Cut("position", _parse_position(text))
     return Cut("time", parse_time(text))
@@ -97,26 +106,40 @@ def resolve_cut(log: StreamLog, root: Root, cut: Cut) -> int:
     A time stands behind everything committed at or before it.
 
     Raises:
-        NotFoundError: There is no such version.
+        NotFoundError: There is no such version, tag or reader.
         SnapshotExpiredError: The version, or the versions of that time, were purged.
         PositionError: Another stream's or generation's position.
         FormatError: A commit file can't be read.
         StorageError: The storage failed.
     """
     match cut.kind:
-        case "head":
-            return root.head
-        case "tail":
-            return root.tail
+        case "head" | "tail":
+            return root.head if cut.kind == "head" else root.tail
         case "version":
             return log.read_version(cut.value).tail
         case "time":
             found = log.version_at(cut.value)
             return min(found.tail, root.tail) if found else 0
+        case "tag" | "reader":
+            return _resolve_named(log, root, cut)
         case "position":
             check_position(root, cut.value)
             return int(cut.value.offset)
     return int(cut.value)
+
+
+def _resolve_named(log: StreamLog, root: Root, cut: Cut) -> int:
+    if cut.kind == "tag":
+        tags = parse_tags(root.tags, where=f"version {root.version}")
+        if cut.value not in tags:
+            raise NotFoundError("no such tag", tag=cut.value, known=sorted(tags))
+        return tags[cut.value].offset
+    seen = find_reader(log, cut.value)
+    if seen is None:
+        raise NotFoundError("no such reader", reader=cut.value)
+    record = seen.record
+    check_position(root, Position(record.stream_id, record.generation, record.offset))
+    return record.offset
 
 
 def check_position(root: Root, position: Position) -> None:

@@ -12,12 +12,14 @@ LOG_FOLDER = "log"
 HINT_PATH = "log/_latest"
 STATUS_FOLDER = "status"
 SEGMENTS_FOLDER = "segments"
+READERS_FOLDER = "readers"
 
 MAX_NUMBER = 10**18  # a number of a log file stays within int64
 _LOG_NAME = re.compile(r"[0-9]{20}")
 _TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,100}")
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,100}/[A-Za-z0-9][A-Za-z0-9.-]{0,100}")
 _STATUS = re.compile(r"status/([0-9]{20})-([a-z]+)-([0-9a-f]{32})")
+_LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PLANNED = re.compile(r"([0-9]{20})-[0-9a-f]{12}")
 
 
@@ -146,3 +148,31 @@ def check_token(token: str) -> str:
     if _TOKEN.fullmatch(token) is None:
         raise InvalidInputError("not a token", token=token)
     return token
+
+
+def check_label(label: str, *, what: str) -> str:
+    """Return the name of a tag or a reader, unchanged.
+
+    Raises:
+        InvalidInputError: It is not a plain name.
+
+    >>> check_label('eod-2026.11', what='tag')
+    'eod-2026.11'
+    """
+    if not isinstance(label, str) or _LABEL.fullmatch(label) is None:
+        raise InvalidInputError(
+            f"not a name of a {what}",
+            remedy="give 1 to 100 letters, digits, dots, dashes and underscores, "
+            "the first a letter or a digit",
+            name=label,
+        )
+    return label
+
+
+def reader_folder(name: str) -> str:
+    """Return the folder of a reader's records.
+
+    Raises:
+        InvalidInputError: Not a reader's name.
+    """
+    return f"{READERS_FOLDER}/{check_label(name, what='reader')}"

@@ -1,12 +1,15 @@
 """Time that passes only when a test says so, for the engine and for the store alike."""
 
 import random
+from collections.abc import Callable, Iterator
 from dataclasses import replace
+from typing import TypeVar
 
 from segstore_ds.engine.clock import Clock
 from segstore_ds.storage.base import ObjectInfo, Storage
 from segstore_ds.testing.faults import WrappedStorage
 
+T = TypeVar("T")
 START_US = 1_760_000_000_000_000
 
 
@@ -38,13 +41,27 @@ class TimedStorage(WrappedStorage):
     """A storage whose objects are as old as a virtual clock says, so that clocks agree.
 
     Args:
-        inner: The storage that does the work.
+        inner: The storage that does the work; what it holds already counts as made now.
         time: The clock.
     """
 
     def __init__(self, inner: Storage, time: VirtualTime) -> None:
         super().__init__(inner)
-        self._time = time
+        self.time = time
+        self._since_us = time.now_us
+        self._made_us: dict[str, int] = {}
+
+    def around(self, verb: str, path: str, work: Callable[[], T]) -> T:  # noqa: D102
+        done = work()
+        if verb in ("put", "commit") or (verb == "create" and done):
+            self._made_us[path] = self.time.now_us
+        return done
 
     def info(self, path: str) -> ObjectInfo:  # noqa: D102
-        return replace(super().info(path), modified_us=self._time.now_us)
+        return self._dated(super().info(path))
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:  # noqa: D102
+        return map(self._dated, super().list(prefix))
+
+    def _dated(self, info: ObjectInfo) -> ObjectInfo:
+        return replace(info, modified_us=self._made_us.get(info.path, self._since_us))

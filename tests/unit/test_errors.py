@@ -35,6 +35,7 @@ TREE = {
     "UnsafeFilesystemError": ("StorageError", "SEG_UNSAFE_FILESYSTEM", False),
     "UnsupportedVersionError": ("FormatError", "SEG_UNSUPPORTED_VERSION", False),
     "WriterConflictError": ("ConflictError", "SEG_WRITER_CONFLICT", False),
+    "ReaderConflictError": ("ConflictError", "SEG_READER_CONFLICT", False),
 }
 CLASSES = {
     name: member

@@ -72,7 +72,9 @@ def ns(stream: Stream, *cuts) -> list[int]:
 def change(stream: Stream, build: Callable[[Root], Root]) -> None:
     """Commit a change that this version of segstore has no call for."""
     log = stream._log
-    log.commit(lambda root, _: build(root), transaction=log.clock.new_id())
+    log.commit(
+        lambda root, _: replace(build(root), operation="later"), transaction=log.clock.new_id()
+    )
 
 
 def staged(stream: Stream, *values: int, tasks: int = 1, layout: Layout = WIDE, **options):

@@ -82,7 +82,7 @@ def test_a_cut_in_each_of_its_forms(given, cut):
         "version:x",
         "version: 3",
         "version:" + "1" * 19,
-        "tag:eod",
+        "tags:eod",
         "{",
         "{}",
         '{"stream":"s","generation":1,"offset":-2}',

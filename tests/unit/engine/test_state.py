@@ -48,6 +48,7 @@ OLD = Root(
 NEW = replace(
     OLD,
     version=8,
+    operation="later",  # what an operation may change has tests of its own
     transaction="t8",
     parent="t7",
     time_us=1001,

@@ -1,0 +1,85 @@
+"""What each operation may change of a root, and what happens to the objects that it lists.
+
+Pure. An object of a stream lives once: it is staged, a commit lists it, a commit drops it and so
+retires it, and vacuum deletes it. Only `restore` leads back, while the object is still there. A
+commit that would make another move, or change a field that is not its operation's, is a bug of
+ours, found before it is written.
+"""
+
+import enum
+from collections.abc import Iterator, Mapping
+
+from segstore_ds.errors import InternalError
+from segstore_ds.format.root import Root
+
+
+class ObjectState(enum.Enum):
+    """Where an object of a stream is in its life."""
+
+    STAGED = "staged"
+    COMMITTED = "committed"
+    RETIRED = "retired"
+    DELETED = "deleted"
+
+
+# Who makes which move; there is no other.
+MOVES: Mapping[tuple[ObjectState, ObjectState], str] = {
+    (ObjectState.STAGED, ObjectState.COMMITTED): "a commit",
+    (ObjectState.COMMITTED, ObjectState.RETIRED): "a commit that drops it",
+    (ObjectState.RETIRED, ObjectState.COMMITTED): "a restore of a version that lists it",
+    (ObjectState.STAGED, ObjectState.DELETED): "vacuum under the staging floor, or its own writer",
+    (ObjectState.RETIRED, ObjectState.DELETED): "vacuum after the grace",
+}
+
+_WRITES = frozenset({"append", "overwrite", "restore"})
+# Field -> the operations that may change it; a field that is not named is upkeep of any commit.
+_OWNERS: Mapping[str, frozenset[str]] = {
+    "head": frozenset({"overwrite", "truncate", "restore", "drop"}),
+    "tail": _WRITES,
+    "next_segment": _WRITES,
+    "epochs": _WRITES,
+    "sealed": frozenset({"seal", "drop"}),
+    "log_start": frozenset({"purge"}),
+    "staging_floor": frozenset({"vacuum", "drop"}),
+    "tags": frozenset({"tag", "untag"}),
+    "properties": frozenset({"set-properties"}),
+    "reader_features": frozenset({"drop"}),
+    "generation": frozenset({"repair"}),
+}
+# Operations of later versions follow rules of their own.
+_KNOWN = frozenset({"reader", "merge-status"}).union(*_OWNERS.values()) - {"repair"}
+
+
+def check_move(path: str, old: ObjectState, new: ObjectState) -> None:
+    """Check that an object may go from one state to another.
+
+    Raises:
+        InternalError: It may not.
+    """
+    if (old, new) not in MOVES:
+        raise InternalError("illegal move of an object", path=path, old=old.value, new=new.value)
+
+
+def broken_by_operation(old: Root, new: Root) -> Iterator[str]:
+    """Yield what a commit changes that its operation may not, and what it drops unretired."""
+    if new.operation in _KNOWN:
+        for field, owners in _OWNERS.items():
+            if new.operation not in owners and getattr(new, field) != getattr(old, field):
+                yield f"{new.operation} leaves {field} alone"
+        yield from _lost(old, new)
+
+
+def _lost(old: Root, new: Root) -> Iterator[str]:
+    if new.retired_blobs != old.retired_blobs:
+        return  # what was retired now may have gone to the new blob with the rest
+    retired = {item.path for item in new.retired}
+    listed = {part.path for part in new.parts}
+    for part in old.parts:
+        if part.path not in listed and part.path not in retired:
+            yield f"a part that is dropped is retired: {part.path}"
+    if listed - {part.path for part in old.parts}:
+        return  # entries may have moved to a new part
+    inline = {entry.path for entry in new.entries}
+    for entry in old.entries:
+        if entry.path not in inline and entry.path not in retired:
+            yield f"a segment that is dropped is retired: {entry.path}"

@@ -1,0 +1,398 @@
+"""Named readers: positions that retention respects, each in a metadata log of its own.
+
+A reader registers first and checks the head then. Registering is a commit of the stream as well: a
+retention that has looked at the readers before loses the race against it, and looks again. So one
+of the two always sees the other: the reader the head that has moved, or the retention the reader.
+Publishing a later position needs no commit, since the earlier one held back more.
+
+Whether a reader has lapsed is judged by the store's time alone. A reader that may have lapsed (half
+of the time has passed since its last record) registers again before it relies on being respected.
+
+Records are found by listing, never by a hint: a writer that slept may create a number that was
+deleted since, and only the highest one counts.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.follow import CONFIRM_S
+from segstore_ds.engine.metadata_log import Codec, MetadataLog
+from segstore_ds.engine.state import Slot
+from segstore_ds.errors import (
+    ConflictError,
+    CorruptionError,
+    InvalidInputError,
+    PositionError,
+    ReaderConflictError,
+    StorageError,
+    TruncatedError,
+)
+from segstore_ds.format import names
+from segstore_ds.format.reader_record import (
+    RECORD_LIMIT_BYTES,
+    ReaderRecord,
+    decode_record,
+    encode_record,
+)
+from segstore_ds.format.root import Root
+
+LAPSE_S = 7 * 86_400
+_CODEC: Codec[ReaderRecord] = Codec(encode_record, decode_record, RECORD_LIMIT_BYTES)
+_ATTEMPTS = 20
+_PURGE_EVERY = 16
+_RECORDS_KEPT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SeenReader:
+    """A reader's newest record, its number, and when the store says it was written."""
+
+    name: str
+    number: int
+    record: ReaderRecord
+    renewed_us: int
+
+    def is_live(self, now_us: int) -> bool:
+        """Tell whether it holds retention back at a time of the store."""
+        age_us = now_us - self.renewed_us
+        return not self.record.released and age_us <= self.record.lapse_s * 1_000_000
+
+
+def store_now_us(log: StreamLog) -> int:
+    """Return the store's own time, by the object it has just written: the log's hint.
+
+    Raises:
+        StorageError: The storage failed.
+        MissingObjectError: What was written is not there.
+    """
+    log.storage.put(log.files.hint_path, names.build_log_name(log.root.version).encode())
+    return log.storage.info(log.files.hint_path).modified_us
+
+
+def list_readers(log: StreamLog) -> list[SeenReader]:
+    """Return the newest record of every reader, by name, released and lapsed ones too.
+
+    Raises:
+        FormatError: A record can't be read; so nobody may think that the reader is not there.
+        StorageError: The storage failed.
+    """
+    for _ in range(_ATTEMPTS):
+        newest: dict[str, tuple[int, int]] = {}
+        for info in log.storage.list(names.READERS_FOLDER):
+            folder, _, file = info.path.removeprefix(f"{names.READERS_FOLDER}/").rpartition("/")
+            number = names.parse_log_name(file)
+            if number is not None and number >= newest.get(folder, (-1, 0))[0]:
+                newest[folder] = (number, info.modified_us)
+        found = [_read(log, name, *at) for name, at in sorted(newest.items())]
+        if None not in found:
+            return [one for one in found if one is not None]
+    raise StorageError("readers change faster than they can be read", url=log.storage.url)
+
+
+def find_reader(log: StreamLog, name: str) -> SeenReader | None:
+    """Return a reader's newest record, or None where it never registered or was released.
+
+    Raises:
+        InvalidInputError: Not a reader's name.
+        FormatError: The record can't be read.
+        StorageError: The storage failed.
+    """
+    seen = _newest(log, name)
+    return None if seen is None or seen.record.released else seen
+
+
+def held_back(log: StreamLog, now_us: int) -> dict[str, int]:
+    """Return the offsets that live readers need, by name.
+
+    Raises:
+        FormatError: A record can't be read.
+        StorageError: The storage failed.
+    """
+    return {seen.name: seen.record.offset for seen in list_readers(log) if seen.is_live(now_us)}
+
+
+class NamedReader:
+    """A registered reader: holds back retention from its position on, until it is released.
+
+    Made by `register_reader`. Of two handles with one owner both may publish; the later position
+    stands.
+
+    Args:
+        log: The stream's log.
+        seen: Its newest record.
+        confirmed_s: By the boot clock, before that record was written.
+        client: Who reads, for the stream's history.
+    """
+
+    def __init__(self, log: StreamLog, seen: SeenReader, confirmed_s: float, client: str) -> None:
+        self._log = log
+        self._seen = seen
+        self._confirmed_s = confirmed_s
+        self._client = client
+
+    def __repr__(self) -> str:
+        return f"<reader {self.name!r} at {self.offset}>"
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self._seen.name
+
+    @property
+    def owner(self) -> str:
+        """Who may publish under the name."""
+        return self._seen.record.owner
+
+    @property
+    def offset(self) -> int:
+        """The offset of the next event that it needs, as published last."""
+        return self._seen.record.offset
+
+    @property
+    def lapses(self) -> bool:
+        """Whether half of its time has passed since the last record: it should be renewed."""
+        elapsed_s = self._log.clock.boot_s() - self._confirmed_s
+        return elapsed_s > self._seen.record.lapse_s / 2
+
+    def publish(self, offset: int, *, provisional: bool = False) -> None:
+        """Say that everything before an offset is no longer needed; an earlier one changes nothing.
+
+        Durable when it returns. Safe to repeat.
+
+        Raises:
+            ReaderConflictError: The name was taken over by another owner.
+            PositionError: The offset lies beyond the tail.
+            TruncatedError: The reader had lapsed, and the head has passed its position.
+            ConflictError: Every race was lost.
+            CommitUnknownError: The storage never said whether the record was written.
+            FormatError: A record can't be read.
+            StorageError: The storage failed.
+        """
+        if offset > self._log.root.tail and offset > self._log.refresh().tail:
+            raise PositionError(
+                "position lies beyond the tail", offset=offset, tail=self._log.root.tail
+            )
+        lapses, began = self.lapses, self._log.clock.boot_s()
+
+        def advance(seen: SeenReader | None) -> ReaderRecord:
+            current = self._own(seen)
+            return replace(current, offset=max(offset, current.offset), provisional=provisional)
+
+        self._seen = _add(self._log, self._seen, advance)
+        self._confirmed_s = began
+        if lapses:
+            _announce(self._log, self._seen, client=self._client)
+
+    def renew(self) -> None:
+        """Say that the reader is still there; raises as `publish`."""
+        self.publish(self.offset)
+
+    def release(self) -> None:
+        """Give the reader up: it holds nothing back and its name is free. Safe to repeat.
+
+        Raises:
+            As `publish`.
+        """
+        self._seen = _add(
+            self._log, self._seen, lambda seen: replace(self._own(seen), released=True)
+        )
+
+    def _own(self, seen: SeenReader | None) -> ReaderRecord:
+        if seen is None or (seen.record.released and not self._seen.record.released):
+            raise ReaderConflictError(
+                "reader was released",
+                remedy="register it again with stream.reader(name)",
+                reader=self.name,
+            )
+        _check_owner(seen, self.owner)
+        return seen.record
+
+
+def register_reader(
+    log: StreamLog,
+    name: str,
+    *,
+    owner: str,
+    start: int | None,
+    lapse_s: int = LAPSE_S,
+    takeover: bool = False,
+    provisional: bool = False,
+    client: str = "",
+) -> NamedReader:
+    """Register a reader, or go on with the one of that owner.
+
+    From its return on, `retain` drops nothing from the reader's position on, until the reader is
+    released or lapses.
+
+    Args:
+        log: The stream's log.
+        name: Of the reader.
+        owner: Who may publish under the name.
+        start: Offset of the first event that it needs; None for where it was published last, or the
+            head where it is new.
+        lapse_s: After so long without a record it holds nothing back.
+        takeover: Take the name over from another owner.
+        provisional: Let another owner take the name until the next record.
+        client: Who registers, for the stream's history.
+
+    Raises:
+        ReaderConflictError: The name belongs to another owner.
+        TruncatedError: The position lies below the head: names what is lost. It stays registered
+            there, so that the loss is not forgotten.
+        PositionError: The position is beyond the tail, or of another stream or generation.
+        InvalidInputError: The name or the time is not valid.
+        ConflictError: Every race was lost.
+        CommitUnknownError: The storage never said whether the reader is registered.
+        FormatError: A record can't be read.
+        StorageError: The storage failed.
+    """
+    if lapse_s < 1:
+        raise InvalidInputError("a reader lapses after a second at least", lapse_s=lapse_s)
+    root, began = log.refresh(), log.clock.boot_s()
+
+    def claim(seen: SeenReader | None) -> ReaderRecord:
+        taken = seen is not None and not seen.record.released
+        if seen is not None and taken and not (takeover or seen.record.provisional):
+            _check_owner(seen, owner)
+        mine = seen.record if seen is not None and taken else None
+        offset = _start_of(root, start, mine)
+        extra = seen.record.extra if seen is not None else {}
+        return ReaderRecord(
+            root.stream_id, root.generation, offset, owner, lapse_s, False, provisional, extra
+        )
+
+    seen = _add(log, _newest(log, name) or _unborn(root, name), claim)
+    reader = NamedReader(log, seen, began, client)
+    _announce(log, seen, client=client)
+    return reader
+
+
+def release_reader(log: StreamLog, name: str) -> bool:
+    """Release a reader whoever owns it; False where there is none to release.
+
+    Raises:
+        InvalidInputError: Not a reader's name.
+        ConflictError: Every race was lost.
+        CommitUnknownError: The storage never said whether it is released.
+        FormatError: A record can't be read.
+        StorageError: The storage failed.
+    """
+    seen = find_reader(log, name)
+    if seen is None:
+        return False
+    _add(log, seen, lambda newest: replace((newest or seen).record, released=True))
+    return True
+
+
+def _start_of(root: Root, start: int | None, mine: ReaderRecord | None) -> int:
+    if start is None and mine is None:
+        return root.head
+    if start is None and mine is not None:
+        if (mine.stream_id, mine.generation) != (root.stream_id, root.generation):
+            raise PositionError(
+                "the reader's position is of another stream or generation",
+                remedy="history was abandoned since; register it with a new start",
+                position=(mine.stream_id, mine.generation),
+                stream=(root.stream_id, root.generation),
+            )
+        return mine.offset
+    offset = int(start or 0)
+    if offset > root.tail:
+        raise PositionError("position lies beyond the tail", offset=offset, tail=root.tail)
+    return offset
+
+
+def _announce(log: StreamLog, seen: SeenReader, *, client: str) -> None:
+    """Commit that a reader is there, so that a retention in flight looks again; check the head."""
+
+    def build(root: Root, _slot: Slot) -> Root:
+        return replace(root, operation="reader", client=client or root.client)
+
+    root = log.commit(build, transaction=log.clock.new_id()).root
+    offset = seen.record.offset
+    if root.head > offset:
+        raise TruncatedError(
+            "events that the reader needs are gone",
+            remedy="register it with start='head' to go on without them",
+            reader=seen.name,
+            lost=f"[{offset}, {root.head})",
+            head=root.head,
+        )
+
+
+def _add(
+    log: StreamLog, seen: SeenReader, make: Callable[[SeenReader | None], ReaderRecord]
+) -> SeenReader:
+    """Write a reader's next record, made from its newest one; tried again behind others'."""
+    files, name = _files(log, seen.name), seen.name
+    for attempt in range(_ATTEMPTS):
+        began = log.clock.boot_s()
+        record = make(seen if seen.number >= 0 else None)
+        number = seen.number + 1
+        won = files.add(number, record)
+        # Behind a sleep the number may have been deleted meanwhile: then this one is a leftover.
+        if won and log.clock.boot_s() - began > CONFIRM_S:
+            won = files.newest_listed() == number
+        if won:
+            if number % _PURGE_EVERY == _PURGE_EVERY - 1:
+                files.purge(number - _RECORDS_KEPT)
+            return SeenReader(name, number, record, 0)
+        seen = _newest(log, name) or replace(seen, number=-1)
+        log.clock.backoff(min(attempt, 6), base_s=0.004, most_s=0.25)
+    raise ConflictError("others wrote the reader's record first every time", reader=name)
+
+
+def _newest(log: StreamLog, name: str) -> SeenReader | None:
+    folder = names.reader_folder(name)
+    for _ in range(_ATTEMPTS):
+        numbers = {
+            number: info.modified_us
+            for info in log.storage.list(folder)
+            if (number := names.parse_log_name(info.path.rpartition("/")[2])) is not None
+        }
+        if not numbers:
+            return None
+        seen = _read(log, name, max(numbers), numbers[max(numbers)])
+        if seen is not None:
+            return seen
+    raise StorageError("reader changes faster than it can be read", reader=name)
+
+
+def _read(log: StreamLog, name: str, number: int, renewed_us: int) -> SeenReader | None:
+    try:
+        names.check_label(name, what="reader")
+    except InvalidInputError as error:
+        raise CorruptionError(
+            "folder is no reader's", where=f"{log.storage.url}/{names.READERS_FOLDER}/{name}"
+        ) from error
+    record = _files(log, name).get(number)
+    if record is not None and record.stream_id != log.root.stream_id:
+        raise CorruptionError(
+            "reader is of another stream",
+            reader=name,
+            stream=log.root.stream_id,
+            found=record.stream_id,
+        )
+    return None if record is None else SeenReader(name, number, record, renewed_us)
+
+
+def _files(log: StreamLog, name: str) -> MetadataLog[ReaderRecord]:
+    return MetadataLog(log.storage, names.reader_folder(name), _CODEC, clock=log.clock)
+
+
+def _unborn(root: Root, name: str) -> SeenReader:
+    record = ReaderRecord(root.stream_id, root.generation, 0, "", LAPSE_S, released=True)
+    return SeenReader(names.check_label(name, what="reader"), -1, record, 0)
+
+
+def _check_owner(seen: SeenReader, owner: str) -> None:
+    if seen.record.owner != owner:
+        raise ReaderConflictError(
+            "reader belongs to another owner",
+            remedy="use another name; or, if its owner is gone for good, free it with "
+            "stream.release_reader(name), or take it over with takeover=True",
+            reader=seen.name,
+            owner=seen.record.owner or "a plain caller",
+            caller=owner or "a plain caller",
+        )

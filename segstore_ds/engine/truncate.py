@@ -1,0 +1,85 @@
+"""Truncate and seal: the two ends of a stream, moved up and closed.
+
+Truncating forgets events and renumbers none. The segment that straddles the head stays, its older
+events are no longer part of the stream; segments wholly below it are retired, and vacuum deletes
+them after the grace. Both are allowed on a sealed stream.
+"""
+
+from dataclasses import replace
+
+from segstore_ds.engine.append import drop_below
+from segstore_ds.engine.commit import Committed, StreamLog
+from segstore_ds.engine.cuts import Cut, resolve_cut
+from segstore_ds.engine.state import Slot
+from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.errors import PositionError, TruncatedError
+from segstore_ds.format.root import Root
+
+
+def plan_truncate(root: Root, offset: int, slot: Slot) -> Root | None:
+    """Return the root with its head moved up to an offset; None where it is there or beyond. Pure.
+
+    Raises:
+        PositionError: The offset lies beyond the tail.
+    """
+    if offset > root.tail:
+        raise PositionError(
+            "cut lies beyond the tail",
+            remedy="truncate up to 'tail' at most",
+            cut=offset,
+            tail=root.tail,
+        )
+    if offset <= root.head:
+        return None
+    return replace(drop_below(root, offset, slot), operation="truncate")
+
+
+def run_truncate(log: StreamLog, status: TableStatus, cut: Cut, *, client: str) -> Committed:
+    """Move the head up to a cut; safe to repeat.
+
+    The cut is bound once, against the newest version: `tail` means the tail as of the call.
+
+    Raises:
+        TruncatedError: The cut lies below the head: those events are gone already.
+        PositionError: The cut lies beyond the tail, or is of another stream or generation.
+        NotFoundError: There is no such version, tag or reader.
+        SnapshotExpiredError: The version that the cut names was purged.
+        ConflictError: Every race was lost; nothing was committed.
+        CommitUnknownError: It may or may not be in the log.
+        FormatError: Metadata can't be read.
+        StorageError: The storage failed.
+    """
+    root = log.refresh()
+    offset = resolve_cut(log, root, cut)
+    if offset < root.head:
+        raise TruncatedError(
+            "cut lies below the head",
+            remedy="the head only grows; the events before it are gone already",
+            cut=offset,
+            head=root.head,
+        )
+
+    def build(root: Root, slot: Slot) -> Root | None:
+        planned = plan_truncate(root, offset, slot)
+        return None if planned is None else status.tidy(replace(planned, client=client), slot)
+
+    return log.commit(build, transaction=log.clock.new_id())
+
+
+def run_seal(log: StreamLog, *, client: str) -> Committed:
+    """End a stream: every later append is refused; safe to repeat. Reading goes on.
+
+    Raises:
+        ConflictError: Every race was lost; nothing was committed.
+        CommitUnknownError: It may or may not be in the log.
+        FormatError: Metadata can't be read.
+        StorageError: The storage failed.
+    """
+    log.refresh()
+
+    def build(root: Root, _slot: Slot) -> Root | None:
+        if root.sealed:
+            return None
+        return replace(root, sealed=True, operation="seal", client=client)
+
+    return log.commit(build, transaction=log.clock.new_id())

@@ -1,0 +1,171 @@
+"""The life of a stream: its ends, its named cuts and its named readers."""
+
+from segstore_ds.engine.cuts import CutLike, parse_cut, resolve_cut
+from segstore_ds.engine.readers import (
+    LAPSE_S,
+    NamedReader,
+    SeenReader,
+    list_readers,
+    register_reader,
+    release_reader,
+)
+from segstore_ds.engine.tags import run_tag, run_untag, tags_of
+from segstore_ds.engine.truncate import run_seal, run_truncate
+from segstore_ds.format.tag import Tag
+from segstore_ds.stream.handle import Handle, client_name
+
+
+class Lifecycle(Handle):
+    """The part of a stream that says what belongs to it, and who still needs it."""
+
+    def truncate(self, cut: CutLike) -> int:
+        """Forget the events before a cut: the head moves there, no offset changes.
+
+        The segment that straddles the new head stays; segments below it are deleted by `vacuum`
+        after its grace. Allowed on sealed streams; does not ask readers and tags, as `retain` does.
+        Safe to repeat: a cut at the head changes nothing.
+
+        Returns:
+            The head.
+
+        Raises:
+            TruncatedError: The cut lies below the head.
+            PositionError: A cut beyond the tail, or of another stream or generation.
+            NotFoundError: There is no such version, tag or reader.
+            SnapshotExpiredError: The version that the cut names was purged.
+            InvalidInputError: Not a cut.
+            ConflictError: Every race was lost; nothing was committed.
+            CommitUnknownError: It may or may not be in the log.
+            FormatError: Metadata can't be read.
+            StorageError: The storage failed.
+        """
+        return run_truncate(self._log, self._status, parse_cut(cut), client=client_name()).root.head
+
+    def seal(self) -> int:
+        """End the stream: every later append is refused with SealedError. Safe to repeat.
+
+        Appends in flight either come before the seal or are refused whole. Reading, truncating and
+        batches that are repeated work as before.
+
+        Returns:
+            The tail, which no longer moves.
+
+        Raises:
+            ConflictError: Every race was lost; nothing was committed.
+            CommitUnknownError: It may or may not be in the log.
+            FormatError: Metadata can't be read.
+            StorageError: The storage failed.
+        """
+        return run_seal(self._log, client=client_name()).root.tail
+
+    @property
+    def tags(self) -> dict[str, Tag]:
+        """The named cuts, by name, as of the newest version seen.
+
+        Raises:
+            CorruptionError: One can't be read.
+        """
+        return dict(sorted(tags_of(self._log.root).items()))
+
+    def tag(self, name: str, cut: CutLike = "tail", *, move: bool = False) -> Tag:
+        """Give a cut a name; from then on `tag:NAME` is accepted wherever a cut is.
+
+        `retain` keeps what lies behind a tag. Safe to repeat.
+
+        Args:
+            name: Letters, digits, dots, dashes and underscores.
+            cut: Any form of cut, bound once.
+            move: Let a tag of that name move here.
+
+        Raises:
+            AlreadyExistsError: The tag stands at another cut.
+            InvalidInputError: Not a name or not a cut, or too many tags.
+            TruncatedError: The cut lies below the head.
+            PositionError: A cut beyond the tail, or of another stream or generation.
+            NotFoundError: There is no such version, tag or reader.
+            ConflictError: Every race was lost; nothing was committed.
+            CommitUnknownError: It may or may not be in the log.
+            FormatError: Metadata can't be read.
+            StorageError: The storage failed.
+        """
+        return run_tag(self._log, name, parse_cut(cut), move=move, client=client_name())
+
+    def untag(self, name: str) -> None:
+        """Remove a tag.
+
+        Raises:
+            NotFoundError: There is no such tag.
+            ConflictError: Every race was lost; nothing was committed.
+            CommitUnknownError: It may or may not be in the log.
+            FormatError: Metadata can't be read.
+            StorageError: The storage failed.
+        """
+        run_untag(self._log, name, client=client_name())
+
+    def reader(
+        self,
+        name: str,
+        *,
+        owner: str = "",
+        start: CutLike | None = None,
+        lapse_s: int = LAPSE_S,
+        takeover: bool = False,
+        provisional: bool = False,
+    ) -> NamedReader:
+        """Register a named reader, or go on with the one of that owner.
+
+        From its return on `retain` keeps what lies behind the reader's position, until the reader
+        is released, or publishes nothing for `lapse_s`. `reader:NAME` is accepted wherever a cut
+        is.
+
+        Args:
+            name: Letters, digits, dots, dashes and underscores.
+            owner: Who may publish under the name; one reader, one owner.
+            start: The first event it needs; None for where it was published last, or the head.
+            lapse_s: After so long without a word, by the store's time, it holds nothing back.
+            takeover: Take the name over from another owner.
+            provisional: Let another owner take the name until the next publication.
+
+        Raises:
+            ReaderConflictError: The name belongs to another owner.
+            TruncatedError: The position lies below the head: names what is lost.
+            PositionError: A cut beyond the tail, or of another stream or generation.
+            InvalidInputError: Not a name or not a cut.
+            ConflictError: Every race was lost.
+            CommitUnknownError: The storage never said whether it is registered.
+            FormatError: A record can't be read.
+            StorageError: The storage failed.
+        """
+        root = self._log.refresh()
+        offset = None if start is None else resolve_cut(self._log, root, parse_cut(start))
+        return register_reader(
+            self._log,
+            name,
+            owner=owner,
+            start=offset,
+            lapse_s=lapse_s,
+            takeover=takeover,
+            provisional=provisional,
+            client=client_name(),
+        )
+
+    def readers(self) -> list[SeenReader]:
+        """Return every named reader by name, released and lapsed ones too.
+
+        Raises:
+            FormatError: A record can't be read.
+            StorageError: The storage failed.
+        """
+        return list_readers(self._log)
+
+    def release_reader(self, name: str) -> bool:
+        """Release a named reader whoever owns it; False where there is none to release.
+
+        Raises:
+            InvalidInputError: Not a reader's name.
+            ConflictError: Every race was lost.
+            CommitUnknownError: The storage never said whether it is released.
+            FormatError: A record can't be read.
+            StorageError: The storage failed.
+        """
+        return release_reader(self._log, name)

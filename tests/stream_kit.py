@@ -1,0 +1,56 @@
+"""Small streams in memory on a clock of the test's, shared by tests of what is done to streams."""
+
+import uuid
+
+import pyarrow as pa
+
+from segstore_ds.engine.staging import Layout
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import Stream, create_on
+from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
+
+SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
+HOUR, DAY = 3600.0, 86_400.0
+STAGED = Layout(inline_bytes=0)
+# Few commits fill a part, and few parts are merged.
+SOFT = "segstore_ds.engine.table_status.INLINE_SOFT"
+TIGHT = {
+    SOFT: 3,
+    "segstore_ds.engine.table_status.MERGE_FAN_IN": 2,
+    "segstore_ds.engine.table_status.RETIRED_INLINE": 3,
+}
+
+
+def numbers(start: int, end: int) -> pa.Table:
+    """Return the events start to end."""
+    return pa.table(
+        {"n": list(range(start, end)), "s": [f"s{n}" for n in range(start, end)]}, SCHEMA
+    )
+
+
+def make_stream(commits: int, seed: int = 1) -> tuple[Stream, TimedStorage]:
+    """Return a stream of so many commits of ten events, an hour apart, and its storage."""
+    time = VirtualTime(seed)
+    storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), time)
+    stream = create_on(storage, SCHEMA, clock=time.clock)
+    for n in range(commits):
+        wait(storage, HOUR)
+        stream.append(numbers(10 * n, 10 * n + 10))
+    return stream, storage
+
+
+def wait(storage: TimedStorage, seconds: float) -> None:
+    """Let time pass for a stream, its handles and its storage."""
+    storage.time.advance(seconds)
+
+
+def values(stream: Stream, *cuts: object, offset: bool = False, **options: object) -> list:
+    """Return the numbers between two cuts, on request with their offsets before them."""
+    table = stream.read(*cuts, columns=["n"], offset_column="o", **options).read_all()
+    found = table["n"].to_pylist()
+    return list(zip(table["o"].to_pylist(), found, strict=True)) if offset else found
+
+
+def objects(storage: TimedStorage, prefix: str = "") -> set[str]:
+    """Return the names of all objects under a folder."""
+    return {info.path for info in storage.list(prefix)}

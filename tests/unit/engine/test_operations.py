@@ -1,0 +1,95 @@
+"""What each operation may change, and which way an object may go."""
+
+from dataclasses import replace
+
+import pytest
+from test_state import NEW, OLD, part
+
+from segstore_ds.engine.operations import MOVES, ObjectState, broken_by_operation, check_move
+from segstore_ds.engine.state import check_transition
+from segstore_ds.errors import InternalError
+from segstore_ds.format.root import BlobRef, PartRef, Retired
+
+SAME = replace(OLD, version=8, transaction="t8", parent="t7")
+CHANGES = {
+    "head": 5,
+    "tail": 33,
+    "next_segment": 10,
+    "epochs": OLD.epochs[:1],
+    "sealed": True,
+    "log_start": 3,
+    "staging_floor": 4,
+    "tags": {"a": [5, 8, 1]},
+    "properties": {"retention": "{}"},
+    "generation": 4,
+}
+MAY = {
+    "append": {"tail", "next_segment", "epochs"},
+    "overwrite": {"tail", "next_segment", "epochs", "head"},
+    "truncate": {"head"},
+    "seal": {"sealed"},
+    "tag": {"tags"},
+    "untag": {"tags"},
+    "purge": {"log_start"},
+    "vacuum": {"staging_floor"},
+    "reader": set(),
+    "merge-status": set(),
+    "set-properties": {"properties"},
+    "restore": {"tail", "next_segment", "epochs", "head"},
+    "drop": {"head", "sealed", "staging_floor"},
+    "repair": set(CHANGES),
+    "of a later version": set(CHANGES),
+}
+
+
+@pytest.mark.parametrize("operation", MAY)
+def test_operation_changes_what_is_its_own_and_nothing_else(operation):
+    for field, value in CHANGES.items():
+        new = replace(SAME, operation=operation, **{field: value})
+        allowed = field in MAY[operation]
+        wanted = [] if allowed else [f"{operation} leaves {field} alone"]
+        assert list(broken_by_operation(OLD, new)) == wanted
+
+
+def test_commit_that_changes_more_is_not_written():
+    check_transition(OLD, replace(NEW, operation="append"))
+    with pytest.raises(InternalError, match="append leaves head alone"):
+        check_transition(OLD, replace(NEW, operation="append", head=5))
+
+
+def test_what_leaves_the_list_is_retired():
+    """A part or a segment that is no longer listed, and not retired, would never be deleted."""
+    first, second = named(0, 10), named(10, 20)
+    old = replace(OLD, parts=(first, second))
+    dropped = replace(SAME, operation="truncate", head=12, parts=(second,))
+    assert list(broken_by_operation(old, dropped)) == [
+        f"a part that is dropped is retired: {first.path}"
+    ]
+    retired = (*OLD.retired, Retired("part", first.path, 8, 1))
+    assert list(broken_by_operation(old, replace(dropped, retired=retired))) == []
+    retired = (*retired, Retired("part", second.path, 8, 1))
+    lost = replace(SAME, operation="overwrite", head=26, parts=(), entries=OLD.entries[1:])
+    assert list(broken_by_operation(old, replace(lost, retired=retired))) == [
+        f"a segment that is dropped is retired: {OLD.entries[0].path}"
+    ]
+    spilled = replace(SAME, operation="append", entries=(), parts=(first, second, named(20, 30)))
+    assert list(broken_by_operation(old, spilled)) == []
+    moved = replace(lost, retired=(), retired_blobs=(BlobRef(first.path, 1, "x", 9),))
+    assert list(broken_by_operation(old, moved)) == []
+
+
+def named(start: int, end: int) -> PartRef:
+    return replace(part(start, end), path=f"status/{start:020d}-part-{'cd' * 16}")
+
+
+def test_objects_go_one_way_but_for_restore():
+    """Every move that is not listed is a bug: above all, what is committed is never deleted."""
+    for old in ObjectState:
+        for new in ObjectState:
+            if (old, new) in MOVES:
+                check_move("x", old, new)
+            else:
+                with pytest.raises(InternalError, match="illegal move"):
+                    check_move("x", old, new)
+    assert (ObjectState.COMMITTED, ObjectState.DELETED) not in MOVES
+    assert all(old is not ObjectState.DELETED for old, _ in MOVES)

@@ -1,0 +1,213 @@
+"""Named readers: who may publish, what is held back, and what a lapse means."""
+
+import pytest
+from stream_kit import DAY, HOUR, make_stream, numbers, objects, values, wait
+
+from segstore_ds.engine.readers import held_back, store_now_us
+from segstore_ds.errors import (
+    CorruptionError,
+    FormatError,
+    InvalidInputError,
+    NotFoundError,
+    PositionError,
+    ReaderConflictError,
+    TruncatedError,
+    UnsupportedVersionError,
+)
+from segstore_ds.format.envelope import encode_envelope
+from segstore_ds.format.reader_record import ReaderRecord, decode_record, encode_record
+from segstore_ds.stream import open_on
+
+
+def held(stream):
+    """Return what readers hold back now."""
+    return held_back(stream._log, store_now_us(stream._log))
+
+
+def test_reader_begins_at_the_head_and_goes_on_where_it_was():
+    """A new handle of the same owner finds the position that was published."""
+    stream, storage = make_stream(3)
+    reader = stream.reader("etl", owner="a")
+    assert reader.offset == 0
+    reader.publish(12)
+    reader.publish(7)  # an earlier one changes nothing
+    again = open_on(storage, clock=stream._log.clock).reader("etl", owner="a")
+    assert again.offset == 12
+    assert values(stream, "reader:etl") == list(range(12, 30))
+    assert held(stream) == {"etl": 12}
+
+
+def test_reader_may_start_anywhere_between_head_and_tail():
+    """Any form of cut; beyond the tail there is nothing to need."""
+    stream, _ = make_stream(3)
+    stream.tag("eod", 20)
+    assert stream.reader("a", start="tag:eod").offset == 20
+    assert stream.reader("b", start="tail").offset == 30
+    with pytest.raises(PositionError, match="beyond the tail"):
+        stream.reader("c", start=31)
+    with pytest.raises(PositionError, match="beyond the tail"):
+        stream.reader("a").publish(31)
+    assert sorted(seen.name for seen in stream.readers()) == ["a", "b"]
+
+
+def test_start_below_the_head_is_an_error_that_names_what_is_lost():
+    """It registers first, so that the loss is not forgotten, and asks for the head then."""
+    stream, _ = make_stream(3)
+    stream.truncate(10)
+    with pytest.raises(TruncatedError, match=r"lost='\[4, 10\)'"):
+        stream.reader("etl", start=4)
+    assert stream.reader("etl", start="head").offset == 10
+
+
+def test_foreign_owner_is_refused_and_takeover_is_the_way_out():
+    """The one who was taken over notices with its next word."""
+    stream, storage = make_stream(3)
+    first = stream.reader("etl", owner="a")
+    other = open_on(storage, clock=stream._log.clock)
+    with pytest.raises(ReaderConflictError, match="owner='a'"):
+        other.reader("etl", owner="b")
+    second = other.reader("etl", owner="b", takeover=True)
+    assert second.offset == 0
+    for word in (lambda: first.publish(5), first.renew, first.release):
+        with pytest.raises(ReaderConflictError):
+            word()
+    second.publish(9)
+    assert held(stream) == {"etl": 9}
+
+
+def test_provisional_reader_may_be_taken_until_it_publishes_for_good():
+    """Two owners that nobody has recorded yet: the later one stands, the earlier one is told."""
+    stream, _ = make_stream(3)
+    first = stream.reader("etl", owner="a", provisional=True)
+    second = stream.reader("etl", owner="b", provisional=True)
+    second.publish(4)
+    with pytest.raises(ReaderConflictError):
+        first.publish(5)
+    with pytest.raises(ReaderConflictError):
+        stream.reader("etl", owner="c")
+
+
+def test_two_handles_of_one_owner_leave_the_later_position():
+    """A driver that was thought dead does not set its successor back."""
+    stream, storage = make_stream(3)
+    first = stream.reader("etl", owner="a")
+    second = open_on(storage, clock=stream._log.clock).reader("etl", owner="a")
+    second.publish(20)
+    first.publish(10)
+    assert first.offset == second.offset == 20
+
+
+def test_released_reader_holds_nothing_back_and_frees_its_name():
+    """Its old handle does not bring it back."""
+    stream, _ = make_stream(3)
+    first = stream.reader("etl", owner="a")
+    first.release()
+    first.release()
+    assert held(stream) == {}
+    with pytest.raises(NotFoundError, match="no such reader"):
+        stream.read("reader:etl")
+    second = stream.reader("etl", owner="b", start=3)
+    with pytest.raises(ReaderConflictError):
+        first.publish(8)
+    assert stream.release_reader("etl")
+    assert not stream.release_reader("etl")
+    with pytest.raises(ReaderConflictError, match="released"):
+        second.publish(5)
+
+
+def test_lapse_is_judged_by_the_store():
+    """What has said nothing for its time holds nothing back; renewing in time keeps it."""
+    stream, storage = make_stream(3)
+    reader = stream.reader("etl", lapse_s=int(DAY))
+    wait(storage, DAY - HOUR)
+    assert held(stream) == {"etl": 0}
+    assert reader.lapses
+    reader.renew()
+    wait(storage, DAY - HOUR)
+    assert held(stream) == {"etl": 0}
+    wait(storage, 2 * HOUR)
+    assert held(stream) == {}
+
+
+def test_reader_that_may_have_lapsed_registers_again_before_it_is_relied_on():
+    """Publishing late is a commit of the stream, so that a retention in flight looks again."""
+    stream, storage = make_stream(3)
+    reader = stream.reader("etl", lapse_s=int(DAY))
+    version = stream.refresh().version
+    reader.publish(5)
+    assert stream.refresh().version == version
+    wait(storage, DAY)
+    reader.publish(6)
+    assert stream.refresh().version == version + 1
+    wait(storage, 3 * DAY)
+    open_on(storage, clock=stream._log.clock).truncate(20)
+    with pytest.raises(TruncatedError, match=r"lost='\[7, 20\)'"):
+        reader.publish(7)
+
+
+def test_old_records_are_deleted_and_the_newest_counts():
+    """A log of its own stays short, whatever a writer that slept left in it."""
+    stream, storage = make_stream(3)
+    reader = stream.reader("etl")
+    for n in range(30):
+        reader.publish(n)
+    assert len(objects(storage, "readers/etl")) < 26
+    record = ReaderRecord(stream.stream_id, 0, 3, "", 60)
+    storage.create("readers/etl/00000000000000000000", encode_envelope(encode_record(record)))
+    assert stream.reader("etl").offset == 29
+
+
+@pytest.mark.parametrize("data", [b"", b"v1\n", b"v2\nplain 1 1 x\n{"])
+def test_unreadable_record_is_never_no_reader(data):
+    """Missing, empty, cut and newer are errors, for the reader and for whoever asks for all."""
+    stream, storage = make_stream(1)
+    stream.reader("etl")
+    path = max(objects(storage, "readers/etl"))
+    storage.delete(path)
+    storage.put(path, data or b"\n")
+    for asked in (lambda: held(stream), stream.readers, lambda: stream.reader("etl")):
+        with pytest.raises(FormatError):
+            asked()
+
+
+def test_folder_that_is_no_readers_stops_those_who_ask_for_all():
+    """It may be the reader of a later version."""
+    stream, storage = make_stream(1)
+    storage.put("readers/ä b/00000000000000000000", b"x")
+    with pytest.raises(CorruptionError, match="folder is no reader's"):
+        stream.readers()
+
+
+def test_reader_of_another_stream_is_noticed():
+    """A folder copied from elsewhere does not hold back a wrong offset."""
+    stream, storage = make_stream(1)
+    record = ReaderRecord("another", 0, 3, "", 60)
+    storage.create("readers/x/00000000000000000000", encode_envelope(encode_record(record)))
+    with pytest.raises(CorruptionError, match="another stream"):
+        stream.readers()
+
+
+def test_record_carries_fields_of_a_newer_version_through():
+    """An older client never drops what it does not know."""
+    record = ReaderRecord("s", 1, 2, "o", 3, extra={"later": [1]})
+    assert decode_record(encode_record(record), "x") == record
+    newer = encode_record(record).replace(b'"format":1', b'"format":2')
+    with pytest.raises(UnsupportedVersionError):
+        decode_record(newer, "x")
+
+
+@pytest.mark.parametrize("name", ["", "_x", "a/b", "..", "x" * 101])
+def test_wrong_name_of_a_reader_is_refused(name):
+    """A name is a folder."""
+    stream, _ = make_stream(1)
+    with pytest.raises(InvalidInputError, match="not a name of a reader"):
+        stream.reader(name)
+
+
+def test_owner_finds_its_position_after_more_events_came():
+    """Publishing looks for a newer tail before it calls a position wrong."""
+    stream, storage = make_stream(1)
+    reader = stream.reader("etl")
+    open_on(storage, clock=stream._log.clock).append(numbers(10, 20))
+    reader.publish(20)
+    assert reader.offset == 20

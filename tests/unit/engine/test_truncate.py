@@ -1,0 +1,124 @@
+"""Truncate and seal: what goes, what stays, who is refused."""
+
+import pyarrow as pa
+import pytest
+from stream_kit import SCHEMA, SOFT, make_stream, numbers, values
+
+from segstore_ds.errors import (
+    NotFoundError,
+    PositionError,
+    SealedError,
+    TruncatedError,
+)
+from segstore_ds.stream import open_on
+
+
+def test_truncate_forgets_what_lies_before_the_cut_and_renumbers_nothing():
+    """The head moves, offsets stay, the segment that straddles the head is kept."""
+    stream, _ = make_stream(3)
+    assert stream.truncate(12) == 12
+    assert values(stream, offset=True) == [(n, n) for n in range(12, 30)]
+    assert [entry.rows for entry in stream.root.entries] == [10, 10]
+    assert [item.kind for item in stream.root.retired] == ["segment"]
+    with pytest.raises(TruncatedError, match=r"lost='\[3, 12\)'"):
+        stream.read(3)
+    stream.verify().check()
+
+
+def test_truncate_is_monotonic_and_safe_to_repeat():
+    """The same cut again changes nothing; one below the head says that it is too late."""
+    stream, _ = make_stream(3)
+    stream.truncate(12)
+    version = stream.version
+    assert stream.truncate(12) == stream.truncate("head") == 12
+    assert stream.version == version
+    with pytest.raises(TruncatedError, match="below the head"):
+        stream.truncate(11)
+    with pytest.raises(PositionError, match="beyond the tail"):
+        stream.truncate(31)
+    with pytest.raises(NotFoundError):
+        stream.truncate("tag:none")
+
+
+def test_truncate_to_the_tail_leaves_an_empty_stream_that_goes_on():
+    """Offsets go on where they were."""
+    stream, _ = make_stream(3)
+    assert stream.truncate("tail") == 30
+    assert values(stream) == []
+    assert stream.append(numbers(30, 32)).start == 30
+    assert values(stream) == [30, 31]
+
+
+def test_truncate_within_parts_retires_whole_parts(monkeypatch):
+    """Parts below the head go as one, the part that straddles it stays listed."""
+    stream, storage = make_stream(0)
+    monkeypatch.setattr(SOFT, 3)
+    for n in range(12):
+        stream.append(numbers(n, n + 1))
+    parts = stream.root.parts
+    assert len(parts) >= 2
+    stream.truncate(parts[0].end + 1)
+    assert parts[0].path in {item.path for item in stream.root.retired}
+    assert values(open_on(storage)) == list(range(parts[0].end + 1, 12))
+    stream.verify().check()
+
+
+def test_truncate_that_loses_to_a_deeper_one_is_done():
+    """Another handle truncates further in between: nothing is left to do."""
+    stream, storage = make_stream(3)
+    other = open_on(storage, clock=stream._log.clock)
+    commit = stream._log.commit
+
+    def late(build, **options):
+        other.truncate(20)
+        return commit(build, **options)
+
+    stream._log.commit = late
+    assert stream.truncate(12) == 20
+
+
+def test_sealed_stream_refuses_events_and_nothing_else():
+    """Appends and overwrites say that the stream has ended; the rest goes on."""
+    stream, storage = make_stream(3)
+    stale = open_on(storage, clock=stream._log.clock)
+    assert stream.seal() == stream.seal() == 30
+    assert (stream.sealed, stream.version) == (True, 4)
+    for write in (stream.append, stream.overwrite, stale.append):
+        with pytest.raises(SealedError, match="stream is sealed"):
+            write(numbers(30, 31))
+    assert values(open_on(storage)) == list(range(30))
+    assert stream.truncate(5) == 5
+    assert stream.tag("end", "tail").offset == 30
+    stream.verify().check()
+
+
+def test_batch_that_is_known_may_be_repeated_on_a_sealed_stream():
+    """What is committed is done, whatever has changed since."""
+    stream, _ = make_stream(0)
+    first = stream.append(numbers(0, 5), writer_id="w", batch_id=1)
+    stream.seal()
+    again = stream.append(numbers(0, 5), writer_id="w", batch_id=1)
+    assert (again.repeated, again.start, again.end) == (True, first.start, first.end)
+
+
+def test_operations_name_who_made_them():
+    """History tells a truncation, a seal and a tag apart, and by which software."""
+    stream, _ = make_stream(1)
+    found = []
+    for change in (lambda: stream.truncate(5), stream.seal, lambda: stream.tag("a")):
+        change()
+        found.append((stream.root.operation, stream.root.client.split("/")[0]))
+    assert found == [("truncate", "segstore"), ("seal", "segstore"), ("tag", "segstore")]
+
+
+def test_append_in_flight_is_refused_whole_after_a_seal():
+    """A job that was staged before the seal commits nothing and leaves nothing."""
+    stream, storage = make_stream(1)
+    job = stream.plan_write(SCHEMA)
+    task = job.open_task(0, "a")
+    task.append(pa.RecordBatch.from_pylist([{"n": 1, "s": "x"}], SCHEMA))
+    staged = task.finish()
+    open_on(storage, clock=stream._log.clock).seal()
+    with pytest.raises(SealedError):
+        stream.commit(job, [staged])
+    assert stream.verify().check().leftovers == []
