@@ -7,7 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 from segstore_ds.engine.cuts import Position
 from segstore_ds.engine.follow import Outcome, OutcomeState
+from segstore_ds.engine.readers import NamedReader
+from segstore_ds.engine.retain import RetentionPolicy
 from segstore_ds.engine.staging import Layout
+from segstore_ds.engine.vacuum import VacuumReport
 from segstore_ds.engine.verify import Problem, Report
 from segstore_ds.engine.writers import Commit
 from segstore_ds.errors import SegstoreError
@@ -22,13 +25,16 @@ _SPARK_HELPERS = ("recommended_conf", "register", "write")
 __all__ = [
     "Commit",
     "Layout",
+    "NamedReader",
     "Outcome",
     "OutcomeState",
     "Position",
     "Problem",
     "Report",
+    "RetentionPolicy",
     "SegstoreError",
     "Stream",
+    "VacuumReport",
     "__version__",
     "create",
     "exists",

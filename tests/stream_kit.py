@@ -1,12 +1,14 @@
 """Small streams in memory on a clock of the test's, shared by tests of what is done to streams."""
 
 import uuid
+from collections.abc import Callable
 
 import pyarrow as pa
 
 from segstore_ds.engine.staging import Layout
-from segstore_ds.storage import open_storage
+from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on
+from segstore_ds.testing.faults import WrappedStorage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
@@ -49,6 +51,28 @@ def values(stream: Stream, *cuts: object, offset: bool = False, **options: objec
     table = stream.read(*cuts, columns=["n"], offset_column="o", **options).read_all()
     found = table["n"].to_pylist()
     return list(zip(table["o"].to_pylist(), found, strict=True)) if offset else found
+
+
+class Meddling(WrappedStorage):
+    """A storage where something else happens just before a call, once.
+
+    Args:
+        inner: The storage that does the work.
+        call: The call, as ``verb path``; a prefix is enough.
+        happens: What happens.
+    """
+
+    def __init__(self, inner: Storage, call: str, happens: Callable[[], object]) -> None:
+        super().__init__(inner)
+        self.met = False
+        self._call = call
+        self._happens = happens
+
+    def around(self, verb: str, path: str, work: Callable[[], object]) -> object:
+        if not self.met and f"{verb} {path}".startswith(self._call):
+            self.met = True
+            self._happens()
+        return work()
 
 
 def objects(storage: TimedStorage, prefix: str = "") -> set[str]:

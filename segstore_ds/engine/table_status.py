@@ -122,16 +122,18 @@ class TableStatus:
         """Return the retired objects of a blob; raises as `segments`."""
         return decode_retired(self._read(blob), where=self._where(blob.path))
 
-    def retired_part(self, path: str) -> tuple[SegmentEntry, ...]:
+    def retired_part(self, path: str, *, required: bool = False) -> tuple[SegmentEntry, ...]:
         """Return the entries of a part that was retired, none where it was deleted since.
 
         Raises:
-            FormatError: The part can't be read.
+            FormatError: The part can't be read; or it is missing though it is required.
             StorageError: The storage failed.
         """
         try:
             data = self._storage.get(path, limit_bytes=OBJECT_RAW_LIMIT_BYTES)
         except MissingObjectError:
+            if required:
+                raise
             return ()
         where = self._where(path)
         body = decode_envelope(data, where=where, raw_limit_bytes=OBJECT_RAW_LIMIT_BYTES)

@@ -1,6 +1,7 @@
 """The life of a stream: its ends, its named cuts and its named readers."""
 
 from segstore_ds.engine.cuts import CutLike, parse_cut, resolve_cut
+from segstore_ds.engine.properties import run_set_properties
 from segstore_ds.engine.readers import (
     LAPSE_S,
     NamedReader,
@@ -9,6 +10,7 @@ from segstore_ds.engine.readers import (
     register_reader,
     release_reader,
 )
+from segstore_ds.engine.retain import PROPERTY, RetentionPolicy, parse_policy, run_retain
 from segstore_ds.engine.tags import run_tag, run_untag, tags_of
 from segstore_ds.engine.truncate import run_seal, run_truncate
 from segstore_ds.format.tag import Tag
@@ -57,6 +59,67 @@ class Lifecycle(Handle):
             StorageError: The storage failed.
         """
         return run_seal(self._log, client=client_name()).root.tail
+
+    def retain(
+        self,
+        *,
+        max_bytes: int | None = None,
+        max_age_s: int | None = None,
+        min_bytes: int | None = None,
+        min_age_s: int | None = None,
+        respect_readers: bool = True,
+    ) -> int:
+        """Forget what exceeds a maximum, once; a minimum wins. Safe to repeat.
+
+        Without a maximum, what every live reader is done with is forgotten. Ages count from the
+        commit that brought an event, by the store's clock; what no kept version can date stays.
+
+        Args:
+            max_bytes: Drop the oldest segments while the rest is larger (encoded bytes).
+            max_age_s: Drop what was committed longer ago.
+            min_bytes: Keep at least so much.
+            min_age_s: Keep what was committed within that time.
+            respect_readers: Keep what a tag or a live reader needs.
+
+        Returns:
+            The head.
+
+        Raises:
+            InvalidInputError: A bound is not valid, or nothing could ever be dropped.
+            ConflictError: Every race was lost; nothing was committed.
+            CommitUnknownError: It may or may not be in the log.
+            FormatError: Metadata or a reader's record can't be read; nothing was committed.
+            StorageError: The storage failed.
+        """
+        policy = RetentionPolicy(max_bytes, max_age_s, min_bytes, min_age_s, respect_readers)
+        return run_retain(self._log, self._status, policy, client=client_name()).root.head
+
+    @property
+    def retention(self) -> RetentionPolicy | None:
+        """The policy that is applied after commits, as of the newest version seen.
+
+        Raises:
+            CorruptionError: It can't be read.
+        """
+        text = self._log.root.properties.get(PROPERTY)
+        return None if text is None else parse_policy(text)
+
+    def set_retention(self, policy: RetentionPolicy | None) -> None:
+        """Have a policy applied after commits, about once a minute, by whoever commits.
+
+        A failure to apply it is a warning in the log and never makes the commit fail.
+
+        Args:
+            policy: What is kept; None ends it.
+
+        Raises:
+            ConflictError: Every race was lost; nothing was committed.
+            CommitUnknownError: It may or may not be in the log.
+            FormatError: Metadata can't be read.
+            StorageError: The storage failed.
+        """
+        text = None if policy is None else policy.to_json()
+        run_set_properties(self._log, {PROPERTY: text}, client=client_name())
 
     @property
     def tags(self) -> dict[str, Tag]:

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.inputs import as_reader, writer_key
+from segstore_ds.engine.retain import AutoRetain
 from segstore_ds.engine.staging import Layout, StagedSegment, StagedTask
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.engine.write_job import WriteJob, WriteRequest, plan_job
@@ -30,6 +31,7 @@ class Writes(Handle):
     def __init__(self, log: StreamLog, status: TableStatus) -> None:
         super().__init__(log, status)
         self._jobs: dict[str, str] = {}
+        self._retain = AutoRetain(log, status, client_name())
 
     def append(
         self,
@@ -201,6 +203,7 @@ class Writes(Handle):
             self._appender.discard(ours)
         else:
             self._appender.maintain()
+            self._retain.after_commit()
         return commit
 
     def discard(self, tasks: Sequence[StagedTask]) -> None:

@@ -1,0 +1,385 @@
+"""Vacuum: what goes and when, what never goes, and the traces that would lose data."""
+
+from dataclasses import replace
+
+import pytest
+from stream_kit import (
+    DAY,
+    HOUR,
+    SCHEMA,
+    SOFT,
+    STAGED,
+    TIGHT,
+    Meddling,
+    make_stream,
+    numbers,
+    objects,
+    values,
+    wait,
+)
+
+from segstore_ds.engine.operations import ObjectState
+from segstore_ds.errors import (
+    CorruptionError,
+    FormatError,
+    InvalidInputError,
+    SnapshotExpiredError,
+    StagedExpiredError,
+)
+from segstore_ds.stream import Stream, open_on
+
+
+def handle(stream: Stream, storage=None) -> Stream:
+    """Return another handle on the same stream, on the same clock."""
+    return open_on(storage or stream.storage, clock=stream._log.clock)
+
+
+def paths(report) -> set[str]:
+    return {one.path for one in report.doomed}
+
+
+def staged(stream: Stream, start: int, end: int):
+    """Plan a job and stage events for it, without committing."""
+    job = stream.plan_write(SCHEMA, layout=STAGED)
+    task = job.open_task(0, "a")
+    for batch in numbers(start, end).to_batches():
+        task.append(batch)
+    return job, task.finish()
+
+
+def dropped_long_ago():
+    """Return a stream whose first ten events were truncated, purged and aged away."""
+    stream, storage = make_stream(3)
+    first = f"segments/{stream.root.entries[0].path}"
+    stream.truncate(10)
+    for _ in range(3):
+        wait(storage, 2 * DAY)
+        stream.append(numbers(stream.tail, stream.tail + 1))
+    stream.purge(older_than_s=DAY)
+    return stream, storage, first
+
+
+def test_dry_run_is_the_default_and_says_exactly_what_goes():
+    """Same objects, same reasons, and nothing is changed."""
+    stream, storage, first = dropped_long_ago()
+    before = objects(storage), stream.refresh().version
+    dry = stream.vacuum()
+    assert (objects(storage), stream.refresh().version) == before
+    real = stream.vacuum(dry_run=False)
+    assert dry.doomed == real.doomed
+    assert paths(real) == {first}
+    assert real.doomed[0].state is ObjectState.RETIRED
+    assert "before the oldest version kept and the grace" in str(dry)
+    assert str(dry).startswith("would delete 1 objects")
+    assert before[0] - objects(storage) == {first}
+    assert values(stream) == list(range(10, 33))
+    assert stream.refresh().root.retired == ()
+    assert stream.verify().check().leftovers == []
+    assert stream.vacuum(dry_run=False).doomed == ()
+
+
+def test_dropped_object_waits_for_purge_and_for_the_grace():
+    """A version that is kept still lists it; after that it is a day old at least."""
+    stream, storage = make_stream(3)
+    stream.truncate(10)
+    wait(storage, 3 * DAY)
+    stream.append(numbers(30, 31))
+    assert "a version that is kept" in stream.vacuum().spared[0].why
+    wait(storage, 2 * HOUR)
+    stream.append(numbers(31, 32))
+    stream.append(numbers(32, 33))
+    wait(storage, 2 * HOUR)
+    stream.purge(older_than_s=HOUR)
+    assert len(stream.vacuum().doomed) == 1
+    stream.truncate(20)
+    stream.append(numbers(33, 34))
+    wait(storage, 2 * HOUR)
+    stream.append(numbers(34, 35))
+    stream.append(numbers(35, 36))
+    stream.purge(older_than_s=HOUR)
+    wait(storage, 2 * HOUR)
+    stream.purge(older_than_s=HOUR)
+    assert [one.why for one in stream.vacuum().spared] == ["dropped by version 9 within the grace"]
+
+
+def test_short_grace_needs_a_second_flag():
+    """A day protects readers and jobs; less has to be said twice."""
+    stream, _ = make_stream(1)
+    with pytest.raises(InvalidInputError, match="short_grace"):
+        stream.vacuum(grace_s=HOUR)
+    stream.vacuum(grace_s=HOUR, short_grace=True)
+
+
+def test_orphan_goes_once_its_job_could_no_longer_commit():
+    """What a killed job left: first it may be alive, then it is below the floor."""
+    stream, storage = make_stream(2)
+    before = objects(storage, "segments")
+    staged(stream, 20, 30)
+    (orphan,) = objects(storage, "segments") - before
+    assert "may still be committed" in stream.vacuum(dry_run=False).spared[0].why
+    wait(storage, DAY + 60)
+    stream.append(numbers(20, 21))
+    report = stream.vacuum(dry_run=False)
+    assert paths(report) == {orphan}
+    assert "never committed" in report.doomed[0].why
+    assert stream.verify().check().leftovers == []
+
+
+def test_orphan_of_an_idle_stream_goes_after_a_day_too():
+    """Vacuum's own commit makes it older than whatever is staged from then on."""
+    stream, storage = make_stream(1)
+    staged(stream, 10, 20)
+    wait(storage, 10 * DAY)
+    version = stream.version
+    assert stream.vacuum(dry_run=False).doomed == ()
+    assert stream.refresh().version == version + 1
+    wait(storage, DAY + 60)
+    job = staged(stream, 10, 12)
+    assert len(stream.vacuum(dry_run=False).doomed) == 1
+    assert stream.commit(job[0], [job[1]]).start == 10
+
+
+def test_job_that_staged_25_hours_ago_and_commits_first_wins():
+    """Its commit lands between vacuum's look and its floor: nothing of it is deleted."""
+    stream, storage = make_stream(2)
+    job, task = staged(stream, 20, 30)
+    other = handle(stream)
+    other.append(numbers(100, 101))
+    wait(storage, 25 * HOUR)
+    meddling = Meddling(storage, "create log/", lambda: stream.commit(job, [task]))
+    report = handle(stream, meddling).vacuum(dry_run=False)
+    assert meddling.met
+    assert report.doomed == ()
+    assert values(handle(stream)) == [*range(20), 100, *range(20, 30)]
+    handle(stream).verify().check()
+
+
+def test_job_that_staged_25_hours_ago_and_commits_after_the_floor_is_refused():
+    """It is told to stage again; its objects are gone, and nothing refers to them."""
+    stream, storage = make_stream(2)
+    job, task = staged(stream, 20, 30)
+    other = handle(stream)
+    other.append(numbers(100, 101))
+    wait(storage, 25 * HOUR)
+
+    def commit():
+        with pytest.raises(StagedExpiredError, match="write the data again"):
+            stream.commit(job, [task])
+
+    meddling = Meddling(storage, "delete segments/", commit)
+    report = handle(stream, meddling).vacuum(dry_run=False)
+    assert meddling.met
+    assert len(report.doomed) == 1
+    assert values(handle(stream)) == [*range(20), 100]
+    handle(stream).verify().check()
+
+
+def test_spilled_part_whose_committer_sleeps_loses_no_segment(monkeypatch):
+    """Vacuum comes between the part and the commit that names it: the commit is planned again."""
+    stream, storage = make_stream(4)
+    monkeypatch.setattr(SOFT, 3)
+
+    def vacuum():
+        wait(storage, 30 * HOUR)
+        other = handle(stream)
+        other.append(numbers(100, 101))
+        wait(storage, 30 * HOUR)
+        other.append(numbers(101, 102))
+        other.purge(older_than_s=HOUR)
+        (spilled,) = paths(other.vacuum(dry_run=False))
+        assert "-part-" in spilled
+
+    meddling = Meddling(storage, "create log/", vacuum)
+    sleeper = handle(stream, meddling)
+    assert sleeper.truncate(5) == 5
+    assert meddling.met
+    assert values(handle(stream)) == [*range(5, 40), 100, 101]
+    handle(stream).verify().check()
+
+
+def test_old_segment_replaced_a_minute_ago_is_read_to_its_end():
+    """Age counts from retirement: a reader pinned before an overwrite gets its answer."""
+    stream, storage = make_stream(3)
+    wait(storage, 30 * DAY)
+    stream.append(numbers(30, 31))
+    pinned = stream.read(columns=["n"])
+    other = handle(stream)
+    other.overwrite(numbers(50, 51))
+    wait(storage, 60)
+    for _ in range(3):
+        wait(storage, 3 * HOUR)
+        other.append(numbers(51, 52))
+    other.purge(older_than_s=HOUR)
+    report = other.vacuum(dry_run=False)
+    assert report.doomed == ()
+    assert all("within the grace" in one.why or "kept" in one.why for one in report.spared)
+    assert pinned.read_all()["n"].to_pylist() == list(range(31))
+
+
+def test_reader_pinned_for_longer_than_the_grace_is_told():
+    """After the grace it is an error, never another answer."""
+    stream, storage, _ = dropped_long_ago()
+    reading = stream.plan_read(root=stream._log.read_version(stream.root.log_start))
+    old = handle(stream)
+    old.truncate("tail")
+    for _ in range(3):
+        wait(storage, 2 * DAY)
+        old.append(numbers(0, 1))
+    old.purge(older_than_s=HOUR)
+    old.vacuum(dry_run=False)
+    with pytest.raises(SnapshotExpiredError):
+        stream.plan_tasks(reading)
+
+
+def test_two_vacuums_at_once_are_safe():
+    """The second runs whole while the first is about to delete."""
+    stream, storage, first = dropped_long_ago()
+    others = []
+    meddling = Meddling(
+        storage, "delete ", lambda: others.append(handle(stream).vacuum(dry_run=False))
+    )
+    report = handle(stream, meddling).vacuum(dry_run=False)
+    assert paths(report) == paths(others[0]) == {first}
+    assert handle(stream).root.retired == ()
+    assert values(handle(stream)) == list(range(10, 33))
+    handle(stream).verify().check()
+
+
+def test_retired_parts_go_with_their_segments(monkeypatch):
+    """Segments first, then the part that names them, then the entry in `retired`."""
+    for name, value in TIGHT.items():
+        monkeypatch.setattr(name, value)
+    stream, storage = make_stream(9)
+    stream.overwrite(numbers(90, 95))
+    for _ in range(3):
+        wait(storage, 2 * DAY)
+        stream.append(numbers(95, 96))
+    stream.purge(older_than_s=DAY)
+    order: list[str] = []
+    meddled = handle(stream, Recording(storage, order))
+    report = meddled.vacuum(dry_run=False)
+    deleted = [call.split()[1] for call in order if call.startswith("delete")]
+    assert len([path for path in deleted if path.startswith("segments/")]) == 9
+    assert deleted == [one.path for one in report.doomed]
+    assert deleted == sorted(deleted, key=lambda path: path.startswith("status/"))
+    seen = handle(stream)
+    assert values(seen) == [*range(90, 95), 95, 95, 95]
+    seen.verify().check()
+    assert not {one.path for one in seen.vacuum().spared if one.path.startswith("segments/")}
+
+
+class Recording(Meddling):
+    """Notes every call."""
+
+    def __init__(self, inner, calls) -> None:
+        super().__init__(inner, "never", lambda: None)
+        self.calls = calls
+
+    def around(self, verb, path, work):
+        self.calls.append(f"{verb} {path}")
+        return super().around(verb, path, work)
+
+
+def test_pin_holds_back_what_its_version_lists():
+    """A clone reads the version that it was taken from, however long ago that was."""
+    stream, _, first = dropped_long_ago()
+    pin(stream, "c1", 2)
+    report = stream.vacuum(dry_run=False)
+    assert report.doomed == ()
+    assert report.spared[0].why == "dropped by version 4, and a pin still needs it"
+    pin(stream, "c1", 4)
+    assert paths(stream.vacuum(dry_run=False)) == {first}
+
+
+def pin(stream, name, version):
+    stream._log.commit(
+        lambda root, _: replace(root, pins={name: {"version": version}}, operation="pin"),
+        transaction=stream._log.clock.new_id(),
+    )
+
+
+@pytest.mark.parametrize("value", [None, 5, {}, {"version": "4"}, {"version": -1}])
+def test_pin_that_cannot_be_read_stops_vacuum(value):
+    """It may need anything."""
+    stream, _, first = dropped_long_ago()
+    stream._log.commit(
+        lambda root, _: replace(root, pins={"c": value}, operation="pin"),
+        transaction=stream._log.clock.new_id(),
+    )
+    with pytest.raises(CorruptionError, match="pin can't be read"):
+        stream.vacuum(dry_run=False)
+    assert first in objects(stream.storage)
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut"])
+def test_metadata_that_cannot_be_read_stops_vacuum(damage, monkeypatch):
+    """A list that nobody can read is not an empty one."""
+    for name, value in TIGHT.items():
+        monkeypatch.setattr(name, value)
+    stream, storage = make_stream(9)
+    staged(stream, 90, 91)
+    part = stream.root.parts[0].path
+    data = storage.get(part)
+    storage.delete(part)
+    if damage == "cut":
+        storage.put(part, data[:-5])
+    wait(storage, 3 * DAY)
+    before = objects(storage)
+    for dry_run in (True, False):
+        with pytest.raises(FormatError):
+            handle(stream).vacuum(dry_run=dry_run)
+    assert objects(storage, "segments") == {p for p in before if p.startswith("segments/")}
+
+
+def test_retired_part_that_is_lost_before_its_time_stops_vacuum(monkeypatch):
+    """Its segments would look like orphans, and an old version still lists them."""
+    for name, value in TIGHT.items():
+        monkeypatch.setattr(name, value)
+    stream, storage = make_stream(9)
+    part = stream.root.parts[0].path
+    stream.overwrite(numbers(90, 95))
+    storage.delete(part)
+    wait(storage, 3 * DAY)
+    stream.append(numbers(95, 96))
+    with pytest.raises(FormatError):
+        handle(stream).vacuum(dry_run=False)
+    assert len(objects(storage, "segments")) == 11
+
+
+def test_name_that_does_not_say_how_old_it_is_stays():
+    """What vacuum doesn't understand it leaves alone, and says so."""
+    stream, storage = make_stream(1)
+    storage.put("segments/copy-x/0.arrow", b"x")
+    storage.put("status/strange", b"x")
+    wait(storage, 9 * DAY)
+    stream.append(numbers(10, 11))
+    report = stream.vacuum(dry_run=False)
+    assert {one.path for one in report.spared} == {"segments/copy-x/0.arrow", "status/strange"}
+    assert "does not say how old" in report.spared[0].why
+
+
+def test_retired_blobs_are_read_and_rewritten(monkeypatch):
+    """What outgrew the root is vacuumed like the rest."""
+    for name, value in TIGHT.items():
+        monkeypatch.setattr(name, value)
+    monkeypatch.setattr(SOFT, 50)
+    stream, storage = make_stream(0)
+    for n in range(8):
+        stream.append(numbers(n, n + 1))
+    stream.truncate(6)
+    assert stream.root.retired_blobs
+    for _ in range(3):
+        wait(storage, 2 * DAY)
+        stream.append(numbers(stream.tail, stream.tail + 1))
+    stream.purge(older_than_s=DAY)
+    blob = stream.root.retired_blobs[0].path
+    assert len(stream.vacuum(dry_run=False).doomed) == 6
+    root = stream.refresh().root
+    assert [item.path for item in root.retired] == [blob]
+    assert root.retired_blobs == ()
+    for _ in range(3):
+        wait(storage, 2 * DAY)
+        stream.append(numbers(stream.tail, stream.tail + 1))
+    stream.purge(older_than_s=DAY)
+    assert paths(stream.vacuum(dry_run=False)) == {blob}
+    assert stream.verify().check().leftovers == []
