@@ -129,6 +129,28 @@ def test_replayed_batch_after_another_schema_changes_nothing(
     assert values(url) == [0, 1, 2, 3, 99, 4]
 
 
+def test_replayed_batch_after_truncation_and_seal_changes_nothing(
+    numbers: Stream,
+    follow: Callable[..., DataFrame],
+    drain: Callable[..., Any],
+    url: str,
+    tmp_path: Path,
+) -> None:
+    """The batch is known though its events are gone and the stream has ended; a new one is not."""
+    extend(numbers, 4)
+    drain(follow())
+    stream = segstore.open(url)
+    stream.truncate("tail")
+    stream.seal()
+    forget_newest_commit(tmp_path / "checkpoint")
+    drain(follow())
+    assert (stream.refresh().head, stream.tail, stream.sealed) == (4, 4, True)
+    extend(numbers, 1)
+    with pytest.raises(StreamingQueryException, match="SEG_SEALED"):
+        drain(follow())
+    assert stream.refresh().tail == 4
+
+
 def test_empty_batch_is_progress_without_a_segment(
     numbers: Stream, follow: Callable[..., DataFrame], drain: Callable[..., Any], url: str
 ) -> None:
