@@ -82,7 +82,7 @@ class Query:
         source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", self.rows)
         writer = source.option("numPartitions", self.partitions).load().writeStream
         writer = writer.format(self.sink).option("checkpointLocation", str(self.checkpoint))
-        if self.sink in ("parquet", "segstore"):
+        if self.sink not in ("noop", "empty"):
             writer = writer.option("path", str(self.output))
         query = writer.start()
         while query.isActive and len(query.recentProgress) < batches:

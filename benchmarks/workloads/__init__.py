@@ -6,6 +6,7 @@ from benchmarks.workloads import (
     bulk_append,
     bulk_scan,
     commit_rate,
+    delta_lake,
     micro_batches,
     stream_source,
     task_memory,
@@ -18,5 +19,6 @@ WORKLOADS: dict[str, Workload] = {
     **commit_rate.WORKLOADS,
     **task_memory.WORKLOADS,
     **micro_batches.WORKLOADS,
+    **delta_lake.WORKLOADS,
     **stream_source.WORKLOADS,
 }

@@ -19,6 +19,7 @@ SPARK = (
     "stream_source",
     "append_to_seen",
 )
+JARS = ("delta_lake",)  # rivals that are fetched from elsewhere: run by hand
 PLAIN = ("append_latency", "commit_rate")
 
 
@@ -49,4 +50,4 @@ def test_workload_runs_and_reports_setup_numbers_and_what_flatters(name, tmp_pat
 
 def test_runner_without_a_name_lists_every_workload():
     listed = [line.split()[0] for line in _benchmarks().splitlines()]
-    assert sorted(listed) == sorted((*PLAIN, *SPARK))
+    assert sorted(listed) == sorted((*PLAIN, *SPARK, *JARS))
