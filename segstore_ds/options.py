@@ -162,6 +162,15 @@ TABLE: tuple[Option, ...] = (
         least=1,
         peers=("maxfilespertrigger", "streaming-max-files-per-micro-batch"),
     ),
+    Option(
+        "readerName",
+        "text",
+        None,
+        (STREAM_READ,),
+        "publish the query's position under this name: `retain` waits for it, `reader:NAME` is a "
+        "cut. One name, one query",
+        peers=("consumer-id", "consumerid", "subscriber", "kafka.group.id", "groupidprefix"),
+    ),
     Option("createIfMissing", "bool", True, _WRITES, "make the stream where there is none"),
     Option(
         "singleWriter",

@@ -12,7 +12,7 @@ logs a first batch at once, be it empty.
 
 import logging
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -37,7 +37,9 @@ from segstore_ds.engine.cuts import (
 from segstore_ds.engine.micro_batch import BatchLimits, plan_batch_end
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import InvalidInputError, PositionError
+from segstore_ds.format.names import check_label
 from segstore_ds.format.root import Root
+from segstore_ds.spark.published_position import PublishedPosition
 from segstore_ds.spark.reader import project, slice_batches
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream
@@ -47,24 +49,29 @@ _LOG = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """What Spark keeps of a query's progress: a position, and the offset the query began at."""
+    """What Spark keeps of a query's progress: a position, and the offset the query began at.
+
+    `reader` is the token that owns the query's named reader; "" for a query without one.
+    """
 
     position: Position
     origin: int
+    reader: str = ""
 
     def to_value(self) -> dict[str, Any]:
         """Return the canonical value: Spark compares its JSON as text."""
-        return {
+        value = {
             "generation": self.position.generation,
             "offset": self.position.offset,
             "origin": self.origin,
             "stream": self.position.stream_id,
         }
+        return {**value, "reader": self.reader} if self.reader else value
 
     def at(self, offset: int) -> "StreamOffset":
         """Return the same query at another offset."""
         position = Position(self.position.stream_id, self.position.generation, offset)
-        return StreamOffset(position, self.origin)
+        return replace(self, position=position)
 
 
 def parse_offset(value: Mapping[str, Any]) -> StreamOffset | None:
@@ -82,7 +89,8 @@ def parse_offset(value: Mapping[str, Any]) -> StreamOffset | None:
             "origin": int(origin),
             "stream": str(stream),
         } if 0 <= origin <= offset:
-            return StreamOffset(Position(stream, generation, offset), origin)
+            reader = str(value.get("reader", ""))
+            return StreamOffset(Position(stream, generation, offset), origin, reader)
     raise PositionError(
         "the checkpoint's offset is not segstore's",
         remedy="the checkpoint belongs to another query; choose another checkpointLocation",
@@ -113,6 +121,13 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._end: int | None = None
         self._target: int | None = None
         self._origin: StreamOffset | None = None
+        self._published: PublishedPosition | None = None
+        if options["readerName"] is not None:
+            self._published = PublishedPosition(
+                self._log,
+                check_label(options["readerName"], what="reader"),
+                fail_on_data_loss=options["failOnDataLoss"],
+            )
         self._root: Root | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -141,6 +156,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             InvalidInputError: The start lies behind the end.
             NotFoundError: There is no stream, or no such version.
             SnapshotExpiredError: A version that a cut names was purged.
+            ReaderConflictError: The reader's name belongs to another query.
             FormatError: Metadata can't be read.
             StorageError: The storage failed.
         """
@@ -149,6 +165,9 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begun = given or self._begin(root)
         check_position(root, begun.position)
         offset = begun.position.offset
+        if self._published is not None:
+            token = self._published.hold(offset, given.reader if given else "")
+            begun = replace(begun, reader=token)
         available = self._available(root)
         if available <= offset <= root.tail:
             return begun.to_value()
@@ -202,7 +221,14 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition((reading, task)) for task in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Take note that Spark is done with everything before `end`: nothing is kept of it."""
+        """Publish the position, where the query has a `readerName`.
+
+        Raises:
+            As `PublishedPosition.hold`.
+        """
+        finish = parse_offset(end)
+        if self._published is not None and finish is not None:
+            self._published.publish(finish.position.offset, finish.reader)
 
     def stop(self) -> None:
         """Take note of the end; Spark may also end without a word."""

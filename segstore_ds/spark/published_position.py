@@ -1,0 +1,97 @@
+"""The position that a streaming query publishes under `readerName`, so that retention waits for it.
+
+Spark asks for the next batch only once the one before is committed, so whatever lies before the
+offset it then names is done with. It asks once more when an `AvailableNow` query, or one that has
+come to its `endCut`, finds nothing left; so that position is published too. A query that ends in
+another way (`Trigger.Once`, `stop()`, a kill) publishes its last position when it starts again.
+
+A source is not told its query's id. The reader's owner is a token of our own that travels in the
+offsets of the checkpoint; until Spark has logged it, the registration is provisional.
+"""
+
+import logging
+
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.readers import NamedReader, register_reader
+from segstore_ds.errors import CommitUnknownError, StorageError, TruncatedError
+from segstore_ds.stream import client_name
+
+_LOG = logging.getLogger(__name__)
+_TOKEN_DIGITS = 16
+
+
+class PublishedPosition:
+    """A query's named reader.
+
+    Args:
+        log: The stream's log.
+        name: Of the reader.
+        fail_on_data_loss: Whether a position below the head is an error.
+    """
+
+    def __init__(self, log: StreamLog, name: str, *, fail_on_data_loss: bool) -> None:
+        self._log = log
+        self._name = name
+        self._fail_on_data_loss = fail_on_data_loss
+        self._reader: NamedReader | None = None
+        self._provisional = True
+        self._token = ""
+
+    def hold(self, offset: int, logged: str) -> str:
+        """Register at an offset, or publish that everything before it is done with.
+
+        Args:
+            offset: Everything before it is done with.
+            logged: The token in the offset that Spark handed over; "" where there is none.
+
+        Returns:
+            The token that the next offset has to carry.
+
+        Raises:
+            ReaderConflictError: The name belongs to another query.
+            TruncatedError: Events that are due lie below the head.
+            ConflictError: Every race was lost.
+            FormatError: A record can't be read.
+            StorageError: The storage failed while the reader was registered.
+        """
+        self._token = logged or self._token or self._log.clock.new_id()[:_TOKEN_DIGITS]
+        provisional = not logged
+        if self._reader is None:
+            self._reader = self._register(offset, provisional=provisional)
+            self._provisional = provisional
+        elif offset > self._reader.offset or self._reader.lapses or provisional < self._provisional:
+            self._publish(self._reader, offset, provisional=provisional)
+        return self._token
+
+    def publish(self, offset: int, logged: str) -> None:
+        """Publish what Spark has committed, where this query has registered; raises as `hold`."""
+        reader = self._reader
+        if reader is not None and logged == self._token and offset > reader.offset:
+            self._publish(reader, offset, provisional=False)
+
+    def _publish(self, reader: NamedReader, offset: int, *, provisional: bool) -> None:
+        try:
+            reader.publish(offset, provisional=provisional)
+        except (StorageError, CommitUnknownError) as error:
+            # The earlier position holds back more; the next batch publishes again.
+            _LOG.warning("position of reader %r was not published: %s", self._name, error)
+        else:
+            self._provisional = provisional
+
+    def _register(self, offset: int, *, provisional: bool) -> NamedReader:
+        for _ in range(10):
+            try:
+                return register_reader(
+                    self._log,
+                    self._name,
+                    owner=f"query:{self._token}",
+                    start=offset,
+                    provisional=provisional,
+                    client=client_name(),
+                )
+            except TruncatedError as error:
+                if self._fail_on_data_loss:
+                    raise
+                _LOG.warning("reader %r goes on at the head: %s", self._name, error)
+                offset = self._log.root.head
+        raise StorageError("the head moves faster than a reader can register", reader=self._name)

@@ -1,0 +1,198 @@
+"""Named readers of streaming queries: what is published when, and who may use a name."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+from pyspark.sql.streaming.datasource import ReadAllAvailable
+
+import segstore_ds as segstore
+from segstore_ds.errors import (
+    InvalidInputError,
+    ReaderConflictError,
+    TruncatedError,
+)
+from segstore_ds.spark.source import SegstoreDataSource
+from segstore_ds.spark.streaming_source import SegstoreStreamReader
+from segstore_ds.stream import Stream
+
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+@pytest.fixture
+def stream(url: str) -> Stream:
+    """A stream of three segments of ten events."""
+    made = segstore.create(url, SCHEMA)
+    for start in (0, 10, 20):
+        made.append(numbers(start, start + 10))
+    return made
+
+
+def numbers(start: int, end: int) -> pa.Table:
+    """Return the events start to end."""
+    return pa.table({"n": list(range(start, end))}, SCHEMA)
+
+
+@pytest.fixture
+def query(url: str) -> Callable[..., SegstoreStreamReader]:
+    """Start a query: what Spark's offset process holds."""
+
+    def start(name: str = "etl", **options: object) -> SegstoreStreamReader:
+        given = {"path": url, "readerName": name}
+        given |= {key: str(value) for key, value in options.items()}
+        source = SegstoreDataSource(given)
+        return source.streamReader(source.schema())
+
+    return start
+
+
+def ask(reader: SegstoreStreamReader, start: dict[str, Any]) -> dict[str, Any]:
+    """Ask for the end of the next batch, through JSON as Spark does."""
+    return json.loads(json.dumps(reader.latestOffset(start, ReadAllAvailable())))
+
+
+def published(stream: Stream, name: str = "etl") -> tuple[int, bool]:
+    """Return a reader's position, and whether its owner is provisional."""
+    found = {seen.name: seen.record for seen in stream.readers()}[name]
+    return found.offset, found.provisional
+
+
+def test_query_holds_back_retention_from_its_first_question_on(stream, query) -> None:
+    """Registered before the first batch is logged, at the place where it begins."""
+    reader = query(startCut=5)
+    end = ask(reader, reader.initialOffset())
+    assert published(stream) == (5, True)
+    assert stream.retain(max_bytes=0) == 5
+    assert ask(reader, end) == end
+    assert published(stream) == (30, False)
+    assert stream.retain(max_bytes=0) == 30
+
+
+def test_position_is_what_spark_has_done_not_what_it_was_given(stream, query) -> None:
+    """A batch that is still running is held back; the commit publishes it as well."""
+    reader = query(maxRowsPerTrigger=10)
+    first = reader.initialOffset()
+    one = json.loads(json.dumps(reader.latestOffset(first, reader.getDefaultReadLimit())))
+    assert published(stream)[0] == 0
+    reader.commit(one)
+    assert published(stream)[0] == 10
+    two = json.loads(json.dumps(reader.latestOffset(one, reader.getDefaultReadLimit())))
+    assert (two["offset"], published(stream)) == (20, (10, False))
+
+
+def test_query_that_starts_again_goes_on_as_the_same_owner(stream, query) -> None:
+    """The owner travels in the checkpoint's offsets."""
+    before = query()
+    end = ask(before, before.initialOffset())
+    stream.append(numbers(30, 40))
+    again = query()
+    later = ask(again, end)
+    assert (later["offset"], later["reader"]) == (40, end["reader"])
+    assert published(stream) == (30, False)
+
+
+def test_another_query_is_refused_until_the_name_is_free(stream, query) -> None:
+    """One name, one query; a checkpoint that was deleted makes another one."""
+    first = query()
+    end = ask(first, first.initialOffset())
+    ask(first, end)
+    other = query()
+    with pytest.raises(ReaderConflictError, match="release_reader"):
+        ask(other, other.initialOffset())
+    stream.release_reader("etl")
+    ask(other, other.initialOffset())
+    stream.append(numbers(30, 31))
+    later = ask(first, end)
+    with pytest.raises(ReaderConflictError):
+        ask(first, later)
+
+
+def test_query_that_never_logged_its_first_batch_may_start_again(stream, query) -> None:
+    """Its first registration was provisional, so its own next start is not refused."""
+    first = query()
+    ask(first, first.initialOffset())
+    second = query()
+    ask(second, ask(second, second.initialOffset()))
+    assert published(stream) == (30, False)
+
+
+def test_name_given_to_a_running_checkpoint_is_logged_with_an_empty_batch(stream, query) -> None:
+    """Offsets of before carry no owner: the next one does, and differs as text."""
+    plain = SegstoreDataSource({"path": stream.url})
+    reader = plain.streamReader(plain.schema())
+    end = ask(reader, reader.initialOffset())
+    named = query()
+    later = ask(named, end)
+    assert (later["offset"], set(later) - set(end)) == (30, {"reader"})
+    assert ask(named, later) == later
+    assert published(stream) == (30, False)
+
+
+def test_position_below_the_head_is_an_error_or_goes_on_at_the_head(stream, query) -> None:
+    """As for the events themselves."""
+    reader = query(startCut=0)
+    stream.truncate(15)
+    with pytest.raises(TruncatedError):
+        ask(reader, reader.initialOffset())
+    lossy = query("lossy", startCut=0, failOnDataLoss="false")
+    end = ask(lossy, lossy.initialOffset())
+    assert published(stream, "lossy") == (15, True)
+    assert end["offset"] == 30
+
+
+def test_publishing_that_fails_does_not_end_the_query(stream, query, monkeypatch) -> None:
+    """The earlier position holds back more; the next batch publishes again."""
+    reader = query()
+    end = ask(reader, reader.initialOffset())
+    folder = Path(stream.url.removeprefix("file://")) / "readers" / "etl"
+    moved = folder.rename(folder.with_name("moved"))
+    folder.write_text("a file where the folder was")
+    monkeypatch.setattr("time.sleep", lambda _: None)
+    assert ask(reader, end) == end
+    folder.unlink()
+    moved.rename(folder)
+    assert published(stream) == (0, True)
+    ask(reader, end)
+    assert published(stream) == (30, False)
+
+
+def test_wrong_name_is_refused_before_anything_runs(stream, query) -> None:
+    """A name is a folder."""
+    for name in ("../x", "_x", "a b"):
+        with pytest.raises(InvalidInputError, match="not a name of a reader"):
+            query(name)
+
+
+def test_available_now_publishes_its_last_position(
+    spark: SparkSession, stream: Stream, tmp_path: Path
+) -> None:
+    """Spark asks once more when nothing is left; another checkpoint can't use the name."""
+
+    def run(checkpoint: str) -> None:
+        (
+            spark.readStream.format("segstore")
+            .option("readerName", "etl")
+            .option("maxRowsPerTrigger", 12)
+            .load(stream.url)
+            .writeStream.format("segstore")
+            .option("path", f"{stream.url}-copy")
+            .option("checkpointLocation", f"{tmp_path}/{checkpoint}")
+            .trigger(availableNow=True)
+            .start()
+            .awaitTermination()
+        )
+
+    run("one")
+    assert published(stream) == (30, False)
+    stream.append(numbers(30, 35))
+    assert stream.retain() == 30
+    run("one")
+    assert published(stream)[0] == 35
+    assert segstore.open(f"{stream.url}-copy").tail == 35
+    with pytest.raises(StreamingQueryException, match="SEG_READER_CONFLICT"):
+        run("two")
