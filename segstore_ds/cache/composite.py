@@ -1,0 +1,105 @@
+"""Views of several pieces, which stay where they are.
+
+What is written in one go or compared as one need not lie in one place: a composite passes its
+components on in order. It is flat, has no empty components, and never changes once it is built.
+
+Source: Pravega's CompositeBufferView and its builder.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator
+from typing import Self
+
+from segstore_ds.cache.views import EMPTY, ArrayView, BufferView, check_range
+from segstore_ds.errors import InvalidInputError
+
+
+class CompositeView(BufferView):
+    """Several views as one; made by `join` and `ViewBuilder`, which leave out empty ones.
+
+    Args:
+        parts: Components with at least one byte each.
+    """
+
+    __slots__ = ("_parts", "_starts")
+
+    def __init__(self, parts: Iterable[ArrayView]) -> None:
+        self._parts = tuple(parts)
+        starts = [0]
+        for part in self._parts:
+            starts.append(starts[-1] + part.length)
+        self._starts = starts
+
+    @property
+    def length(self) -> int:  # noqa: D102
+        return self._starts[-1]
+
+    @property
+    def allocated_bytes(self) -> int:  # noqa: D102
+        return sum(part.allocated_bytes for part in self._parts)
+
+    @property
+    def parts(self) -> tuple[ArrayView, ...]:
+        """The components."""
+        return self._parts
+
+    def buffers(self) -> Iterator[memoryview]:  # noqa: D102
+        return (part.data for part in self._parts)
+
+    def slice(self, start: int = 0, end: int | None = None) -> BufferView:  # noqa: D102
+        start, end = check_range(start, end, self.length)
+        found = []
+        place = bisect_right(self._starts, start) - 1
+        while start < end:
+            first = self._starts[place]
+            last = min(end, self._starts[place + 1])
+            found.append(self._parts[place].slice(start - first, last - first))
+            start = last
+            place += 1
+        return join(found)
+
+
+class ViewBuilder:
+    """Gathers views; what was built stays as it is when more is added."""
+
+    __slots__ = ("_parts",)
+
+    def __init__(self) -> None:
+        self._parts: list[ArrayView] = []
+
+    def add(self, view: BufferView) -> Self:
+        """Append a view.
+
+        Raises:
+            InvalidInputError: It is no view.
+        """
+        self._parts.extend(_flat([view]))
+        return self
+
+    def build(self) -> BufferView:
+        """Return all that was added so far as one view."""
+        return join(self._parts)
+
+
+def join(views: Iterable[BufferView]) -> BufferView:
+    """Return views as one: `EMPTY` for none, a slice of the only one, else a composite.
+
+    Nested composites are flattened and empty views left out; nothing is copied.
+
+    Raises:
+        InvalidInputError: One is no view.
+    """
+    parts = tuple(_flat(views))
+    if not parts:
+        return EMPTY
+    return parts[0].slice() if len(parts) == 1 else CompositeView(parts)
+
+
+def _flat(views: Iterable[BufferView]) -> Iterator[ArrayView]:
+    for view in views:
+        if isinstance(view, CompositeView):
+            yield from view.parts
+        elif not isinstance(view, ArrayView):
+            raise InvalidInputError("no view", type=type(view).__name__)
+        elif view.length:
+            yield view

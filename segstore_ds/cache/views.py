@@ -1,0 +1,414 @@
+"""Views: bytes that are passed on, cut and joined without being copied.
+
+A view keeps what it looks at alive. It is read-only unless it was asked to be writable, so nobody
+who was handed one can change stored bytes; that the owner does not change them either is the
+owner's promise. Lengths and places are plain integers: nothing here ends at 2 GiB. Places never
+count from the end: a negative one is an error.
+
+Equality and hash are those of the content, wherever the borders between components lie.
+
+Source: Pravega's BufferView, ArrayView and ByteArraySegment.
+"""
+
+import operator
+import struct
+import zlib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+from typing import Any, Final
+
+import pyarrow as pa
+
+from segstore_ds.errors import InvalidInputError
+
+_UINT8 = struct.Struct(">B")
+_INT16 = struct.Struct(">h")
+_INT32 = struct.Struct(">i")
+_INT64 = struct.Struct(">q")
+_UINT64 = struct.Struct(">Q")
+_SIGN = 1 << 63
+
+
+class BufferView(ABC):
+    """Bytes in one piece or several, read-only through this interface."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def length(self) -> int:
+        """How many bytes it shows."""
+
+    @property
+    @abstractmethod
+    def allocated_bytes(self) -> int:
+        """How many bytes it keeps alive: the whole of what it is cut from."""
+
+    @abstractmethod
+    def slice(self, start: int = 0, end: int | None = None) -> "BufferView":
+        """Return a view of `[start, end)`, sharing memory; empty ones are allowed everywhere.
+
+        Raises:
+            InvalidInputError: The range is not one inside the view.
+        """
+
+    @abstractmethod
+    def buffers(self) -> Iterator[memoryview]:
+        """Yield the components, read-only and in order; an empty view yields none."""
+
+    def reader(self, start: int = 0, end: int | None = None) -> "ViewReader":
+        """Return a cursor over `[start, end)`.
+
+        Raises:
+            InvalidInputError: The range is not one inside the view.
+        """
+        return ViewReader(self.slice(start, end))
+
+    def copy(self) -> bytes:
+        """Return the bytes as an object of their own: the one copy that is asked for by name."""
+        return b"".join(self.buffers())
+
+    def copy_to(self, target: Any) -> int:
+        """Copy as many bytes as fit to the front of a writable buffer; its rest stays as it is.
+
+        Returns:
+            How many were copied: the smaller of the two lengths.
+
+        Raises:
+            InvalidInputError: The target can't be written.
+        """
+        window = _bytes_of(target)
+        if window.readonly:
+            raise InvalidInputError("target of a copy is read-only", remedy="give a writable one")
+        place = 0
+        for buffer in self.buffers():
+            count = min(len(buffer), len(window) - place)
+            window[place : place + count] = buffer[:count]
+            place += count
+            if place == len(window):
+                break
+        return place
+
+    def write_to(self, sink: Any) -> int:
+        """Hand every component to `sink.write`, which has to take all of it.
+
+        Returns:
+            How many bytes were written.
+
+        Raises:
+            As the sink does.
+        """
+        for buffer in self.buffers():
+            sink.write(buffer)
+        return self.length
+
+    def arrow_buffers(self) -> list[pa.Buffer]:
+        """Return the components as Arrow buffers, without a copy."""
+        return [pa.py_buffer(buffer) for buffer in self.buffers()]
+
+    def crc32(self, start: int = 0) -> int:
+        """Return the CRC-32 of the content, going on from that of bytes before it."""
+        for buffer in self.buffers():
+            start = zlib.crc32(buffer, start)
+        return start
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __repr__(self) -> str:
+        return f"<{type(self).__name__} of {self.length} bytes>"
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, BufferView):
+            return NotImplemented
+        return self.length == other.length and _equal(self.buffers(), other.buffers())
+
+    def __hash__(self) -> int:
+        return hash((self.length, self.crc32()))
+
+
+class ArrayView(BufferView):
+    """Bytes in one piece, with access by place; numbers are big-endian."""
+
+    __slots__ = ()
+
+    @property
+    @abstractmethod
+    def data(self) -> memoryview:
+        """The bytes, read-only."""
+
+    @abstractmethod
+    def slice(self, start: int = 0, end: int | None = None) -> "ArrayView":
+        """See `BufferView.slice`."""
+
+    def buffers(self) -> Iterator[memoryview]:  # noqa: D102
+        if self.length:
+            yield self.data
+
+    def to_arrow(self) -> pa.Buffer:
+        """Return the bytes as an Arrow buffer that shares and keeps the memory."""
+        return pa.py_buffer(self.data)
+
+    def get_uint8(self, place: int) -> int:
+        """Read one byte.
+
+        Raises:
+            InvalidInputError: It does not lie inside the view; so too for all numbers below.
+        """
+        return self._get(_UINT8, place)
+
+    def get_int16(self, place: int) -> int:
+        """Read two bytes; raises as `get_uint8`."""
+        return self._get(_INT16, place)
+
+    def get_int32(self, place: int) -> int:
+        """Read four bytes; raises as `get_uint8`."""
+        return self._get(_INT32, place)
+
+    def get_int64(self, place: int) -> int:
+        """Read eight bytes; raises as `get_uint8`."""
+        return self._get(_INT64, place)
+
+    def get_ordered_int64(self, place: int) -> int:
+        """Read a number whose bytes compare as it does; raises as `get_uint8`."""
+        return self._get(_UINT64, place) - _SIGN
+
+    def _get(self, number: struct.Struct, place: int) -> int:
+        check_range(place, place + number.size, self.length)
+        value: int = number.unpack_from(self.data, place)[0]
+        return value
+
+
+class ByteArraySegment(ArrayView):
+    """A window on anything that gives its bytes through the buffer protocol.
+
+    bytes, bytearray, memoryview, mmap and pyarrow.Buffer are taken without a copy.
+
+    Args:
+        data: What to look at.
+        start: First byte.
+        end: The byte after the last; None for all.
+        writable: Allow `set_*` and `copy_from`, here and in slices of this; what is written shows
+            in every view of the same bytes.
+
+    Raises:
+        InvalidInputError: The range is not one inside the data, the data has no bytes to show, or
+            it is read-only and was to be written.
+    """
+
+    __slots__ = ("_allocated", "_window", "_writable")
+
+    def __init__(
+        self, data: Any, start: int = 0, end: int | None = None, *, writable: bool = False
+    ) -> None:
+        whole = data.data if isinstance(data, ArrayView) else _bytes_of(data)
+        start, end = check_range(start, end, len(whole))
+        if writable and whole.readonly:
+            raise InvalidInputError("bytes are read-only", remedy="give a bytearray or a copy")
+        window = whole[start:end]
+        self._window: memoryview = window if writable else window.toreadonly()
+        self._writable = writable
+        self._allocated: int = (
+            data.allocated_bytes if isinstance(data, ArrayView) else _allocated_bytes(whole)
+        )
+
+    @property
+    def length(self) -> int:  # noqa: D102
+        return len(self._window)
+
+    @property
+    def allocated_bytes(self) -> int:  # noqa: D102
+        return self._allocated
+
+    @property
+    def data(self) -> memoryview:  # noqa: D102
+        return self._window.toreadonly()
+
+    @property
+    def writable(self) -> bool:
+        """True when bytes may be set through this view."""
+        return self._writable
+
+    def slice(self, start: int = 0, end: int | None = None) -> "ByteArraySegment":  # noqa: D102
+        start, end = check_range(start, end, len(self._window))
+        cut = object.__new__(ByteArraySegment)
+        cut._window = self._window[start:end]
+        cut._writable = self._writable
+        cut._allocated = self._allocated
+        return cut
+
+    def copy_from(self, source: BufferView, place: int = 0) -> int:
+        """Copy a whole view to a place in this one.
+
+        Returns:
+            How many bytes were copied.
+
+        Raises:
+            InvalidInputError: It does not fit there (nothing was changed), or this is read-only.
+        """
+        self._check_writable()
+        start, end = check_range(place, place + source.length, self.length)
+        return source.copy_to(self._window[start:end])
+
+    def set_uint8(self, place: int, value: int) -> None:
+        """Write one byte.
+
+        Raises:
+            InvalidInputError: It does not lie inside the view, the value is out of range, or the
+                view is read-only; nothing was changed. So too for all numbers below.
+        """
+        self._set(_UINT8, place, value)
+
+    def set_int16(self, place: int, value: int) -> None:
+        """Write two bytes; raises as `set_uint8`."""
+        self._set(_INT16, place, value)
+
+    def set_int32(self, place: int, value: int) -> None:
+        """Write four bytes; raises as `set_uint8`."""
+        self._set(_INT32, place, value)
+
+    def set_int64(self, place: int, value: int) -> None:
+        """Write eight bytes; raises as `set_uint8`."""
+        self._set(_INT64, place, value)
+
+    def set_ordered_int64(self, place: int, value: int) -> None:
+        """Write a number so that its bytes compare as it does; raises as `set_uint8`."""
+        self._set(_UINT64, place, value + _SIGN)
+
+    def __hash__(self) -> int:
+        if self._writable:
+            raise TypeError("unhashable: a writable view")
+        return super().__hash__()
+
+    def _set(self, number: struct.Struct, place: int, value: int) -> None:
+        self._check_writable()
+        check_range(place, place + number.size, self.length)
+        try:
+            number.pack_into(self._window, place, value)
+        except struct.error as error:
+            raise InvalidInputError("value does not fit", value=value) from error
+
+    def _check_writable(self) -> None:
+        if not self._writable:
+            raise InvalidInputError("view is read-only", remedy="make it with writable=True")
+
+
+class ViewReader:
+    """A cursor. Whatever would read past the end raises and moves nothing.
+
+    Args:
+        view: What to read.
+    """
+
+    __slots__ = ("_place", "_view")
+
+    def __init__(self, view: BufferView) -> None:
+        self._view = view
+        self._place = 0
+
+    @property
+    def available(self) -> int:
+        """How many bytes are left."""
+        return self._view.length - self._place
+
+    def read_into(self, target: Any) -> int:
+        """Fill a writable buffer, or as much of it as there are bytes left; returns how many.
+
+        Raises:
+            InvalidInputError: The target can't be written.
+        """
+        count = self._view.slice(self._place).copy_to(target)
+        self._place += count
+        return count
+
+    def read_slice(self, count: int) -> BufferView:
+        """Return a view of the next bytes.
+
+        Raises:
+            InvalidInputError: There are not so many; so too for all reads below.
+        """
+        if not 0 <= operator.index(count) <= self.available:
+            raise InvalidInputError(
+                "read past the end of a view", asked=count, available=self.available
+            )
+        part = self._view.slice(self._place, self._place + count)
+        self._place += count
+        return part
+
+    def read_rest(self) -> bytes:
+        """Return a copy of what is left; empty the second time."""
+        return self.read_slice(self.available).copy()
+
+    def read_uint8(self) -> int:
+        """Read one byte; raises as `read_slice`."""
+        return self._number(_UINT8)
+
+    def read_int32(self) -> int:
+        """Read four bytes; raises as `read_slice`."""
+        return self._number(_INT32)
+
+    def read_int64(self) -> int:
+        """Read eight bytes; raises as `read_slice`."""
+        return self._number(_INT64)
+
+    def _number(self, number: struct.Struct) -> int:
+        value: int = number.unpack(self.read_slice(number.size).copy())[0]
+        return value
+
+
+def as_view(data: Any) -> BufferView:
+    """Return data as a view, without a copy.
+
+    Raises:
+        InvalidInputError: It does not give its bytes.
+    """
+    return data if isinstance(data, BufferView) else ByteArraySegment(data)
+
+
+def check_range(start: int, end: int | None, length: int) -> tuple[int, int]:
+    """Return `[start, end)`, which has to lie inside a length; None ends with it.
+
+    Raises:
+        InvalidInputError: It does not.
+    """
+    last = length if end is None else operator.index(end)
+    if not 0 <= operator.index(start) <= last <= length:
+        raise InvalidInputError("range is not inside", start=start, end=end, length=length)
+    return start, last
+
+
+def _bytes_of(data: Any) -> memoryview:
+    try:
+        return memoryview(data).cast("B")
+    except TypeError as error:
+        raise InvalidInputError(
+            "data does not give its bytes",
+            remedy="give bytes, a contiguous memoryview, an mmap or a pyarrow.Buffer",
+            type=type(data).__name__,
+        ) from error
+
+
+def _allocated_bytes(window: memoryview) -> int:
+    owner: Any = window.obj
+    while isinstance(owner, pa.Buffer) and owner.parent is not None:
+        owner = owner.parent
+    try:
+        return max(memoryview(owner).nbytes, len(window))
+    except TypeError:  # the owner itself does not show its bytes: a ctypes pointer, a C exporter
+        return len(window)
+
+
+def _equal(ours: Iterator[memoryview], theirs: Iterator[memoryview]) -> bool:
+    left = right = memoryview(b"")
+    while True:
+        left = left or next(ours, left)
+        right = right or next(theirs, right)
+        count = min(len(left), len(right))
+        if not count:
+            return True
+        if not pa.py_buffer(left[:count]).equals(pa.py_buffer(right[:count])):
+            return False
+        left, right = left[count:], right[count:]
+
+
+EMPTY: Final = ByteArraySegment(b"")

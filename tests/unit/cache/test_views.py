@@ -1,0 +1,391 @@
+"""One suite for every kind of view, and the defects that views elsewhere have had."""
+
+import io
+import mmap
+import random
+import struct
+from abc import ABC, abstractmethod
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore_ds.cache.composite import CompositeView, ViewBuilder, join
+from segstore_ds.cache.views import EMPTY, ArrayView, BufferView, ByteArraySegment, as_view
+from segstore_ds.errors import InvalidInputError
+
+CONTENT = random.Random(7).randbytes(487)
+
+
+class ViewSuite(ABC):
+    """What holds for a view of any kind; `make` wraps the content."""
+
+    @abstractmethod
+    def make(self, content: bytes) -> BufferView: ...
+
+    def test_shows_its_content(self):
+        view = self.make(CONTENT)
+        assert view.length == len(view) == len(CONTENT)
+        assert view.copy() == CONTENT
+        assert b"".join(view.buffers()) == CONTENT
+        assert view.allocated_bytes >= view.length
+        sink = io.BytesIO()
+        assert view.write_to(sink) == len(CONTENT)
+        assert sink.getvalue() == CONTENT
+
+    def test_every_slice_is_the_slice(self):
+        view = self.make(CONTENT)
+        for start in range(0, len(CONTENT) + 1, 19):
+            for end in range(start, len(CONTENT) + 1, 11):
+                cut = view.slice(start, end)
+                assert cut.copy() == CONTENT[start:end]
+                assert cut.allocated_bytes >= cut.length
+                assert cut.slice(0, cut.length) == cut
+        for place in range(0, len(CONTENT) // 2, 7):
+            cut = view.slice(place, len(CONTENT) - place)
+            assert cut.copy() == CONTENT[place : len(CONTENT) - place]
+
+    def test_an_empty_slice_is_allowed_everywhere_and_has_no_buffers(self):
+        view = self.make(CONTENT)
+        for place in range(len(CONTENT) + 1):
+            assert view.slice(place, place).copy() == b""
+            assert list(view.slice(place, place).buffers()) == []
+
+    @pytest.mark.parametrize(
+        ("start", "end"), [(-1, 3), (0, 488), (488, 488), (5, 4), (0, -1), (-3, -1)]
+    )
+    def test_a_range_outside_is_refused(self, start, end):
+        with pytest.raises(InvalidInputError, match="not inside"):
+            self.make(CONTENT).slice(start, end)
+
+    def test_copies_what_fits_and_leaves_the_rest(self):
+        view = self.make(CONTENT)
+        for size in (0, 1, len(CONTENT) - 1, len(CONTENT), 2 * len(CONTENT)):
+            target = bytearray(size)
+            assert view.copy_to(target) == min(size, len(CONTENT))
+            assert bytes(target) == CONTENT[:size].ljust(size, b"\0")
+        with pytest.raises(InvalidInputError, match="read-only"):
+            view.copy_to(bytes(10))
+
+    def test_equality_and_hash_are_those_of_the_content(self):
+        rng = random.Random(3)
+        for _ in range(200):
+            content = rng.randbytes(rng.randrange(1, 90))
+            view, same = self.make(content), ByteArraySegment(content)
+            border = rng.randrange(len(content) + 1)
+            split = join([ByteArraySegment(content[:border]), ByteArraySegment(content[border:])])
+            assert view == same == split
+            assert split == view
+            assert hash(view) == hash(same) == hash(split)
+            changed = bytearray(content)
+            changed[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+            assert view != ByteArraySegment(bytes(changed))
+            assert view != ByteArraySegment(content + b"\0")
+        assert self.make(CONTENT) != CONTENT
+
+    def test_checksum_goes_over_all_components(self):
+        view = self.make(CONTENT)
+        assert view.crc32() == ByteArraySegment(CONTENT).crc32()
+        assert view.slice(100).crc32(view.slice(0, 100).crc32()) == view.crc32()
+
+    def test_cannot_be_written(self):
+        view = self.make(CONTENT)
+        for buffer in view.buffers():
+            assert buffer.readonly
+        assert all(not buffer.is_mutable for buffer in view.arrow_buffers())
+
+    def test_goes_into_arrow_without_a_copy(self):
+        view = self.make(CONTENT)
+        for ours, arrows in zip(view.buffers(), view.arrow_buffers(), strict=True):
+            assert pa.py_buffer(ours).address == arrows.address
+
+    def test_reader_reads_bytes_and_growing_slices(self):
+        reader = self.make(CONTENT).reader()
+        assert bytes(reader.read_uint8() for _ in range(len(CONTENT))) == CONTENT
+        assert reader.available == 0
+        reader, place, size = self.make(CONTENT).reader(), 0, 0
+        while reader.available >= size:
+            assert reader.read_slice(size).copy() == CONTENT[place : place + size]
+            place, size = place + size, size + 1
+        assert reader.read_rest() == CONTENT[place:]
+        assert reader.read_rest() == b""
+
+    def test_reader_fills_its_target_across_components(self):
+        reader = self.make(CONTENT).reader(1)
+        target = bytearray(len(CONTENT) - 2)
+        assert reader.read_into(target) == len(target)
+        assert target == CONTENT[1:-1]
+        assert reader.read_into(target) == 1
+        assert reader.read_into(target) == 0
+
+    def test_reader_reads_numbers_across_components(self):
+        values = [random.Random(5).randrange(-(1 << 31), 1 << 31) for _ in range(987)]
+        content = b"".join(
+            struct.pack(">i" if place % 2 else ">q", value) for place, value in enumerate(values)
+        )
+        reader = self.make(content).reader()
+        found = [
+            reader.read_int32() if place % 2 else reader.read_int64()
+            for place in range(len(values))
+        ]
+        assert found == values
+
+    def test_a_failed_read_moves_nothing(self):
+        reader = self.make(CONTENT[:7]).reader()
+        reader.read_int32()
+        for read in (reader.read_int32, reader.read_int64, lambda: reader.read_slice(4)):
+            with pytest.raises(InvalidInputError, match="past the end"):
+                read()
+            assert reader.available == 3
+        with pytest.raises(InvalidInputError):
+            reader.read_slice(-1)
+        assert reader.read_rest() == CONTENT[4:7]
+        with pytest.raises(InvalidInputError):
+            reader.read_uint8()
+        assert reader.available == 0
+
+
+class TestBytes(ViewSuite):
+    def make(self, content: bytes) -> BufferView:
+        return ByteArraySegment(content)
+
+
+class TestWindowOfWritableBytes(ViewSuite):
+    def make(self, content: bytes) -> BufferView:
+        return ByteArraySegment(bytearray(b"xyz" + content + b"xyz"), 3, 3 + len(content))
+
+
+class TestArrowBuffer(ViewSuite):
+    def make(self, content: bytes) -> BufferView:
+        return ByteArraySegment(pa.py_buffer(b"abc" + content).slice(3))
+
+
+class TestMmap(ViewSuite):
+    def make(self, content: bytes) -> BufferView:
+        memory = mmap.mmap(-1, max(len(content), 1))
+        memory[: len(content)] = content
+        return ByteArraySegment(memory, 0, len(content))
+
+
+class TestComposite(ViewSuite):
+    def make(self, content: bytes) -> BufferView:
+        step = max(len(content) // 10, 1)
+        pieces = [content[place : place + step] for place in range(0, len(content), step)]
+        return join(ByteArraySegment(piece) for piece in pieces)
+
+
+class TestNestedComposite(ViewSuite):
+    def make(self, content: bytes) -> BufferView:
+        whole = join(ByteArraySegment(content[place : place + 1]) for place in range(len(content)))
+        half = len(content) // 2
+        return join([whole.slice(0, half), EMPTY, whole.slice(half)])
+
+
+class TestComposites:
+    """What only composites do."""
+
+    def test_join_flattens_and_leaves_out_what_is_empty(self):
+        one, two = ByteArraySegment(b"one"), ByteArraySegment(b"two")
+        assert join([]) is EMPTY
+        assert join([EMPTY, EMPTY]) is EMPTY
+        assert isinstance(join([EMPTY, one]), ArrayView)
+        nested = join([join([one, two]), EMPTY, join([two, one])])
+        assert isinstance(nested, CompositeView)
+        assert [part.copy() for part in nested.parts] == [b"one", b"two", b"two", b"one"]
+
+    def test_what_a_builder_built_does_not_change(self):
+        builder = ViewBuilder()
+        assert builder.build() is EMPTY
+        builder.add(ByteArraySegment(b"a")).add(ByteArraySegment(b"b"))
+        built = builder.build()
+        cut = built.slice(1)
+        builder.add(ByteArraySegment(b"c"))
+        assert (built.copy(), cut.copy(), builder.build().copy()) == (b"ab", b"b", b"abc")
+
+    def test_what_is_no_view_is_refused(self):
+        with pytest.raises(InvalidInputError, match="no view"):
+            join([b"bytes"])  # type: ignore[list-item]
+
+    @given(st.lists(st.binary(max_size=9), max_size=9), st.data())
+    def test_is_the_concatenation(self, pieces, data):
+        content = b"".join(pieces)
+        view = join(ByteArraySegment(piece) for piece in pieces)
+        start = data.draw(st.integers(0, len(content)))
+        end = data.draw(st.integers(start, len(content)))
+        assert view.slice(start, end).copy() == content[start:end]
+        assert view.slice(start, end) == ByteArraySegment(content, start, end)
+
+
+class TestDefects:
+    """The defects of the views that these are modelled on."""
+
+    def test_1_a_place_before_the_view_is_refused(self):
+        view = ByteArraySegment(b"secret" + bytes(20), 6, writable=False)
+        cut = ByteArraySegment(bytearray(26), 6, writable=True)
+        for place in (-1, -8, 20, 1 << 64):
+            with pytest.raises(InvalidInputError, match="not inside"):
+                view.get_uint8(place)
+            with pytest.raises(InvalidInputError, match="not inside"):
+                cut.set_uint8(place, 1)
+
+    def test_2_an_empty_slice_at_the_end_is_allowed_for_both_kinds(self):
+        for view in (
+            ByteArraySegment(b"ab"),
+            join([ByteArraySegment(b"a"), ByteArraySegment(b"b")]),
+        ):
+            assert view.slice(2, 2).length == 0
+
+    def test_3_an_empty_view_has_no_buffers(self):
+        for view in (
+            EMPTY,
+            ByteArraySegment(b""),
+            ByteArraySegment(b"abc", 1, 1),
+            CompositeView(()),
+        ):
+            assert list(view.buffers()) == []
+            assert view.arrow_buffers() == []
+
+    def test_4_a_reader_does_not_stop_at_a_component(self):
+        view = join([ByteArraySegment(b"ab"), ByteArraySegment(b"cd"), ByteArraySegment(b"ef")])
+        target = bytearray(5)
+        assert view.reader().read_into(target) == 5
+        assert target == b"abcde"
+
+    def test_5_a_read_past_the_end_consumes_nothing(self):
+        reader = join([ByteArraySegment(b"ab"), ByteArraySegment(b"c")]).reader()
+        with pytest.raises(InvalidInputError):
+            reader.read_int32()
+        assert reader.available == 3
+
+    def test_6_a_built_view_survives_later_adds(self):
+        builder = ViewBuilder().add(ByteArraySegment(b"a")).add(ByteArraySegment(b"b"))
+        buffers = builder.build().buffers()
+        next(buffers)
+        builder.add(ByteArraySegment(b"c"))
+        assert [bytes(buffer) for buffer in buffers] == [b"b"]
+
+    def test_7_a_view_is_read_only_unless_it_was_asked_for(self):
+        view = ByteArraySegment(bytearray(8))
+        with pytest.raises(InvalidInputError, match="read-only"):
+            view.set_uint8(0, 1)
+        with pytest.raises(InvalidInputError, match="read-only"):
+            view.slice(1, 3).copy_from(ByteArraySegment(b"a"))
+        with pytest.raises(TypeError):
+            view.data[0] = 1
+        with pytest.raises(InvalidInputError, match="read-only"):
+            ByteArraySegment(b"bytes", writable=True)
+
+    def test_8_lengths_are_not_32_bits(self, tmp_path):
+        path = tmp_path / "sparse"
+        size = (1 << 32) + 4096
+        with path.open("wb") as file:
+            file.truncate(size)
+            for border in (1 << 31, 1 << 32):
+                file.seek(border - 4)
+                file.write(b"12345678")
+        with path.open("rb") as file:
+            view = ByteArraySegment(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
+        both = join([view, view])
+        assert (view.length, both.length) == (size, 2 * size)
+        for border in (1 << 31, 1 << 32, size + (1 << 31), size + (1 << 32)):
+            assert both.slice(border - 4, border + 4).copy() == b"12345678"
+        assert view.get_int64((1 << 32) - 4) == int.from_bytes(b"12345678", "big")
+        assert view.to_arrow().size == size
+
+
+class TestNumbers:
+    """Big-endian access at every alignment."""
+
+    VALUES = (0, 1, -1, 127, -128, 255, 32767, -32768, (1 << 31) - 1, -(1 << 31), (1 << 63) - 1)
+
+    @pytest.mark.parametrize("place", range(8))
+    @pytest.mark.parametrize("value", [*VALUES, -(1 << 63)])
+    def test_what_is_set_is_got(self, place, value):
+        memory = bytearray(24)
+        view = ByteArraySegment(memory, 4, writable=True)
+        for bits, setter, getter in (
+            (16, view.set_int16, view.get_int16),
+            (32, view.set_int32, view.get_int32),
+            (64, view.set_int64, view.get_int64),
+            (64, view.set_ordered_int64, view.get_ordered_int64),
+        ):
+            if -(1 << bits - 1) <= value < 1 << bits - 1:
+                setter(place, value)
+                assert getter(place) == value
+            else:
+                before = bytes(memory)
+                with pytest.raises(InvalidInputError, match="does not fit"):
+                    setter(place, value)
+                assert memory == before
+        view.set_int32(place, 0x01020304)
+        assert memory[4 + place : 8 + place] == b"\1\2\3\4"
+
+    @pytest.mark.parametrize(("name", "size"), [("uint8", 1), ("int16", 2), ("int32", 4)])
+    def test_an_exact_fit_is_allowed_and_one_more_byte_is_not(self, name, size):
+        view = ByteArraySegment(bytearray(size), writable=True)
+        getattr(view, f"set_{name}")(0, 5)
+        assert getattr(view, f"get_{name}")(0) == 5
+        with pytest.raises(InvalidInputError):
+            getattr(view, f"set_{name}")(1, 5)
+        assert getattr(view, f"get_{name}")(0) == 5
+
+    @given(st.lists(st.integers(-(1 << 63), (1 << 63) - 1), min_size=2, max_size=8))
+    def test_ordered_numbers_sort_as_their_bytes(self, numbers):
+        keys = []
+        for number in numbers:
+            view = ByteArraySegment(bytearray(8), writable=True)
+            view.set_ordered_int64(0, number)
+            keys.append((view.copy(), number))
+        assert [number for _, number in sorted(keys)] == sorted(numbers)
+
+
+class TestSharing:
+    """Memory is shared, and kept as long as somebody looks at it."""
+
+    def test_writes_show_in_parents_and_siblings(self):
+        memory = bytearray(10)
+        view = ByteArraySegment(memory, writable=True)
+        left, right = view.slice(0, 6), view.slice(4)
+        left.set_int16(4, 0x0102)
+        assert right.get_int16(0) == view.get_int16(4) == 0x0102
+        assert right.writable
+
+    def test_copy_from_checks_both_sides_first(self):
+        view = ByteArraySegment(bytearray(5), writable=True)
+        assert view.copy_from(join([ByteArraySegment(b"ab"), ByteArraySegment(b"c")]), 2) == 3
+        assert view.copy() == b"\0\0abc"
+        for place in (3, -1):
+            with pytest.raises(InvalidInputError):
+                view.copy_from(ByteArraySegment(b"xyz"), place)
+        assert view.copy() == b"\0\0abc"
+
+    def test_arrow_comes_back_without_a_copy(self):
+        array = pa.array([1, 2, 3], pa.int64())
+        buffer = array.buffers()[1]
+        view = ByteArraySegment(buffer)
+        back = view.slice(8, 24).to_arrow()
+        assert back.address == buffer.address + 8
+        del array, buffer, view
+        assert pa.Array.from_buffers(pa.int64(), 2, [None, back]).to_pylist() == [2, 3]
+
+    def test_allocated_bytes_are_those_of_the_whole(self):
+        whole = pa.py_buffer(bytes(1000))
+        assert ByteArraySegment(whole.slice(10, 5)).allocated_bytes == 1000
+        assert ByteArraySegment(memoryview(bytes(1000))[5:7]).allocated_bytes == 1000
+        assert ByteArraySegment(bytes(1000), 5, 7).slice(1).allocated_bytes == 1000
+
+    def test_a_view_of_a_view_shares(self):
+        memory = bytearray(b"abcdef")
+        view = ByteArraySegment(ByteArraySegment(memory, 1), 1)
+        memory[2] = ord("X")
+        assert view.copy() == b"Xdef"
+
+    def test_a_writable_view_has_no_hash(self):
+        with pytest.raises(TypeError, match="unhashable"):
+            hash(ByteArraySegment(bytearray(3), writable=True))
+
+    @pytest.mark.parametrize("data", [None, 5, "text", [1], memoryview(bytes(8))[::2]])
+    def test_what_has_no_plain_bytes_is_refused(self, data):
+        with pytest.raises(InvalidInputError, match="give its bytes"):
+            as_view(data)
