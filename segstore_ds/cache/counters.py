@@ -1,0 +1,68 @@
+"""Counters of a write cache: they only grow, and each event counts once."""
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Self
+
+
+@dataclass(slots=True)
+class CacheCounters:
+    """What a write cache did; changed under the lock of the service that owns it.
+
+    Attributes:
+        hits: Reads answered from a buffer.
+        misses: Reads that no buffer could answer.
+        loads: Reads of the channel; concurrent misses on one record share a load.
+        accepted_records: Records written, large ones included.
+        accepted_bytes: Their bytes.
+        channel_writes: Writes on the channel: one per buffer, one per large record.
+        channel_bytes: Their bytes.
+        write_seconds: Time spent in them.
+        buffers_evicted: Buffers whose content was dropped to take new records.
+        records_evicted: Records in them.
+        large_records: Records that passed by the buffers.
+        waits: How often a writer found no free buffer.
+        wait_seconds: Time that writers waited.
+    """
+
+    hits: int = 0
+    misses: int = 0
+    loads: int = 0
+    accepted_records: int = 0
+    accepted_bytes: int = 0
+    channel_writes: int = 0
+    channel_bytes: int = 0
+    write_seconds: float = 0.0
+    buffers_evicted: int = 0
+    records_evicted: int = 0
+    large_records: int = 0
+    waits: int = 0
+    wait_seconds: float = 0.0
+
+    @property
+    def hit_rate(self) -> float:
+        """Hits per read; 0 when nothing was read."""
+        return self.hits / max(self.hits + self.misses, 1)
+
+    @property
+    def bytes_per_write(self) -> float:
+        """Bytes per write on the channel; 0 when there was none."""
+        return self.channel_bytes / max(self.channel_writes, 1)
+
+    def snapshot(self) -> Self:
+        """Return a copy that stays as it is."""
+        return replace(self)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return every counter and the two ratios by name."""
+        ratios = {"hit_rate": self.hit_rate, "bytes_per_write": self.bytes_per_write}
+        return asdict(self) | ratios
+
+    def __str__(self) -> str:
+        return (
+            f"records={self.accepted_records} bytes={self.accepted_bytes} "
+            f"writes={self.channel_writes} bytes_per_write={self.bytes_per_write:.0f} "
+            f"write_s={self.write_seconds:.3f} waits={self.waits} wait_s={self.wait_seconds:.3f} "
+            f"large={self.large_records} evicted={self.buffers_evicted} "
+            f"hits={self.hits} misses={self.misses} loads={self.loads} "
+            f"hit_rate={self.hit_rate:.2f}"
+        )

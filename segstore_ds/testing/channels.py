@@ -1,0 +1,101 @@
+"""Channels that tests look into: in memory, with a gate before each write and failures at will."""
+
+import threading
+from typing import Any
+
+from segstore_ds.errors import StorageError
+
+
+class MemoryChannel:
+    """Keeps what it is given.
+
+    Attributes:
+        content: All bytes so far.
+        writes: The size of each write.
+        committed: True after `commit`.
+        aborted: How often `abort` was called.
+    """
+
+    def __init__(self) -> None:
+        self.content = bytearray()
+        self.writes: list[int] = []
+        self.committed = False
+        self.aborted = 0
+
+    def write(self, data: Any) -> None:
+        """Append bytes."""
+        with memoryview(data) as view:
+            self.content += view
+            self.writes.append(view.nbytes)
+
+    def commit(self) -> int:
+        """Return the size."""
+        self.committed = True
+        return len(self.content)
+
+    def abort(self) -> None:
+        """Count the call."""
+        self.aborted += 1
+
+    def load(self, start: int, end: int) -> bytes:
+        """Read bytes back."""
+        return bytes(self.content[start:end])
+
+
+class GatedChannel(MemoryChannel):
+    """Writes only as often as it is allowed to; the others wait.
+
+    Attributes:
+        arrived: A permit for everybody who waits for a write to begin.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.arrived = threading.Semaphore(0)
+        self._gate = threading.Semaphore(0)
+
+    def allow(self, writes: int = 1) -> None:
+        """Let so many writes pass."""
+        self._gate.release(writes)
+
+    def write(self, data: Any) -> None:
+        """Wait at the gate, then append."""
+        self.arrived.release()
+        if not self._gate.acquire(timeout=30):
+            raise StorageError("nobody opened the gate")
+        super().write(data)
+
+
+class FailingChannel(MemoryChannel):
+    """Fails at one write, having taken half of it, and says so whenever it is touched again.
+
+    Args:
+        at: Number of the write that fails; -1 for the commit.
+        error: What it raises.
+    """
+
+    def __init__(self, at: int, error: BaseException | None = None) -> None:
+        super().__init__()
+        self.touched_after = 0
+        self._at = at
+        self._error = error or StorageError("disk is full")
+        self._failed = False
+
+    def write(self, data: Any) -> None:
+        """Append, or fail."""
+        if self._failed:
+            self.touched_after += 1
+        elif len(self.writes) == self._at:
+            self._failed = True
+            super().write(memoryview(data)[: len(data) // 2])
+            raise self._error
+        super().write(data)
+
+    def commit(self) -> int:
+        """Return the size, or fail."""
+        if self._failed:
+            self.touched_after += 1
+        if self._at < 0:
+            self._failed = True
+            raise self._error
+        return super().commit()
