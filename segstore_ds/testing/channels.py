@@ -53,6 +53,12 @@ class GatedChannel(MemoryChannel):
         super().__init__()
         self.arrived = threading.Semaphore(0)
         self._gate = threading.Semaphore(0)
+        self._refusal: BaseException | None = None
+
+    def refuse(self, error: BaseException) -> None:
+        """Let the next write fail."""
+        self._refusal = error
+        self.allow()
 
     def allow(self, writes: int = 1) -> None:
         """Let so many writes pass."""
@@ -63,6 +69,8 @@ class GatedChannel(MemoryChannel):
         self.arrived.release()
         if not self._gate.acquire(timeout=30):
             raise StorageError("nobody opened the gate")
+        if self._refusal is not None:
+            raise self._refusal
         super().write(data)
 
 

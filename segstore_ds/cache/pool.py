@@ -1,0 +1,69 @@
+"""The pool: the buffers that one writing task has, whichever object it is writing."""
+
+from segstore_ds.cache.write_cache import WriteCache
+from segstore_ds.errors import ClosedError, InvalidInputError
+
+
+class BufferPool:
+    """Buffers of one size, lent to one service at a time.
+
+    Their memory is taken when they are first filled and kept from one service to the next.
+
+    Args:
+        buffers: How many, at least 1. With one, encoding waits while it is written.
+        buffer_bytes: Size of each.
+        checksum: Keep a checksum of each buffer's content.
+
+    Raises:
+        InvalidInputError: A number is not positive.
+    """
+
+    def __init__(self, buffers: int, buffer_bytes: int, *, checksum: bool = False) -> None:
+        if buffers < 1 or buffer_bytes < 1:
+            raise InvalidInputError(
+                "a pool has at least one buffer of one byte",
+                buffers=buffers,
+                buffer_bytes=buffer_bytes,
+            )
+        self.buffers = buffers
+        self.buffer_bytes = buffer_bytes
+        self._caches = [WriteCache(buffer_bytes, checksum=checksum) for _ in range(buffers)]
+        self._lent = False
+        self._closed = False
+
+    def lend(self) -> list[WriteCache]:
+        """Hand out all buffers, empty.
+
+        Raises:
+            InvalidInputError: Another service has them.
+            ClosedError: The pool is closed.
+        """
+        if self._closed:
+            raise ClosedError("buffer pool was closed")
+        if self._lent:
+            raise InvalidInputError(
+                "buffers are lent to another service", remedy="close that service first"
+            )
+        self._lent = True
+        return list(self._caches)
+
+    def give_back(self) -> None:
+        """Take the buffers back and drop what they hold; a closed pool frees their memory.
+
+        Raises:
+            InvalidInputError: Somebody still reads one of them.
+        """
+        for cache in self._caches:
+            if cache.closed:
+                continue
+            if self._closed:
+                cache.close()
+            else:
+                cache.reset()
+        self._lent = False
+
+    def close(self) -> None:
+        """Free the memory, or have it freed when the buffers come back; safe to repeat."""
+        self._closed = True
+        if not self._lent:
+            self.give_back()

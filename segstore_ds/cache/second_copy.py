@@ -1,0 +1,69 @@
+"""The hook for a second copy: every flushed buffer as a message with its payload."""
+
+import zlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from segstore_ds.cache.views import ArrayView, BufferView, ByteArraySegment
+
+
+class Compressor(Protocol):
+    """Makes the second copy smaller; the object's own bytes are never touched."""
+
+    name: str
+
+    def compress(self, data: memoryview) -> bytes:
+        """Return the bytes compressed, as one piece."""
+
+
+@dataclass(frozen=True, slots=True)
+class FlushedBuffer:
+    """A buffer, or a large record, that the channel has just taken.
+
+    Attributes:
+        sequence: Its number, dense from 0; empty buffers take none.
+        start: Position of its first byte in the object.
+        size: Bytes in the object.
+        checksum: CRC-32 of `payload` as it is here, compressed or not.
+        compressor: Name of the compressor; None when `payload` is plain.
+        payload: Valid only during the call.
+    """
+
+    sequence: int
+    start: int
+    size: int
+    checksum: int
+    compressor: str | None
+    payload: memoryview | bytes
+
+
+Observer = Callable[[FlushedBuffer], None]
+
+
+class SecondCopy:
+    """Hands buffers to an observer.
+
+    Args:
+        observer: Called in the writing thread, in order; what it raises counts as a failure of the
+            channel.
+        compressor: Compresses the payload.
+    """
+
+    def __init__(self, observer: Observer, compressor: Compressor | None = None) -> None:
+        self._observer = observer
+        self._compressor = compressor
+
+    def send(self, view: BufferView, *, sequence: int, start: int) -> None:
+        """Hand one buffer over.
+
+        Raises:
+            As the observer and the compressor do.
+        """
+        plain = (view if isinstance(view, ArrayView) else ByteArraySegment(view.copy())).data
+        payload: memoryview | bytes = plain
+        name = None
+        if self._compressor is not None:
+            payload, name = self._compressor.compress(plain), self._compressor.name
+        checksum = zlib.crc32(payload)
+        self._observer(FlushedBuffer(sequence, start, len(plain), checksum, name, payload))

@@ -1,0 +1,445 @@
+"""The write cache service: one object's bytes on their way to its channel.
+
+Records are laid side by side in buffers; full buffers are written, in order, by a thread of their
+own, while whoever makes the records fills the next one. No buffer free means waiting, not growing:
+memory is the pool's buffers and one record. A record larger than a buffer passes by them, at its
+place in the order. Appending may be done from several threads: one append at a time, so offsets are
+dense, and their order is that of the bytes.
+
+Four frontiers move through the object and are kept apart: accepted, flushed, durable, visible. What
+lies below the fifth, recycled, is in no buffer any more and is read through the loader, once
+however many ask at the same time.
+
+After a failure of the channel nothing is written any more and reading goes on. Closing never
+commits.
+
+Source: Blazegraph's WriteCacheService, append-only (WORM) mode.
+"""
+
+import threading
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Any, Self
+
+from segstore_ds.cache.channel import Channel
+from segstore_ds.cache.channel_writer import ChannelWriter, Item, LargeRecord
+from segstore_ds.cache.counters import CacheCounters
+from segstore_ds.cache.pool import BufferPool
+from segstore_ds.cache.second_copy import SecondCopy
+from segstore_ds.cache.single_flight import SingleFlight
+from segstore_ds.cache.views import BufferView, as_view
+from segstore_ds.cache.write_cache import LAST_OFFSET, Record, WriteCache
+from segstore_ds.errors import ClosedError, CorruptionError, InvalidInputError
+
+Loader = Callable[[int, int], bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Frontiers:
+    """Byte positions, each at or below the one before; `recycled` is at or below `flushed`.
+
+    Attributes:
+        accepted: The end of what was written into the cache.
+        flushed: The channel has everything below.
+        durable: Everything below survives a crash.
+        visible: A commit names everything below.
+        recycled: Nothing below is in a buffer.
+    """
+
+    accepted: int
+    flushed: int
+    durable: int
+    visible: int
+    recycled: int
+
+
+class WriteCacheService:
+    """Writes one object through the buffers of a pool. Safe to use from several threads.
+
+    As a context manager it closes, and so aborts what was not committed.
+
+    Args:
+        channel: Takes the bytes; nobody else writes to it.
+        pool: Buffers, which this service has until `close` or `release_buffers`.
+        first_offset: Place of the first byte in the object.
+        load: Reads `[start, end)` of the object back, for records that were recycled.
+        second_copy: Gets every buffer after the channel.
+        counters: Where to count; several services one after another may share them.
+        now: A clock in seconds.
+
+    Raises:
+        InvalidInputError: Another service has the pool's buffers, or the offset is out of range.
+        ClosedError: The pool is closed.
+    """
+
+    def __init__(
+        self,
+        channel: Channel,
+        pool: BufferPool,
+        *,
+        first_offset: int = 0,
+        load: Loader | None = None,
+        second_copy: SecondCopy | None = None,
+        counters: CacheCounters | None = None,
+        now: Callable[[], float] = time.monotonic,
+    ) -> None:
+        if not 0 <= first_offset <= LAST_OFFSET:
+            raise InvalidInputError("offset is out of range", offset=first_offset)
+        self._pool = pool
+        self._loads = load and SingleFlight(self._load)
+        self._loader = load
+        self._counters = counters or CacheCounters()
+        self._now = now
+        self._append = threading.Lock()
+        self._changed = threading.Condition()
+        self._first = self._next = first_offset
+        self._durable = self._visible = first_offset
+        self._map: dict[int, tuple[Record, Item]] = {}
+        self._current: WriteCache | None = None
+        self._clean: deque[WriteCache] = deque()
+        self._finished = self._closed = False
+        self._writer = ChannelWriter(
+            channel,
+            self._changed,
+            self._written,
+            second_copy=second_copy,
+            counters=self._counters,
+            start=first_offset,
+            now=now,
+        )
+        self._lent: list[WriteCache] = pool.lend()
+        self._free = list(self._lent)
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def write(self, data: Any, crc: int | None = None, *, frozen: bool = False) -> Record:
+        """Append a record.
+
+        When it returns the bytes are copied, or written, or held on to where `frozen` allows it.
+
+        Args:
+            data: Bytes or a view, at least one byte.
+            crc: Their CRC-32; computed when not given, believed when given.
+            frozen: The caller promises that the bytes never change, so that a record larger than
+                a buffer need not be waited for.
+
+        Returns:
+            Where it lies, and its checksum.
+
+        Raises:
+            InvalidInputError: No bytes, or no room up to the last offset.
+            StorageError: The channel failed, now or before; every later call raises it too.
+            ClosedError: The service was committed, aborted or closed, perhaps while this waited.
+        """
+        view = as_view(data)
+        if crc is None:
+            crc = view.crc32()
+        with self._append, self._changed:
+            self._check_writable()
+            if not 0 < view.length <= LAST_OFFSET - self._next:
+                raise InvalidInputError(
+                    "record is empty or ends behind the last offset",
+                    bytes=view.length,
+                    offset=self._next,
+                )
+            record = Record(self._next, view.length, crc)
+            if view.length > self._pool.buffer_bytes:
+                self._write_large(record, view, frozen=frozen)
+            else:
+                self._write_small(record, view)
+            self._counters.accepted_records += 1
+            self._counters.accepted_bytes += record.length
+            return record
+
+    def has_room(self, nbytes: int) -> bool:
+        """Tell whether a record can be written now and everything written stays in a buffer.
+
+        Raises:
+            ClosedError: The service was closed.
+        """
+        with self._changed:
+            self._check_open()
+            if nbytes > self._pool.buffer_bytes:
+                return False
+            return bool(self._free) or (self._current is not None and self._current.room >= nbytes)
+
+    def flush(self, timeout_s: float | None = None) -> bool:
+        """Have the channel take all that was accepted before this call; it is not durable yet.
+
+        Returns:
+            False when the time was over first; writing goes on as before.
+
+        Raises:
+            StorageError: The channel failed, now or before.
+            ClosedError: The service was closed, perhaps while this waited.
+        """
+        with self._changed:
+            self._check_open()
+            self._writer.check()
+            self._push_current()
+            target = self._next
+        return self._writer.drain(target, timeout_s)
+
+    def commit(self) -> int:
+        """Flush, and make the object whole and durable; nothing can be written afterwards.
+
+        Returns:
+            The object's size, as the channel tells it.
+
+        Raises:
+            StorageError: The channel failed, now or before: the object is not known to be whole.
+            ClosedError: It was committed or closed before.
+        """
+        with self._changed:
+            self._check_writable()
+            self._finished = True
+            self._push_current()
+            self._changed.notify_all()
+        self._writer.drain(self._next)
+        size = self._writer.commit()
+        with self._changed:
+            self._durable = self._next
+            for cache in self._clean:
+                cache.mark_durable()
+        self._writer.join()
+        return size
+
+    def mark_visible(self) -> None:
+        """Note that a commit names the object.
+
+        Raises:
+            InvalidInputError: The object is not durable.
+            ClosedError: The service was closed.
+        """
+        with self._changed:
+            self._check_committed()
+            self._visible = self._durable
+            for cache in self._clean:
+                cache.mark_visible()
+
+    # --- reading -----------------------------------------------------------------------------
+
+    @property
+    def counters(self) -> CacheCounters:
+        """The counters as of now, as a copy."""
+        with self._changed:
+            return self._counters.snapshot()
+
+    @property
+    def frontiers(self) -> Frontiers:
+        """How far the object has come."""
+        with self._changed:
+            self._check_open()
+            flushed = self._writer.flushed
+            firsts = [cache.first_offset for cache in self._clean]
+            recycled = min((first for first in firsts if first is not None), default=flushed)
+            return Frontiers(self._next, flushed, self._durable, self._visible, recycled)
+
+    def read(self, record: Record) -> bytes | None:
+        """Return a copy of a record, verified, wherever it is: in a buffer or on the channel.
+
+        Goes on after a failure of the channel and after `commit`.
+
+        Returns:
+            Its bytes; None when it was recycled and there is no loader.
+
+        Raises:
+            CorruptionError: The bytes fail their checksum; other records are not affected.
+            InvalidInputError: There is no such record.
+            StorageError: The loader failed.
+            ClosedError: The service was closed.
+        """
+        with self._changed:
+            self._check_open()
+            known, holder = self._map.get(record.offset, (record, None))
+            if known != record or not self._first <= record.offset < record.end <= self._next:
+                raise InvalidInputError("no such record", offset=record.offset, end=self._next)
+            self._counters.hits += holder is not None
+            self._counters.misses += holder is None
+            if isinstance(holder, WriteCache):
+                holder.acquire()
+        if isinstance(holder, WriteCache):
+            try:
+                return holder.read(record.offset)
+            finally:
+                with self._changed:
+                    holder.release()
+                    self._changed.notify_all()
+        if holder is not None:
+            return _verified(holder.view.copy(), record)
+        return self._loads.get(record) if self._loads else None
+
+    # --- the end -----------------------------------------------------------------------------
+
+    def release_buffers(self) -> None:
+        """Give the pool's buffers back after `commit`; records are read through from now on.
+
+        Raises:
+            InvalidInputError: The object is not committed.
+            ClosedError: The service was closed.
+        """
+        with self._changed:
+            self._check_committed()
+            self._let_go()
+
+    def abort(self) -> None:
+        """Discard what is not committed; a committed object and its cache stay. Never raises."""
+        with self._changed:
+            if self._writer.committed:
+                return
+        self.close()
+
+    def close(self) -> None:
+        """End the service: never commits, aborts what is not committed, gives the buffers back.
+
+        Whoever waits in another thread gets a ClosedError. Safe to repeat, never raises.
+        """
+        with self._changed:
+            first = not self._closed
+            self._closed = True
+            if first:
+                self._writer.abort()
+                self._let_go()
+        self._writer.join()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    # --- inside, with the lock held ------------------------------------------------------------
+
+    def _write_small(self, record: Record, view: BufferView) -> None:
+        waits = 0
+        while True:
+            if self._current is not None:
+                if self._current.write(record.offset, view, record.crc):
+                    self._accept(record, self._current)
+                    return
+                # Before a free buffer is looked for: with one buffer it is the one to wait for.
+                self._push_current()
+                self._writer.start()
+            self._current = self._take_buffer()
+            if self._current is None:
+                self._wait(waits)
+                waits += 1
+
+    def _write_large(self, record: Record, view: BufferView, *, frozen: bool) -> None:
+        share = -(-record.length // self._pool.buffer_bytes)
+        held_on_to = frozen and share <= self._pool.buffers
+        charged: list[WriteCache] = []
+        self._push_current()
+        self._writer.start()
+        try:
+            waits = 0
+            while held_on_to and len(charged) < share:
+                cache = self._take_buffer()
+                if cache is None:
+                    self._wait(waits)
+                    waits += 1
+                else:
+                    cache.reset(keep_memory=False)
+                    charged.append(cache)
+        except BaseException:
+            self._free.extend(charged)
+            raise
+        self._counters.large_records += 1
+        large = LargeRecord(record, view, charged)
+        self._accept(record, large)
+        self._writer.push(large)
+        while not held_on_to and self._writer.flushed < record.end:
+            self._changed.wait()
+            self._check_open()
+            self._writer.check()
+
+    def _accept(self, record: Record, holder: Item) -> None:
+        self._map[record.offset] = record, holder
+        self._next = record.end
+
+    def _push_current(self) -> None:
+        if self._current is not None:
+            self._current.close_for_writes()
+            self._writer.push(self._current)
+            self._current = None
+
+    def _written(self, item: Item) -> None:
+        if isinstance(item, WriteCache):
+            self._clean.append(item)
+        else:
+            self._map.pop(item.record.offset, None)
+            self._free.extend(item.charged)
+
+    def _take_buffer(self) -> WriteCache | None:
+        if self._free:
+            return self._free.pop()
+        cache = next((cache for cache in self._clean if not cache.references), None)
+        if cache is not None:
+            self._clean.remove(cache)
+            for offset in cache.records:
+                self._map.pop(offset, None)
+            self._counters.buffers_evicted += 1
+            self._counters.records_evicted += cache.reset()
+        return cache
+
+    def _wait(self, waits: int) -> None:
+        self._counters.waits += waits == 0
+        started = self._now()
+        self._changed.wait()
+        self._counters.wait_seconds += self._now() - started
+        self._check_writable()
+
+    def _let_go(self) -> None:
+        while any(cache.references for cache in self._lent):
+            self._changed.wait()
+        if self._lent:
+            self._map.clear()
+            self._clean.clear()
+            self._current = None
+            self._free, self._lent = [], []
+            self._pool.give_back()
+
+    def _load(self, record: Record) -> bytes:
+        with self._changed:
+            self._counters.loads += 1
+        if self._loader is None:
+            raise ClosedError("write cache service has no loader")
+        return _verified(self._loader(record.offset, record.end), record)
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise ClosedError("write cache service was closed") from self._writer.error
+
+    def _check_writable(self) -> None:
+        self._check_open()
+        self._writer.check()
+        if self._finished:
+            raise ClosedError("object was committed, or is being committed")
+
+    def _check_committed(self) -> None:
+        self._check_open()
+        if not self._writer.committed:
+            raise InvalidInputError("object is not durable", remedy="commit it first")
+
+
+def _verified(data: bytes, record: Record) -> bytes:
+    actual = zlib.crc32(data)
+    if len(data) != record.length or actual != record.crc:
+        raise CorruptionError(
+            "a record fails its checksum",
+            offset=record.offset,
+            length=record.length,
+            expected=record.crc,
+            actual=actual,
+            actual_length=len(data),
+        )
+    return data

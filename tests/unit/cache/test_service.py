@@ -1,0 +1,699 @@
+"""The service: order, backpressure, large records, read-through, failures and the end."""
+
+import random
+import threading
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+
+import pytest
+
+from segstore_ds.cache.pool import BufferPool
+from segstore_ds.cache.second_copy import SecondCopy
+from segstore_ds.cache.service import Frontiers, WriteCacheService
+from segstore_ds.cache.write_cache import LAST_OFFSET, Record
+from segstore_ds.errors import (
+    ClosedError,
+    CorruptionError,
+    InternalError,
+    InvalidInputError,
+    StorageError,
+)
+from segstore_ds.testing.channels import FailingChannel, GatedChannel, MemoryChannel
+
+SIZE = 64
+
+
+def service(channel=None, *, buffers=2, size=SIZE, **knobs) -> WriteCacheService:
+    return WriteCacheService(channel or MemoryChannel(), BufferPool(buffers, size), **knobs)
+
+
+@contextmanager
+def background(work):
+    """Run work in a thread; its result or error is asked for at the end."""
+    with ThreadPoolExecutor(1) as pool:
+        yield pool.submit(work)
+
+
+class TestOrder:
+    """The object's bytes are the records, in order, dense."""
+
+    @pytest.mark.parametrize("buffers", [1, 2, 6])
+    def test_records_of_every_size_come_out_as_they_went_in(self, buffers):
+        rng = random.Random(buffers)
+        channel = MemoryChannel()
+        cache = service(channel, buffers=buffers, load=channel.load)
+        written, records = b"", []
+        for _ in range(400):
+            large = rng.random() < 0.1
+            data = rng.randbytes(rng.randrange(1, 5 * SIZE if large else SIZE))
+            record = cache.write(data, frozen=rng.random() < 0.5)
+            assert record == Record(len(written), len(data), zlib.crc32(data))
+            written += data
+            records.append(record)
+            earlier = rng.choice(records)
+            assert cache.read(earlier) == written[earlier.offset : earlier.end]
+        cache.flush()
+        assert bytes(channel.content) == written
+        assert cache.commit() == len(written)
+        assert all(cache.read(one) == written[one.offset : one.end] for one in records)
+        cache.close()
+
+    @pytest.mark.parametrize("buffers", [1, 2, 3])
+    @pytest.mark.parametrize("frozen", [False, True])
+    def test_every_size_around_the_buffer(self, buffers, frozen):
+        """In a buffer whose rest is 0 to 3 bytes, too: there the large ones used to fail."""
+        for size in range(SIZE - 32, SIZE + 33):
+            for first in (0, 1, 2, 3, SIZE - 3, SIZE - 2, SIZE - 1, SIZE):
+                channel = MemoryChannel()
+                cache = service(channel, buffers=buffers, load=channel.load)
+                head, data = bytes(first), random.Random(size).randbytes(size)
+                if first:
+                    cache.write(head)
+                record = cache.write(data, frozen=frozen)
+                tail = cache.write(b"tail")
+                assert cache.read(record) == data
+                assert cache.commit() == first + size + 4
+                assert bytes(channel.content) == head + data + b"tail"
+                assert (cache.read(record), cache.read(tail)) == (data, b"tail")
+                assert cache.counters.large_records == (size > SIZE)
+                cache.close()
+
+    @pytest.mark.parametrize("base", [0, (1 << 31) - 32, (1 << 32) - 32, LAST_OFFSET - 300])
+    def test_offsets_are_64_bits_long(self, base):
+        channel = MemoryChannel()
+        cache = service(channel, first_offset=base)
+        records = [cache.write(bytes([n]) * 50) for n in range(6)]
+        assert [record.offset for record in records] == [base + 50 * n for n in range(6)]
+        assert cache.read(records[-1]) == b"\5" * 50
+        if base > 1 << 60:
+            with pytest.raises(InvalidInputError, match="last offset"):
+                cache.write(b"x")
+        cache.commit()
+        assert cache.frontiers.durable == base + 300
+
+    def test_concurrent_appends_are_dense_and_do_not_overlap(self):
+        channel = MemoryChannel()
+        cache = service(channel)
+
+        def append(worker: int) -> list[tuple[Record, bytes]]:
+            rng = random.Random(worker)
+            written = []
+            for _ in range(200):
+                data = bytes([worker]) * rng.randrange(1, 2 * SIZE)
+                written.append((cache.write(data, frozen=True), data))
+            return written
+
+        with ThreadPoolExecutor(4) as threads:
+            found = [pair for pairs in threads.map(append, range(1, 5)) for pair in pairs]
+        cache.commit()
+        found.sort(key=lambda pair: pair[0].offset)
+        assert b"".join(data for _, data in found) == bytes(channel.content)
+        place = 0
+        for record, _ in found:
+            assert record.offset == place
+            place = record.end
+
+    def test_a_full_buffer_is_one_write(self):
+        channel = MemoryChannel()
+        cache = service(channel)
+        for _ in range(8):
+            cache.write(bytes(SIZE // 4))
+        cache.commit()
+        assert channel.writes == [SIZE, SIZE]
+        assert cache.counters.bytes_per_write == SIZE
+
+    def test_an_object_of_one_buffer_needs_no_thread(self):
+        before = threading.active_count()
+        cache = service()
+        cache.write(b"abc")
+        cache.flush()
+        assert threading.active_count() == before
+        cache.write(b"def")
+        assert cache.commit() == 6
+        assert threading.active_count() == before
+
+    def test_the_thread_ends_with_the_object(self):
+        for end in ("commit", "abort", "close"):
+            before = threading.active_count()
+            cache = service()
+            for _ in range(5):
+                cache.write(bytes(SIZE))
+            assert threading.active_count() == before + 1
+            getattr(cache, end)()
+            assert threading.active_count() == before
+
+    @pytest.mark.parametrize("data", [b"", None, "text"])
+    def test_what_is_no_record_is_refused(self, data):
+        cache = service()
+        with pytest.raises(InvalidInputError):
+            cache.write(data)
+        assert cache.counters.accepted_records == 0
+
+    def test_the_callers_bytes_may_change_afterwards(self):
+        for size in (10, SIZE, 3 * SIZE):
+            channel = MemoryChannel()
+            cache = service(channel, load=channel.load)
+            data = bytearray(b"x" * size)
+            record = cache.write(data)
+            data[:] = b"y" * size
+            assert cache.read(record) == b"x" * size
+            cache.commit()
+            assert bytes(channel.content) == b"x" * size
+
+
+class TestBackpressure:
+    """No buffer free means waiting, never more memory."""
+
+    @pytest.mark.parametrize("buffers", [1, 2, 3])
+    def test_a_writer_waits_for_a_buffer_and_goes_on(self, buffers):
+        channel = GatedChannel()
+        cache = service(channel, buffers=buffers)
+        for _ in range(buffers):
+            cache.write(bytes(SIZE))
+        with background(lambda: cache.write(b"one more")) as waiting:
+            assert channel.arrived.acquire(timeout=30)
+            assert cache.frontiers.accepted == buffers * SIZE
+            assert not waiting.done()
+            channel.allow(100)
+            assert waiting.result(30).offset == buffers * SIZE
+        cache.commit()
+        assert cache.counters.waits == 1
+        assert cache.counters.wait_seconds > 0
+
+    def test_filling_goes_on_while_a_buffer_is_written(self):
+        channel = GatedChannel()
+        cache = service(channel)
+        cache.write(b"a" * SIZE)
+        cache.write(b"b")
+        assert channel.arrived.acquire(timeout=30)
+        record = cache.write(b"c" * 60)
+        assert cache.read(record) == b"c" * 60
+        assert cache.frontiers == Frontiers(SIZE + 61, 0, 0, 0, 0)
+        channel.allow(100)
+        cache.commit()
+
+    def test_a_large_record_that_may_change_is_waited_for(self):
+        channel = GatedChannel()
+        cache = service(channel)
+        with background(lambda: cache.write(bytes(2 * SIZE))) as waiting:
+            assert channel.arrived.acquire(timeout=30)
+            assert not waiting.done()
+            channel.allow()
+            waiting.result(30)
+        assert channel.writes == [2 * SIZE]
+        cache.close()
+
+    def test_a_frozen_one_takes_the_share_of_buffers_and_is_not_waited_for(self):
+        channel = GatedChannel()
+        pool = BufferPool(3, SIZE)
+        cache = WriteCacheService(channel, pool)
+        data = bytes(2 * SIZE)
+        record = cache.write(data, frozen=True)
+        assert channel.arrived.acquire(timeout=30)
+        assert cache.read(record) == data
+        assert cache.has_room(SIZE)
+        cache.write(bytes(SIZE))
+        assert not cache.has_room(1)
+        held = [one for one in pool._caches if one._memory is not None]
+        assert len(held) == 1
+        with background(lambda: cache.write(b"x")) as waiting:
+            channel.allow()
+            assert channel.arrived.acquire(timeout=30)
+            assert waiting.result(30).offset == 3 * SIZE
+            channel.allow(10)
+        cache.commit()
+
+    def test_a_frozen_one_larger_than_all_buffers_is_waited_for(self):
+        channel = GatedChannel()
+        cache = service(channel)
+        with background(lambda: cache.write(bytes(2 * SIZE + 1), frozen=True)) as waiting:
+            assert channel.arrived.acquire(timeout=30)
+            assert not waiting.done()
+            channel.allow()
+            waiting.result(30)
+        cache.close()
+
+    def test_one_buffer_with_large_and_small_records_does_not_deadlock(self):
+        channel = MemoryChannel()
+        cache = service(channel, buffers=1)
+        for size in (1, SIZE + 1, 3, SIZE, 2 * SIZE, SIZE - 1, 2, 5 * SIZE):
+            cache.write(bytes(size), frozen=True)
+        sizes = sum((1, SIZE + 1, 3, SIZE, 2 * SIZE, SIZE - 1, 2, 5 * SIZE))
+        assert cache.commit() == len(channel.content) == sum(channel.writes) == sizes
+
+    def test_buffers_are_never_more_than_the_pool_has(self):
+        pool = BufferPool(2, SIZE)
+        cache = WriteCacheService(MemoryChannel(), pool)
+        for size in range(1, 200):
+            cache.write(bytes(size), frozen=True)
+            assert sum(one._memory is not None for one in pool._caches) <= 2
+        cache.close()
+
+
+class TestReading:
+    """What was written is readable, wherever it is."""
+
+    def test_a_recycled_record_is_loaded_and_verified(self):
+        channel = MemoryChannel()
+        cache = service(channel, load=channel.load)
+        records = [cache.write(bytes([n]) * SIZE) for n in range(5)]
+        cache.flush()
+        assert cache.frontiers.recycled > 0
+        assert cache.read(records[0]) == bytes(SIZE)
+        channel.content[3] ^= 1
+        with pytest.raises(CorruptionError, match="offset=0"):
+            cache.read(records[0])
+        assert cache.read(records[1]) == b"\1" * SIZE
+
+    def test_without_a_loader_a_recycled_record_is_a_miss(self):
+        cache = service(buffers=1)
+        first, second = cache.write(b"a" * SIZE), cache.write(b"b" * SIZE)
+        assert cache.read(first) is None
+        assert cache.read(second) == b"b" * SIZE
+
+    def test_a_record_with_a_wrong_checksum_does_not_poison_its_neighbours(self):
+        cache = service()
+        good, bad, fine = cache.write(b"good"), cache.write(b"bad", crc=1), cache.write(b"fine")
+        with pytest.raises(CorruptionError):
+            cache.read(bad)
+        assert (cache.read(good), cache.read(fine)) == (b"good", b"fine")
+
+    def test_what_is_no_record_is_refused(self):
+        cache = service()
+        record = cache.write(b"abcdef")
+        for wrong in (
+            Record(6, 1, 0),
+            Record(0, 5, record.crc),
+            Record(0, 6, record.crc + 1),
+            Record(-1, 6, record.crc),
+            Record(0, 0, 0),
+        ):
+            with pytest.raises(InvalidInputError, match="no such record"):
+                cache.read(wrong)
+
+    def test_concurrent_misses_on_a_record_load_it_once(self):
+        channel, begun, go_on = MemoryChannel(), threading.Semaphore(0), threading.Event()
+        loads = []
+
+        def load(start: int, end: int) -> bytes:
+            loads.append(start)
+            begun.release()
+            assert go_on.wait(30)
+            return channel.load(start, end)
+
+        cache = service(channel, buffers=1, load=load)
+        records = [cache.write(bytes([n]) * SIZE) for n in range(3)]
+        with ThreadPoolExecutor(8) as threads:
+            asked = [threads.submit(cache.read, records[0]) for _ in range(7)]
+            other = threads.submit(cache.read, records[1])
+            assert begun.acquire(timeout=30)
+            assert begun.acquire(timeout=30)
+            flights = cache._loads._flights
+            while sum(len(flight._condition._waiters) for flight in flights.values()) < 6:
+                threading.Event().wait(0.001)
+            go_on.set()
+            assert {future.result(30) for future in asked} == {bytes(SIZE)}
+            assert other.result(30) == b"\1" * SIZE
+        assert sorted(loads) == [0, SIZE]
+        assert (cache.counters.loads, cache.counters.misses) == (2, 8)
+
+    def test_a_failed_load_fails_for_all_who_wait_and_is_tried_again_later(self):
+        channel = MemoryChannel()
+        failing = [True]
+
+        def load(start: int, end: int) -> bytes:
+            if failing[0]:
+                raise StorageError("timed out")
+            return channel.load(start, end)
+
+        cache = service(channel, buffers=1, load=load)
+        record = cache.write(b"a" * SIZE)
+        cache.write(b"b" * SIZE)
+        with pytest.raises(StorageError):
+            cache.read(record)
+        failing[0] = False
+        assert cache.read(record) == b"a" * SIZE
+
+    def test_a_record_that_is_being_read_keeps_its_buffer(self):
+        pool = BufferPool(1, SIZE)
+        cache = WriteCacheService(MemoryChannel(), pool)
+        cache.write(b"a" * SIZE)
+        cache.flush()
+        pool._caches[0].acquire()
+        with background(lambda: cache.write(b"b" * SIZE)) as waiting:
+            while cache.counters.waits == 0:
+                threading.Event().wait(0.001)
+            assert not waiting.done()
+            assert pool._caches[0].content().copy() == b"a" * SIZE
+            with cache._changed:
+                pool._caches[0].release()
+                cache._changed.notify_all()
+            waiting.result(30)
+        assert pool._caches[0].content().copy() == b"b" * SIZE
+
+
+class TestFrontiers:
+    """Accepted, flushed, durable, visible and recycled move one by one."""
+
+    def test_each_moves_by_its_own_step(self):
+        cache = service()
+        cache.write(bytes(40))
+        assert cache.frontiers == Frontiers(40, 0, 0, 0, 0)
+        cache.flush()
+        assert cache.frontiers == Frontiers(40, 40, 0, 0, 0)
+        cache.write(bytes(SIZE))
+        cache.write(bytes(SIZE))
+        assert cache.frontiers.accepted == 40 + 2 * SIZE
+        with pytest.raises(InvalidInputError, match="not durable"):
+            cache.mark_visible()
+        cache.commit()
+        end = 40 + 2 * SIZE
+        assert cache.frontiers == Frontiers(end, end, end, 0, 40)
+        cache.mark_visible()
+        assert cache.frontiers == Frontiers(end, end, end, end, 40)
+        cache.release_buffers()
+        assert cache.frontiers == Frontiers(end, end, end, end, end)
+
+    def test_flush_writes_what_is_there_and_burns_no_number(self):
+        seen = []
+        cache = service(second_copy=SecondCopy(lambda one: seen.append(one.sequence)))
+        assert cache.flush()
+        cache.write(b"a")
+        assert cache.flush()
+        assert cache.flush()
+        cache.write(b"b")
+        cache.commit()
+        assert seen == [0, 1]
+
+    def test_a_flush_that_times_out_leaves_everything_usable(self):
+        channel = GatedChannel()
+        cache = service(channel)
+        record = cache.write(b"abc")
+        assert cache.flush(timeout_s=0.01) is False
+        later = cache.write(b"def")
+        assert (cache.read(record), cache.read(later)) == (b"abc", b"def")
+        assert cache.flush(timeout_s=0) is False
+        channel.allow(10)
+        assert cache.flush(timeout_s=30)
+        assert bytes(channel.content) == b"abcdef"
+        assert cache.commit() == 6
+
+
+class TestFailure:
+    """The first failure is kept; nothing is written behind it."""
+
+    @pytest.mark.parametrize("at", [0, 1, 2])
+    @pytest.mark.parametrize("buffers", [1, 2, 3])
+    def test_is_raised_to_every_later_caller_and_reading_goes_on(self, at, buffers):
+        channel = FailingChannel(at)
+        cache = service(channel, buffers=buffers)
+        records = []
+
+        def fill() -> None:
+            while True:
+                records.append(cache.write(bytes([len(records)]) * (SIZE - 10)))
+
+        with pytest.raises(StorageError, match="disk is full"):
+            fill()
+        for use in (lambda: cache.write(b"x"), cache.flush, cache.commit, lambda: cache.flush(0)):
+            with pytest.raises(StorageError, match="disk is full") as caught:
+                use()
+            assert isinstance(caught.value.__cause__, StorageError)
+        assert channel.touched_after == 0
+        assert len(channel.writes) == at + 1
+        last = records[-1]
+        assert cache.read(last) == bytes([len(records) - 1]) * (SIZE - 10)
+        cache.close()
+        assert (channel.aborted, channel.committed) == (1, False)
+
+    @pytest.mark.parametrize("frozen", [False, True])
+    def test_of_a_large_record(self, frozen):
+        channel = FailingChannel(0)
+        cache = service(channel, buffers=3)
+        caught = None
+        for _ in range(3):
+            try:
+                cache.write(bytes(2 * SIZE), frozen=frozen)
+                cache.flush()
+            except StorageError as error:
+                caught = error
+            assert isinstance(caught, StorageError)
+        cache.close()
+        assert channel.touched_after == 0
+
+    def test_of_the_commit(self):
+        channel = FailingChannel(-1)
+        cache = service(channel)
+        cache.write(b"abc")
+        with pytest.raises(StorageError):
+            cache.commit()
+        for use in (cache.commit, lambda: cache.write(b"x")):
+            with pytest.raises(StorageError):
+                use()
+        assert cache.frontiers.durable == 0
+        cache.abort()
+        assert channel.aborted == 1
+
+    def test_that_is_no_error_of_ours_is_an_internal_one(self):
+        cache = service(FailingChannel(0, MemoryError("no memory")))
+        cache.write(b"abc")
+        with pytest.raises(InternalError, match="no memory") as caught:
+            cache.flush()
+        assert isinstance(caught.value.__cause__, MemoryError)
+
+    def test_wakes_those_who_wait(self):
+        channel = GatedChannel()
+        cache = service(channel, buffers=1)
+        cache.write(bytes(SIZE))
+        with background(lambda: cache.write(b"x")) as waiting:
+            assert channel.arrived.acquire(timeout=30)
+            channel.refuse(StorageError("gone"))
+            with pytest.raises(StorageError, match="gone"):
+                waiting.result(30)
+
+    def test_of_the_second_copy_counts_too(self):
+        def refuse(_):
+            raise StorageError("follower is gone")
+
+        cache = service(second_copy=SecondCopy(refuse))
+        cache.write(b"abc")
+        with pytest.raises(StorageError, match="follower"):
+            cache.flush()
+        with pytest.raises(StorageError, match="follower"):
+            cache.commit()
+
+
+class TestEnd:
+    """Commit, abort and close."""
+
+    def test_abort_and_close_never_commit(self):
+        for end in ("abort", "close"):
+            channel = MemoryChannel()
+            cache = service(channel)
+            cache.write(b"abc")
+            for _ in range(2):
+                getattr(cache, end)()
+            assert (channel.committed, channel.aborted, channel.writes) == (False, 1, [])
+
+    def test_leaving_the_context_aborts_what_is_not_committed(self):
+        channel = MemoryChannel()
+        with service(channel) as cache:
+            cache.write(b"abc")
+        assert channel.aborted == 1
+        with service(channel) as cache:
+            cache.write(b"abc")
+            cache.commit()
+        assert (channel.committed, channel.aborted) == (True, 1)
+
+    def test_abort_leaves_a_committed_object_and_its_cache(self):
+        channel = MemoryChannel()
+        cache = service(channel)
+        record = cache.write(b"abc")
+        cache.commit()
+        cache.abort()
+        assert cache.read(record) == b"abc"
+        assert channel.aborted == 0
+
+    def test_nothing_is_written_after_commit(self):
+        cache = service()
+        cache.write(b"abc")
+        cache.commit()
+        for use in (lambda: cache.write(b"x"), cache.commit):
+            with pytest.raises(ClosedError, match="was committed"):
+                use()
+        assert cache.flush()
+
+    @pytest.mark.parametrize(
+        "use",
+        [
+            lambda cache: cache.write(b"x"),
+            lambda cache: cache.write(bytes(SIZE + 1)),
+            lambda cache: cache.read(Record(0, 3, zlib.crc32(b"abc"))),
+            lambda cache: cache.has_room(1),
+            lambda cache: cache.flush(),
+            lambda cache: cache.commit(),
+            lambda cache: cache.mark_visible(),
+            lambda cache: cache.release_buffers(),
+            lambda cache: cache.frontiers,
+        ],
+    )
+    @pytest.mark.parametrize("committed", [False, True])
+    def test_every_use_after_close_raises_the_same(self, use, committed):
+        cache = service()
+        cache.write(b"abc")
+        if committed:
+            cache.commit()
+        cache.close()
+        with pytest.raises(ClosedError, match="service was closed"):
+            use(cache)
+
+    @pytest.mark.parametrize("record", [b"x", bytes(SIZE), bytes(2 * SIZE)])
+    def test_close_wakes_a_writer_that_waits(self, record):
+        channel = GatedChannel()
+        cache = service(channel, buffers=1)
+        cache.write(bytes(SIZE))
+        with background(lambda: cache.write(record)) as waiting:
+            assert channel.arrived.acquire(timeout=30)
+            with background(cache.close) as closing:
+                # The write under way ends first: a channel is not aborted under a write.
+                while not cache._closed:
+                    threading.Event().wait(0.001)
+                assert channel.aborted == 0
+                with pytest.raises(ClosedError):
+                    waiting.result(30)
+                channel.allow()
+                closing.result(30)
+        assert channel.aborted == 1
+        assert channel.writes == [SIZE]
+
+    def test_close_wakes_a_flush_and_a_commit_that_wait(self):
+        for use in ("flush", "commit"):
+            channel = GatedChannel()
+            cache = service(channel)
+            cache.write(bytes(SIZE))
+            cache.write(b"x")
+            assert channel.arrived.acquire(timeout=30)
+            with background(getattr(cache, use)) as waiting, background(cache.close) as closing:
+                while not cache._closed:
+                    threading.Event().wait(0.001)
+                channel.allow()
+                closing.result(30)
+                with pytest.raises(ClosedError):
+                    waiting.result(30)
+            assert not channel.committed
+
+    def test_a_pool_serves_one_service_at_a_time(self):
+        pool = BufferPool(2, SIZE)
+        first = WriteCacheService(MemoryChannel(), pool)
+        with pytest.raises(InvalidInputError, match="lent"):
+            WriteCacheService(MemoryChannel(), pool)
+        first.close()
+        second = WriteCacheService(MemoryChannel(), pool)
+        record = second.write(b"abc")
+        assert second.read(record) == b"abc"
+        second.close()
+        pool.close()
+        with pytest.raises(ClosedError):
+            WriteCacheService(MemoryChannel(), pool)
+
+    def test_buffers_go_to_the_next_service_and_records_are_loaded(self):
+        pool, channel = BufferPool(2, SIZE), MemoryChannel()
+        first = WriteCacheService(channel, pool, load=channel.load)
+        record = first.write(b"abc")
+        with pytest.raises(InvalidInputError, match="not durable"):
+            first.release_buffers()
+        first.commit()
+        first.release_buffers()
+        first.release_buffers()
+        with WriteCacheService(MemoryChannel(), pool) as second:
+            second.write(b"xyz")
+            assert first.read(record) == b"abc"
+        assert first.counters.loads == 1
+
+    @pytest.mark.parametrize(("buffers", "size"), [(0, 1), (1, 0), (-1, 5)])
+    def test_a_pool_without_room_is_refused(self, buffers, size):
+        with pytest.raises(InvalidInputError):
+            BufferPool(buffers, size)
+
+
+class TestSecondCopy:
+    """Every buffer as a message, checked at the other end."""
+
+    def test_messages_tile_the_object_and_their_checksums_hold(self):
+        seen = []
+
+        def observe(one):
+            assert zlib.crc32(one.payload) == one.checksum
+            seen.append((one.sequence, one.start, one.size, bytes(one.payload)))
+
+        channel = MemoryChannel()
+        cache = service(channel, second_copy=SecondCopy(observe), first_offset=1 << 32)
+        rng = random.Random(11)
+        for _ in range(50):
+            cache.write(rng.randbytes(rng.randrange(1, 3 * SIZE)))
+        cache.commit()
+        assert b"".join(payload for *_, payload in seen) == bytes(channel.content)
+        assert [sequence for sequence, *_ in seen] == list(range(len(seen)))
+        place = 1 << 32
+        for _, start, size, payload in seen:
+            assert (start, size) == (place, len(payload))
+            place += size
+
+    def test_a_compressor_changes_the_copy_and_not_the_object(self):
+        class Zlib:
+            name = "zlib"
+
+            def compress(self, data: memoryview) -> bytes:
+                return zlib.compress(data)
+
+        seen = []
+        channel = MemoryChannel()
+        cache = service(channel, second_copy=SecondCopy(seen.append, Zlib()))
+        cache.write(bytes(60))
+        cache.write(bytes(SIZE * 2))
+        cache.commit()
+        assert bytes(channel.content) == bytes(60 + SIZE * 2)
+        assert [one.compressor for one in seen] == ["zlib", "zlib"]
+        assert [one.size for one in seen] == [60, SIZE * 2]
+        for one in seen:
+            assert one.checksum == zlib.crc32(one.payload)
+            assert zlib.decompress(one.payload) == bytes(one.size)
+
+
+class TestCounters:
+    """Monotonic, each event once."""
+
+    def test_each_is_counted_once(self):
+        channel = MemoryChannel()
+        cache = service(channel, buffers=1, load=channel.load)
+        assert cache.counters.hit_rate == cache.counters.bytes_per_write == 0
+        first = cache.write(bytes(40))
+        second = cache.write(bytes(40))
+        cache.write(bytes(100))
+        cache.read(first)
+        cache.read(second)
+        cache.commit()
+        found = cache.counters
+        assert (found.accepted_records, found.accepted_bytes) == (3, 180)
+        assert (found.channel_writes, found.channel_bytes) == (3, 180)
+        assert (found.large_records, found.buffers_evicted, found.records_evicted) == (1, 1, 1)
+        assert (found.hits, found.misses, found.loads) == (1, 1, 1)
+        assert (found.hit_rate, found.bytes_per_write) == (0.5, 60)
+        assert found.waits == 1
+        assert found.as_dict()["hit_rate"] == 0.5
+        assert "bytes_per_write=60" in str(found)
+
+    def test_they_only_grow(self):
+        rng = random.Random(2)
+        channel = MemoryChannel()
+        cache = service(channel, load=channel.load)
+        records, before = [], cache.counters.as_dict()
+        for _ in range(200):
+            records.append(cache.write(bytes(rng.randrange(1, 2 * SIZE)), frozen=True))
+            cache.read(rng.choice(records))
+            found = cache.counters.as_dict()
+            ratios = ("hit_rate", "bytes_per_write")
+            assert all(found[name] >= before[name] for name in found if name not in ratios)
+            before = found
+        cache.close()
