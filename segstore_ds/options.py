@@ -248,6 +248,24 @@ TABLE: tuple[Option, ...] = (
         "a task with less encoded output sends it to the driver, which writes one segment for all",
     ),
     Option(
+        "cacheBufferBytes",
+        "bytes",
+        8 << 20,
+        _WRITES,
+        "size of a write cache buffer, which is written in one go; on object stores that is a part "
+        "of an upload, 5m at least",
+        least=1,
+    ),
+    Option(
+        "cacheBuffers",
+        "int",
+        2,
+        _WRITES,
+        "buffers per task: one is filled while others are written; they and one frame are the "
+        "memory that writing takes",
+        least=1,
+    ),
+    Option(
         "mergeSchema", "bool", False, _WRITES, "allow new columns, missing columns and wider types"
     ),
     Option(

@@ -1,6 +1,7 @@
 """The channel: where a write cache writes. The engine hands in a staged object of the storage."""
 
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 
 class Channel(Protocol):
@@ -10,8 +11,8 @@ class Channel(Protocol):
     buffer, and only `abort` is left.
     """
 
-    def write(self, data: Any) -> None:
-        """Append bytes; they may be reused once it returns.
+    def write_all(self, pieces: Sequence[memoryview]) -> None:
+        """Append pieces as one write; they may be reused once it returns.
 
         Raises:
             StorageError: The channel failed.

@@ -40,7 +40,8 @@ Item = WriteCache | LargeRecord
 class ChannelWriter:
     """Writes items in the order they are pushed.
 
-    Methods are called with the lock of `changed` held, `drain`, `commit` and `join` without it.
+    Methods are called with the lock of `changed` held, but for `drain`, `write_next`, `commit` and
+    `join`.
 
     Args:
         channel: Takes the bytes.
@@ -84,9 +85,9 @@ class ChannelWriter:
         return self._error
 
     @property
-    def busy(self) -> bool:
-        """True while the channel is in use."""
-        return self._busy
+    def idle(self) -> bool:
+        """True when an item waits and nobody is writing."""
+        return bool(self._dirty) and not self._busy
 
     def check(self) -> None:
         """Raise the first failure, if there was one.
@@ -142,7 +143,38 @@ class ChannelWriter:
                 if self._busy or self._thread is not None:
                     self._changed.wait(left)
                     continue
-            self._write_next()
+            self.write_next()
+
+    def write_next(self) -> None:
+        """Write the oldest item here, unless the channel is in use or nothing waits.
+
+        A failure is kept for `check`; only what is no error, such as an interrupt, is raised.
+        """
+        with self._changed:
+            if self._busy or not self._dirty:
+                return
+            item = self._dirty[0]
+            self._busy = True
+        started = self._now()
+        try:
+            size = self._send(item)
+        except BaseException as error:
+            self._fail(error)
+            if not isinstance(error, Exception) and threading.current_thread() is not self._thread:
+                raise
+            return
+        with self._changed:
+            self._busy = False
+            # Not there any more after an abort.
+            if self._dirty:
+                self._dirty.popleft()
+            self._counters.channel_writes += 1
+            self._counters.channel_bytes += size
+            self._counters.write_seconds += self._now() - started
+            self._sequence += 1
+            self.flushed += size
+            self._written(item)
+            self._changed.notify_all()
 
     def commit(self) -> int:
         """Commit the channel, once everything is drained and nothing more will come.
@@ -192,37 +224,10 @@ class ChannelWriter:
                     self._changed.wait()
                 if self._over():
                     return
-            self._write_next()
+            self.write_next()
 
     def _over(self) -> bool:
         return self._aborted or self._error is not None or (self._ending and not self._dirty)
-
-    def _write_next(self) -> None:
-        with self._changed:
-            if self._busy or not self._dirty:
-                return
-            item = self._dirty[0]
-            self._busy = True
-        started = self._now()
-        try:
-            size = self._send(item)
-        except BaseException as error:
-            self._fail(error)
-            if not isinstance(error, Exception) and threading.current_thread() is not self._thread:
-                raise
-            return
-        with self._changed:
-            self._busy = False
-            # Not there any more after an abort.
-            if self._dirty:
-                self._dirty.popleft()
-            self._counters.channel_writes += 1
-            self._counters.channel_bytes += size
-            self._counters.write_seconds += self._now() - started
-            self._sequence += 1
-            self.flushed += size
-            self._written(item)
-            self._changed.notify_all()
 
     def _send(self, item: Item) -> int:
         if isinstance(item, WriteCache):
@@ -230,7 +235,7 @@ class ChannelWriter:
             view: BufferView = item.content()
         else:
             view = item.view
-            view.write_to(self._channel)
+            self._channel.write_all(list(view.buffers()))
         if self._second_copy is not None:
             self._second_copy.send(view, sequence=self._sequence, start=self.flushed)
         return view.length

@@ -119,13 +119,14 @@ class WriteCacheService:
     def write(self, data: Any, crc: int | None = None, *, frozen: bool = False) -> Record:
         """Append a record.
 
-        When it returns the bytes are copied, or written, or held on to where `frozen` allows it.
+        When it returns the bytes are copied, or written, or held by reference where `frozen`
+        allows it.
 
         Args:
             data: Bytes or a view, at least one byte.
             crc: Their CRC-32; computed when not given, believed when given.
-            frozen: The caller promises that the bytes never change, so that a record larger than
-                a buffer need not be waited for.
+            frozen: The caller promises that the bytes never change, so that a large record need
+                not be copied, and one larger than a buffer need not be waited for.
 
         Returns:
             Where it lies, and its checksum.
@@ -136,23 +137,24 @@ class WriteCacheService:
             ClosedError: The service was committed, aborted or closed, perhaps while this waited.
         """
         view = as_view(data)
+        length = view.length
         if crc is None:
             crc = view.crc32()
         with self._append, self._changed:
             self._check_writable()
-            if not 0 < view.length <= LAST_OFFSET - self._next:
+            if not 0 < length <= LAST_OFFSET - self._next:
                 raise InvalidInputError(
                     "record is empty or ends behind the last offset",
-                    bytes=view.length,
+                    bytes=length,
                     offset=self._next,
                 )
-            record = Record(self._next, view.length, crc)
-            if view.length > self._pool.buffer_bytes:
+            record = Record(self._next, length, crc)
+            if length > self._pool.buffer_bytes:
                 self._write_large(record, view, frozen=frozen)
             else:
-                self._write_small(record, view)
+                self._write_small(record, view, frozen=frozen)
             self._counters.accepted_records += 1
-            self._counters.accepted_bytes += record.length
+            self._counters.accepted_bytes += length
             return record
 
     def has_room(self, nbytes: int) -> bool:
@@ -319,11 +321,11 @@ class WriteCacheService:
 
     # --- inside, with the lock held ------------------------------------------------------------
 
-    def _write_small(self, record: Record, view: BufferView) -> None:
+    def _write_small(self, record: Record, view: BufferView, *, frozen: bool) -> None:
         waits = 0
         while True:
             if self._current is not None:
-                if self._current.write(record.offset, view, record.crc):
+                if self._current.write(record.offset, view, record.crc, frozen=frozen):
                     self._accept(record, self._current)
                     return
                 # Before a free buffer is looked for: with one buffer it is the one to wait for.
@@ -394,7 +396,15 @@ class WriteCacheService:
     def _wait(self, waits: int) -> None:
         self._counters.waits += waits == 0
         started = self._now()
-        self._changed.wait()
+        if self._writer.idle:
+            # Whoever has to wait for a write may as well do it.
+            self._changed.release()
+            try:
+                self._writer.write_next()
+            finally:
+                self._changed.acquire()
+        else:
+            self._changed.wait()
         self._counters.wait_seconds += self._now() - started
         self._check_writable()
 

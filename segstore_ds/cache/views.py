@@ -196,7 +196,7 @@ class ByteArraySegment(ArrayView):
             it is read-only and was to be written.
     """
 
-    __slots__ = ("_allocated", "_window", "_writable")
+    __slots__ = ("_window", "_writable")
 
     def __init__(
         self, data: Any, start: int = 0, end: int | None = None, *, writable: bool = False
@@ -205,12 +205,9 @@ class ByteArraySegment(ArrayView):
         start, end = check_range(start, end, len(whole))
         if writable and whole.readonly:
             raise InvalidInputError("bytes are read-only", remedy="give a bytearray or a copy")
-        window = whole[start:end]
-        self._window: memoryview = window if writable else window.toreadonly()
+        window = whole if end - start == len(whole) else whole[start:end]
+        self._window: memoryview = window if writable or window.readonly else window.toreadonly()
         self._writable = writable
-        self._allocated: int = (
-            data.allocated_bytes if isinstance(data, ArrayView) else _allocated_bytes(whole)
-        )
 
     @property
     def length(self) -> int:  # noqa: D102
@@ -218,7 +215,7 @@ class ByteArraySegment(ArrayView):
 
     @property
     def allocated_bytes(self) -> int:  # noqa: D102
-        return self._allocated
+        return _allocated_bytes(self._window)
 
     @property
     def data(self) -> memoryview:  # noqa: D102
@@ -234,7 +231,6 @@ class ByteArraySegment(ArrayView):
         cut = object.__new__(ByteArraySegment)
         cut._window = self._window[start:end]
         cut._writable = self._writable
-        cut._allocated = self._allocated
         return cut
 
     def copy_from(self, source: BufferView, place: int = 0) -> int:
@@ -362,7 +358,10 @@ def as_view(data: Any) -> BufferView:
     Raises:
         InvalidInputError: It does not give its bytes.
     """
-    return data if isinstance(data, BufferView) else ByteArraySegment(data)
+    # The exact class first: an abstract one takes its time to say no.
+    if type(data) is ByteArraySegment or isinstance(data, BufferView):
+        return data
+    return ByteArraySegment(data)
 
 
 def check_range(start: int, end: int | None, length: int) -> tuple[int, int]:

@@ -2,7 +2,9 @@
 
 Append-only layout: records lie side by side, so the buffer's bytes are the object's bytes, and the
 checksum of each record stands in the record map beside them, not among them. Records come in the
-order of their offsets; who writes serialises that.
+order of their offsets; who writes serialises that. Small records are copied into memory of the
+buffer's own. Large ones whose owner promises not to change them are held by reference: they count
+against the capacity all the same, and the write gathers them without a copy.
 
 A buffer's content passes four states that do not follow from one another at once: *flushed* (the
 channel has it), *durable* (the channel was committed), *visible* (a commit names it), *recycled*
@@ -10,8 +12,8 @@ channel has it), *durable* (the channel was committed), *visible* (a commit name
 the buffer is reset. A flush that failed is never tried again, since nobody knows how much of the
 buffer the channel took.
 
-Source: Blazegraph's WriteCache, append-only (WORM) mode. A scattered layout would differ in `_lay`
-and `flush` alone.
+Source: Blazegraph's WriteCache, append-only (WORM) mode; held references and gathering writes take
+the place of its direct buffers. A scattered layout would differ in `_lay` and `flush` alone.
 """
 
 import mmap
@@ -24,10 +26,12 @@ from types import MappingProxyType
 from typing import Any
 
 from segstore_ds.cache.channel import Channel
-from segstore_ds.cache.views import ByteArraySegment, as_view
+from segstore_ds.cache.composite import join
+from segstore_ds.cache.views import BufferView, ByteArraySegment, as_view
 from segstore_ds.errors import ClosedError, CorruptionError, InvalidInputError
 
 LAST_OFFSET = (1 << 63) - 1
+REFERENCE_BYTES = 16 << 10  # below it a copy costs less than one more piece of a write
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +77,8 @@ class WriteCache:
     After `close` everything but `close` itself raises ClosedError.
 
     Args:
-        capacity: Size of the buffer in bytes, which is the largest record it takes. The memory is
-            taken with the first record.
+        capacity: Size of the buffer in bytes, which is the largest record it takes. Its own memory
+            is taken with the first record that is copied.
         checksum: Keep a checksum of all bytes as they are written.
         now: A clock in seconds, for timeouts.
 
@@ -96,7 +100,11 @@ class WriteCache:
         self._now = now
         self._changed = threading.Condition()
         self._memory: memoryview | None = None
+        self._copied = 0
+        self._piece_start: int | None = None  # of the last piece, where it is a copy
+        self._pieces: list[BufferView] = []
         self._records: dict[int, Record] = {}
+        self._views: dict[int, BufferView] = {}
         self._first: int | None = None
         self._bytes = 0
         self._crc = 0
@@ -169,7 +177,7 @@ class WriteCache:
         """Return the CRC-32 of all bytes, computed anew."""
         with self._changed:
             self._check_open()
-            return 0 if self._memory is None else zlib.crc32(self._memory[: self._bytes])
+            return join(self._pieces).crc32()
 
     def contains(self, offset: int) -> bool:
         """Tell whether a record starts at an offset."""
@@ -231,13 +239,17 @@ class WriteCache:
 
     # --- writing -----------------------------------------------------------------------------
 
-    def write(self, offset: int, data: Any, crc: int | None = None) -> bool:
-        """Copy a record into the buffer; the caller may change its bytes afterwards.
+    def write(
+        self, offset: int, data: Any, crc: int | None = None, *, frozen: bool = False
+    ) -> bool:
+        """Take a record.
 
         Args:
             offset: The record's place in the object: the end of what lies in the buffer.
             data: Bytes or a view.
             crc: Their CRC-32; computed when not given, believed when given.
+            frozen: The caller promises that the bytes never change: a large record is then held by
+                reference. Otherwise it is copied, and its bytes may change afterwards.
 
         Returns:
             False when there is no room left; nothing has changed then.
@@ -247,14 +259,19 @@ class WriteCache:
             ClosedError: The cache is closed, or closed for writes.
         """
         view = as_view(data)
+        length = view.length
         if crc is None:
             crc = view.crc32()
         with self._changed:
-            room = self._lay(offset, view.length)
-            if room is None:
+            if not self._lay(offset, length):
                 return False
-            view.copy_to(room)
-            self._enter(Record(offset, view.length, crc))
+            if frozen and length >= REFERENCE_BYTES:
+                self._pieces.append(view)
+                self._piece_start = None
+            else:
+                view.copy_to(self._room(length))
+                view = self._keep(length)
+            self._enter(Record(offset, length, crc), view)
             return True
 
     def allocate(self, offset: int, nbytes: int) -> Allocation | None:
@@ -269,10 +286,9 @@ class WriteCache:
             As `write`.
         """
         with self._changed:
-            room = self._lay(offset, nbytes)
-            if room is None:
+            if not self._lay(offset, nbytes):
                 return None
-            self._allocation = Allocation(self, offset, room)
+            self._allocation = Allocation(self, offset, self._room(nbytes))
             return self._allocation
 
     def close_for_writes(self) -> None:
@@ -302,13 +318,12 @@ class WriteCache:
         with self._changed:
             self._check_open()
             record = self._records.get(offset)
-            if record is None or self._first is None or self._memory is None:
+            if record is None:
                 return None
-            start = record.offset - self._first
-            window = self._memory[start : start + record.length]
+            view = self._views[offset]
             self._references += 1
         try:
-            data = bytes(window)
+            data = view.copy()
         finally:
             self.release()
         actual = zlib.crc32(data)
@@ -351,9 +366,9 @@ class WriteCache:
                 return True
             self._sealed = True
             self._references += 1
-            window = self.content()
+            pieces = list(self.content().buffers())
         try:
-            channel.write(window.data)
+            channel.write_all(pieces)
         except BaseException as error:
             self._failure = error
             raise
@@ -362,11 +377,11 @@ class WriteCache:
         self._flushed = True
         return True
 
-    def content(self) -> ByteArraySegment:
+    def content(self) -> BufferView:
         """Return a view of all bytes; hold a reference as long as it is looked at."""
         with self._changed:
             self._check_open()
-            return ByteArraySegment(self._memory or b"", 0, self._bytes)
+            return join(self._pieces)
 
     def reset(self, *, keep_memory: bool = True) -> int:
         """Drop all records, written through or not, and take new ones.
@@ -433,7 +448,8 @@ class WriteCache:
 
     # --- inside ------------------------------------------------------------------------------
 
-    def _lay(self, offset: int, nbytes: int) -> memoryview | None:
+    def _lay(self, offset: int, nbytes: int) -> bool:
+        """Check a record that is to follow, and tell whether there is room for it."""
         self._check_open()
         if self._sealed:
             raise ClosedError("write cache is closed for writes", offset=offset)
@@ -447,22 +463,35 @@ class WriteCache:
             raise InvalidInputError(
                 "record does not follow the one before", offset=offset, expected=due
             )
-        if nbytes > self._capacity - self._bytes:
-            return None
+        return nbytes <= self._capacity - self._bytes
+
+    def _room(self, nbytes: int) -> memoryview:
         if self._memory is None:
             # Pages of an anonymous map cost nothing before they are touched.
             self._memory = memoryview(mmap.mmap(-1, self._capacity))
-        return self._memory[self._bytes : self._bytes + nbytes]
+        return self._memory[self._copied : self._copied + nbytes]
 
-    def _enter(self, record: Record) -> None:
-        if self._wants_checksum and self._memory is not None:
-            data = self._memory[self._bytes : self._bytes + record.length]
-            self._crc = zlib.crc32(data, self._crc)
+    def _keep(self, nbytes: int) -> ByteArraySegment:
+        """Make a piece of the bytes that were just copied, or a part of the piece before."""
+        start = self._copied
+        self._copied += nbytes
+        view = ByteArraySegment(self._memory, start, self._copied)
+        if self._piece_start is None:
+            self._piece_start = start
+            self._pieces.append(view)
+        else:
+            self._pieces[-1] = ByteArraySegment(self._memory, self._piece_start, self._copied)
+        return view
+
+    def _enter(self, record: Record, view: BufferView) -> None:
+        if self._wants_checksum:
+            self._crc = view.crc32(self._crc)
         if self._first is None:
             self._first = record.offset
             self._recycled = False
         self._bytes += record.length
         self._records[record.offset] = record
+        self._views[record.offset] = view
 
     def _publish(self, allocation: Allocation, crc: int | None) -> Record:
         with self._changed:
@@ -472,7 +501,7 @@ class WriteCache:
             if crc is None:
                 crc = zlib.crc32(allocation.data)
             record = Record(allocation.offset, len(allocation.data), crc)
-            self._enter(record)
+            self._enter(record, self._keep(record.length))
             self._allocation = None
             self._changed.notify_all()
             return record
@@ -491,9 +520,10 @@ class WriteCache:
             setattr(self, state, True)
 
     def _clear(self) -> None:
-        self._records = {}
+        self._records, self._views, self._pieces = {}, {}, []
         self._first = None
-        self._bytes = self._crc = 0
+        self._bytes = self._crc = self._copied = 0
+        self._piece_start = None
         self._sealed = False
         self._flushed = self._durable = self._visible = False
         self._failure = None

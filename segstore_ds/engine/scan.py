@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
+from segstore_ds.cache.views import ByteArraySegment
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.filters import Filters
 from segstore_ds.engine.scan_plan import Reading, ReadTask, Slice
@@ -133,21 +134,22 @@ def _fetch(
     storage: Storage,
     path: str,
     wanted: Sequence[tuple[int, FrameEntry]],
-    whole: bytes | None,
-) -> Iterator[tuple[int, FrameEntry, memoryview]]:
+    whole: ByteArraySegment | None,
+) -> Iterator[tuple[int, FrameEntry, pa.Buffer]]:
     for run in plan_runs(wanted, READ_BYTES):
         start, end = run[0][1].start, run[-1][1].end
         if whole is None:
-            view = memoryview(storage.get_range(names.segment_object(path), start, end))
+            view = ByteArraySegment(storage.get_range(names.segment_object(path), start, end))
         else:
-            view = memoryview(whole)[start:end]
+            view = whole.slice(start, end)
         for row, frame in run:
-            yield row, frame, view[frame.start - start : frame.end - start]
+            # No copy: what is not compressed ends up in the batch as it was fetched.
+            yield row, frame, view.slice(frame.start - start, frame.end - start).to_arrow()
 
 
 def _open_segment(
     storage: Storage, one: Slice, where: str
-) -> tuple[tuple[FrameEntry, ...], bytes | None]:
+) -> tuple[tuple[FrameEntry, ...], ByteArraySegment | None]:
     path = names.segment_object(one.path)
     if one.footer_bytes > one.bytes:
         raise CorruptionError("footer is larger than its segment", where=where)
@@ -167,4 +169,4 @@ def _open_segment(
     frames = parse_footer(tail, object_bytes=one.bytes, where=where, footer_crc=one.footer_crc)
     if sum(frame.rows for frame in frames) != one.segment_rows:
         raise CorruptionError("segment holds another number of rows", where=where)
-    return frames, whole
+    return frames, None if whole is None else ByteArraySegment(whole)

@@ -2,25 +2,34 @@
 
 Runs in every writing task. Small batches are gathered into frames of a sensible size first. What
 stays under `inline_bytes` is not written at all: its frames travel to the driver, which writes one
-segment for all such tasks. Nothing staged is visible before a commit names it, and no two attempts
-share a name, so a task may be repeated, killed or run twice.
+segment for all such tasks; all other bytes go through the write cache. Nothing staged is visible
+before a commit names it, and no two attempts share a name, so a task may be repeated, killed or run
+twice.
 """
 
+import logging
 import socket
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
 from segstore_ds import options
-from segstore_ds.errors import ClosedError, StorageError
+from segstore_ds.cache.counters import CacheCounters
+from segstore_ds.cache.pool import BufferPool
+from segstore_ds.cache.write_cache import Record
+from segstore_ds.engine.segment_stager import SegmentStager, open_pool
+from segstore_ds.errors import ClosedError, InvalidInputError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.fields import build_json
-from segstore_ds.format.frame import Frame, encode_frame
-from segstore_ds.format.segment_arrow import SegmentWriter
+from segstore_ds.format.frame import Frame, decode_frame, encode_frame
+from segstore_ds.format.segment_arrow import SegmentSummary
 from segstore_ds.format.statistics import Stats, has_stats, to_json
-from segstore_ds.storage import StagedWriter, Storage
+from segstore_ds.storage import Storage
+
+_LOG = logging.getLogger(__name__)
 
 INLINE_COMMIT_BYTES = 8 << 20
 STATS_COLUMNS = 32
@@ -39,6 +48,8 @@ class Layout:
     segment_bytes: int = options.default("segmentBytes")
     inline_bytes: int = options.default("inlineBytes")
     stats_columns: tuple[str, ...] | None = options.default("statsColumns")
+    cache_buffer_bytes: int = options.default("cacheBufferBytes")
+    cache_buffers: int = options.default("cacheBuffers")
 
     def chosen_stats(self, schema: pa.Schema) -> list[str]:
         """Return the columns to compute statistics of."""
@@ -86,8 +97,11 @@ class TaskStager:
         task: The task's place in the job; it decides the order of events.
         attempt: Something no other attempt of this or another task has.
         count_only: Only count rows: the writer's batch was committed before.
+        readable: Let `read` give rows back, until `close`.
+        counters: Where the write cache counts.
 
-    After `finish` or `abort` every further call raises ClosedError.
+    After `finish` or `abort` every further call raises ClosedError, but for `read`, which goes on
+    after `finish`.
     """
 
     def __init__(
@@ -100,6 +114,8 @@ class TaskStager:
         task: int,
         attempt: str,
         count_only: bool = False,
+        readable: bool = False,
+        counters: CacheCounters | None = None,
     ) -> None:
         self._storage = storage
         self._schema = schema
@@ -114,8 +130,12 @@ class TaskStager:
         self._gathered_bytes = 0
         self._inline: list[Frame] = []
         self._inline_bytes = 0
-        self._writer: _SegmentStager | None = None
+        self._pool: BufferPool | None = None
+        self._writer: SegmentStager | None = None
         self._segments: list[StagedSegment] = []
+        self._readable = readable
+        self._frames: list[_WrittenFrame] = []
+        self._counters = counters or CacheCounters()
         self._rows = 0
         self._count_only = count_only
         self._closed = False
@@ -144,10 +164,11 @@ class TaskStager:
         """Write what is left and make it durable; raises as `append`."""
         self._check_open()
         self._encode()
-        if self._writer is not None:
-            self._segments.append(self._writer.finish())
-            self._writer = None
+        self._finish_segment()
         self._closed = True
+        if not self._readable:
+            self.close()
+        _LOG.info("task %d staged %d rows; write cache: %s", self._task, self._rows, self._counters)
         return StagedTask(
             task=self._task,
             host=socket.gethostname(),
@@ -162,7 +183,54 @@ class TaskStager:
         if self._writer is not None:
             self._writer.abort()
             self._writer = None
+        self.close()
         delete_staged(self._storage, self._segments)
+
+    def close(self) -> None:
+        """End reading and free the buffers, after `finish`; never raises, safe to repeat."""
+        for frame in self._frames:
+            frame.stager.close()
+        self._frames = []
+        if self._pool is not None:
+            self._pool.close()
+
+    @property
+    def rows(self) -> int:
+        """How many rows were taken."""
+        return self._rows
+
+    def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
+        """Read rows back that were taken, staged or not, by their place in this task.
+
+        Args:
+            start: The first row.
+            end: The row behind the last, at most `rows`.
+
+        Yields:
+            Batches in order.
+
+        Raises:
+            InvalidInputError: The stager was not made to be read.
+            FormatError: Staged bytes are damaged or gone.
+            StorageError: The storage failed.
+            ClosedError: The stager was aborted or closed.
+        """
+        if not self._readable:
+            raise InvalidInputError("stager is not readable", remedy="make it with readable=True")
+        place = 0
+        for rows, decode in self._sources():
+            first, last = max(start - place, 0), min(end - place, rows)
+            if first < last:
+                yield decode().slice(first, last - first)
+            place += rows
+
+    def _sources(self) -> Iterator[tuple[int, Callable[[], pa.RecordBatch]]]:
+        for frame in self._frames:
+            yield frame.rows, partial(frame.decode, self._schema)
+        for inline in self._inline:
+            yield inline.rows, partial(_decode, inline, inline.data, self._schema, "inline frame")
+        for batch in self._gathered:
+            yield batch.num_rows, lambda batch=batch: batch
 
     def _check_open(self) -> None:
         if self._closed:
@@ -191,57 +259,70 @@ class TaskStager:
             self._write(ready)
 
     def _write(self, frame: Frame) -> None:
-        layout = self._layout
+        layout, size = self._layout, frame.data.size
         if self._writer is not None and (
-            self._writer.encoded_bytes + frame.data.size > layout.segment_bytes
+            self._writer.encoded_bytes + size > layout.segment_bytes
             or self._writer.rows + frame.rows > (layout.segment_rows or 1 << 62)
+            # What is to be read back stays in buffers until its object can be read.
+            or (self._readable and not self._writer.has_room(size))
         ):
-            self._segments.append(self._writer.finish())
-            self._writer = None
+            self._finish_segment()
         if self._writer is None:
-            name = f"{self._task}-{self._attempt}-{len(self._segments)}.arrow"
-            self._writer = _SegmentStager(
-                self._storage, names.build_segment_path(self._token, name)
+            self._writer = self._open_segment()
+        record = self._writer.add(frame)
+        if self._readable:
+            facts = _WrittenFrame(frame.rows, frame.crc, frame.raw_bytes, self._writer, record)
+            self._frames.append(facts)
+            if size > self._writer.buffer_bytes:
+                self._finish_segment()
+
+    def _open_segment(self) -> SegmentStager:
+        layout = self._layout
+        if self._pool is None:
+            self._pool = open_pool(
+                self._storage,
+                buffers=layout.cache_buffers,
+                buffer_bytes=layout.cache_buffer_bytes,
             )
-        self._writer.add(frame)
+        name = f"{self._task}-{self._attempt}-{len(self._segments)}.arrow"
+        path = names.build_segment_path(self._token, name)
+        return SegmentStager(self._storage, path, self._pool, self._counters)
+
+    def _finish_segment(self) -> None:
+        if self._writer is None:
+            return
+        self._segments.append(staged_segment(self._writer.path, self._writer.finish()))
+        if not self._readable:
+            self._writer.close()
+        self._writer = None
 
 
-class _SegmentStager:
-    """Writes one segment object."""
+@dataclass(frozen=True, slots=True)
+class _WrittenFrame:
+    """What it takes to read a frame back from the segment it was written to."""
 
-    def __init__(self, storage: Storage, path: str) -> None:
-        self._path = path
-        self._layout = SegmentWriter()
-        self._out: StagedWriter = storage.open_staged(names.segment_object(path))
-        self._out.write(self._layout.start())
+    rows: int
+    crc: int
+    raw_bytes: int
+    stager: SegmentStager
+    record: Record
 
-    @property
-    def encoded_bytes(self) -> int:
-        return self._layout.encoded_bytes
+    def decode(self, schema: pa.Schema) -> pa.RecordBatch:
+        return _decode(self, self.stager.read(self.record), schema, self.stager.where)
 
-    @property
-    def rows(self) -> int:
-        return self._layout.rows
 
-    def add(self, frame: Frame) -> None:
-        for buffer in self._layout.add(frame):
-            self._out.write(buffer)
-
-    def finish(self) -> StagedSegment:
-        end, summary = self._layout.finish()
-        self._out.write(end)
-        self._out.commit()
-        return StagedSegment(
-            path=self._path,
-            rows=summary.rows,
-            bytes=summary.bytes,
-            footer_bytes=summary.footer_bytes,
-            footer_crc=summary.footer_crc,
-            stats=entry_stats(summary.stats),
-        )
-
-    def abort(self) -> None:
-        self._out.abort()
+def _decode(
+    facts: Frame | _WrittenFrame, data: pa.Buffer, schema: pa.Schema, where: str
+) -> pa.RecordBatch:
+    return decode_frame(
+        data,
+        crc=facts.crc,
+        rows=facts.rows,
+        schema=schema,
+        columns=None,
+        where=where,
+        limit_bytes=max(facts.raw_bytes, 1),
+    )
 
 
 def stage_frames(storage: Storage, frames: Iterable[Frame], *, path: str) -> StagedSegment:
@@ -250,14 +331,27 @@ def stage_frames(storage: Storage, frames: Iterable[Frame], *, path: str) -> Sta
     Raises:
         StorageError: The storage failed.
     """
-    stager = _SegmentStager(storage, path)
+    layout = Layout()
+    pool = open_pool(storage, buffers=layout.cache_buffers, buffer_bytes=layout.cache_buffer_bytes)
+    stager = SegmentStager(storage, path, pool, CacheCounters())
     try:
         for frame in frames:
             stager.add(frame)
-        return stager.finish()
-    except BaseException:
-        stager.abort()
-        raise
+        return staged_segment(path, stager.finish())
+    finally:
+        stager.close()
+
+
+def staged_segment(path: str, summary: SegmentSummary) -> StagedSegment:
+    """Return what a commit needs of a segment that was written."""
+    return StagedSegment(
+        path=path,
+        rows=summary.rows,
+        bytes=summary.bytes,
+        footer_bytes=summary.footer_bytes,
+        footer_crc=summary.footer_crc,
+        stats=entry_stats(summary.stats),
+    )
 
 
 def delete_staged(storage: Storage, segments: Iterable[StagedSegment]) -> None:

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.engine.append import AppendPlan
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.epochs import SchemaChange, epoch_schema
@@ -53,12 +54,21 @@ class WriteJob:
         """The schema that batches have to have when they are staged."""
         return decode_schema(self.schema_text)
 
-    def open_task(self, task: int, attempt: str) -> TaskStager:
+    def open_task(
+        self,
+        task: int,
+        attempt: str,
+        *,
+        readable: bool = False,
+        counters: CacheCounters | None = None,
+    ) -> TaskStager:
         """Begin to stage the output of a task.
 
         Args:
             task: Its place in the job, which decides the order of events.
             attempt: Letters, digits and dashes that no other attempt of any task shares.
+            readable: Let rows be read back before they are committed.
+            counters: Where the write cache counts.
         """
         return TaskStager(
             self.storage,
@@ -68,6 +78,8 @@ class WriteJob:
             task=task,
             attempt=attempt,
             count_only=self.repeated,
+            readable=readable,
+            counters=counters,
         )
 
     def append_plan(self, segments: tuple[StagedSegment, ...], rows: int) -> AppendPlan:

@@ -72,6 +72,8 @@ def _layout(options: Mapping[str, Any]) -> Layout:
         segment_bytes=options["segmentBytes"],
         inline_bytes=options["inlineBytes"],
         stats_columns=options["statsColumns"],
+        cache_buffer_bytes=options["cacheBufferBytes"],
+        cache_buffers=options["cacheBuffers"],
     )
 
 

@@ -7,7 +7,7 @@ what the real storages share is in `checked.py`. Nothing here touches a filesyst
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -107,6 +107,15 @@ class StagedWriter(ABC):
             InvalidInputError: The writer was committed or aborted before.
         """
 
+    def write_all(self, pieces: Sequence[Any]) -> None:
+        """Append several pieces, in one request where the filesystem can; raises as `write`.
+
+        Args:
+            pieces: As for `write`, in order.
+        """
+        for piece in pieces:
+            self.write(piece)
+
     @abstractmethod
     def commit(self) -> int:
         """Finish the object: afterwards it is whole and durable.
@@ -144,6 +153,7 @@ class Storage(ABC):
 
     url: str  # canonical, shown in errors; never holds secrets
     stats: StorageStats
+    least_part_bytes: int = 1  # what `StagedWriter.write` should be given at once, at least
 
     @abstractmethod
     def get(self, path: str, *, limit_bytes: int | None = None) -> bytes:

@@ -6,7 +6,7 @@ is not known from its name, so a process that writes tries it first, once per en
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
@@ -18,13 +18,16 @@ from segstore_ds.storage.credentials import resolve_storage_options
 from segstore_ds.storage.locations import Location
 from segstore_ds.storage.stores import STORES, root_is_missing
 
-_PART_BYTES = 8 * 1024 * 1024
+# The least that S3 takes as a part. What is written at once and is larger becomes one part.
+_PART_BYTES = 5 * 1024 * 1024
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PROBED: set[str] = set()
 
 
 class ObjectStorage(CheckedStorage):
     """Objects of a bucket or container, under a prefix."""
+
+    least_part_bytes = _PART_BYTES
 
     def __init__(
         self,
@@ -188,6 +191,10 @@ class ObjectStagedWriter(StagedWriter):
         self._storage.resume("stage", self._path, self._open().write, view)
         self.size += view.nbytes
         self._storage.stats.add("bytes_written", view.nbytes)
+
+    def write_all(self, pieces: Sequence[Any]) -> None:  # noqa: D102
+        # Written one by one they would make a part as soon as they reach the least size.
+        self.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
     def commit(self) -> int:  # noqa: D102
         file = self._open()

@@ -1,7 +1,7 @@
 """Channels that tests look into: in memory, with a gate before each write and failures at will."""
 
 import threading
-from typing import Any
+from collections.abc import Sequence
 
 from segstore_ds.errors import StorageError
 
@@ -22,11 +22,11 @@ class MemoryChannel:
         self.committed = False
         self.aborted = 0
 
-    def write(self, data: Any) -> None:
+    def write_all(self, pieces: Sequence[memoryview]) -> None:
         """Append bytes."""
-        with memoryview(data) as view:
-            self.content += view
-            self.writes.append(view.nbytes)
+        data = b"".join(pieces)
+        self.content += data
+        self.writes.append(len(data))
 
     def commit(self) -> int:
         """Return the size."""
@@ -64,14 +64,14 @@ class GatedChannel(MemoryChannel):
         """Let so many writes pass."""
         self._gate.release(writes)
 
-    def write(self, data: Any) -> None:
+    def write_all(self, pieces: Sequence[memoryview]) -> None:
         """Wait at the gate, then append."""
         self.arrived.release()
         if not self._gate.acquire(timeout=30):
             raise StorageError("nobody opened the gate")
         if self._refusal is not None:
             raise self._refusal
-        super().write(data)
+        super().write_all(pieces)
 
 
 class FailingChannel(MemoryChannel):
@@ -89,15 +89,16 @@ class FailingChannel(MemoryChannel):
         self._error = error or StorageError("disk is full")
         self._failed = False
 
-    def write(self, data: Any) -> None:
+    def write_all(self, pieces: Sequence[memoryview]) -> None:
         """Append, or fail."""
         if self._failed:
             self.touched_after += 1
         elif len(self.writes) == self._at:
             self._failed = True
-            super().write(memoryview(data)[: len(data) // 2])
+            data = b"".join(pieces)
+            super().write_all([memoryview(data)[: len(data) // 2]])
             raise self._error
-        super().write(data)
+        super().write_all(pieces)
 
     def commit(self) -> int:
         """Return the size, or fail."""

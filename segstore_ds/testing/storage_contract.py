@@ -215,6 +215,18 @@ class StorageContract:
         assert storage.get("segments/t/1") == b"".join(pieces)
         assert storage.info("segments/t/1").size == sum(sizes)
 
+    @pytest.mark.parametrize("sizes", [[1], [0, 3, 0, 5], [1] * 2500, [5_000_000, 1, 7_000_000]])
+    def test_pieces_are_written_in_order(self, storage: Storage, sizes: list[int]) -> None:
+        pieces = [secrets.token_bytes(size) for size in sizes]
+        with storage.open_staged("segments/t/1") as writer:
+            writer.write(b"first")
+            writer.write_all([memoryview(piece) for piece in pieces])
+            writer.write_all([memoryview(b"la"), memoryview(b"st")])
+            assert writer.commit() == writer.size == sum(sizes) + 9
+            with pytest.raises(InvalidInputError):
+                writer.write_all([memoryview(b"more")])
+        assert storage.get("segments/t/1") == b"".join([b"first", *pieces, b"last"])
+
     @pytest.mark.parametrize("size", [1, 20_000_000])
     def test_aborted_object_is_gone(self, storage: Storage, size: int) -> None:
         with storage.open_staged("segments/t/1") as writer:

@@ -1,11 +1,15 @@
 """The storage contract on S3's protocol over real HTTP, and what only it can show."""
 
 import pickle
+import secrets
 import traceback
 
 import pytest
 from s3fs.core import S3FileSystem
 
+from segstore_ds.cache.pool import BufferPool
+from segstore_ds.cache.service import WriteCacheService
+from segstore_ds.engine.segment_stager import open_pool
 from segstore_ds.errors import (
     InvalidInputError,
     MissingObjectError,
@@ -86,6 +90,39 @@ def test_endpoint_that_ignores_the_condition_is_refused(s3_server, monkeypatch):
             storage.ensure_exclusive()
     assert S3FileSystem(**s3_server.options).find(storage.url) == []
     open_storage(location, s3_server.options, single_writer=True).ensure_exclusive()
+
+
+@pytest.mark.parametrize("buffer_bytes", [6 << 20, 8 << 20])
+def test_a_part_is_a_buffer(s3_server, storage, buffer_bytes):
+    """Whatever the size of what is appended; and an upload that is given up leaves no part."""
+    record = secrets.token_bytes(900_000)
+    for commit in (True, False):
+        pool = BufferPool(2, buffer_bytes)
+
+        def write(commit=commit, pool=pool):
+            with WriteCacheService(storage.open_staged(f"s/{commit}"), pool) as cache:
+                for _ in range(20):
+                    cache.write(record, frozen=True)
+                if commit:
+                    assert cache.commit() == 20 * len(record)
+
+        verbs = [line.split()[0] for line in s3_server.requests(write)]
+        per_buffer = buffer_bytes // len(record)
+        if commit:
+            assert verbs == ["POST", *["PUT"] * -(-20 // per_buffer), "POST"]
+        else:
+            assert (verbs[0], verbs[-1]) == ("POST", "DELETE")
+    assert storage.get("s/True") == record * 20
+    root = storage.url.removeprefix("s3://")
+    fs = S3FileSystem(**s3_server.options, use_listings_cache=False)
+    assert not fs.call_s3("list_multipart_uploads", Bucket=root.partition("/")[0]).get("Uploads")
+    assert not [name for name in fs.find(root) if name.endswith("False")]
+
+
+def test_buffers_are_at_least_parts(storage):
+    assert storage.least_part_bytes == 5 << 20
+    assert open_pool(storage, buffers=2, buffer_bytes=1).buffer_bytes == 5 << 20
+    assert open_pool(storage, buffers=2, buffer_bytes=9 << 20).buffer_bytes == 9 << 20
 
 
 def test_conflict_decides_nothing(s3_server):

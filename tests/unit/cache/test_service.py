@@ -5,6 +5,7 @@ import threading
 import zlib
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 
 import pytest
 
@@ -33,6 +34,12 @@ def background(work):
     """Run work in a thread; its result or error is asked for at the end."""
     with ThreadPoolExecutor(1) as pool:
         yield pool.submit(work)
+
+
+def until(condition) -> None:
+    """Wait for another thread to come to a place."""
+    while not condition():
+        threading.Event().wait(0.001)
 
 
 class TestOrder:
@@ -172,7 +179,7 @@ class TestBackpressure:
         for _ in range(buffers):
             cache.write(bytes(SIZE))
         with background(lambda: cache.write(b"one more")) as waiting:
-            assert channel.arrived.acquire(timeout=30)
+            until(lambda: cache.counters.waits == 1)
             assert cache.frontiers.accepted == buffers * SIZE
             assert not waiting.done()
             channel.allow(100)
@@ -222,6 +229,20 @@ class TestBackpressure:
             assert channel.arrived.acquire(timeout=30)
             assert waiting.result(30).offset == 3 * SIZE
             channel.allow(10)
+        cache.commit()
+
+    def test_a_frozen_one_frees_the_memory_of_the_buffers_whose_share_it_takes(self):
+        pool = BufferPool(3, SIZE)
+        channel = GatedChannel()
+        channel.allow(3)
+        cache = WriteCacheService(channel, pool)
+        for _ in range(3):
+            cache.write(bytes(SIZE))
+        cache.flush()
+        assert sum(one._memory is not None for one in pool._caches) == 3
+        cache.write(bytes(2 * SIZE), frozen=True)
+        assert sum(one._memory is not None for one in pool._caches) == 1
+        channel.allow(10)
         cache.commit()
 
     def test_a_frozen_one_larger_than_all_buffers_is_waited_for(self):
@@ -310,8 +331,7 @@ class TestReading:
             assert begun.acquire(timeout=30)
             assert begun.acquire(timeout=30)
             flights = cache._loads._flights
-            while sum(len(flight._condition._waiters) for flight in flights.values()) < 6:
-                threading.Event().wait(0.001)
+            until(lambda: sum(len(one._condition._waiters) for one in flights.values()) == 6)
             go_on.set()
             assert {future.result(30) for future in asked} == {bytes(SIZE)}
             assert other.result(30) == b"\1" * SIZE
@@ -335,6 +355,27 @@ class TestReading:
         failing[0] = False
         assert cache.read(record) == b"a" * SIZE
 
+    def test_a_failed_load_fails_for_those_who_wait_for_it(self):
+        begun, go_on = threading.Semaphore(0), threading.Event()
+
+        def load(start: int, end: int) -> bytes:
+            begun.release()
+            assert go_on.wait(30)
+            raise StorageError(f"timed out at {start} to {end}")
+
+        cache = service(buffers=1, load=load)
+        record = cache.write(b"a" * SIZE)
+        cache.write(b"b" * SIZE)
+        with ThreadPoolExecutor(3) as threads:
+            asked = [threads.submit(cache.read, record) for _ in range(3)]
+            assert begun.acquire(timeout=30)
+            flights = cache._loads._flights
+            until(lambda: sum(len(one._condition._waiters) for one in flights.values()) == 2)
+            go_on.set()
+            for future in asked:
+                with pytest.raises(StorageError, match="timed out"):
+                    future.result(30)
+
     def test_a_record_that_is_being_read_keeps_its_buffer(self):
         pool = BufferPool(1, SIZE)
         cache = WriteCacheService(MemoryChannel(), pool)
@@ -342,8 +383,7 @@ class TestReading:
         cache.flush()
         pool._caches[0].acquire()
         with background(lambda: cache.write(b"b" * SIZE)) as waiting:
-            while cache.counters.waits == 0:
-                threading.Event().wait(0.001)
+            until(lambda: cache.counters.waits == 1)
             assert not waiting.done()
             assert pool._caches[0].content().copy() == b"a" * SIZE
             with cache._changed:
@@ -551,19 +591,18 @@ class TestEnd:
     @pytest.mark.parametrize("record", [b"x", bytes(SIZE), bytes(2 * SIZE)])
     def test_close_wakes_a_writer_that_waits(self, record):
         channel = GatedChannel()
-        cache = service(channel, buffers=1)
+        cache = service(channel)
         cache.write(bytes(SIZE))
-        with background(lambda: cache.write(record)) as waiting:
-            assert channel.arrived.acquire(timeout=30)
-            with background(cache.close) as closing:
-                # The write under way ends first: a channel is not aborted under a write.
-                while not cache._closed:
-                    threading.Event().wait(0.001)
-                assert channel.aborted == 0
-                with pytest.raises(ClosedError):
-                    waiting.result(30)
-                channel.allow()
-                closing.result(30)
+        cache.write(bytes(SIZE))
+        assert channel.arrived.acquire(timeout=30)
+        with background(lambda: cache.write(record)) as waiting, background(cache.close) as closing:
+            # The write under way ends first: a channel is not aborted under a write.
+            until(lambda: cache._closed)
+            assert channel.aborted == 0
+            with pytest.raises(ClosedError):
+                waiting.result(30)
+            channel.allow()
+            closing.result(30)
         assert channel.aborted == 1
         assert channel.writes == [SIZE]
 
@@ -575,8 +614,7 @@ class TestEnd:
             cache.write(b"x")
             assert channel.arrived.acquire(timeout=30)
             with background(getattr(cache, use)) as waiting, background(cache.close) as closing:
-                while not cache._closed:
-                    threading.Event().wait(0.001)
+                until(partial(getattr, cache, "_closed"))
                 channel.allow()
                 closing.result(30)
                 with pytest.raises(ClosedError):

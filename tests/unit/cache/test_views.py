@@ -275,6 +275,7 @@ class TestDefects:
             view.data[0] = 1
         with pytest.raises(InvalidInputError, match="read-only"):
             ByteArraySegment(b"bytes", writable=True)
+        assert ByteArraySegment(bytearray(8), writable=True).data.readonly
 
     def test_8_lengths_are_not_32_bits(self, tmp_path):
         path = tmp_path / "sparse"

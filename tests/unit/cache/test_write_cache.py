@@ -64,6 +64,30 @@ class TestWriting:
         assert cache.write(0, pieces)
         assert cache.read(0) == b"abcd"
 
+    def test_large_frozen_records_are_held_and_others_copied(self):
+        large = bytes(range(256)) * 100
+        data = bytearray(large)
+        cache = WriteCache(1 << 20, checksum=True)
+        place = 0
+        for part, frozen in ((large, True), (b"abc", True), (b"de", False), (data, False)):
+            assert cache.write(place, part, frozen=frozen)
+            place += len(part)
+        assert cache.write(place, data, frozen=True)
+        data[0] = 99
+        channel = MemoryChannel()
+        cache.flush(channel)
+        held = b"c" + large[1:]
+        assert bytes(channel.content) == large + b"abcde" + large + held
+        assert channel.writes == [3 * len(large) + 5]
+        assert len(list(cache.content().buffers())) == 3
+        assert [cache.read(offset) for offset in (0, len(large), len(large) + 3)] == [
+            large,
+            b"abc",
+            b"de",
+        ]
+        with pytest.raises(CorruptionError):
+            cache.read(place)
+
     @pytest.mark.parametrize("data", [b"", None, bytearray(), memoryview(b"")])
     def test_nothing_is_refused(self, data):
         with pytest.raises(InvalidInputError):

@@ -1,0 +1,128 @@
+"""Writes one segment object through the write cache.
+
+Header, frames and footer are records of the cache: side by side in its buffers they are the
+object's bytes. Encoding goes on while full buffers are written.
+"""
+
+import pyarrow as pa
+
+from segstore_ds.cache.counters import CacheCounters
+from segstore_ds.cache.pool import BufferPool
+from segstore_ds.cache.service import WriteCacheService
+from segstore_ds.cache.write_cache import Record
+from segstore_ds.format import names
+from segstore_ds.format.frame import Frame
+from segstore_ds.format.segment_arrow import SegmentSummary, SegmentWriter
+from segstore_ds.storage import Storage
+
+
+class SegmentStager:
+    """Writes one segment object that no commit names yet.
+
+    Args:
+        storage: The stream's folder.
+        path: The segment, relative to the folder of segments.
+        pool: Buffers, which this has until `finish` or `abort`.
+        counters: Where the cache counts.
+
+    Raises:
+        StorageError: The storage failed.
+        InvalidInputError: Another stager has the buffers.
+    """
+
+    def __init__(
+        self, storage: Storage, path: str, pool: BufferPool, counters: CacheCounters
+    ) -> None:
+        self.path = path
+        self._name = names.segment_object(path)
+        self._storage = storage
+        self._layout = SegmentWriter()
+        channel = storage.open_staged(self._name)
+        self._cache = WriteCacheService(channel, pool, load=self._load, counters=counters)
+        self._cache.write(self._layout.start())
+        self.buffer_bytes = pool.buffer_bytes
+
+    @property
+    def where(self) -> str:
+        """The object, for errors."""
+        return f"{self._storage.url}/{self._name}"
+
+    @property
+    def encoded_bytes(self) -> int:
+        """How many bytes were laid out."""
+        return self._layout.encoded_bytes
+
+    @property
+    def rows(self) -> int:
+        """How many events were added."""
+        return self._layout.rows
+
+    def has_room(self, nbytes: int) -> bool:
+        """Tell whether so many bytes can be added and all of the object stays in buffers."""
+        return self._cache.has_room(nbytes)
+
+    def add(self, frame: Frame) -> Record:
+        """Append a frame; its bytes are copied, written, or held on to.
+
+        Returns:
+            What `read` takes.
+
+        Raises:
+            StorageError: The storage failed, now or before.
+            ClosedError: The segment was finished or aborted.
+        """
+        [data] = self._layout.add(frame)
+        return self._cache.write(data, frame.crc, frozen=True)
+
+    def finish(self) -> SegmentSummary:
+        """Make the object whole and durable; reading goes on until `close`.
+
+        Returns:
+            What the table status keeps.
+
+        Raises:
+            StorageError: The storage failed: the object is not known to be whole.
+            InvalidInputError: No frame was added.
+            ClosedError: The segment was finished or aborted.
+        """
+        end, summary = self._layout.finish()
+        self._cache.write(end)
+        self._cache.commit()
+        self._cache.release_buffers()
+        return summary
+
+    def read(self, record: Record) -> pa.Buffer:
+        """Return a frame's bytes, verified, whether they are in a buffer or in the object.
+
+        Raises:
+            CorruptionError: They fail their checksum.
+            FormatError: The object is missing or cut.
+            StorageError: The storage failed.
+            ClosedError: The segment was aborted or closed.
+        """
+        return pa.py_buffer(self._cache.read(record))
+
+    def abort(self) -> None:
+        """Give the object up; never raises, safe to repeat."""
+        self._cache.abort()
+
+    def close(self) -> None:
+        """End reading; gives an unfinished object up. Never raises, safe to repeat."""
+        self._cache.close()
+
+    def _load(self, start: int, end: int) -> bytes:
+        return self._storage.get_range(self._name, start, end)
+
+
+def open_pool(storage: Storage, *, buffers: int, buffer_bytes: int) -> BufferPool:
+    """Return a pool whose buffers are large enough for the storage.
+
+    Args:
+        storage: Where its buffers go.
+        buffers: How many.
+        buffer_bytes: Size of each; raised to the least that a part of an upload may have.
+
+    Raises:
+        InvalidInputError: A number is not positive.
+    """
+    return BufferPool(buffers, max(buffer_bytes, storage.least_part_bytes))

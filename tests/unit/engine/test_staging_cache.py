@@ -1,0 +1,179 @@
+"""Staging through the write cache: the same objects whatever its buffers, and rows read back."""
+
+import logging
+import uuid
+
+import pyarrow as pa
+import pytest
+
+import segstore_ds as segstore
+from segstore_ds.cache.counters import CacheCounters
+from segstore_ds.engine.staging import Layout, TaskStager, stage_frames
+from segstore_ds.errors import ClosedError, InvalidInputError, StorageError
+from segstore_ds.format.frame import encode_frame
+from segstore_ds.format.names import build_token
+from segstore_ds.storage import Storage, open_storage
+
+SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
+TOKEN = build_token(1, "0123456789ab")
+
+
+def events(start: int, end: int) -> pa.RecordBatch:
+    """Return a batch of the events start to end, about 1 kB each."""
+    return pa.record_batch(
+        [list(range(start, end)), [f"{n}" * (1000 // len(f"{n}")) for n in range(start, end)]],
+        schema=SCHEMA,
+    )
+
+
+def layout(**knobs) -> Layout:
+    """Return a layout of 100 kB frames."""
+    return Layout(compression="none", frame_rows=100, inline_bytes=0, **knobs)
+
+
+def stager(storage: Storage, one: Layout, **knobs) -> TaskStager:
+    """Begin a task."""
+    attempt = uuid.uuid4().hex[:8]
+    return TaskStager(storage, SCHEMA, one, token=TOKEN, task=0, attempt=attempt, **knobs)
+
+
+@pytest.fixture(params=["memory", "local"])
+def storage(request, tmp_path) -> Storage:
+    """A folder."""
+    name = f"memory://{uuid.uuid4().hex}" if request.param == "memory" else tmp_path / "stream"
+    return open_storage(name)
+
+
+@pytest.mark.parametrize("buffers", [1, 2, 4])
+@pytest.mark.parametrize("buffer_bytes", [1, 4 << 10, 110_000, 1 << 20, 8 << 20])
+def test_objects_are_the_same_whatever_the_buffers(storage, buffers, buffer_bytes):
+    """Buffers of less than a frame, of about one, and of all of them."""
+    found = []
+    for one in (layout(), layout(cache_buffers=buffers, cache_buffer_bytes=buffer_bytes)):
+        task = stager(storage, one)
+        for start in range(0, 1000, 50):
+            task.append(events(start, start + 50))
+        [segment] = task.finish().segments
+        found.append(storage.get(f"segments/{segment.path}"))
+        assert len(found[-1]) == segment.bytes
+    assert found[0] == found[1]
+
+
+def test_a_local_object_is_written_in_whole_buffers(tmp_path, monkeypatch):
+    sizes = []
+    storage = open_storage(tmp_path / "stream")
+    opened = storage.open_staged
+
+    def open_staged(path: str):
+        writer = opened(path)
+        written = writer.write_all
+
+        def write_all(pieces):
+            sizes.append(sum(len(piece) for piece in pieces))
+            written(pieces)
+
+        monkeypatch.setattr(writer, "write_all", write_all)
+        return writer
+
+    monkeypatch.setattr(storage, "open_staged", open_staged)
+    counters = CacheCounters()
+    task = stager(storage, layout(cache_buffer_bytes=512 << 10), counters=counters)
+    for start in range(0, 2000, 100):
+        task.append(events(start, start + 100))
+    [segment] = task.finish().segments
+    assert sum(sizes) == segment.bytes
+    assert all(size > 400_000 for size in sizes[:-1])
+    assert counters.channel_writes == len(sizes) == 4
+    assert counters.accepted_bytes == counters.channel_bytes == segment.bytes
+    assert counters.accepted_records == 22
+
+
+def test_frames_of_several_tasks_become_one_segment(storage):
+    frames = [
+        encode_frame(
+            events(start, start + 10), compression="none", compression_level=None, stats_columns=[]
+        )
+        for start in (0, 10, 20)
+    ]
+    segment = stage_frames(storage, frames, path=f"{TOKEN}/one.arrow")
+    assert (segment.rows, storage.info(f"segments/{segment.path}").size) == (30, segment.bytes)
+    with pytest.raises(InvalidInputError, match="no frame"):
+        stage_frames(storage, [], path=f"{TOKEN}/none.arrow")
+
+
+def test_a_finished_task_says_what_the_cache_did(storage, caplog):
+    task = stager(storage, layout())
+    task.append(events(0, 200))
+    with caplog.at_level(logging.INFO):
+        task.finish()
+    assert "staged 200 rows; write cache: records=4" in caplog.text
+
+
+def test_a_failed_write_is_raised_and_leaves_nothing(tmp_path, monkeypatch):
+    storage = open_storage(tmp_path / "stream")
+    monkeypatch.setattr("segstore_ds.storage.local.os.writev", _no_space)
+    task = stager(storage, layout(cache_buffer_bytes=128 << 10))
+    with pytest.raises(StorageError, match="No space left"):
+        _append_for_ever(task)
+    with pytest.raises(StorageError, match="No space left"):
+        task.finish()
+    task.abort()
+    assert list((tmp_path / "stream").rglob("*.arrow")) == []
+    with pytest.raises(ClosedError):
+        task.append(events(0, 1))
+
+
+def _no_space(*_):
+    raise OSError(28, "No space left on device")
+
+
+def _append_for_ever(task: TaskStager) -> None:
+    while True:
+        task.append(events(0, 100))
+
+
+@pytest.mark.parametrize("buffers", [1, 2])
+@pytest.mark.parametrize("buffer_bytes", [50_000, 110_000, 256 << 10, 8 << 20])
+@pytest.mark.parametrize("inline_bytes", [0, 150_000])
+def test_rows_are_read_back_wherever_they_are(storage, buffers, buffer_bytes, inline_bytes):
+    """Gathered, inline, in a buffer, in an object that is whole: all of them at any time."""
+    one = Layout(
+        compression="none",
+        frame_rows=100,
+        inline_bytes=inline_bytes,
+        cache_buffers=buffers,
+        cache_buffer_bytes=buffer_bytes,
+    )
+    task = stager(storage, one, readable=True)
+    for start in range(0, 1000, 70):
+        task.append(events(start, start + 70))
+        rows = task.rows
+        for first, last in ((0, rows), (rows - 71, rows - 3), (start // 2, start), (5, 5)):
+            _check(task, max(first, 0), last)
+    staged = task.finish()
+    _check(task, 0, task.rows)
+    assert sum(segment.rows for segment in staged.segments) == staged.rows
+    whole = len(staged.segments)
+    assert whole >= (2 if buffers * buffer_bytes < 1_000_000 else 1)
+    task.close()
+    with pytest.raises(InvalidInputError, match="not readable"):
+        list(stager(storage, layout()).read(0, 0))
+
+
+def _check(task: TaskStager, start: int, end: int) -> None:
+    found = pa.Table.from_batches(task.read(start, end), SCHEMA)
+    assert found["n"].to_pylist() == list(range(start, end))
+    assert found["s"].to_pylist() == events(start, end)["s"].to_pylist()
+
+
+def test_what_was_staged_to_be_read_is_what_is_committed(storage):
+    stream = segstore.create(storage.url, SCHEMA)
+    one = layout(cache_buffer_bytes=256 << 10)
+    job = stream.plan_write(SCHEMA, layout=one)
+    task = job.open_task(0, "attempt", readable=True)
+    task.append(events(0, 950))
+    commit = stream.commit(job, [task.finish()])
+    assert (commit.start, commit.end) == (0, 950)
+    assert stream.read().read_all()["n"].to_pylist() == list(range(950))
+    task.close()
+    assert stream.verify().ok
