@@ -16,6 +16,11 @@ READ, WRITE = "read", "write"
 STREAM_READ, STREAM_WRITE = "stream read", "stream write"
 COMPRESSIONS = ("zstd", "lz4", "none")
 
+# When an appender flushes without being asked.
+FLUSH_BYTES = 64 << 20
+FLUSH_ROWS = 1_000_000
+FLUSH_SECONDS = 10.0
+
 _READS, _WRITES = (READ, STREAM_READ), (WRITE, STREAM_WRITE)
 _SIZE = re.compile(r"\s*([0-9]+)\s*([kmgt]?)(i?b)?\s*", re.IGNORECASE)
 _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}

@@ -5,7 +5,6 @@ behind it, since the object may end in the middle of a buffer. The thread is sta
 somebody would have to wait, so an object of one buffer never costs one.
 """
 
-import copy
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -13,10 +12,11 @@ from dataclasses import dataclass
 
 from segstore_ds.cache.channel import Channel
 from segstore_ds.cache.counters import CacheCounters
+from segstore_ds.cache.first_error import FirstError
 from segstore_ds.cache.second_copy import SecondCopy
 from segstore_ds.cache.views import BufferView
 from segstore_ds.cache.write_cache import Record, WriteCache
-from segstore_ds.errors import ClosedError, InternalError, SegstoreError
+from segstore_ds.errors import ClosedError
 
 
 @dataclass(slots=True, eq=False)
@@ -77,31 +77,12 @@ class ChannelWriter:
         self._thread: threading.Thread | None = None
         self._busy = False  # somebody is using the channel, outside the lock
         self._ending = self._aborted = False
-        self._error: BaseException | None = None
-
-    @property
-    def error(self) -> BaseException | None:
-        """The first failure."""
-        return self._error
+        self.failure = FirstError()
 
     @property
     def idle(self) -> bool:
         """True when an item waits and nobody is writing."""
         return bool(self._dirty) and not self._busy
-
-    def check(self) -> None:
-        """Raise the first failure, if there was one.
-
-        Raises:
-            StorageError: The channel failed so.
-            InternalError: Something that is no error of segstore was raised.
-        """
-        if self._error is None:
-            return
-        if isinstance(self._error, SegstoreError):
-            # A copy: one that is raised again and again would gather tracebacks.
-            raise copy.copy(self._error) from self._error
-        raise InternalError("write cache failed", cause=repr(self._error)) from self._error
 
     def push(self, item: Item) -> None:
         """Put an item at the end of the queue."""
@@ -130,7 +111,7 @@ class ChannelWriter:
         deadline = None if timeout_s is None else self._now() + timeout_s
         while True:
             with self._changed:
-                self.check()
+                self.failure.check()
                 if self._aborted:
                     raise ClosedError("write cache service was closed")
                 if self.flushed >= target:
@@ -148,7 +129,7 @@ class ChannelWriter:
     def write_next(self) -> None:
         """Write the oldest item here, unless the channel is in use or nothing waits.
 
-        A failure is kept for `check`; only what is no error, such as an interrupt, is raised.
+        A failure is kept in `failure`; only what is no error, such as an interrupt, is raised.
         """
         with self._changed:
             if self._busy or not self._dirty:
@@ -184,7 +165,7 @@ class ChannelWriter:
             ClosedError: The writer was aborted meanwhile.
         """
         with self._changed:
-            self.check()
+            self.failure.check()
             if self._aborted:
                 raise ClosedError("write cache service was closed")
             self._ending = self._busy = True
@@ -227,7 +208,7 @@ class ChannelWriter:
             self.write_next()
 
     def _over(self) -> bool:
-        return self._aborted or self._error is not None or (self._ending and not self._dirty)
+        return self._aborted or self.failure.error is not None or (self._ending and not self._dirty)
 
     def _send(self, item: Item) -> int:
         if isinstance(item, WriteCache):
@@ -243,5 +224,5 @@ class ChannelWriter:
     def _fail(self, error: BaseException) -> None:
         with self._changed:
             self._busy = False
-            self._error = self._error or error
+            self.failure.keep(error)
             self._changed.notify_all()

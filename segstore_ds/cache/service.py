@@ -181,7 +181,7 @@ class WriteCacheService:
         """
         with self._changed:
             self._check_open()
-            self._writer.check()
+            self._writer.failure.check()
             self._push_current()
             target = self._next
         return self._writer.drain(target, timeout_s)
@@ -362,7 +362,7 @@ class WriteCacheService:
         while not held_on_to and self._writer.flushed < record.end:
             self._changed.wait()
             self._check_open()
-            self._writer.check()
+            self._writer.failure.check()
 
     def _accept(self, record: Record, holder: Item) -> None:
         self._map[record.offset] = record, holder
@@ -427,11 +427,11 @@ class WriteCacheService:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError("write cache service was closed") from self._writer.error
+            raise ClosedError("write cache service was closed") from self._writer.failure.error
 
     def _check_writable(self) -> None:
         self._check_open()
-        self._writer.check()
+        self._writer.failure.check()
         if self._finished:
             raise ClosedError("object was committed, or is being committed")
 

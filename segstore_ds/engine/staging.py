@@ -195,6 +195,11 @@ class TaskStager:
             self._pool.close()
 
     @property
+    def schema(self) -> pa.Schema:
+        """The schema that batches have to have."""
+        return self._schema
+
+    @property
     def rows(self) -> int:
         """How many rows were taken."""
         return self._rows

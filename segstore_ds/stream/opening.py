@@ -12,14 +12,13 @@ from segstore_ds.engine.create import run_create
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.format.root import Root
 from segstore_ds.storage import Storage, open_storage
+from segstore_ds.stream.appending import Appending
 from segstore_ds.stream.handle import client_name
 from segstore_ds.stream.lifecycle import Lifecycle
-from segstore_ds.stream.reading import Reads
 from segstore_ds.stream.upkeep import Upkeep
-from segstore_ds.stream.writing import Writes
 
 
-class Stream(Writes, Reads, Lifecycle, Upkeep):
+class Stream(Appending, Lifecycle, Upkeep):
     """A handle on one stream. Made by `create` and `open`.
 
     `head`, `tail`, `sealed`, `schema` and `version` are those of the newest version this handle has

@@ -167,11 +167,14 @@ class Writes(Handle):
         """Plan a write that is described as one value; see `plan_write`, raises as it does."""
         return plan_job(self._log, self._status, request)
 
-    def commit(self, job: WriteJob, tasks: Sequence[StagedTask]) -> Commit:
+    def commit(
+        self, job: WriteJob, tasks: Sequence[StagedTask], *, keep_staged: bool = False
+    ) -> Commit:
         """Commit what tasks staged for a job, in task order; safe to repeat for a writer's batch.
 
-        On an error that says that nothing was committed, what was staged is deleted, and the job
-        has ended. A job is repeated through the handle that it was first committed through.
+        On an error that says that nothing was committed, what was staged is deleted (with
+        `keep_staged` it is the caller's to delete), and the job has ended. A job is repeated
+        through the handle that it was first committed through.
 
         Raises:
             As `append`; InvalidInputError where a staged object can't be seen from here; and
@@ -195,7 +198,7 @@ class Writes(Handle):
             raise
         except SegstoreError:
             # What tasks staged may stand in the log already if this is not the first try.
-            self._appender.discard(ours if repeated else segments)
+            self._appender.discard(ours if repeated or keep_staged else segments)
             if not repeated:
                 self._remember(job, _ENDED)
             raise

@@ -1,0 +1,171 @@
+"""Events that are given one by one: checked when they come, made into batches later.
+
+An event is a mapping of column names to Python values. It is refused at once when a value would not
+come back as it went in, so what was taken can always be written. Plain numbers and texts are
+checked by a comparison or two; for other types Arrow makes the value, and it is compared with what
+was given.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from segstore_ds.errors import SchemaMismatchError
+
+BATCH_ROWS = 4096
+BATCH_BYTES = 1 << 20
+_ARROW_ERRORS = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
+
+# Returns what is kept of a value, which is never None, and its bytes.
+_Take = Callable[[Any], tuple[Any, int]]
+
+
+class EventRows:
+    """Gathers events of one schema.
+
+    Args:
+        schema: A stored schema.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.bytes = 0
+        self._rows: list[tuple[Any, ...]] = []
+        self._names = frozenset(schema.names)
+        self._columns = tuple((field.name, _taker(field)) for field in schema)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def full(self) -> bool:
+        """True when it is time to make a batch."""
+        return len(self._rows) >= BATCH_ROWS or self.bytes >= BATCH_BYTES
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Take an event; later changes of it or of its values make no difference.
+
+        Args:
+            event: Column names and values; a column that is not named is null.
+
+        Raises:
+            SchemaMismatchError: A column is unknown, or a value does not fit it. Nothing was taken.
+        """
+        if not event.keys() <= self._names:
+            raise SchemaMismatchError(
+                "event has unknown columns",
+                remedy="append a table with mergeSchema first, or leave them out",
+                columns=sorted(map(str, event.keys() - self._names)),
+                known=self.schema.names,
+            )
+        row = []
+        size = 0
+        for name, take in self._columns:
+            value = event.get(name)
+            if value is not None:
+                value, taken = take(value)
+                size += taken
+            row.append(value)
+        self._rows.append(tuple(row))
+        self.bytes += size
+
+    def peek(self) -> pa.RecordBatch:
+        """Return the events as a batch and keep them."""
+        columns = zip(*self._rows, strict=True) if self._rows else ((),) * len(self.schema)
+        arrays = [
+            pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def clear(self) -> None:
+        """Forget the events."""
+        self._rows, self.bytes = [], 0
+
+
+def _taker(field: pa.Field) -> _Take:
+    general = _general(field)
+    kind = field.type
+    if t.is_signed_integer(kind):
+        least, most = -(1 << kind.bit_width - 1), (1 << kind.bit_width - 1) - 1
+        width = kind.bit_width // 8
+
+        def take_int(value: Any) -> tuple[Any, int]:
+            if type(value) is int and least <= value <= most:
+                return value, width
+            return general(value)
+
+        return take_int
+    if t.is_float64(kind):
+        return lambda value: (value, 8) if type(value) is float else general(value)
+    if t.is_boolean(kind):
+        return lambda value: (value, 1) if type(value) is bool else general(value)
+    if t.is_binary(kind):
+        return lambda value: (value, len(value)) if type(value) is bytes else general(value)
+    if t.is_string(kind):
+
+        def take_text(value: Any) -> tuple[Any, int]:
+            if type(value) is str and value.isascii():
+                return value, len(value)
+            return general(value)
+
+        return take_text
+    return general
+
+
+def _general(field: pa.Field) -> _Take:
+    def take(value: Any) -> tuple[Any, int]:
+        given = value.tolist() if hasattr(value, "tolist") else value
+        try:
+            made = pa.array([given], field.type)
+            kept = made[0]
+            same = kept.is_valid and _same(given, kept.as_py(), field.type)
+        except _ARROW_ERRORS as error:
+            raise _refuse(field, value) from error
+        if not same:
+            raise _refuse(field, value)
+        return kept, made.nbytes
+
+    return take
+
+
+def _refuse(field: pa.Field, value: Any) -> SchemaMismatchError:
+    return SchemaMismatchError(
+        "value does not fit its column",
+        remedy="convert it: numbers are not cut, and times need a zone where the column has one",
+        column=field.name,
+        expected=str(field.type),
+        type=type(value).__name__,
+    )
+
+
+def _same(given: Any, kept: Any, kind: pa.DataType) -> bool:
+    """Tell whether a value came back as it was given."""
+    if given is None or kept is None:
+        return given is kept
+    if t.is_map(kind) or t.is_struct(kind) or t.is_list(kind):
+        return _same_parts(given, kept, kind)
+    if isinstance(given, bool) is not isinstance(kept, bool):
+        return False
+    if t.is_float32(kind):
+        # Rounding is what the type means; becoming infinite is not.
+        return isinstance(given, float | int) and (abs(kept) != float("inf") or given == kept)
+    return bool(given == kept) or (given != given and kept != kept)  # noqa: PLR0124 - NaN
+
+
+def _same_parts(given: Any, kept: Any, kind: pa.DataType) -> bool:
+    if t.is_struct(kind):
+        fields = [kind.field(place) for place in range(kind.num_fields)]
+        return given.keys() <= {field.name for field in fields} and all(
+            _same(given.get(field.name), kept[field.name], field.type) for field in fields
+        )
+    if t.is_list(kind):
+        return len(given) == len(kept) and all(
+            _same(one, other, kind.value_type) for one, other in zip(given, kept, strict=True)
+        )
+    pairs = list(given.items() if isinstance(given, Mapping) else given)
+    return len(pairs) == len(kept) and all(
+        _same(key, other_key, kind.key_type) and _same(item, other_item, kind.item_type)
+        for (key, item), (other_key, other_item) in zip(pairs, kept, strict=True)
+    )

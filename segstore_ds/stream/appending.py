@@ -1,0 +1,62 @@
+"""The appender: events one by one, over a long time, with those not yet committed readable."""
+
+from segstore_ds import options
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.live_append import FlushLimits, LiveAppender, StreamEnds
+from segstore_ds.engine.staging import Layout
+from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.stream.reading import Reads
+from segstore_ds.stream.writing import Writes
+
+
+class Appending(Writes, Reads):
+    """The part of a stream that opens appenders."""
+
+    def appender(
+        self,
+        *,
+        flush_bytes: int = options.FLUSH_BYTES,
+        flush_rows: int = options.FLUSH_ROWS,
+        flush_seconds: float | None = options.FLUSH_SECONDS,
+        merge_schema: bool = False,
+        layout: Layout | None = None,
+    ) -> LiveAppender:
+        """Open a long-lived appender that takes events one by one and reads its own back.
+
+        It works on a handle of its own and may be used by several threads. Use it in a `with`
+        block, which flushes at the end.
+
+        Args:
+            flush_bytes: Flush when so many bytes, before compression, are not flushed.
+            flush_rows: Flush when so many events are not flushed.
+            flush_seconds: Flush when an event is not flushed for so long; None for never.
+            merge_schema: Go on when others add columns: they are null in events from here.
+            layout: Sizes and compression.
+
+        Returns:
+            The appender. Its flushes commit like `append`, one commit each.
+
+        Raises:
+            InvalidInputError: A limit is not positive.
+            FormatError: The stream's schema can't be read.
+            StorageError: The storage failed.
+        """
+        if min(flush_bytes, flush_rows) < 1 or (flush_seconds is not None and flush_seconds <= 0):
+            raise InvalidInputError(
+                "limits of an appender are positive",
+                flush_bytes=flush_bytes,
+                flush_rows=flush_rows,
+                flush_seconds=flush_seconds,
+            )
+        log = StreamLog(self._log.storage, clock=self._log.clock)
+        log.adopt(self._log.root)
+        own = type(self)(log, TableStatus(self._log.storage))
+        schema = self.schema
+        ends = StreamEnds(
+            schema=schema,
+            plan=lambda: own.plan_write(schema, merge_schema=merge_schema, layout=layout),
+            commit=lambda job, task: own.commit(job, [task], keep_staged=True),
+            read=own.read,
+        )
+        return LiveAppender(ends, FlushLimits(flush_bytes, flush_rows, flush_seconds), log.clock)

@@ -1,0 +1,325 @@
+"""The long-lived appender: places, offsets, flushing by size, time and call, and failures."""
+
+import threading
+import time
+import uuid
+from concurrent.futures import ThreadPoolExecutor
+
+import pyarrow as pa
+import pytest
+
+import segstore_ds as segstore
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.staging import Layout
+from segstore_ds.errors import (
+    ClosedError,
+    CommitUnknownError,
+    InternalError,
+    InvalidInputError,
+    SealedError,
+    StorageError,
+)
+
+SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
+
+
+@pytest.fixture(params=["memory", "local"])
+def stream(request, tmp_path) -> segstore.Stream:
+    """An empty stream."""
+    name = f"memory://{uuid.uuid4().hex}" if request.param == "memory" else tmp_path / "stream"
+    return segstore.create(name, SCHEMA)
+
+
+def event(n: int) -> dict[str, object]:
+    """Return an event of about 1 kB."""
+    return {"n": n, "s": f"{n} " * (1000 // (len(str(n)) + 1))}
+
+
+def numbers(reader) -> list[int]:
+    """Return the numbers of events, having checked their texts."""
+    table = reader.read_all()
+    found = table["n"].to_pylist()
+    assert table["s"].to_pylist() == [event(n)["s"] for n in found]
+    return found
+
+
+def table(*found: int) -> pa.Table:
+    """Return events as a table."""
+    return pa.Table.from_pylist([event(n) for n in found], SCHEMA)
+
+
+def small(**knobs) -> Layout:
+    """Return a layout that passes through every stage soon."""
+    knobs = {"frame_rows": 50, "inline_bytes": 60_000, "cache_buffer_bytes": 128 << 10} | knobs
+    return Layout(compression="none", **knobs)
+
+
+def test_events_are_readable_at_once_and_get_offsets_at_flush(stream):
+    stream.append(table(100, 101))
+    with stream.appender(flush_seconds=None) as appender:
+        assert [appender.append(event(n)) for n in range(5)] == [0, 1, 2, 3, 4]
+        assert numbers(appender.read()) == [0, 1, 2, 3, 4]
+        assert numbers(appender.read(1, 3)) == [1, 2]
+        assert stream.refresh().tail == 2
+        commit = appender.flush()
+        assert (commit.start, commit.end) == (2, 7)
+        assert (appender.flushed_place, appender.next_place) == (5, 5)
+        assert appender.append(event(5)) == 5
+        assert numbers(appender.read()) == [5]
+        assert numbers(appender.read(0)) == [0, 1, 2, 3, 4, 5]
+    assert numbers(stream.read(2)) == [0, 1, 2, 3, 4, 5]
+    assert stream.version == 3
+
+
+def test_a_flush_of_nothing_commits_nothing(stream):
+    with stream.appender() as appender:
+        assert appender.flush() is None
+        assert appender.read().read_all().num_rows == 0
+        appender.append(event(0))
+        assert appender.flush().rows == 1
+        assert appender.flush() is None
+    assert stream.refresh().version == 1
+
+
+@pytest.mark.parametrize("buffers", [1, 2])
+@pytest.mark.parametrize("buffer_bytes", [20_000, 128 << 10, 8 << 20])
+def test_own_events_are_read_wherever_they_are(stream, buffers, buffer_bytes):
+    """As rows, gathered, inline, in a buffer, in an object, committed between those of others."""
+    layout = small(cache_buffers=buffers, cache_buffer_bytes=buffer_bytes)
+    with stream.appender(flush_seconds=None, flush_rows=777, layout=layout) as appender:
+        for n in range(2000):
+            assert appender.append(event(n)) == n
+            if n % 97 == 0:
+                first = max(0, n - 500)
+                assert numbers(appender.read(first, n)) == list(range(first, n))
+            if n % 500 == 0:
+                stream.append(table(-1))
+        assert numbers(appender.read(0)) == list(range(2000))
+    mine = [n for n in numbers(stream.read()) if n >= 0]
+    assert mine == list(range(2000))
+    assert stream.verify().ok
+
+
+def test_events_and_batches_keep_their_order(stream):
+    with stream.appender() as appender:
+        assert appender.append(event(0)) == 0
+        assert appender.append(table(1, 2, 3)) == 1
+        assert appender.append(event(4)) == 4
+        assert appender.append(table(5).to_batches()) == 5
+        assert appender.append(table()) == 6
+        assert numbers(appender.read(0)) == [0, 1, 2, 3, 4, 5]
+    assert numbers(stream.read()) == [0, 1, 2, 3, 4, 5]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"n": 1.5},
+        {"x": 1},
+        {"n": "1"},
+        pa.table({"n": [1]}),
+        pa.table({"n": ["x"], "s": ["x"]}),
+        5,
+        "text",
+        None,
+    ],
+)
+def test_what_does_not_fit_is_refused_and_nothing_else_is_lost(stream, wrong):
+    with stream.appender() as appender:
+        appender.append(event(0))
+        with pytest.raises(InvalidInputError):
+            appender.append(wrong)
+        assert appender.append(event(1)) == 1
+    assert numbers(stream.read()) == [0, 1]
+
+
+def test_of_several_batches_all_fit_or_none_is_taken(stream):
+    good, other = table(0).to_batches()[0], pa.record_batch({"n": ["x"], "s": ["x"]})
+    with stream.appender() as appender:
+        for wrong in ([good, other], [good, "no batch"]):
+            with pytest.raises((InvalidInputError, TypeError, ValueError)):
+                appender.append(wrong)
+            assert appender.next_place == 0
+    assert stream.refresh().tail == 0
+
+
+def test_flushes_by_rows_and_by_bytes(stream):
+    with stream.appender(flush_rows=10, flush_seconds=None) as appender:
+        for n in range(25):
+            appender.append(event(n))
+        assert appender.flushed_place == 20
+    with stream.appender(flush_bytes=100_000, flush_seconds=None) as appender:
+        for n in range(500):
+            appender.append(event(n))
+        assert stream.refresh().version == 3 + 5
+    assert stream.refresh().tail == 525
+
+
+def test_flushes_by_time(stream):
+    appender = stream.appender(flush_seconds=0.02)
+    for n in range(3):
+        appender.append(event(n))
+        deadline = time.monotonic() + 30
+        while appender.flushed_place <= n and time.monotonic() < deadline:
+            threading.Event().wait(0.005)
+        assert appender.flushed_place == n + 1
+    appender.close()
+    assert stream.refresh().tail == 3
+    assert not [one for one in threading.enumerate() if one.name == "segstore-appender"]
+
+
+def test_limits_are_positive(stream):
+    for knobs in ({"flush_bytes": 0}, {"flush_rows": 0}, {"flush_seconds": 0}):
+        with pytest.raises(InvalidInputError, match="positive"):
+            stream.appender(**knobs)
+
+
+def test_many_threads_append_in_one_order(stream):
+    with stream.appender(flush_rows=333, flush_seconds=None, layout=small()) as appender:
+
+        def work(worker: int) -> list[tuple[int, int]]:
+            return [(appender.append(event(n)), n) for n in range(worker, 2000, 4)]
+
+        with ThreadPoolExecutor(4) as threads:
+            found = sorted(pair for pairs in threads.map(work, range(4)) for pair in pairs)
+    assert [place for place, _ in found] == list(range(2000))
+    assert numbers(stream.read()) == [n for _, n in found]
+
+
+def test_closing_commits_nothing_and_says_what_is_dropped(stream, caplog):
+    appender = stream.appender(layout=small())
+    for n in range(500):
+        appender.append(event(n))
+    appender.close()
+    appender.close()
+    assert "500 events that were not flushed" in caplog.text
+    assert stream.refresh().tail == 0
+    assert [one.path for one in stream.storage.list("segments")] == []
+    for use in (lambda: appender.append(event(0)), appender.flush, appender.read):
+        with pytest.raises(ClosedError):
+            use()
+
+
+def test_a_block_that_fails_commits_nothing(stream):
+    def work() -> None:
+        with stream.appender() as appender:
+            appender.append(event(0))
+            raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="mine"):
+        work()
+    assert stream.refresh().tail == 0
+
+
+def test_a_failed_flush_is_kept_and_reading_goes_on(stream, monkeypatch):
+    appender = stream.appender(layout=small(), flush_seconds=None)
+    for n in range(500):
+        appender.append(event(n))
+    with monkeypatch.context() as patch:
+        patch.setattr(type(stream.storage), "create", _timed_out)
+        patch.setattr(StreamLog, "commit", _timed_out)
+        with pytest.raises(StorageError, match="timed out"):
+            appender.flush()
+    for use in (lambda: appender.append(event(0)), appender.flush):
+        with pytest.raises(StorageError, match="timed out"):
+            use()
+    assert numbers(appender.read(0)) == list(range(500))
+    appender.close()
+    assert stream.refresh().tail == 0
+    assert [one.path for one in stream.storage.list("segments")] == []
+
+
+def _timed_out(*_args, **_knobs):
+    raise StorageError("timed out")
+
+
+@pytest.mark.parametrize(
+    "error", [CommitUnknownError("no answer"), InternalError("a bug"), KeyboardInterrupt()]
+)
+def test_a_commit_that_may_have_landed_deletes_nothing(stream, monkeypatch, error):
+    """It may name what was staged: that has to stay, also when the appender is closed."""
+    commit = StreamLog.commit
+
+    def lost_answer(*args, **knobs):
+        commit(*args, **knobs)
+        raise error
+
+    appender = stream.appender(layout=small(), flush_seconds=None)
+    for n in range(500):
+        appender.append(event(n))
+    with monkeypatch.context() as patch:
+        patch.setattr(StreamLog, "commit", lost_answer)
+        with pytest.raises(type(error)):
+            appender.flush()
+    assert numbers(appender.read(0)) == list(range(500))
+    appender.close()
+    assert numbers(stream.read()) == list(range(500))
+    assert stream.verify().ok
+
+
+def test_an_interrupt_is_kept_as_well(stream, monkeypatch):
+    appender = stream.appender(flush_seconds=None)
+    appender.append(event(0))
+
+    def interrupted(*_args, **_knobs):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(StreamLog, "commit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            appender.flush()
+    with pytest.raises(InternalError, match="KeyboardInterrupt"):
+        appender.append(event(1))
+    appender.close()
+
+
+def test_a_plan_that_fails_takes_nothing_and_may_be_repeated(stream, monkeypatch):
+    appender = stream.appender(flush_seconds=None)
+    with monkeypatch.context() as patch:
+        patch.setattr(segstore.Stream, "plan_write", _timed_out)
+        with pytest.raises(StorageError):
+            appender.append(event(0))
+    assert appender.next_place == 0
+    assert appender.append(event(0)) == 0
+    appender.flush()
+    appender.close()
+    assert stream.refresh().tail == 1
+
+
+def test_a_column_added_by_others_is_null_with_merge_schema(stream):
+    more = pa.table({"n": [7], "s": ["x"], "more": [1.5]})
+    with stream.appender(merge_schema=True, flush_seconds=None) as appender:
+        appender.append(event(0))
+        stream.append(more, merge_schema=True)
+        appender.flush()
+        appender.append(event(1))
+        assert appender.read(0).read_all()["more"].to_pylist() == [None, None]
+    assert stream.read().read_all()["more"].to_pylist() == [1.5, None, None]
+
+
+def test_counters_say_what_was_written(stream):
+    with stream.appender(layout=small(), flush_seconds=None) as appender:
+        for n in range(1000):
+            appender.append(event(n))
+        appender.append(table(*range(1000, 1100)))
+        before = appender.counters
+        appender.read().read_all()
+        after = appender.counters
+        assert after.hits + after.misses > before.hits + before.misses
+        appender.flush()
+        written = appender.counters
+    assert written.accepted_bytes == written.channel_bytes > 1_000_000
+    assert written.bytes_per_write > 50_000
+    assert before.hits == 0
+
+
+def test_a_sealed_stream_is_refused(stream, monkeypatch):
+    appender = stream.appender(flush_seconds=None)
+    monkeypatch.setattr(segstore.Stream, "plan_write", _sealed)
+    with pytest.raises(SealedError):
+        appender.append(event(0))
+    appender.close()
+
+
+def _sealed(*_args, **_knobs):
+    raise SealedError("stream is sealed")
