@@ -235,7 +235,7 @@ class TaskStager:
         for inline in self._inline:
             yield inline.rows, partial(_decode, inline, inline.data, self._schema, "inline frame")
         for batch in self._gathered:
-            yield batch.num_rows, lambda batch=batch: batch
+            yield batch.num_rows, partial(_itself, batch)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -314,6 +314,10 @@ class _WrittenFrame:
 
     def decode(self, schema: pa.Schema) -> pa.RecordBatch:
         return _decode(self, self.stager.read(self.record), schema, self.stager.where)
+
+
+def _itself(batch: pa.RecordBatch) -> pa.RecordBatch:
+    return batch
 
 
 def _decode(

@@ -170,3 +170,14 @@ def test_permission_error_names_the_remedy(tmp_path):
                 use()
     finally:
         (tmp_path / "log").chmod(0o700)
+
+
+def test_a_gathering_write_that_stops_halfway_is_gone_on_with(tmp_path, monkeypatch):
+    """The kernel may take less than it was given: within a piece, and between two."""
+    writev = os.writev
+    monkeypatch.setattr(os, "writev", lambda fd, views: writev(fd, [views[0][:3]]))
+    storage = open_storage(tmp_path)
+    with storage.open_staged("s/1") as writer:
+        writer.write_all([b"abcdefgh", b"", b"ijk", b"l"])
+        assert writer.commit() == 12
+    assert storage.get("s/1") == b"abcdefghijkl"

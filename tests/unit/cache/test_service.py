@@ -9,6 +9,7 @@ from functools import partial
 
 import pytest
 
+from segstore_ds.cache.first_error import FirstError
 from segstore_ds.cache.pool import BufferPool
 from segstore_ds.cache.second_copy import SecondCopy
 from segstore_ds.cache.service import Frontiers, WriteCacheService
@@ -501,6 +502,14 @@ class TestFailure:
         with pytest.raises(InternalError, match="no memory") as caught:
             cache.flush()
         assert isinstance(caught.value.__cause__, MemoryError)
+
+    def test_the_first_of_several_is_the_one_that_is_kept(self):
+        failure = FirstError()
+        failure.check()
+        failure.keep(StorageError("first"))
+        failure.keep(StorageError("second"))
+        with pytest.raises(StorageError, match="first"):
+            failure.check()
 
     def test_wakes_those_who_wait(self):
         channel = GatedChannel()

@@ -68,7 +68,8 @@ class TestWriting:
         large = bytes(range(256)) * 100
         data = bytearray(large)
         cache = WriteCache(1 << 20, checksum=True)
-        place = 0
+        cache.write(0, b"small")
+        place = 5
         for part, frozen in ((large, True), (b"abc", True), (b"de", False), (data, False)):
             assert cache.write(place, part, frozen=frozen)
             place += len(part)
@@ -77,10 +78,12 @@ class TestWriting:
         channel = MemoryChannel()
         cache.flush(channel)
         held = b"c" + large[1:]
-        assert bytes(channel.content) == large + b"abcde" + large + held
-        assert channel.writes == [3 * len(large) + 5]
-        assert len(list(cache.content().buffers())) == 3
-        assert [cache.read(offset) for offset in (0, len(large), len(large) + 3)] == [
+        assert bytes(channel.content) == b"small" + large + b"abcde" + large + held
+        assert channel.writes == [3 * len(large) + 10]
+        assert len(list(cache.content().buffers())) == 4
+        end = 5 + len(large)
+        assert [cache.read(offset) for offset in (0, 5, end, end + 3)] == [
+            b"small",
             large,
             b"abc",
             b"de",

@@ -155,6 +155,16 @@ def test_flushes_by_rows_and_by_bytes(stream):
     assert stream.refresh().tail == 525
 
 
+def test_batches_count_for_the_limits_too(stream):
+    with stream.appender(flush_bytes=25_000, flush_seconds=None) as appender:
+        for n in range(0, 50, 10):
+            appender.append(table(*range(n, n + 10)))
+        assert appender.flushed_place == 30
+    with stream.appender(flush_rows=5, flush_seconds=None) as appender:
+        appender.append(table(*range(20)))
+        assert appender.flushed_place == 20
+
+
 def test_flushes_by_time(stream):
     appender = stream.appender(flush_seconds=0.02)
     for n in range(3):
