@@ -63,6 +63,7 @@ class WrappedStorage(Storage):
         self.inner = inner
         self.url = inner.url
         self.stats = inner.stats
+        self.least_part_bytes = inner.least_part_bytes
 
     def __reduce__(self) -> tuple[Callable[..., Storage], tuple[Any, ...]]:
         return type(self), (self.inner,)

@@ -134,6 +134,8 @@ def test_every_write_option_of_the_table_is_taken(spark, url, append):
         "segmentRows": "20",
         "segmentBytes": "1m",
         "inlineBytes": "0",
+        "cacheBufferBytes": "4k",
+        "cacheBuffers": "3",
         "mergeSchema": "true",
         "overwriteSchema": "true",
         "statsColumns": '["id"]',

@@ -9,10 +9,12 @@ import pytest
 import segstore_ds as segstore
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.engine.staging import Layout, TaskStager, stage_frames
-from segstore_ds.errors import ClosedError, InvalidInputError, StorageError
+from segstore_ds.errors import ClosedError, InvalidInputError, SegstoreError, StorageError
 from segstore_ds.format.frame import encode_frame
 from segstore_ds.format.names import build_token
 from segstore_ds.storage import Storage, open_storage
+from segstore_ds.stream import open_on
+from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 TOKEN = build_token(1, "0123456789ab")
@@ -121,6 +123,32 @@ def test_a_failed_write_is_raised_and_leaves_nothing(tmp_path, monkeypatch):
     assert list((tmp_path / "stream").rglob("*.arrow")) == []
     with pytest.raises(ClosedError):
         task.append(events(0, 1))
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("kind", ["fail", "crash"])
+@pytest.mark.parametrize("buffers", [1, 2])
+def test_whatever_call_breaks_the_stream_stays_whole(kind, when, buffers):
+    """The n-th call, for every n, also those of the cache's own thread."""
+    for at in range(1, 1000):
+        inner = open_storage(f"memory://{uuid.uuid4().hex}")
+        segstore.create(inner.url, SCHEMA).append(pa.Table.from_batches([events(0, 10)]))
+        faults = FaultStorage(inner, Fault(at, kind, when))
+        try:
+            stream = open_on(faults)
+            one = layout(cache_buffers=buffers, cache_buffer_bytes=110_000)
+            commit = stream.append(pa.Table.from_batches([events(10, 610)]), layout=one)
+        except (SegstoreError, Crash):
+            commit = None
+        again = segstore.open(inner.url)
+        assert again.verify().ok
+        assert again.tail in ((610,) if commit else (10, 610))
+        found = again.read().read_all()["n"].to_pylist()
+        assert found == list(range(again.tail))
+        if not faults.struck:
+            assert at > 10
+            return
+    raise AssertionError("the sweep has no end")
 
 
 def _no_space(*_):
