@@ -2,8 +2,7 @@
 
 A `Stream` is a handle: it remembers the newest root it has seen and follows the log from there. It
 may be used by several threads one after another, not at once; open one handle per thread. Its
-methods lie by what they do: `handle`, `reading`, `writing`, `appending`, `lifecycle`, `upkeep`; they
-only put engine parts together.
+methods lie by what they do, in modules named for that; they only put engine parts together.
 """
 
 from segstore_ds.stream.handle import client_name
