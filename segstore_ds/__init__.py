@@ -14,7 +14,14 @@ from segstore_ds.engine.vacuum import VacuumReport
 from segstore_ds.engine.verify import Problem, Report
 from segstore_ds.engine.writers import Commit
 from segstore_ds.errors import SegstoreError
-from segstore_ds.stream import Stream, create, exists, open  # noqa: A004 - segstore.open(url)
+from segstore_ds.stream import (
+    Stream,
+    create,
+    drop,
+    exists,
+    list_streams,
+    open,  # noqa: A004 - segstore.open(url)
+)
 from segstore_ds.version import __version__
 
 if TYPE_CHECKING:
@@ -37,7 +44,9 @@ __all__ = [
     "VacuumReport",
     "__version__",
     "create",
+    "drop",
     "exists",
+    "list_streams",
     "open",
     "recommended_conf",
     "register",

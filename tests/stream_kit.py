@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from segstore_ds.engine.staging import Layout
+from segstore_ds.engine.staging import Layout, StagedTask
+from segstore_ds.engine.write_job import WriteJob
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on
 from segstore_ds.testing.faults import WrappedStorage
@@ -78,3 +79,12 @@ class Meddling(WrappedStorage):
 def objects(storage: TimedStorage, prefix: str = "") -> set[str]:
     """Return the names of all objects under a folder."""
     return {info.path for info in storage.list(prefix)}
+
+
+def staged_job(stream: Stream, start: int, end: int) -> tuple[WriteJob, StagedTask]:
+    """Plan a job and stage events for it, without committing."""
+    job = stream.plan_write(SCHEMA, layout=STAGED)
+    task = job.open_task(0, "a")
+    for batch in numbers(start, end).to_batches():
+        task.append(batch)
+    return job, task.finish()

@@ -22,6 +22,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.names import LOG_FOLDER
 from segstore_ds.format.root import (
+    DROPPED_FEATURE,
     ROOT_RAW_LIMIT_BYTES,
     Root,
     decode_root,
@@ -303,4 +304,20 @@ class FollowedLog:
                 path=self.files.path(version),
                 broken=broken,
             )
+        if root is not None:
+            self.check_open(root)
         return root
+
+    def check_open(self, root: Root) -> None:
+        """Refuse a stream that was dropped, whose objects may be gone.
+
+        Raises:
+            NotFoundError: It was.
+        """
+        if DROPPED_FEATURE in root.reader_features:
+            raise NotFoundError(
+                "stream was dropped",
+                remedy="if some of it is left, segstore.drop(url, confirm=url) again deletes that",
+                url=self.storage.url,
+                version=root.version,
+            )

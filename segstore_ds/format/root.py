@@ -17,7 +17,8 @@ from segstore_ds.format.fields import Fields, build_json, check_known, parse_jso
 ROOT_FORMAT = 1  # On disk. Never change; add a new one.
 ROOT_LIMIT_BYTES = 64 << 10
 ROOT_RAW_LIMIT_BYTES = 4 << 20
-READER_FEATURES: frozenset[str] = frozenset()  # On disk: names that this version can read.
+DROPPED_FEATURE = "dropped"  # On disk: the stream has ended and its objects may be gone.
+READER_FEATURES = frozenset({DROPPED_FEATURE})  # On disk: names that this version can read.
 WRITER_FEATURES: frozenset[str] = frozenset()  # On disk: names that this version can write.
 
 

@@ -273,6 +273,25 @@ class Storage(ABC):
             InvalidInputError: The prefix is not a path inside the root.
         """
 
+    def folders(self, prefix: str) -> tuple[str, ...]:
+        """Name the folders directly within a folder, sorted.
+
+        Where the store can tell folders by themselves, no object is listed.
+
+        Args:
+            prefix: A folder; '' for the root.
+
+        Returns:
+            Their names. A folder that does not exist has none.
+
+        Raises:
+            StorageError: The filesystem failed.
+            InvalidInputError: The prefix is not a path inside the root.
+        """
+        start = f"{prefix}/" if prefix else ""
+        inner = (info.path.removeprefix(start) for info in self.list(prefix))
+        return tuple(sorted({path.partition("/")[0] for path in inner if "/" in path}))
+
     @abstractmethod
     def delete(self, path: str) -> None:
         """Delete an object; silent when it is absent.

@@ -104,6 +104,16 @@ class LocalStorage(CheckedStorage):
                         status = entry.stat()
                         yield entry.path, status.st_size, status.st_mtime_ns // 1000
 
+    def folders(self, prefix: str) -> tuple[str, ...]:  # noqa: D102
+        folder = self._full(prefix) if prefix else self.location.path
+        return self.run("list", prefix, self._folders_in, folder)
+
+    def _folders_in(self, folder: str) -> tuple[str, ...]:
+        with suppress(FileNotFoundError), os.scandir(folder) as entries:
+            found = (entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
+            return tuple(sorted(name for name in found if not name.startswith(".")))
+        return ()
+
     def _delete(self, full: str) -> None:
         with suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(full)

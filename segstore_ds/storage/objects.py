@@ -122,6 +122,21 @@ class ObjectStorage(CheckedStorage):
                 size, when = self._store.size_and_time(entry)
                 yield name, size, _microseconds(when)
 
+    def folders(self, prefix: str) -> tuple[str, ...]:  # noqa: D102
+        folder = self._full(prefix) if prefix else self.location.path
+        return self.run("list", prefix, self._folders_in, folder)
+
+    def _folders_in(self, folder: str) -> tuple[str, ...]:
+        self.fs.invalidate_cache()
+        try:
+            found = self.fs.ls(folder, detail=True)
+        except FileNotFoundError:
+            self._refuse_missing_root()
+            return ()
+        inner = (entry["name"].rstrip("/") for entry in found if entry["type"] == "directory")
+        named = (name.rpartition("/")[2] for name in inner if name != folder.rstrip("/"))
+        return tuple(sorted(name for name in named if name and not name.startswith(".")))
+
     def _refuse_missing_root(self) -> None:
         bucket = self.location.path.partition("/")[0]
         if not self.fs.exists(bucket):

@@ -1,10 +1,11 @@
-"""The front door: `create`, `open`, `exists` and `Stream`.
+"""The front door: `create`, `open`, `exists`, `drop`, `list_streams` and `Stream`.
 
 A `Stream` is a handle: it remembers the newest root it has seen and follows the log from there. It
 may be used by several threads one after another, not at once; open one handle per thread. Its
 methods lie by what they do, in modules named for that; they only put engine parts together.
 """
 
+from segstore_ds.stream.catalog import drop, list_streams
 from segstore_ds.stream.handle import client_name
 from segstore_ds.stream.opening import (
     Stream,
@@ -15,4 +16,14 @@ from segstore_ds.stream.opening import (
     open_on,
 )
 
-__all__ = ["Stream", "client_name", "create", "create_on", "exists", "open", "open_on"]
+__all__ = [
+    "Stream",
+    "client_name",
+    "create",
+    "create_on",
+    "drop",
+    "exists",
+    "list_streams",
+    "open",
+    "open_on",
+]

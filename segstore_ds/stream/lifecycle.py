@@ -10,9 +10,11 @@ from segstore_ds.engine.readers import (
     register_reader,
     release_reader,
 )
+from segstore_ds.engine.restore import run_restore
 from segstore_ds.engine.retain import PROPERTY, RetentionPolicy, parse_policy, run_retain
 from segstore_ds.engine.tags import run_tag, run_untag, tags_of
 from segstore_ds.engine.truncate import run_seal, run_truncate
+from segstore_ds.engine.writers import Commit
 from segstore_ds.format.tag import Tag
 from segstore_ds.stream.handle import Handle, client_name
 
@@ -59,6 +61,23 @@ class Lifecycle(Handle):
             StorageError: The storage failed.
         """
         return run_seal(self._log, client=client_name()).root.tail
+
+    def restore(self, version: int) -> Commit:
+        """Bring back what the stream held as of a version, in one commit that copies no event.
+
+        Its events get new offsets behind the tail, its columns come back as well, and what was
+        there until now lies below the head. Restoring the version before undoes it.
+
+        Raises:
+            NotFoundError: There is no such version.
+            SnapshotExpiredError: It was purged.
+            SealedError: The stream has ended.
+            ConflictError: Every race was lost; nothing was committed.
+            CommitUnknownError: It may or may not be in the log.
+            FormatError: Metadata can't be read.
+            StorageError: The storage failed.
+        """
+        return run_restore(self._log, self._status, version, client=client_name())
 
     def retain(
         self,

@@ -199,6 +199,14 @@ class StorageContract:
             storage.put(path, b"x")
         assert [found.path for found in storage.list("")] == ["log/1"]
 
+    def test_folders_are_named_without_what_is_in_them(self, storage: Storage) -> None:
+        assert storage.folders("") == storage.folders("no/such") == ()
+        for path in ("b/1", "a/deep/2", "a/deeper/3", ".tmp/4", "top"):
+            storage.put(path, b"x")
+        assert storage.folders("") == ("a", "b")
+        assert storage.folders("a") == ("deep", "deeper")
+        assert storage.folders("b") == ()
+
     def test_delete_is_silent(self, storage: Storage) -> None:
         storage.create("log/1", b"a")
         for path in ("log/1", "log/1", "no/folder"):

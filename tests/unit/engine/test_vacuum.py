@@ -6,14 +6,13 @@ import pytest
 from stream_kit import (
     DAY,
     HOUR,
-    SCHEMA,
     SOFT,
-    STAGED,
     TIGHT,
     Meddling,
     make_stream,
     numbers,
     objects,
+    staged_job,
     values,
     wait,
 )
@@ -36,15 +35,6 @@ def handle(stream: Stream, storage=None) -> Stream:
 
 def paths(report) -> set[str]:
     return {one.path for one in report.doomed}
-
-
-def staged(stream: Stream, start: int, end: int):
-    """Plan a job and stage events for it, without committing."""
-    job = stream.plan_write(SCHEMA, layout=STAGED)
-    task = job.open_task(0, "a")
-    for batch in numbers(start, end).to_batches():
-        task.append(batch)
-    return job, task.finish()
 
 
 def dropped_long_ago():
@@ -114,7 +104,7 @@ def test_orphan_goes_once_its_job_could_no_longer_commit():
     """What a killed job left: first it may be alive, then it is below the floor."""
     stream, storage = make_stream(2)
     before = objects(storage, "segments")
-    staged(stream, 20, 30)
+    staged_job(stream, 20, 30)
     (orphan,) = objects(storage, "segments") - before
     assert "may still be committed" in stream.vacuum(dry_run=False).spared[0].why
     wait(storage, DAY + 60)
@@ -128,13 +118,13 @@ def test_orphan_goes_once_its_job_could_no_longer_commit():
 def test_orphan_of_an_idle_stream_goes_after_a_day_too():
     """Vacuum's own commit makes it older than whatever is staged from then on."""
     stream, storage = make_stream(1)
-    staged(stream, 10, 20)
+    staged_job(stream, 10, 20)
     wait(storage, 10 * DAY)
     version = stream.version
     assert stream.vacuum(dry_run=False).doomed == ()
     assert stream.refresh().version == version + 1
     wait(storage, DAY + 60)
-    job = staged(stream, 10, 12)
+    job = staged_job(stream, 10, 12)
     assert len(stream.vacuum(dry_run=False).doomed) == 1
     assert stream.commit(job[0], [job[1]]).start == 10
 
@@ -142,7 +132,7 @@ def test_orphan_of_an_idle_stream_goes_after_a_day_too():
 def test_job_that_staged_25_hours_ago_and_commits_first_wins():
     """Its commit lands between vacuum's look and its floor: nothing of it is deleted."""
     stream, storage = make_stream(2)
-    job, task = staged(stream, 20, 30)
+    job, task = staged_job(stream, 20, 30)
     other = handle(stream)
     other.append(numbers(100, 101))
     wait(storage, 25 * HOUR)
@@ -157,7 +147,7 @@ def test_job_that_staged_25_hours_ago_and_commits_first_wins():
 def test_job_that_staged_25_hours_ago_and_commits_after_the_floor_is_refused():
     """It is told to stage again; its objects are gone, and nothing refers to them."""
     stream, storage = make_stream(2)
-    job, task = staged(stream, 20, 30)
+    job, task = staged_job(stream, 20, 30)
     other = handle(stream)
     other.append(numbers(100, 101))
     wait(storage, 25 * HOUR)
@@ -317,7 +307,7 @@ def test_metadata_that_cannot_be_read_stops_vacuum(damage, monkeypatch):
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
     stream, storage = make_stream(9)
-    staged(stream, 90, 91)
+    staged_job(stream, 90, 91)
     part = stream.root.parts[0].path
     data = storage.get(part)
     storage.delete(part)

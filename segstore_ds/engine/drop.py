@@ -1,0 +1,94 @@
+"""Drop: the end of a stream. A last commit, then its data, its log last.
+
+The last commit is what decides: it seals the stream, hides its events and names the reader feature
+`dropped`, so that no version of segstore, however old, takes what is left for a stream. Then nobody
+can commit, and everything may be deleted in any order; the newest commit goes last, so that an
+interrupted drop is found as such and can be repeated.
+"""
+
+from dataclasses import replace
+
+from segstore_ds.engine.append import drop_below
+from segstore_ds.engine.clock import Clock
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.state import Slot
+from segstore_ds.errors import ConflictError, InvalidInputError
+from segstore_ds.format import names
+from segstore_ds.format.root import DROPPED_FEATURE, Root
+from segstore_ds.storage import Storage
+
+
+class DroppableLog(StreamLog):
+    """A log that is opened to be dropped, or to finish a drop."""
+
+    def check_open(self, root: Root) -> None:
+        """Let a stream pass that was dropped."""
+
+
+def plan_drop(root: Root, slot: Slot) -> Root | None:
+    """Return the last root of a stream; None where it is that already. Pure.
+
+    Raises:
+        ConflictError: Clones read this stream's segments.
+    """
+    if DROPPED_FEATURE in root.reader_features:
+        return None
+    if root.pins:
+        raise ConflictError(
+            "clones read this stream's segments",
+            remedy="drop or materialize the clones first, or unpin them",
+            pins=sorted(root.pins),
+        )
+    return replace(
+        drop_below(root, root.tail, slot),
+        sealed=True,
+        staging_floor=root.version,
+        reader_features=(*root.reader_features, DROPPED_FEATURE),
+        operation="drop",
+    )
+
+
+def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> int:
+    """Delete a stream and everything in its folder; safe to repeat until it returns.
+
+    Args:
+        storage: The stream's folder.
+        confirm: Its location once more, as the storage spells it.
+        clock: Time and ids.
+        client: Who drops it.
+
+    Returns:
+        How many objects were deleted.
+
+    Raises:
+        InvalidInputError: The confirmation names another location.
+        NotFoundError: There is no stream.
+        ConflictError: Clones read its segments, or every race was lost; nothing was deleted.
+        CommitUnknownError: It is unknown whether the drop was committed; nothing was deleted.
+        FormatError: Metadata can't be read; nothing was deleted.
+        StorageError: The storage failed; what was deleted stays deleted.
+    """
+    if confirm != storage.url:
+        raise InvalidInputError(
+            "confirmation names another location",
+            remedy="repeat the stream's location as confirm=",
+            url=storage.url,
+            confirm=confirm,
+        )
+    log = DroppableLog(storage, clock=clock)
+    log.reopen()
+
+    def build(root: Root, slot: Slot) -> Root | None:
+        planned = plan_drop(root, slot)
+        return None if planned is None else replace(planned, client=client)
+
+    log.commit(build, transaction=clock.new_id())
+    deleted = 0
+    log_files = f"{names.LOG_FOLDER}/"
+    for info in storage.list(""):
+        if not info.path.startswith(log_files):
+            storage.delete(info.path)
+            deleted += 1
+    # The hint first: it must not lead to what is left. The newest commit says what happened here.
+    storage.delete(names.HINT_PATH)
+    return deleted + log.files.purge(names.MAX_NUMBER)

@@ -1,0 +1,69 @@
+"""Streams as such: finding and deleting them. There is no catalog but the storage itself."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.engine.drop import run_drop
+from segstore_ds.engine.find_streams import DEPTH, find_streams
+from segstore_ds.storage import open_storage
+from segstore_ds.stream.handle import client_name
+
+
+def list_streams(
+    url: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    depth: int = DEPTH,
+) -> list[str]:
+    """Return the locations of all streams in a folder, sorted.
+
+    Args:
+        url: The folder; it may be a stream itself.
+        storage_options: As in `open`.
+        depth: How many folders deep to look; streams are not searched for others within.
+
+    Raises:
+        InvalidInputError: The location or the options are not valid.
+        StorageError: The filesystem failed; no folder is passed over.
+    """
+    storage = open_storage(url, storage_options, single_writer=True)
+    base = storage.url.rstrip("/")
+    return [f"{base}/{found}" if found else base for found in find_streams(storage, depth=depth)]
+
+
+def drop(
+    url: str | os.PathLike[str],
+    *,
+    confirm: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    single_writer: bool = False,
+    clock: Clock = SYSTEM_CLOCK,
+) -> int:
+    """Delete a stream and everything in its folder. There is no way back.
+
+    A last commit ends the stream for every handle; then its data goes, its log last. Safe to repeat
+    until it returns: an interrupted drop leaves no stream that can be read.
+
+    Args:
+        url: The stream.
+        confirm: The same location once more.
+        storage_options: As in `open`.
+        single_writer: As in `open`.
+        clock: Time and ids.
+
+    Returns:
+        How many objects were deleted.
+
+    Raises:
+        InvalidInputError: The confirmation names another location, or a location is not valid.
+        NotFoundError: There is no stream.
+        ConflictError: Clones read its segments, or every race was lost; nothing was deleted.
+        CommitUnknownError: It is unknown whether the drop was committed; nothing was deleted.
+        FormatError: Metadata can't be read; nothing was deleted.
+        StorageError: The filesystem failed; what was deleted stays deleted.
+    """
+    storage = open_storage(url, storage_options, single_writer=single_writer)
+    named = open_storage(confirm, storage_options, single_writer=True)
+    return run_drop(storage, confirm=named.url, clock=clock, client=client_name())

@@ -1,0 +1,130 @@
+"""Drop and the search for streams."""
+
+import uuid
+from dataclasses import replace
+
+import pytest
+from stream_kit import SCHEMA, make_stream, numbers, objects, staged_job
+
+import segstore_ds as segstore
+from segstore_ds.engine.clock import SYSTEM_CLOCK
+from segstore_ds.engine.drop import run_drop
+from segstore_ds.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    SegstoreError,
+)
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import create_on, open_on
+from segstore_ds.testing.faults import Crash, Fault, FaultStorage
+
+
+@pytest.fixture
+def url(tmp_path):
+    """A folder for streams."""
+    return f"file://{tmp_path}"
+
+
+def test_drop_leaves_nothing_and_the_place_is_free(url):
+    """Segments, status, readers, log."""
+    stream = segstore.create(f"{url}/a", SCHEMA)
+    stream.append(numbers(0, 5))
+    stream.reader("etl")
+    assert segstore.drop(f"{url}/a", confirm=f"{url}/a") >= 5
+    assert not segstore.exists(f"{url}/a")
+    with pytest.raises(NotFoundError):
+        segstore.open(f"{url}/a")
+    assert segstore.create(f"{url}/a", SCHEMA).tail == 0
+
+
+def test_drop_has_to_be_confirmed_with_the_location(url):
+    """Other spellings of it will do, other locations and a plain yes won't."""
+    segstore.create(f"{url}/a", SCHEMA)
+    for wrong in (f"{url}/b", "yes"):
+        with pytest.raises(InvalidInputError, match="another location"):
+            segstore.drop(f"{url}/a", confirm=wrong)
+    with pytest.raises(NotFoundError):
+        segstore.drop(f"{url}/b", confirm=f"{url}/b")
+    segstore.drop(f"{url}/a", confirm=f"{url.removeprefix('file://')}/a/")
+
+
+def test_pinned_stream_is_not_dropped():
+    """A clone reads its segments."""
+    stream, storage = make_stream(1)
+    stream._log.commit(
+        lambda root, _: replace(root, pins={"c1": {"version": 1}}, operation="pin"),
+        transaction="t" * 32,
+    )
+    before = objects(storage)
+    with pytest.raises(ConflictError, match=r"pins=\['c1'\]"):
+        run_drop(storage, confirm=storage.url, clock=stream._log.clock, client="")
+    assert objects(storage) == before
+    assert open_on(storage).tail == 10
+
+
+def test_handles_and_jobs_of_a_dropped_stream_are_told():
+    """Nobody commits to what is being deleted, and nobody reads it as empty."""
+    stream, storage = make_stream(1)
+    job, task = staged_job(stream, 10, 12)
+    fault = FaultStorage(storage, Fault(9, "crash"))
+    with pytest.raises(Crash):
+        run_drop(fault, confirm=storage.url, clock=stream._log.clock, client="")
+    assert fault.calls[-1].startswith("delete ")
+    for asked in (
+        lambda: stream.commit(job, [task]),
+        lambda: stream.append(numbers(0, 1)),
+        stream.read,
+        stream.refresh,
+        lambda: open_on(storage),
+    ):
+        with pytest.raises(NotFoundError, match="stream was dropped"):
+            asked()
+    assert run_drop(storage, confirm=storage.url, clock=stream._log.clock, client="") > 0
+    assert objects(storage) == set()
+
+
+def test_drop_may_be_repeated_after_a_crash_at_any_call():
+    """Before its commit the stream is whole; after it there is none, until nothing is left."""
+    seen = set()
+    for number in range(1, 100):
+        storage = open_storage(f"memory://{uuid.uuid4().hex}")
+        stream = create_on(storage, SCHEMA)
+        stream.append(numbers(0, 5))
+        fault = FaultStorage(storage, Fault(number, "crash"))
+        try:
+            run_drop(fault, confirm=storage.url, clock=SYSTEM_CLOCK, client="")
+        except Crash:
+            pass
+        else:
+            assert not fault.struck
+            break
+        try:
+            open_on(storage).verify().check()
+            seen.add("whole")
+        except SegstoreError as error:
+            seen.add(error.fact)
+        try:
+            run_drop(storage, confirm=storage.url, clock=SYSTEM_CLOCK, client="")
+        except NotFoundError:
+            seen.add("nothing to repeat")
+        assert set(objects(storage)) == set()
+    assert seen == {"whole", "stream was dropped"}
+
+
+def test_streams_are_found_from_the_top(url):
+    """In order, as deep as asked; what lies within a stream is none."""
+    for name in ("b", "a/x", "a/y", "deep/1/2/3/4"):
+        segstore.create(f"{url}/{name}", SCHEMA)
+    segstore.create(f"{url}/b/inner", SCHEMA)
+    assert segstore.list_streams(url) == [f"{url}/{name}" for name in ("a/x", "a/y", "b")]
+    assert segstore.list_streams(f"{url}/b") == [f"{url}/b"]
+    assert segstore.list_streams(f"{url}/nothing") == []
+    assert f"{url}/deep/1/2/3/4" in segstore.list_streams(url, depth=9)
+
+
+def test_folder_named_log_is_no_stream(url, tmp_path):
+    """What makes a stream is a commit."""
+    (tmp_path / "x" / "log").mkdir(parents=True)
+    (tmp_path / "x" / "log" / "app.log").write_text("x")
+    assert segstore.list_streams(url) == []
