@@ -3,6 +3,7 @@
 from benchmarks.workload import Workload
 from benchmarks.workloads import (
     append_latency,
+    appender_events,
     bulk_append,
     bulk_scan,
     commit_rate,
@@ -10,6 +11,7 @@ from benchmarks.workloads import (
     micro_batches,
     stream_source,
     task_memory,
+    write_cache,
 )
 
 WORKLOADS: dict[str, Workload] = {
@@ -21,4 +23,6 @@ WORKLOADS: dict[str, Workload] = {
     **micro_batches.WORKLOADS,
     **delta_lake.WORKLOADS,
     **stream_source.WORKLOADS,
+    **write_cache.WORKLOADS,
+    **appender_events.WORKLOADS,
 }

@@ -10,7 +10,13 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from typing import Self
 
-from segstore_ds.cache.views import EMPTY, ArrayView, BufferView, check_range
+from segstore_ds.cache.views import (
+    EMPTY,
+    ArrayView,
+    BufferView,
+    ByteArraySegment,
+    check_range,
+)
 from segstore_ds.errors import InvalidInputError
 
 
@@ -97,7 +103,11 @@ def join(views: Iterable[BufferView]) -> BufferView:
 
 def _flat(views: Iterable[BufferView]) -> Iterator[ArrayView]:
     for view in views:
-        if isinstance(view, CompositeView):
+        # The exact class first: an abstract one takes its time to say no.
+        if type(view) is ByteArraySegment:
+            if view.length:
+                yield view
+        elif isinstance(view, CompositeView):
             yield from view.parts
         elif not isinstance(view, ArrayView):
             raise InvalidInputError("no view", type=type(view).__name__)

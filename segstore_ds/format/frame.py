@@ -90,7 +90,7 @@ def encode_frame(
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
     sink.write(bytes(-sink.tell() % ALIGNMENT))
-    data = sink.getvalue()
+    data = _exact(sink.getvalue())
     return Frame(
         data=data,
         rows=batch.num_rows,
@@ -99,6 +99,16 @@ def encode_frame(
         fingerprint=fingerprint(batch.schema),
         raw_bytes=declared_bytes(memoryview(data)),
     )
+
+
+def _exact(data: pa.Buffer) -> pa.Buffer:
+    # A stream's buffer keeps the room it grew to, up to twice its size, as long as it lives: who
+    # bounds memory by the size of what is held would be wrong by that. Copying costs 1 % of
+    # encoding.
+    exact = pa.allocate_buffer(data.size)
+    with pa.FixedSizeBufferWriter(exact) as writer:
+        writer.write(data)
+    return exact
 
 
 def _codec(compression: str, level: int | None) -> pa.Codec | None:

@@ -85,17 +85,18 @@ class SegmentWriter:
     Call `start` once, `add` for every frame, `finish` once.
     """
 
-    __slots__ = ("_finished", "_frames", "_place")
+    __slots__ = ("_finished", "_frames", "_place", "_rows")
 
     def __init__(self) -> None:
         self._place = 0
         self._finished = False
         self._frames: list[FrameEntry] = []
+        self._rows = 0
 
     @property
     def rows(self) -> int:
         """How many events were added."""
-        return sum(entry.rows for entry in self._frames)
+        return self._rows
 
     @property
     def encoded_bytes(self) -> int:
@@ -143,6 +144,7 @@ class SegmentWriter:
             raw_bytes=frame.raw_bytes,
         )
         self._frames.append(entry)
+        self._rows += frame.rows
         self._place = entry.end
         return [frame.data]
 

@@ -20,7 +20,14 @@ SPARK = (
     "append_to_seen",
 )
 JARS = ("delta_lake",)  # rivals that are fetched from elsewhere: run by hand
-PLAIN = ("append_latency", "commit_rate")
+PLAIN = (
+    "append_latency",
+    "commit_rate",
+    "cache_local",
+    "cache_s3",
+    "cache_overlap",
+    "appender_events",
+)
 
 
 def _benchmarks(*arguments: str) -> str:

@@ -247,3 +247,11 @@ def test_crafted_bytes_with_a_right_checksum_never_crash(compression):
         except CorruptionError:
             continue
         encode(result, "none")
+
+
+def test_a_frame_takes_no_more_memory_than_its_bytes():
+    """The write cache counts frames by their size, and promises that memory is bounded by it."""
+    batch = pa.record_batch([pa.array(range(110_000), pa.int64())], names=["n"])
+    before = pa.total_allocated_bytes()
+    frame = encode_frame(batch, compression="none", compression_level=None, stats_columns=[])
+    assert pa.total_allocated_bytes() - before <= frame.data.size + 64
