@@ -170,12 +170,16 @@ class Appender:
         """
         segments: list[StagedSegment] = []
         run: list[StagedTask] = []
+        # A folder of its own: a job may be committed twice, and either may delete what it wrote.
+        version = names.parse_token_version(token)
+        nonce = self._log.clock.new_id()[:12]
+        folder = f"{token}-{nonce}" if version is None else names.build_token(version, nonce)
 
         def flush() -> None:
             if not run:
                 return
-            name = f"driver-{self._log.clock.new_id()[:8]}-{len(segments)}.arrow"
-            path = names.build_segment_path(token, name)
+            name = f"{run[0].task}-0-{len(segments)}.arrow"
+            path = names.build_segment_path(folder, name)
             frames = (frame for task in run for frame in task.frames)
             segments.append(stage_frames(self._log.storage, frames, path=path))
             run.clear()
@@ -286,19 +290,18 @@ class Appender:
         return Commit(root.version, root.transaction, start, root.tail, attempts=done.attempts)
 
     def maintain(self) -> None:
-        """Merge status parts where one is due, in a commit of its own; a failure is put off."""
-        for _ in range(4):
-            paths = plan_merge(self._log.root)
-            if paths is None:
-                return
-            try:
-                done = self._merge(paths)
-            except SegstoreError as error:
-                # The append before it is committed: its caller must not hear of a failure.
-                _LOG.warning("merging status parts was put off: %s", error)
-                return
-            if not done.written:
-                return
+        """Merge status parts where that is due, in a commit of its own; a failure is put off.
+
+        One merge at most: what it makes due is left to the next commit, so that none pays for all.
+        """
+        paths = plan_merge(self._log.root)
+        if paths is None:
+            return
+        try:
+            self._merge(paths)
+        except SegstoreError as error:
+            # The append before it is committed: its caller must not hear of a failure.
+            _LOG.warning("merging status parts was put off: %s", error)
 
     def discard(self, segments: Sequence[StagedSegment]) -> None:
         """Delete staged segments that certainly no commit holds; never raises."""

@@ -25,7 +25,7 @@ from segstore_ds.errors import (
     SegstoreError,
     StorageError,
 )
-from segstore_ds.format.root import Root, check_writable
+from segstore_ds.format.root import Root, add_features, check_writable
 from segstore_ds.storage import Storage
 
 CLOCK_LIMIT_US = 5 * 60 * 1_000_000
@@ -121,7 +121,7 @@ class StreamLog(FollowedLog):
             if planned is None:
                 return Committed(base.root, written=False, attempts=attempt)
             root = replace(
-                planned,
+                add_features(planned),
                 version=base.root.version + 1,
                 parent=base.root.transaction,
                 transaction=transaction,

@@ -7,7 +7,7 @@ from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import AlreadyExistsError, CorruptionError, InvalidInputError
 from segstore_ds.format import names
-from segstore_ds.format.root import Root
+from segstore_ds.format.root import LEVELS, Root
 from segstore_ds.format.schema import encode_schema, normalise_schema
 from segstore_ds.storage import Storage
 
@@ -57,6 +57,7 @@ def run_create(
         operation="create",
         epochs=(TableStatus(storage).put_epoch(0, 0, 0, text, spark_schema),),
         client=client,
+        reader_features=(LEVELS,),
     )
     if not log.create(root):
         raise AlreadyExistsError("there is a stream already", url=storage.url)

@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterator, Mapping
 
 from segstore_ds.errors import InternalError
-from segstore_ds.format.root import Root
+from segstore_ds.format.root import LEVELS, Root
 
 
 class ObjectState(enum.Enum):
@@ -64,14 +64,22 @@ def broken_by_operation(old: Root, new: Root) -> Iterator[str]:
     """Yield what a commit changes that its operation may not, and what it drops unretired."""
     if new.operation in _KNOWN:
         for field, owners in _OWNERS.items():
-            if new.operation not in owners and getattr(new, field) != getattr(old, field):
+            if new.operation not in owners and _value(new, field) != _value(old, field):
                 yield f"{new.operation} leaves {field} alone"
         yield from _lost(old, new)
+
+
+def _value(root: Root, field: str) -> object:
+    value = getattr(root, field)
+    # Whatever this version commits may use the levels.
+    return set(value) - {LEVELS} if field == "reader_features" else value
 
 
 def _lost(old: Root, new: Root) -> Iterator[str]:
     if new.retired_blobs != old.retired_blobs:
         return  # what was retired now may have gone to the new blob with the rest
+    if new.indexes != old.indexes:
+        return  # parts may have moved to a list of parts
     retired = {item.path for item in new.retired}
     listed = {part.path for part in new.parts}
     for part in old.parts:

@@ -54,6 +54,7 @@ def retired_items(status: TableStatus, root: Root) -> Iterator[Retired]:
 
 def status_objects(root: Root) -> Iterator[str]:
     """Yield the status objects that a root itself names. Pure."""
+    yield from (index.path for index in root.indexes)
     yield from (part.path for part in root.parts)
     blobs: list[BlobRef | None] = [root.writers_blob, *root.retired_blobs]
     blobs += [epoch.blob for epoch in root.epochs]
@@ -77,8 +78,10 @@ def read_references(
         StorageError: The storage failed.
     """
     found = References(live=set(status_objects(root)))
-    for placed in status.segments(root, root.listed_start, root.tail):
-        found.live.add(names.segment_object(placed.entry.path))
+    found.live.update(part.path for part in status.parts(root))
+    for run in status.runs(root, root.listed_start, root.tail):
+        paths = (run.columns.path(row) for row in range(len(run.columns)))
+        found.live.update(names.segment_object(path) for path in paths)
     for item in retired_items(status, root):
         if item.kind == "segment":
             found.retire(names.segment_object(item.path), item)

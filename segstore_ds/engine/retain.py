@@ -176,16 +176,20 @@ class AutoRetain:
 
     def after_commit(self) -> None:
         """Apply the policy where there is one and a minute has passed since the last time."""
+        try:
+            # Even to look can fail: a merge that ended in doubt leaves the log to be opened anew.
+            self._apply_if_due()
+        except SegstoreError as error:
+            # The commit before it stands: its caller must not hear of a failure.
+            _LOG.warning("retention was put off: %s", error)
+
+    def _apply_if_due(self) -> None:
         text = self._log.root.properties.get(PROPERTY)
         now = self._log.clock.boot_s()
         if text is None or now - self._applied_s < EVERY_S:
             return
         self._applied_s = now
-        try:
-            run_retain(self._log, self._status, parse_policy(text), client=self._client)
-        except SegstoreError as error:
-            # The commit before it stands: its caller must not hear of a failure.
-            _LOG.warning("retention was put off: %s", error)
+        run_retain(self._log, self._status, parse_policy(text), client=self._client)
 
 
 def _tail_at(log: StreamLog, now_us: int, age_s: int | None) -> int:

@@ -10,7 +10,8 @@ import pyarrow as pa
 from segstore_ds.cache.views import ByteArraySegment
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.filters import Filters
-from segstore_ds.engine.scan_plan import Reading, ReadTask, Slice
+from segstore_ds.engine.scan_plan import Reading, ReadTask
+from segstore_ds.engine.slices import Slice
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import (
     CorruptionError,

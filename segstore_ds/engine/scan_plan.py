@@ -10,58 +10,28 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from segstore_ds.engine.epochs import epoch_schema
 from segstore_ds.engine.filters import Filters, parse_filters
-from segstore_ds.engine.table_status import PlacedSegment, TableStatus
-from segstore_ds.errors import InvalidInputError
+from segstore_ds.engine.slices import EXACT_LIMIT, Slice, SliceTable, plan_borders
+from segstore_ds.engine.table_status import PlacedSegment, Run, TableStatus
+from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.fields import parse_json
+from segstore_ds.format.packed import Ints
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema import decode_schema
-from segstore_ds.format.statistics import from_json
+from segstore_ds.format.segment_columns import SegmentColumns
+from segstore_ds.format.statistics import Stats, from_json
 from segstore_ds.storage import Storage
-
-
-@dataclass(frozen=True, slots=True)
-class Slice:
-    """Part of a segment to read.
-
-    Attributes:
-        start: Offset of the segment's first event.
-        epoch: Of the segment's bytes.
-        segment_rows: All rows of the segment.
-        rows: ``[first, last)`` rows of the segment that are wanted.
-        claim: ``[first, last)``: frames whose first row lies in it belong to this slice.
-    """
-
-    path: str
-    segment_id: int
-    start: int
-    epoch: int
-    bytes: int
-    footer_bytes: int
-    footer_crc: int
-    segment_rows: int
-    rows: tuple[int, int]
-    claim: tuple[int, int]
-
-    @property
-    def claimed_rows(self) -> int:
-        """Wanted rows within the claim; frames at its borders may shift a few to a neighbour."""
-        return min(self.rows[1], self.claim[1]) - max(self.rows[0], self.claim[0])
-
-    @property
-    def claimed_bytes(self) -> int:
-        """Encoded bytes of the claimed rows, pro rata, at least 1."""
-        return max(self.bytes * self.claimed_rows // self.segment_rows, 1)
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
     """Slices that one task reads, in offset order."""
 
-    slices: tuple[Slice, ...]
+    slices: Sequence[Slice]
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,17 +140,46 @@ def plan_reading(
     )
 
 
-def plan_range(status: TableStatus, root: Root, reading: Reading) -> list[Slice]:
+def plan_range(status: TableStatus, root: Root, reading: Reading) -> SliceTable:
     """Return what to read of each segment for the events of a reading, in offset order.
 
     Raises:
         FormatError: A status part can't be read.
         StorageError: The storage failed.
     """
-    schemas = {number: decode_schema(text) for number, text in reading.epochs.items()}
-    segments = status.segments(root, reading.start, reading.end)
-    wanted = prune_segments(segments, reading.filters, schemas)
-    return plan_slices(wanted, reading.start, reading.end)
+    schemas: dict[int, pa.Schema] = {}
+    if reading.filters:
+        schemas = {number: decode_schema(text) for number, text in reading.epochs.items()}
+    tables = []
+    for run in status.runs(root, reading.start, reading.end):
+        kept = _matching(run, reading.filters, schemas) if reading.filters else None
+        tables.append(SliceTable.of_run(run, reading.start, reading.end, kept))
+    return SliceTable.join(tables)
+
+
+def _matching(run: Run, filters: Filters, schemas: dict[int, pa.Schema]) -> Ints:
+    """Return the rows of a run whose statistics leave room for an event that passes."""
+    facts = zip(
+        run.load_stats(), run.columns.epochs.tolist(), run.columns.rows.tolist(), strict=True
+    )
+    kept = [
+        row
+        for row, (text, epoch, rows) in enumerate(facts)
+        if text is None
+        or filters.may_match(_stats(text, schemas.get(epoch), run.columns, row), rows)
+    ]
+    return np.array(kept, np.int64)
+
+
+def _stats(text: str, schema: pa.Schema | None, columns: SegmentColumns, row: int) -> Stats:
+    try:
+        return _parse_stats(text, schema, where="")
+    except CorruptionError:
+        return _parse_stats(text, schema, where=columns.path(row))
+
+
+def _parse_stats(text: str, schema: pa.Schema | None, *, where: str) -> Stats:
+    return from_json(parse_json(text.encode(), where=where), where=where, schema=schema)
 
 
 def plan_slices(segments: Iterable[PlacedSegment], start: int, end: int) -> list[Slice]:
@@ -221,8 +220,7 @@ def prune_segments(
         entry = placed.entry
         if filters and entry.stats is not None:
             where = entry.path
-            value = parse_json(entry.stats.encode(), where=where)
-            stats = from_json(value, where=where, schema=schemas.get(entry.epoch))
+            stats = _parse_stats(entry.stats, schemas.get(entry.epoch), where=where)
             if not filters.may_match(stats, entry.rows):
                 continue
         yield placed
@@ -246,12 +244,12 @@ def plan_tasks(
     Returns:
         Tasks in offset order, none of them empty.
     """
+    if isinstance(slices, SliceTable) and slices.exact:
+        return _plan_columns(slices, partition_bytes, partition_rows, min_partitions)
     total_bytes = sum(one.claimed_bytes for one in slices)
     total_rows = sum(one.claimed_rows for one in slices)
-    most_bytes, most_rows = partition_bytes, partition_rows or 1 << 62
-    if min_partitions:
-        most_bytes = max(1, min(most_bytes, -(-total_bytes // min_partitions)))
-        most_rows = max(1, min(most_rows, -(-total_rows // min_partitions)))
+    targets = _targets(partition_bytes, partition_rows, min_partitions, total_bytes, total_rows)
+    most_bytes, most_rows = targets
     tasks: list[ReadTask] = []
     packed: list[Slice] = []
     used_bytes = used_rows = 0
@@ -268,6 +266,38 @@ def plan_tasks(
     if packed:
         tasks.append(ReadTask(tuple(packed)))
     return tasks
+
+
+def _plan_columns(
+    slices: SliceTable,
+    partition_bytes: int,
+    partition_rows: int | None,
+    min_partitions: int | None,
+) -> list[ReadTask]:
+    sizes, rows = slices.sizes()
+    most_bytes, most_rows = _targets(
+        partition_bytes, partition_rows, min_partitions, int(sizes.sum()), int(rows.sum())
+    )
+    pieces = slices.split(most_bytes, most_rows)
+    if len(pieces) != len(slices):
+        sizes, rows = pieces.sizes()
+    borders = plan_borders(sizes, rows, most_bytes, most_rows)
+    return [ReadTask(pieces[start:end]) for start, end in pairwise(borders)]
+
+
+def _targets(
+    partition_bytes: int,
+    partition_rows: int | None,
+    min_partitions: int | None,
+    total_bytes: int,
+    total_rows: int,
+) -> tuple[int, int]:
+    """Return the bytes and the rows that a task may hold, about."""
+    most_bytes, most_rows = partition_bytes, partition_rows or EXACT_LIMIT
+    if min_partitions:
+        most_bytes = max(1, min(most_bytes, -(-total_bytes // min_partitions)))
+        most_rows = max(1, min(most_rows, -(-total_rows // min_partitions)))
+    return most_bytes, most_rows
 
 
 def _split(one: Slice, most_bytes: int, most_rows: int) -> Iterator[Slice]:

@@ -63,11 +63,13 @@ def broken_rules(old: Root, new: Root) -> Iterator[str]:
 
 def broken_invariants(root: Root) -> Iterator[str]:
     """Yield the rules within one root that it breaks; none for a sound one."""
-    cursor = root.parts[0].start if root.parts else root.listed_start
-    for part in root.parts:
-        if part.start != cursor or part.end <= part.start:
+    cursor = root.listed_start
+    spans = [(index.start, index.end) for index in root.indexes]
+    spans += [(part.start, part.end) for part in root.parts]
+    for start, end in spans:
+        if start != cursor or end <= start:
             yield "parts tile the range"
-        cursor = part.end
+        cursor = end
     cursor += sum(entry.rows for entry in root.entries)
     numbers = [entry.segment_id & 0xFFFFFFFF for entry in root.entries]
     rules = {

@@ -5,26 +5,44 @@ status part; neighbouring parts of one size are merged by commits of their own, 
 acknowledgement. An attempt that lost a race moves nothing below the hard limit, so that maintenance
 never stands between a lost race and its retry. Parts are sorted by offset and never overlap.
 
-Writers beyond `WRITERS_INLINE` and retired objects beyond `RETIRED_INLINE` go to blobs, big schemas
-too: a root stays below its 64 KiB however long the stream.
+Parts that outgrow the root are listed by objects of their own, oldest first. Writers beyond
+`WRITERS_INLINE` and retired objects beyond `RETIRED_INLINE` go to blobs, big schemas too: a root
+stays below its 64 KiB however long the stream.
 
 Source: CarbonData's table status proposal (base, delta, pointer), with geometric merging.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import pairwise
 
+import numpy as np
+
+from segstore_ds.engine.levels import MergeRules, find_run
+from segstore_ds.engine.levels import plan_merge as plan_part_merge
+from segstore_ds.engine.part_files import PartFiles
 from segstore_ds.engine.state import Slot
-from segstore_ds.errors import CorruptionError, MissingObjectError
+from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import decode_envelope, digest_of, encode_envelope
 from segstore_ds.format.fields import build_json, parse_json
-from segstore_ds.format.root import BlobRef, Epoch, PartRef, Retired, Root, SegmentEntry, Writer
+from segstore_ds.format.packed import Ints
+from segstore_ds.format.root import (
+    BlobRef,
+    Epoch,
+    PartIndex,
+    PartRef,
+    Retired,
+    Root,
+    SegmentEntry,
+    Writer,
+)
+from segstore_ds.format.segment_columns import SegmentColumns, from_entries
 from segstore_ds.format.status import (
-    decode_part,
+    decode_part_list,
     decode_retired,
     decode_writers,
-    encode_part,
+    encode_part_list,
     encode_retired,
     encode_writers,
 )
@@ -32,8 +50,10 @@ from segstore_ds.storage import Storage
 
 INLINE_SOFT = 64
 INLINE_HARD = 160
-MERGE_FAN_IN = 8
+MERGE_FAN_IN = 10
 PART_FINAL_SEGMENTS = 32_768
+PARTS_INLINE = 96
+INDEX_PARTS = 1024
 WRITERS_INLINE = 256
 RETIRED_INLINE = 192
 SCHEMA_INLINE_BYTES = 6_000
@@ -54,6 +74,39 @@ class PlacedSegment:
         return self.start + self.entry.rows
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Run:
+    """Neighbouring segments as columns.
+
+    Attributes:
+        start: Offset of the first one's first event.
+        columns: The segments.
+        load_stats: Returns the statistics of each; reads them where they were not read before.
+    """
+
+    start: int
+    columns: SegmentColumns
+    load_stats: Callable[[], Sequence[str | None]]
+
+    @property
+    def starts(self) -> Ints:
+        """Offset of each segment's first event."""
+        rows = self.columns.rows
+        starts: Ints = np.cumsum(rows) - rows + self.start
+        return starts
+
+    def trimmed(self, start: int, end: int) -> "Run":
+        """Return the segments that hold events of ``[start, end)``; there is at least one."""
+        starts = self.starts
+        first = int(np.searchsorted(starts, start, "right")) - 1
+        last = int(np.searchsorted(starts, end, "left"))
+        first = max(first, 0)
+        if (first, last) == (0, len(starts)):
+            return self
+        columns, load = self.columns.slice(first, last), self.load_stats
+        return Run(int(starts[first]), columns, lambda: load()[first:last])
+
+
 class TableStatus:
     """Reads and writes the status objects of one stream.
 
@@ -65,42 +118,81 @@ class TableStatus:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
+        self._files = PartFiles(storage)
         self._cache: dict[str, object] = {}
 
     # --- reading -----------------------------------------------------------------------------
 
-    def segments(self, root: Root, start: int, end: int) -> Iterator[PlacedSegment]:
+    def segments(
+        self, root: Root, start: int, end: int, *, with_stats: bool = True
+    ) -> Iterator[PlacedSegment]:
         """Yield the segments that hold events of ``[start, end)``, in offset order.
+
+        Args:
+            root: The version to look in.
+            start: First offset.
+            end: Offset behind the last.
+            with_stats: False leaves their statistics unread, and out.
 
         Raises:
             FormatError: A part is missing, damaged, or contradicts the root.
             StorageError: The storage failed.
         """
+        for run in self.runs(root, start, end):
+            stats = run.load_stats() if with_stats else None
+            for offset, entry in zip(run.starts.tolist(), run.columns.entries(stats), strict=True):
+                yield PlacedSegment(offset, entry)
+
+    def runs(self, root: Root, start: int, end: int) -> Iterator[Run]:
+        """Yield the segments that hold events of ``[start, end)`` as columns, part by part.
+
+        Reads each part when its turn comes, and no statistics. Raises as `segments`.
+        """
         if start >= end:
             return
-        for part in root.parts:
-            if part.start < end and part.end > start:
-                yield from _placed(self.part(part), part.start, start, end)
-        inline_start = root.parts[-1].end if root.parts else root.listed_start
-        yield from _placed(root.entries, inline_start, start, end)
+        for part in self.parts(root, start, end):
+            load = self._stats_loader(part)
+            yield Run(part.start, self._files.columns(part), load).trimmed(start, end)
+        inline_start = root.inline_start
+        if root.entries and inline_start < end and root.tail > start:
+            stats = [entry.stats for entry in root.entries]
+            run = Run(inline_start, from_entries(root.entries), lambda: stats)
+            yield run.trimmed(start, end)
 
-    def part(self, ref: PartRef) -> tuple[SegmentEntry, ...]:
-        """Return the entries of a part; raises as `segments`."""
-        found = self._cache.get(ref.path)
+    def parts(self, root: Root, start: int = 0, end: int = 1 << 63) -> Iterator[PartRef]:
+        """Yield the parts that hold events of ``[start, end)``, those in lists too.
+
+        Raises as `segments`.
+        """
+        for index in root.indexes:
+            if index.start < end and index.end > start:
+                listed = self.part_list(index)
+                yield from (one for one in listed if one.start < end and one.end > start)
+        yield from (one for one in root.parts if one.start < end and one.end > start)
+
+    def part_list(self, index: PartIndex) -> tuple[PartRef, ...]:
+        """Return the parts of a list; raises as `segments`."""
+        found = self._cache.get(index.path)
         if isinstance(found, tuple):
             return found
-        body = self._read(ref)
-        entries = decode_part(body, where=self._where(ref.path))
-        rows = sum(entry.rows for entry in entries)
-        if len(entries) != ref.segments or rows != ref.end - ref.start:
-            raise CorruptionError(
-                "status part contradicts the root",
-                where=self._where(ref.path),
-                segments=(ref.segments, len(entries)),
-                rows=(ref.end - ref.start, rows),
-            )
-        self._keep(ref.path, entries)
-        return entries
+        where = self._where(index.path)
+        parts = decode_part_list(self._read(index), where=where)
+        joined = all(one.end == other.start for one, other in pairwise(parts))
+        found_sizes = (len(parts), sum(part.segments for part in parts))
+        if not joined or found_sizes != (index.parts, index.segments):
+            raise CorruptionError("list of parts contradicts the root", where=where)
+        if (parts[0].start, parts[-1].end) != (index.start, index.end):
+            raise CorruptionError("list of parts is of another range", where=where)
+        self._keep(index.path, parts)
+        return parts
+
+    def part(self, ref: PartRef) -> tuple[SegmentEntry, ...]:
+        """Return the entries of a part with their statistics; raises as `segments`."""
+        columns = self._files.columns(ref)
+        return tuple(columns.entries(self._files.stats(ref)))
+
+    def _stats_loader(self, ref: PartRef) -> Callable[[], Sequence[str | None]]:
+        return lambda: self._files.stats(ref)
 
     def writer(self, root: Root, writer_id: str) -> Writer | None:
         """Return what a writer id committed last, wherever it is kept; raises as `segments`."""
@@ -129,15 +221,7 @@ class TableStatus:
             FormatError: The part can't be read; or it is missing though it is required.
             StorageError: The storage failed.
         """
-        try:
-            data = self._storage.get(path, limit_bytes=OBJECT_RAW_LIMIT_BYTES)
-        except MissingObjectError:
-            if required:
-                raise
-            return ()
-        where = self._where(path)
-        body = decode_envelope(data, where=where, raw_limit_bytes=OBJECT_RAW_LIMIT_BYTES)
-        return decode_part(body, where=where)
+        return self._files.retired(path, required=required)
 
     def schema_texts(self, epoch: Epoch) -> tuple[str, str | None]:
         """Return an epoch's Arrow schema (base64) and Spark's JSON of it; raises as `segments`."""
@@ -183,6 +267,11 @@ class TableStatus:
         """
         if len(root.entries) > (INLINE_SOFT if slot.attempt == 0 else INLINE_HARD):
             root = self._spill_entries(root)
+        if len(root.parts) > (PARTS_INLINE if slot.attempt == 0 else 2 * PARTS_INLINE):
+            root = self._spill_parts(root, slot)
+        if root.indexes and root.indexes[0].start < root.head:
+            # The list is read once and kept: only a commit that moved the head finds work here.
+            root = self._trim_indexes(root, slot)
         if len(root.writers) > WRITERS_INLINE:
             root = self._spill_writers(root, slot)
         if len(root.retired) > RETIRED_INLINE:
@@ -198,27 +287,92 @@ class TableStatus:
             FormatError: A part can't be read.
             StorageError: The storage failed.
         """
-        listed = [part.path for part in root.parts]
-        if paths[0] not in listed:
-            return None
-        first = listed.index(paths[0])
-        if tuple(listed[first : first + len(paths)]) != paths:
+        first = find_run([part.path for part in root.parts], paths)
+        if first is None:
             return None
         merged = root.parts[first : first + len(paths)]
-        entries = tuple(entry for part in merged for entry in self.part(part))
-        part = self._put_part(root.version, merged[0].start, entries)
+        part = self._files.merge(root.version, merged)
         retired = tuple(Retired("status", old.path, slot.version, slot.time_us) for old in merged)
         parts = (*root.parts[:first], part, *root.parts[first + len(paths) :])
         return replace(root, parts=parts, retired=(*root.retired, *retired))
 
+    def unfold(self, root: Root, offset: int, slot: Slot) -> Root:
+        """Return the root with all parts that end behind an offset inline, for a change of them.
+
+        The lists they stood in are retired. `tidy` makes new ones.
+
+        Raises:
+            FormatError: A list can't be read.
+            StorageError: The storage failed.
+        """
+        opened = tuple(index for index in root.indexes if index.end > offset)
+        if not opened:
+            return root
+        listed = tuple(part for index in opened for part in self.part_list(index))
+        gone = tuple(Retired("status", one.path, slot.version, slot.time_us) for one in opened)
+        return replace(
+            root,
+            indexes=root.indexes[: len(root.indexes) - len(opened)],
+            parts=(*listed, *root.parts),
+            retired=(*root.retired, *gone),
+        )
+
+    def put_part(self, version: int, start: int, entries: Sequence[SegmentEntry]) -> PartRef:
+        """Write a part that lists segments from an offset on.
+
+        Raises:
+            StorageError: The storage failed.
+        """
+        stats = [entry.stats for entry in entries]
+        return self._files.put(version, start, from_entries(entries), stats)
+
     def _spill_entries(self, root: Root) -> Root:
-        start = root.tail - sum(entry.rows for entry in root.entries)
+        start = root.inline_start
         parts = list(root.parts)
         for first in range(0, len(root.entries), PART_FINAL_SEGMENTS):
             entries = root.entries[first : first + PART_FINAL_SEGMENTS]
-            parts.append(self._put_part(root.version, start, entries))
+            parts.append(self.put_part(root.version, start, entries))
             start = parts[-1].end
         return replace(root, parts=tuple(parts), entries=())
+
+    def _spill_parts(self, root: Root, slot: Slot) -> Root:
+        """Move the older half of the parts to lists, the last of which is filled up first."""
+        moved, kept = root.parts[: -PARTS_INLINE // 2], root.parts[-PARTS_INLINE // 2 :]
+        indexes, retired = list(root.indexes), root.retired
+        if indexes and indexes[-1].parts < INDEX_PARTS:
+            old = indexes.pop()
+            moved = (*self.part_list(old), *moved)
+            retired = (*retired, Retired("status", old.path, slot.version, slot.time_us))
+        groups = (moved[first : first + INDEX_PARTS] for first in range(0, len(moved), INDEX_PARTS))
+        indexes.extend(self._put_index(root.version, group) for group in groups)
+        return replace(root, indexes=tuple(indexes), parts=kept, retired=retired)
+
+    def _trim_indexes(self, root: Root, slot: Slot) -> Root:
+        """Retire the listed parts that lie below the head, and the lists that change by it."""
+        gone: list[Retired] = []
+        indexes = list(root.indexes)
+        while indexes:
+            old, listed = indexes[0], self.part_list(indexes[0])
+            kept = tuple(part for part in listed if part.end > root.head)
+            if len(kept) == len(listed):
+                break
+            dropped = listed[: len(listed) - len(kept)]
+            gone += [Retired("part", part.path, slot.version, slot.time_us) for part in dropped]
+            gone.append(Retired("status", old.path, slot.version, slot.time_us))
+            indexes = indexes[1:]
+            if kept:
+                indexes.insert(0, self._put_index(root.version, kept))
+                break
+        if not gone:
+            return root
+        return replace(root, indexes=tuple(indexes), retired=(*root.retired, *gone))
+
+    def _put_index(self, version: int, parts: tuple[PartRef, ...]) -> PartIndex:
+        blob = self._put_blob(version, "index", encode_part_list(parts), len(parts))
+        self._keep(blob.path, parts)
+        segments = sum(part.segments for part in parts)
+        start, end = parts[0].start, parts[-1].end
+        return PartIndex(blob.path, start, end, len(parts), segments, blob.bytes, blob.digest)
 
     def _spill_writers(self, root: Root, slot: Slot) -> Root:
         by_age = sorted(root.writers.items(), key=lambda item: item[1].version)
@@ -234,12 +388,6 @@ class TableStatus:
             retired = (*retired, Retired("status", old.path, slot.version, slot.time_us))
         return replace(root, writers=dict(kept), writers_blob=blob, retired=retired)
 
-    def _put_part(self, version: int, start: int, entries: tuple[SegmentEntry, ...]) -> PartRef:
-        blob = self._put_blob(version, "part", encode_part(entries), len(entries))
-        end = start + sum(entry.rows for entry in entries)
-        self._keep(blob.path, entries)
-        return PartRef(blob.path, start, end, len(entries), blob.bytes, blob.digest)
-
     def _put_blob(self, version: int, kind: str, body: bytes, count: int) -> BlobRef:
         data = encode_envelope(body)
         digest = digest_of(data)
@@ -248,7 +396,7 @@ class TableStatus:
         self._storage.create(path, data)
         return BlobRef(path, len(data), digest, count)
 
-    def _read(self, ref: PartRef | BlobRef) -> bytes:
+    def _read(self, ref: PartIndex | BlobRef) -> bytes:
         data = self._storage.get(ref.path, limit_bytes=min(ref.bytes, OBJECT_RAW_LIMIT_BYTES))
         where = self._where(ref.path)
         body = decode_envelope(data, where=where, raw_limit_bytes=OBJECT_RAW_LIMIT_BYTES)
@@ -267,33 +415,6 @@ class TableStatus:
 
 
 def plan_merge(root: Root) -> tuple[str, ...] | None:
-    """Choose neighbouring parts to merge: the newest `MERGE_FAN_IN` of one size class.
-
-    Pure. Returns their names, or None when nothing is due.
-    """
-    if len(root.parts) < MERGE_FAN_IN:
-        return None
-    run = root.parts[-MERGE_FAN_IN:]
-    classes = {_size_class(part.segments) for part in run}
-    if len(classes) != 1 or sum(part.segments for part in run) > 2 * PART_FINAL_SEGMENTS:
-        return None
-    return tuple(part.path for part in run)
-
-
-def _size_class(segments: int) -> int:
-    size, limit = 0, INLINE_HARD
-    while segments > limit:
-        size, limit = size + 1, limit * MERGE_FAN_IN
-    return size
-
-
-def _placed(
-    entries: tuple[SegmentEntry, ...], first: int, start: int, end: int
-) -> Iterator[PlacedSegment]:
-    cursor = first
-    for entry in entries:
-        if cursor >= end:
-            return
-        if cursor + entry.rows > start:
-            yield PlacedSegment(cursor, entry)
-        cursor += entry.rows
+    """Choose neighbouring parts to merge; None when nothing is due. Pure."""
+    rules = MergeRules(INLINE_HARD, MERGE_FAN_IN, PART_FINAL_SEGMENTS)
+    return plan_part_merge(root.parts, rules)

@@ -14,7 +14,7 @@ from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError,
 from segstore_ds.format import names
 from segstore_ds.format.fields import parse_json
 from segstore_ds.format.frame import decode_frame
-from segstore_ds.format.root import Retired, Root
+from segstore_ds.format.root import PartRef, Retired, Root
 from segstore_ds.format.schema import fingerprint
 from segstore_ds.format.segment_arrow import HEADER_BYTES, check_header, parse_footer
 from segstore_ds.format.segment_index import FrameEntry
@@ -155,17 +155,14 @@ class _Verifier:
     def _verify_status(self, root: Root) -> None:
         schemas = self._verify_blobs(root)
         placed: list[PlacedSegment] = []
-        for part in root.parts:
+        for part in self._verify_indexes(root):
             self._named.add(part.path)
+            alone = replace(root, indexes=(), parts=(part,), entries=())
             try:
-                placed.extend(
-                    self._status.segments(
-                        replace(root, parts=(part,), entries=()), part.start, part.end
-                    )
-                )
+                placed.extend(self._status.segments(alone, part.start, part.end))
             except FormatError as error:
                 self._problem(part.path, error)
-        inline = replace(root, parts=(), entries=root.entries)
+        inline = replace(root, indexes=(), parts=(), entries=root.entries)
         placed.extend(self._status.segments(inline, inline.listed_start, root.tail))
         numbers = [one.entry.segment_id & 0xFFFFFFFF for one in placed]
         if len(set(numbers)) != len(numbers):
@@ -173,6 +170,16 @@ class _Verifier:
         for one in placed:
             self._verify_segment(one, schemas)
         self._find_leftovers(root)
+
+    def _verify_indexes(self, root: Root) -> list[PartRef]:
+        parts: list[PartRef] = []
+        for index in root.indexes:
+            self._named.add(index.path)
+            try:
+                parts.extend(self._status.part_list(index))
+            except FormatError as error:
+                self._problem(index.path, error)
+        return [*parts, *root.parts]
 
     def _verify_blobs(self, root: Root) -> dict[int, pa.Schema]:
         schemas: dict[int, pa.Schema] = {}

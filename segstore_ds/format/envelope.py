@@ -105,6 +105,19 @@ def decode_envelope(data: bytes, *, where: str, raw_limit_bytes: int = RAW_LIMIT
     return _decode_body(match[1].decode(), stored, raw_bytes, where=where)
 
 
+def split_envelope(data: bytes) -> tuple[bytes, bytes]:
+    """Return the envelope that a file begins with, and what stands behind it; checks nothing.
+
+    A file that is cut or damaged comes back as the first of the two, for `decode_envelope` to name.
+    """
+    lines = data[:_HEADER_LIMIT_BYTES].split(b"\n", 2)
+    match = _HEADER_LINE.fullmatch(lines[1]) if len(lines) == 3 else None
+    if match is None:
+        return data, b""
+    end = len(lines[0]) + len(lines[1]) + 2 + int(match[2])
+    return data[:end], data[end:]
+
+
 def parse_version_line(data: bytes, *, where: str) -> int:
     r"""Check the first line and return the place behind it.
 

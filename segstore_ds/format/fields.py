@@ -101,6 +101,10 @@ class Fields:
             raise self._wrong(name, "a list")
         return value
 
+    def optional_items(self, name: str) -> list[Any]:
+        """Take a list; an empty one where the field is absent."""
+        return self.items(name) if name in self._left else []
+
     def texts(self, name: str) -> tuple[str, ...]:
         """Take a list of strings."""
         value = self.items(name)

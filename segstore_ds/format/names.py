@@ -11,6 +11,7 @@ from segstore_ds.errors import CorruptionError, InvalidInputError
 LOG_FOLDER = "log"
 HINT_PATH = "log/_latest"
 STATUS_FOLDER = "status"
+HISTORY_FOLDER = "history"
 SEGMENTS_FOLDER = "segments"
 READERS_FOLDER = "readers"
 
@@ -20,6 +21,7 @@ _TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,100}")
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,100}/[A-Za-z0-9][A-Za-z0-9.-]{0,100}")
 _STATUS = re.compile(r"status/([0-9]{20})-([a-z]+)-([0-9a-f]{32})")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+_HISTORY = re.compile(r"history/([0-9]{20})-([a-z]+)-([0-9a-f]{32})")
 _PLANNED = re.compile(r"([0-9]{20})-[0-9a-f]{12}")
 
 
@@ -129,6 +131,36 @@ def check_status_path(path: str, *, where: str) -> str:
     if not isinstance(path, str) or _STATUS.fullmatch(path) is None:
         raise CorruptionError(
             "metadata names no status object of this stream", where=where, path=path
+        )
+    return path
+
+
+def parse_status_kind(path: str) -> str | None:
+    """Return the kind of a status object; None for another name.
+
+    >>> parse_status_kind('status/00000000000000000041-level-' + 32 * '0')
+    'level'
+    """
+    match = _STATUS.fullmatch(path)
+    return match[2] if match else None
+
+
+def build_history_path(version: int, kind: str, digest: str) -> str:
+    """Return the name of a history object: the version it was planned on, its kind, its digest."""
+    return check_history_path(
+        f"{HISTORY_FOLDER}/{build_log_name(version)}-{kind}-{digest}", where="build"
+    )
+
+
+def check_history_path(path: str, *, where: str) -> str:
+    """Return a history object's name from metadata, unchanged.
+
+    Raises:
+        CorruptionError: It does not have the form of a history object's name.
+    """
+    if not isinstance(path, str) or _HISTORY.fullmatch(path) is None:
+        raise CorruptionError(
+            "metadata names no history object of this stream", where=where, path=path
         )
     return path
 

@@ -7,7 +7,7 @@ that it cannot be changed, by this version of segstore.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
 from segstore_ds.errors import CorruptionError, UnsupportedVersionError
@@ -18,8 +18,10 @@ ROOT_FORMAT = 1  # On disk. Never change; add a new one.
 ROOT_LIMIT_BYTES = 64 << 10
 ROOT_RAW_LIMIT_BYTES = 4 << 20
 DROPPED_FEATURE = "dropped"  # On disk: the stream has ended and its objects may be gone.
-READER_FEATURES = frozenset({DROPPED_FEATURE})  # On disk: names that this version can read.
-WRITER_FEATURES: frozenset[str] = frozenset()  # On disk: names that this version can write.
+LEVELS = "levels"  # On disk: parts of packed columns, lists of parts.
+HISTORY = "history"  # On disk: every commit leaves a row in the history.
+READER_FEATURES = frozenset({DROPPED_FEATURE, LEVELS})  # On disk: names this version can read.
+WRITER_FEATURES = frozenset({HISTORY})  # On disk: names that this version can write.
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +70,32 @@ class SegmentEntry:
 
 @dataclass(frozen=True, slots=True)
 class PartRef:
-    """A status part: the segments of the offsets ``[start, end)``."""
+    """A status part: the segments of the offsets ``[start, end)``.
+
+    `bytes` and `digest` are those of its columns; statistics may follow behind them.
+    """
 
     path: str
     start: int
     end: int
+    segments: int
+    bytes: int
+    digest: str
+
+    @property
+    def size(self) -> int:
+        """How many segments it lists."""
+        return self.segments
+
+
+@dataclass(frozen=True, slots=True)
+class PartIndex:
+    """A list of parts that outgrew the root: ``parts`` of them, of the offsets ``[start, end)``."""
+
+    path: str
+    start: int
+    end: int
+    parts: int
     segments: int
     bytes: int
     digest: str
@@ -121,6 +144,7 @@ class Root:
     next_segment: int = 0
     log_start: int = 0
     staging_floor: int = 0
+    indexes: tuple[PartIndex, ...] = ()
     parts: tuple[PartRef, ...] = ()
     entries: tuple[SegmentEntry, ...] = ()
     retired: tuple[Retired, ...] = ()
@@ -146,8 +170,13 @@ class Root:
     @property
     def listed_start(self) -> int:
         """The offset of the first listed event; the head lies at it or behind it."""
-        if self.parts:
-            return self.parts[0].start
+        if self.indexes:
+            return self.indexes[0].start
+        return self.parts[0].start if self.parts else self.inline_start
+
+    @property
+    def inline_start(self) -> int:
+        """The offset of the first event of the entries."""
         return self.tail - sum(entry.rows for entry in self.entries)
 
 
@@ -164,6 +193,13 @@ def check_writable(root: Root) -> None:
             remedy="write with a newer version of segstore-ds; reading goes on with this one",
             features=unknown,
         )
+
+
+def add_features(root: Root) -> Root:
+    """Return the root with the features that whatever this version commits may use."""
+    if LEVELS in root.reader_features:
+        return root
+    return replace(root, reader_features=(*root.reader_features, LEVELS))
 
 
 def encode_root(root: Root) -> bytes:
@@ -188,7 +224,8 @@ def encode_root(root: Root) -> bytes:
         next_segment=root.next_segment,
         log_start=root.log_start,
         staging_floor=root.staging_floor,
-        parts=[[p.path, p.start, p.end, p.segments, p.bytes, p.digest] for p in root.parts],
+        indexes=[list(astuple(index)) for index in root.indexes],
+        parts=[part_value(part) for part in root.parts],
         entries=[entry_value(entry) for entry in root.entries],
         retired=[[r.kind, r.path, r.version, r.time_us] for r in root.retired],
         retired_blobs=[blob_value(blob) for blob in root.retired_blobs],
@@ -251,7 +288,8 @@ def _take_root(fields: Fields, reader_features: tuple[str, ...]) -> Root:
         next_segment=fields.integer("next_segment"),
         log_start=fields.integer("log_start"),
         staging_floor=fields.integer("staging_floor"),
-        parts=tuple(_parse_part(item, where) for item in fields.items("parts")),
+        indexes=tuple(_parse_index(item, where) for item in fields.optional_items("indexes")),
+        parts=tuple(parse_part(item, where=where) for item in fields.items("parts")),
         entries=tuple(parse_entry(item, where=where) for item in fields.items("entries")),
         retired=tuple(parse_retired(item, where=where) for item in fields.items("retired")),
         retired_blobs=tuple(
@@ -396,12 +434,35 @@ def _parse_epoch(value: Any, where: str) -> Epoch:
     return epoch
 
 
-def _parse_part(value: Any, where: str) -> PartRef:
+def part_value(part: PartRef) -> list[Any]:
+    """Return a part's reference as it stands in JSON."""
+    return [part.path, part.start, part.end, part.segments, part.bytes, part.digest]
+
+
+def parse_part(value: Any, *, where: str) -> PartRef:
+    """Return the part's reference that JSON holds.
+
+    Raises:
+        CorruptionError: It holds something else.
+    """
     row = _row(value, ("path", "start", "end", "segments", "bytes", "digest"), where)
     return PartRef(
         path=names.check_status_path(row.text("path", limit=300), where=where),
         start=row.integer("start"),
         end=row.integer("end", least=1),
+        segments=row.integer("segments", least=1),
+        bytes=row.integer("bytes", least=1),
+        digest=row.text("digest", limit=32),
+    )
+
+
+def _parse_index(value: Any, where: str) -> PartIndex:
+    row = _row(value, ("path", "start", "end", "parts", "segments", "bytes", "digest"), where)
+    return PartIndex(
+        path=names.check_status_path(row.text("path", limit=300), where=where),
+        start=row.integer("start"),
+        end=row.integer("end", least=1),
+        parts=row.integer("parts", least=1),
         segments=row.integer("segments", least=1),
         bytes=row.integer("bytes", least=1),
         digest=row.text("digest", limit=32),

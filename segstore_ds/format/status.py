@@ -1,4 +1,4 @@
-"""Status objects: parts that list segments, and blobs of what outgrew the root (FORMAT.md 5).
+"""Status objects: parts of the first encoding, and blobs of what outgrew the root (FORMAT.md 5).
 
 The body of a part is one Arrow IPC stream, a row per segment in offset order; a blob's body is
 JSON. Both stand in an envelope, whose header names the codec, and both are named by their digest.
@@ -13,11 +13,14 @@ from segstore_ds.format import names
 from segstore_ds.format.fields import build_json, parse_json
 from segstore_ds.format.frame import declared_bytes
 from segstore_ds.format.root import (
+    PartRef,
     Retired,
     SegmentEntry,
     Writer,
+    parse_part,
     parse_retired,
     parse_writer,
+    part_value,
     retired_value,
     writer_value,
 )
@@ -80,6 +83,23 @@ def _check_entry(entry: SegmentEntry, where: str) -> None:
     sizes = (entry.rows, entry.bytes, entry.footer_bytes)
     if min(sizes) < 1 or min(entry.segment_id, entry.footer_crc) < 0:
         raise CorruptionError("segment entry is out of range", where=where, path=entry.path)
+
+
+def encode_part_list(parts: tuple[PartRef, ...]) -> bytes:
+    """Return the body of a list of parts."""
+    return build_json([part_value(part) for part in parts])
+
+
+def decode_part_list(body: bytes, *, where: str) -> tuple[PartRef, ...]:
+    """Return the parts that a list holds, in offset order.
+
+    Raises:
+        CorruptionError: It holds something else.
+    """
+    value = parse_json(body, where=where)
+    if not isinstance(value, list) or not value:
+        raise CorruptionError("object holds no parts", where=where)
+    return tuple(parse_part(item, where=where) for item in value)
 
 
 def encode_retired(retired: tuple[Retired, ...]) -> bytes:

@@ -5,6 +5,7 @@ It is slow, checks every checksum, and reads everything.
 
 import base64
 import hashlib
+import itertools
 import json
 import re
 import struct
@@ -19,7 +20,7 @@ import zstandard
 def read_stream(folder: Path) -> tuple[int, int, pa.Table]:
     """Return head, tail and all events of a stream."""
     root = newest_root(folder)
-    if root["reader_features"]:
+    if set(root["reader_features"]) - {"levels"}:
         raise NotImplementedError(root["reader_features"])
     schemas = {}
     for epoch in root["epochs"]:
@@ -30,9 +31,15 @@ def read_stream(folder: Path) -> tuple[int, int, pa.Table]:
         schemas[epoch["number"]] = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
     schema = schemas[root["epochs"][-1]["number"]]
     entries, start = [], None
-    for path, part_start, part_end, segments, size, digest in root["parts"]:
+    parts = []
+    for path, *_, size, digest in root.get("indexes", []):
+        parts += json.loads(envelope(checked(folder / path, size, digest)))
+    for path, part_start, part_end, segments, size, digest in [*parts, *root["parts"]]:
         start = part_start if start is None else start
-        rows = part_rows(envelope(checked(folder / path, size, digest)))
+        if "-level-" in path:
+            rows = level_rows(folder / path, size, digest)
+        else:
+            rows = part_rows(envelope(checked(folder / path, size, digest)))
         assert len(rows) == segments
         assert sum(row[2] for row in rows) == part_end - part_start
         entries += rows
@@ -81,6 +88,62 @@ def part_rows(body: bytes) -> list[list[Any]]:
     names = ["segment_id", "path", "rows", "bytes", "footer_bytes", "footer_crc", "format", "stats"]
     assert table.schema.names == names
     return [list(row.values()) for row in table.to_pylist()]
+
+
+def level_rows(path: Path, size: int, digest: str) -> list[list[Any]]:
+    """Return the entries of a status part of packed columns (FORMAT.md 5)."""
+    data = path.read_bytes()
+    assert hashlib.blake2b(data[:size], digest_size=16).hexdigest() == digest
+    header, columns = unpacked(envelope(data[:size]))
+    odd = dict(zip(columns.get("odd_rows", []), columns.get("odd_paths", []), strict=True))
+    stats: list[str | None] = []
+    for rows, length, chunk_digest in header["stats"]:
+        chunk, size = data[size : size + length], size + length
+        if not length:
+            stats += [None] * rows
+            continue
+        assert hashlib.blake2b(chunk, digest_size=16).hexdigest() == chunk_digest
+        stats += json.loads(envelope(chunk))
+    assert size == len(data)
+    found = []
+    for row in range(header["rows"]):
+        one = {name: values[row] for name, values in columns.items() if len(values) > row}
+        form, ending = columns["kind_names"][columns["kinds"][row]]
+        token = f"{columns['versions'][row]:020d}-{columns['nonces'][row].hex()}"
+        numbers = "-".join(str(columns[name][row]) for name in ("tasks", "attempts", "places"))
+        place = odd.get(row, f"{token}/{numbers}{ending}")
+        facts = [one["rows"], one["bytes"], one["footer_bytes"]]
+        crc = int.from_bytes(one["crcs"], "little")
+        segment_id = one["epochs"] << 32 | one["numbers"]
+        found.append([segment_id, place, *facts, crc, form, stats[row]])
+    return found
+
+
+def unpacked(body: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the header and the columns of packed columns (FORMAT.md 5.1)."""
+    start = 4 + int.from_bytes(body[:4], "little")
+    header = json.loads(body[4:start])
+    columns: dict[str, Any] = {}
+    for name, kind, *rest in header["columns"]:
+        if kind == "json":
+            columns[name] = json.loads(body[start : start + rest[0]])
+            start += rest[0]
+        elif kind == "raw":
+            count, width = rest
+            columns[name] = [body[start + n * width :][:width] for n in range(count)]
+            start += count * width
+        else:
+            count, order, first, base, width = rest
+            planes = [body[start + p * count : start + (p + 1) * count] for p in range(width)]
+            values = [sum(p[n] << 8 * i for i, p in enumerate(planes)) for n in range(count)]
+            values = [value + base for value in values]
+            if order == 1:
+                values[0] = first
+                values = list(itertools.accumulate(values))
+            columns[name] = values
+            start += count * width
+    assert start == len(body)
+    return header, columns
 
 
 def segment(

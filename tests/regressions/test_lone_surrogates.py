@@ -23,7 +23,7 @@ def test_lone_surrogates_are_carried_through() -> None:
     def add_tag(root: Root, slot: Slot) -> Root:
         from dataclasses import replace
 
-        return replace(root, tags={"\udfff": slot.version})
+        return replace(root, tags={"\udfff": slot.version}, operation="tag")
 
     stream._log.commit(add_tag, transaction="t" * 32)
     stream.append(TABLE)

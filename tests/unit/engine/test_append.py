@@ -335,10 +335,10 @@ def test_offsets_are_dense_whoever_appends(stream, other):
 
 
 def test_many_small_appends_spill_and_merge_by_themselves(stream):
-    for value in range(INLINE_SOFT * 9):
+    for value in range(INLINE_SOFT * 11):
         stream.append(numbers(value))
-    assert 0 < len(stream.root.parts) < 8
-    assert ns(stream) == list(range(INLINE_SOFT * 9))
+    assert 0 < len(stream.root.parts) < 10
+    assert ns(stream) == list(range(INLINE_SOFT * 11))
 
 
 def test_an_overwrite_keeps_what_others_appended_between_its_plan_and_its_commit(stream, other):

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from segstore_ds.engine import scan
 from segstore_ds.engine.filters import parse_filters
 from segstore_ds.engine.scan import plan_runs, run_task
-from segstore_ds.engine.scan_plan import Slice, plan_slices, plan_tasks, prune_segments
+from segstore_ds.engine.scan_plan import plan_slices, plan_tasks, prune_segments
+from segstore_ds.engine.slices import Slice
 from segstore_ds.engine.staging import Layout
 from segstore_ds.engine.table_status import PlacedSegment
 from segstore_ds.errors import (

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import pytest
 
-from segstore_ds.engine import table_status
+from segstore_ds.engine import part_files, table_status
 from segstore_ds.engine.state import Slot, broken_invariants, check_transition
 from segstore_ds.engine.table_status import (
     INLINE_HARD,
@@ -110,7 +110,7 @@ def test_only_the_parts_of_the_range_are_read(status):
     again._storage.stats.reset()
     list(again.segments(root, root.tail - 5, root.tail))
     list(again.segments(root, root.tail - 15, root.tail))
-    assert again._storage.stats.requests == {"get": 1}
+    assert again._storage.stats.requests == {"get_range": 1}
 
 
 def test_parts_of_one_size_merge_geometrically_and_keep_every_segment(status):
@@ -139,17 +139,18 @@ def part(place: int, segments: int) -> PartRef:
 @pytest.mark.parametrize(
     ("sizes", "merged"),
     [
-        ([65] * 7, 0),
-        ([65] * 8, 8),
-        ([65] * 9, 8),
-        ([600] + [65] * 8, 8),
-        ([65] * 8 + [600], 0),
-        ([65] * 7 + [600], 0),
-        ([160] * 8, 8),
-        ([160] * 7 + [161], 0),
-        ([1000] * 8, 8),
-        ([8000] * 8, 8),
-        ([9000] * 8, 0),
+        ([65] * 9, 0),
+        ([65] * 10, 10),
+        ([65] * 11, 10),
+        ([600] + [65] * 10, 10),
+        ([65] * 10 + [600], 0),
+        ([65] * 9 + [600], 0),
+        ([160] * 10, 10),
+        ([160] * 9 + [161], 0),
+        ([1000] * 10, 10),
+        ([6500] * 10, 10),
+        ([6600] * 10, 0),
+        ([40_000] * 10, 0),
         ([], 0),
     ],
 )
@@ -270,6 +271,90 @@ def test_a_blob_of_another_kind_is_no_schema(status):
 
 def test_memory_is_bounded(status):
     root = EMPTY
-    for _ in range(table_status._CACHED_OBJECTS + 20):
+    for _ in range(part_files._KEPT_PARTS + 20):
         root = status.tidy(grow(root, 65), SLOT)
-    assert len(status._cache) <= table_status._CACHED_OBJECTS
+    assert len(status._files._kept) <= part_files._KEPT_PARTS
+
+
+# --- lists of parts -------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tiny_lists(monkeypatch):
+    monkeypatch.setattr(table_status, "INLINE_SOFT", 1)
+    monkeypatch.setattr(table_status, "PARTS_INLINE", 4)
+    monkeypatch.setattr(table_status, "INDEX_PARTS", 4)
+
+
+def listed(status: TableStatus, steps: int = 20) -> Root:
+    root = EMPTY
+    for _ in range(steps):
+        root = step(root, status.tidy(grow(root, 2), SLOT))
+    return root
+
+
+@pytest.mark.usefixtures("tiny_lists")
+def test_parts_that_outgrow_the_root_move_to_lists(status):
+    root = listed(status)
+    assert [index.parts for index in root.indexes] == [4, 4, 4, 4, 2]
+    assert len(root.parts) == 2
+    again = fresh(status)
+    assert len(list(again.parts(root))) == 20
+    assert offsets(again, root, 0, root.tail) == [(n * 10, n * 10 + 10, n) for n in range(40)]
+    assert offsets(again, root, 95, 101) == [(90, 100, 9), (100, 110, 10)]
+    lists = {item.path for item in root.retired}
+    assert len(lists) == 4  # those that were filled up since
+
+
+@pytest.mark.usefixtures("tiny_lists")
+def test_the_tail_needs_no_list_and_a_place_in_the_middle_one(status):
+    root = listed(status)
+    again = fresh(status)
+    again._storage.stats.reset()
+    list(again.segments(root, root.tail - 1, root.tail, with_stats=False))
+    assert again._storage.stats.requests == {"get_range": 1}
+    list(again.segments(root, 100, 101, with_stats=False))
+    assert again._storage.stats.requests == {"get_range": 2, "get": 1}
+
+
+@pytest.mark.usefixtures("tiny_lists")
+def test_a_head_within_a_list_retires_the_parts_below_it(status):
+    root = listed(status)
+    before = [part.path for part in status.parts(root)]
+    moved = step(root, status.tidy(replace(root, head=115), SLOT))
+    kept = [part.path for part in status.parts(moved)]
+    assert kept == before[5:]
+    gone = moved.retired[len(root.retired) :]
+    assert [item.path for item in gone if item.kind == "part"] == before[:5]
+    assert len([item for item in gone if item.kind == "status"]) == 2
+    assert moved.listed_start == 100
+    assert status.tidy(moved, SLOT) is moved
+    ended = step(moved, status.tidy(replace(moved, head=moved.tail - 1), SLOT))
+    assert not ended.indexes
+
+
+@pytest.mark.usefixtures("tiny_lists")
+def test_unfolded_lists_stand_inline_and_fold_again(status):
+    root = listed(status)
+    paths = [part.path for part in status.parts(root)]
+    opened = status.unfold(root, 130, SLOT)
+    assert [index.end for index in opened.indexes] == [80]
+    assert [part.path for part in status.parts(opened)] == paths
+    folded = step(root, status.tidy(opened, SLOT))
+    assert [part.path for part in status.parts(folded)] == paths
+    assert len(folded.parts) <= 4
+
+
+@pytest.mark.usefixtures("tiny_lists")
+def test_a_list_that_contradicts_the_root_is_corruption(status):
+    root = listed(status)
+    first = root.indexes[0]
+    for wrong in (
+        replace(first, parts=5),
+        replace(first, segments=5),
+        replace(first, end=70),
+        replace(first, digest="f" * 32),
+        replace(first, path=root.indexes[1].path),
+    ):
+        with pytest.raises(FormatError):
+            fresh(status).part_list(wrong)

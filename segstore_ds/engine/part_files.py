@@ -1,0 +1,198 @@
+"""Status parts in storage: both encodings read, the newer one written, the last few kept in memory.
+
+Parts are kept as columns; an entry becomes an object only where somebody asks for that entry.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from segstore_ds.errors import CorruptionError, MissingObjectError
+from segstore_ds.format import names
+from segstore_ds.format.envelope import decode_envelope, digest_of, split_envelope
+from segstore_ds.format.part import (
+    CHUNK_ROWS,
+    RAW_LIMIT_BYTES,
+    Part,
+    StatsChunk,
+    decode_chunks,
+    decode_part,
+    encode_chunks,
+    encode_part,
+)
+from segstore_ds.format.root import PartRef, SegmentEntry
+from segstore_ds.format.segment_columns import SegmentColumns, concat, from_entries
+from segstore_ds.format.status import decode_part as decode_first_part
+from segstore_ds.storage import Storage
+
+FIRST, LEVEL = "part", "level"  # On disk: kinds of status objects. Never change; add a new one.
+_KEPT_PARTS = 64
+_KEPT_SEGMENTS = 1 << 18
+
+
+@dataclass(slots=True)
+class _Loaded:
+    part: Part
+    stats: bytes | None  # the bytes behind the columns; None where they were not read
+
+
+class PartFiles:
+    """Reads and writes the parts of one stream.
+
+    Args:
+        storage: The stream's folder.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._kept: dict[str, _Loaded] = {}
+
+    def columns(self, ref: PartRef) -> SegmentColumns:
+        """Return the segments of a part; reads no statistics.
+
+        Raises:
+            FormatError: The part is missing, damaged, or contradicts the root.
+            StorageError: The storage failed.
+        """
+        return self._load(ref, whole=False).part.columns
+
+    def stats(self, ref: PartRef) -> Sequence[str | None]:
+        """Return the statistics of a part's segments; raises as `columns`."""
+        loaded = self._load(ref, whole=True)
+        return decode_chunks(loaded.part, loaded.stats or b"", where=self._where(ref.path))
+
+    def retired(self, path: str, *, required: bool = False) -> tuple[SegmentEntry, ...]:
+        """Return the entries of a part that no root names, without statistics of newer parts.
+
+        None where it was deleted, unless it is required. Raises as `columns`.
+        """
+        where = self._where(path)
+        try:
+            data = self._storage.get(path, limit_bytes=2 * RAW_LIMIT_BYTES)
+        except MissingObjectError:
+            if required:
+                raise
+            return ()
+        if names.parse_status_kind(path) == LEVEL:
+            return tuple(decode_part(split_envelope(data)[0], where=where).columns.entries())
+        body = decode_envelope(data, where=where, raw_limit_bytes=RAW_LIMIT_BYTES)
+        return decode_first_part(body, where=where)
+
+    def put(
+        self, version: int, start: int, columns: SegmentColumns, stats: Sequence[str | None]
+    ) -> PartRef:
+        """Write a part.
+
+        Args:
+            version: The newest version its writer has seen.
+            start: Offset of its first event.
+            columns: Its segments.
+            stats: Their statistics.
+
+        Raises:
+            StorageError: The storage failed.
+        """
+        chunks, behind = encode_chunks(stats)
+        return self._put(version, start, columns, chunks, behind)
+
+    def merge(self, version: int, refs: Sequence[PartRef]) -> PartRef:
+        """Write the segments of neighbouring parts as one part; raises as `columns`.
+
+        Chunks of statistics that are large are copied as they are.
+        """
+        loaded = [self._load(ref, whole=True) for ref in refs]
+        columns = concat(one.part.columns for one in loaded)
+        if len(columns) <= CHUNK_ROWS:
+            stats = [text for ref in refs for text in self.stats(ref)]
+            return self.put(version, refs[0].start, columns, stats)
+        chunks = tuple(chunk for one in loaded for chunk in one.part.chunks)
+        behind = b"".join(one.stats or b"" for one in loaded)
+        return self._put(version, refs[0].start, columns, chunks, behind)
+
+    def _put(
+        self,
+        version: int,
+        start: int,
+        columns: SegmentColumns,
+        chunks: tuple[StatsChunk, ...],
+        behind: bytes,
+    ) -> PartRef:
+        data = encode_part(columns, chunks)
+        digest = digest_of(data)
+        path = names.build_status_path(version, LEVEL, digest)
+        # Named by digest: a name that is taken holds the same bytes already.
+        self._storage.create(path, data + behind)
+        self._keep(path, _Loaded(Part(columns, chunks), behind))
+        return PartRef(path, start, start + _rows(columns), len(columns), len(data), digest)
+
+    def _load(self, ref: PartRef, *, whole: bool) -> _Loaded:
+        found = self._kept.get(ref.path)
+        if found is not None and (found.stats is not None or not whole):
+            return found
+        if names.parse_status_kind(ref.path) == LEVEL:
+            loaded = self._load_level(ref, whole=whole)
+        else:
+            loaded = self._load_first(ref)
+        columns = loaded.part.columns
+        rows = _rows(columns)
+        if len(columns) != ref.segments or rows != ref.end - ref.start:
+            raise CorruptionError(
+                "status part contradicts the root",
+                where=self._where(ref.path),
+                segments=(ref.segments, len(columns)),
+                rows=(ref.end - ref.start, rows),
+            )
+        self._keep(ref.path, loaded)
+        return loaded
+
+    def _load_level(self, ref: PartRef, *, whole: bool) -> _Loaded:
+        where = self._where(ref.path)
+        if whole:
+            data = self._storage.get(ref.path, limit_bytes=ref.bytes + 2 * RAW_LIMIT_BYTES)
+        else:
+            data = self._storage.get_range(ref.path, 0, min(ref.bytes, RAW_LIMIT_BYTES))
+        front, behind = data[: ref.bytes], data[ref.bytes :]
+        part = decode_part(front, where=where)
+        self._check_digest(ref, front)
+        if whole and len(behind) != part.stats_bytes:
+            raise CorruptionError(
+                "statistics are of another length",
+                where=where,
+                expected=part.stats_bytes,
+                actual=len(behind),
+            )
+        return _Loaded(part, behind if whole or not part.stats_bytes else None)
+
+    def _load_first(self, ref: PartRef) -> _Loaded:
+        data = self._storage.get(ref.path, limit_bytes=min(ref.bytes, RAW_LIMIT_BYTES))
+        where = self._where(ref.path)
+        body = decode_envelope(data, where=where, raw_limit_bytes=RAW_LIMIT_BYTES)
+        self._check_digest(ref, data)
+        entries = decode_first_part(body, where=where)
+        chunks, behind = encode_chunks([entry.stats for entry in entries])
+        return _Loaded(Part(from_entries(entries), chunks), behind)
+
+    def _check_digest(self, ref: PartRef, data: bytes) -> None:
+        actual = digest_of(data)
+        if actual != ref.digest:
+            where = self._where(ref.path)
+            raise CorruptionError("wrong digest", where=where, expected=ref.digest, actual=actual)
+
+    def _keep(self, path: str, loaded: _Loaded) -> None:
+        self._kept.pop(path, None)
+        self._kept[path] = loaded
+        while len(self._kept) > 1 and (
+            len(self._kept) > _KEPT_PARTS
+            or sum(len(one.part.columns) for one in self._kept.values()) > _KEPT_SEGMENTS
+        ):
+            self._kept.pop(next(iter(self._kept)))
+
+    def _where(self, path: str) -> str:
+        return f"{self._storage.url}/{path}"
+
+
+def _rows(columns: SegmentColumns) -> int:
+    # Values are below 2^63 each: their sum may not be, and wrapping would forge a range.
+    low = int(np.sum(columns.rows & 0xFFFFFFFF, dtype=np.uint64))
+    return low + (int(np.sum(columns.rows >> 32, dtype=np.uint64)) << 32)

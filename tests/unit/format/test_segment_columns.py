@@ -1,0 +1,138 @@
+"""Segments as columns and parts of packed columns: lossless, small, and closed to forgeries."""
+
+import random
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore_ds.errors import CorruptionError, FormatError
+from segstore_ds.format.envelope import decode_envelope, encode_envelope, split_envelope
+from segstore_ds.format.part import decode_chunks, decode_part, encode_chunks, encode_part
+from segstore_ds.format.root import SegmentEntry
+from segstore_ds.format.segment_columns import concat, decode_columns, from_entries
+
+FOLDER = "00000000000000000041-0123456789ab"
+PATHS = st.sampled_from(
+    [
+        f"{FOLDER}/0-0-0.arrow",
+        f"{FOLDER}/7-123-4.arrow",
+        f"{FOLDER}/07-0-0.arrow",
+        f"{FOLDER}/0-0-0.parquet",
+        f"{FOLDER}/0-0-0.ARROW",
+        f"{FOLDER}/driver-01ab23cd-0.arrow",
+        "00000000000000000041-0123456789AB/0-0-0.arrow",
+        "99999999999999999999-0123456789ab/0-0-0.arrow",
+        f"{FOLDER}/{'9' * 18}-0-0.arrow",
+        f"{FOLDER}/{'9' * 19}-0-0.arrow",
+        "copy-x/a",
+    ]
+)
+SIZES = st.integers(1, 2**62)
+ENTRIES = st.builds(
+    SegmentEntry,
+    segment_id=st.integers(0, (1 << 62) - 1),
+    path=PATHS,
+    rows=SIZES,
+    bytes=SIZES,
+    footer_bytes=SIZES,
+    footer_crc=st.integers(0, 2**32 - 1),
+    format=st.sampled_from(["arrow", "parquet", "x"]),
+)
+STATS = st.none() | st.sampled_from(['{"n":[1,2,0]}', "", "ä"])
+
+
+@given(st.lists(st.tuples(ENTRIES, STATS), min_size=1, max_size=12), st.data())
+def test_parts_come_back_and_slices_of_them_too(rows, data):
+    entries = [replace(entry, stats=stats) for entry, stats in rows]
+    chunks, behind = encode_chunks([entry.stats for entry in entries])
+    front, rest = split_envelope(encode_part(from_entries(entries), chunks) + behind)
+    assert rest == behind
+    part = decode_part(front, where="x")
+    stats = decode_chunks(part, behind, where="x")
+    assert list(part.columns.entries(stats)) == entries
+    start = data.draw(st.integers(0, len(entries)))
+    end = data.draw(st.integers(start, len(entries)))
+    cut = part.columns.slice(start, end)
+    assert list(cut.entries(stats[start:end])) == entries[start:end]
+    bare = [replace(entry, stats=None) for entry in entries]
+    joined = concat([cut, part.columns]) if start < end else part.columns
+    assert list(joined.entries()) == bare[start:end] + bare
+
+
+def typical(count: int) -> list[SegmentEntry]:
+    chance = random.Random(7)
+    entries = []
+    for number in range(count):
+        token = f"{number + number // 64:020d}-{chance.getrandbits(48):012x}"
+        rows = chance.randrange(900, 1100)
+        size = 40 * rows + chance.randrange(800)
+        crc = chance.getrandbits(32)
+        entries.append(
+            SegmentEntry(
+                number, f"{token}/0-0-0.arrow", rows, size, chance.randrange(160, 260), crc
+            )
+        )
+    return entries
+
+
+def test_a_segment_takes_at_most_fourteen_bytes_name_and_checksum_included():
+    entries = typical(20_000)
+    chunks, _ = encode_chunks([None] * len(entries))
+    assert len(encode_part(from_entries(entries), chunks)) <= 14 * len(entries)
+
+
+def test_statistics_are_not_among_the_columns():
+    entries = typical(100)
+    stats = [f'{{"n":[{n},{n},0]}}' for n in range(100)]
+    chunks, behind = encode_chunks(stats)
+    front = encode_part(from_entries(entries), chunks)
+    bare = encode_part(from_entries(entries), encode_chunks([None] * 100)[0])
+    assert len(front) - len(bare) < 60
+    assert decode_chunks(decode_part(front, where="x"), behind, where="x") == stats
+
+
+@pytest.mark.parametrize("cut", [1, 10, -1])
+def test_statistics_that_are_cut_or_longer_are_damage(cut):
+    chunks, behind = encode_chunks(["a", None])
+    part = decode_part(encode_part(from_entries(typical(2)), chunks), where="x")
+    wrong = behind + b"x" if cut < 0 else behind[:-cut]
+    with pytest.raises(FormatError):
+        decode_chunks(part, wrong, where="x")
+
+
+def test_statistics_of_another_part_are_damage():
+    chunks, _ = encode_chunks(["a", None])
+    part = decode_part(encode_part(from_entries(typical(2)), chunks), where="x")
+    with pytest.raises(CorruptionError, match="another digest"):
+        decode_chunks(part, encode_chunks(["b", None])[1], where="x")
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        (b'"arrow",".arrow"', b'"arrow","/arrow"'),
+        (b'[["arrow"', b'[[null]+["'),
+        (b'"rows":2', b'"rows":3'),
+        (b'"nonces","raw",2,6', b'"nonces","raw",2,5'),
+        (b'"stats":[[2,', b'"stats":[[3,'),
+        (b'"stats":[[2,', b'"stats":[[-2,'),
+    ],
+)
+def test_forged_parts_are_corruption(old, new):
+    front = encode_part(from_entries(typical(2)), encode_chunks([None] * 2)[0])
+    body = decode_envelope(front, where="x")
+    forged = body.replace(old, new)
+    assert forged != body
+    length = int.from_bytes(body[:4], "little") + len(new) - len(old)
+    forged = length.to_bytes(4, "little") + forged[4:]
+    with pytest.raises(CorruptionError):
+        decode_part(encode_envelope(forged), where="x")
+
+
+def test_odd_names_can_not_leave_the_stream():
+    entry = replace(typical(1)[0], path="copy-x/a")
+    body = decode_envelope(encode_part(from_entries([entry]), encode_chunks([None])[0]), where="x")
+    with pytest.raises(CorruptionError, match="names no segment"):
+        decode_columns(body.replace(b"copy-x/a", b"../../ab"), where="x")
