@@ -1,0 +1,276 @@
+"""Actors that truncate, overwrite, purge, vacuum, register and read, and what their ghost checks.
+
+The ghost keeps every commit's bytes. Whatever the order of steps, every segment is there that a
+kept version lists, or one that was superseded less than the grace ago: so no reader that is pinned
+to such a version, however slow, misses one. And no retention passes a reader that has registered.
+"""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+from commit_ghost import NOW_S, first_root
+from commit_programs import open_log
+
+from segstore_ds.engine.append import Appender, AppendPlan
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.cuts import Cut
+from segstore_ds.engine.epochs import SchemaChange
+from segstore_ds.engine.follow import ROOT_CODEC
+from segstore_ds.engine.readers import register_reader
+from segstore_ds.engine.restore import run_restore
+from segstore_ds.engine.retain import RetentionPolicy, run_retain
+from segstore_ds.engine.retention import run_purge
+from segstore_ds.engine.staging import StagedSegment
+from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.engine.truncate import run_truncate
+from segstore_ds.engine.vacuum import run_vacuum
+from segstore_ds.errors import (
+    CommitUnknownError,
+    ConflictError,
+    FormatError,
+    MissingObjectError,
+    SnapshotExpiredError,
+    StorageError,
+    TruncatedError,
+)
+from segstore_ds.format import names
+from segstore_ds.format.envelope import decode_envelope, encode_envelope
+from segstore_ds.format.root import Epoch, Root, encode_root
+from segstore_ds.format.schema import encode_schema
+from segstore_ds.testing.actors import Actor, Program, Request
+from segstore_ds.testing.interleaving import Event, Play, Scene, Violation, answer
+
+DAY = 86_400
+GRACE_S = DAY
+SCHEMA = pa.schema([("n", pa.int64())])
+GIVEN_UP = (CommitUnknownError, ConflictError, StorageError, SnapshotExpiredError, FormatError)
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """The chain holds (bytes of the commit, second it landed) by version."""
+
+    chain: tuple[tuple[bytes, int], ...] = ()
+    acknowledged: frozenset[str] = frozenset()
+    readers: tuple[tuple[str, int], ...] = ()  # name -> offset, once registration has returned
+    deleted: frozenset[str] = frozenset()
+
+
+@functools.cache
+def decode(data: bytes) -> Root:
+    """Return the root that a commit file holds."""
+    return ROOT_CODEC.decode(decode_envelope(data, where="model"), "model")
+
+
+def observe(past: Past, event: Event) -> Past:
+    """Follow commits, deletions and what actors were told."""
+    path = event.request.path
+    if event.verb == "note":
+        return _noted(past, event)
+    number = names.parse_log_name(path.rpartition("/")[2]) if path.startswith("log/") else None
+    if event.verb == "made" and number == len(past.chain):
+        return replace(past, chain=(*past.chain, (event.request.data, event.now_s)))
+    if event.verb == "gone" and not path.startswith(("log/", "readers/")):
+        return replace(past, deleted=past.deleted | {path})
+    return past
+
+
+def _noted(past: Past, event: Event) -> Past:
+    kind, *payload = event.request.payload
+    if kind == "missed":
+        version, path = payload
+        superseded = past.chain[version + 1][1] if version + 1 < len(past.chain) else event.now_s
+        if event.now_s - superseded <= GRACE_S:
+            raise Violation(f"a reader of version {version} misses {path}")
+    if kind == "acknowledged":
+        return replace(past, acknowledged=past.acknowledged | {payload[0]})
+    if kind == "registered":
+        return replace(past, readers=(*past.readers, (payload[0], payload[1])))
+    return past
+
+
+def check(files: Mapping[str, bytes], now_s: int, past: Past) -> None:
+    """Every version that is kept, or young enough, has all its objects; readers are waited for."""
+    if not past.chain:
+        return
+    newest = decode(past.chain[-1][0])
+    for version, (data, _) in enumerate(past.chain):
+        superseded = past.chain[version + 1][1] if version + 1 < len(past.chain) else now_s
+        if version < newest.log_start and now_s - superseded > GRACE_S:
+            continue
+        missing = sorted(path for path in _listed(data, files) if path not in files)
+        if missing:
+            raise Violation(f"version {version} misses {missing}")
+    for name, offset in past.readers:
+        if newest.head > offset:
+            raise Violation(f"reader {name} at {offset} lost events below {newest.head}")
+
+
+@functools.cache
+def _listed(data: bytes, files: Mapping[str, bytes]) -> frozenset[str]:
+    """Return the objects that a commit lists; a part that is missing is one of them."""
+
+    def ask(request: Request) -> object:
+        return answer(files, 0, request)
+
+    root = decode(data)
+    parts = {part.path for part in root.parts}
+    if not parts <= set(files):
+        return frozenset(parts)
+    status = TableStatus(Actor("checker", ask).storage)
+    placed = status.segments(root, root.head, root.tail)
+    return frozenset(parts | {names.segment_object(one.entry.path) for one in placed})
+
+
+# --- programs ------------------------------------------------------------------------------------
+
+
+def staged(actor: Actor, version: int, nonce: str) -> AppendPlan:
+    """Stage a segment of one event for a job that was planned on a version."""
+    token = names.build_token(version, nonce)
+    path = names.build_segment_path(token, "0.arrow")
+    actor.storage.create(names.segment_object(path), b"events")
+    segment = StagedSegment(path, 1, 6, 1, 0, None)
+    return AppendPlan(token, (segment,), SchemaChange(SCHEMA), rows=1)
+
+
+def commit(actor: Actor, log: StreamLog, plan: AppendPlan, transaction: str) -> None:
+    """Commit what was staged, and note when that is acknowledged."""
+    try:
+        Appender(log, TableStatus(actor.storage)).commit(plan, transaction=transaction)
+    except GIVEN_UP:
+        return
+    actor.note("acknowledged", transaction)
+
+
+def acting(work: Callable[[Actor, StreamLog, TableStatus], object]) -> Program:
+    """Run one operation on a handle that has listed the log."""
+
+    def run(actor: Actor) -> None:
+        log = open_log(actor, hints=False)
+        log.reopen()
+        actor.note("ready")
+        try:
+            work(actor, log, TableStatus(actor.storage))
+        except (*GIVEN_UP, TruncatedError):
+            return
+
+    return run
+
+
+def job(nonce: str, *, staged_on: int) -> Program:
+    """Commit what was staged on a version before the exploration began."""
+
+    def run(actor: Actor) -> None:
+        log = open_log(actor, hints=False)
+        log.reopen()
+        plan = staged(actor, staged_on, nonce)
+        actor.note("ready")
+        commit(actor, log, plan, nonce)
+
+    return run
+
+
+def appender(nonce: str, *, overwrites: bool = False) -> Program:
+    """Stage one event and commit it, in place of what is there if asked."""
+
+    def work(actor: Actor, log: StreamLog, _status: TableStatus) -> None:
+        plan = staged(actor, log.root.version, nonce)
+        if overwrites:
+            plan = replace(plan, overwrite_to=log.root.tail)
+        commit(actor, log, plan, nonce)
+
+    return acting(work)
+
+
+def pinned(version: int) -> Program:
+    """Read every segment of a version, as a scan does that was planned long ago."""
+
+    def run(actor: Actor) -> None:
+        log = open_log(actor, hints=False)
+        log.reopen()
+        root = log.read_version(version)
+        placed = list(TableStatus(actor.storage).segments(root, root.head, root.tail))
+        actor.note("ready")
+        for one in placed:
+            path = names.segment_object(one.entry.path)
+            try:
+                actor.storage.get(path)
+            except MissingObjectError:
+                actor.note("missed", version, path)
+
+    return run
+
+
+def truncater(offset: int) -> Program:
+    """Truncate to an offset."""
+    return acting(
+        lambda _, log, status: run_truncate(log, status, Cut("offset", offset), client="")
+    )
+
+
+def restorer(version: int) -> Program:
+    """Bring a version back."""
+    return acting(lambda _, log, status: run_restore(log, status, version, client=""))
+
+
+def vacuumer(grace_s: int = GRACE_S) -> Program:
+    """Vacuum for real."""
+    return acting(
+        lambda _, log, status: run_vacuum(
+            log, status, dry_run=False, grace_s=grace_s, short_grace=True
+        )
+    )
+
+
+def purger() -> Program:
+    """Purge as much as may be."""
+    return acting(lambda _, log, __: run_purge(log, older_than_s=0))
+
+
+def retainer() -> Program:
+    """Drop everything that nobody needs."""
+    policy = RetentionPolicy(max_bytes=0)
+    return acting(lambda _, log, status: run_retain(log, status, policy, client=""))
+
+
+def registrar(name: str, offset: int) -> Program:
+    """Register a reader, and note that it was told so."""
+
+    def work(actor: Actor, log: StreamLog, _status: TableStatus) -> None:
+        reader = register_reader(log, name, owner=actor.name, start=offset)
+        actor.note("registered", name, reader.offset)
+
+    return acting(work)
+
+
+# --- pasts ---------------------------------------------------------------------------------------
+
+
+def first_files() -> dict[str, bytes]:
+    """Return a stream of one version."""
+    root = replace(first_root(), epochs=(Epoch(0, 0, encode_schema(SCHEMA), None),))
+    return {f"log/{0:020d}": encode_envelope(encode_root(root))}
+
+
+def empty_scene(actors: dict[str, Program], **options: object) -> Scene:
+    """Return a scene over a stream of one version."""
+    files = first_files()
+    past = Past(chain=((files[f"log/{0:020d}"], NOW_S),))
+    given = {"ghost": past, "files": files, "check": check, "observe": observe, "now_s": NOW_S}
+    return Scene(actors=actors, **{**given, **options})
+
+
+def scene(actors: dict[str, Program], *before: Program | int, **options: object) -> Scene:
+    """Return a scene over a stream with a past: programs that ran one after another, and sleeps."""
+    play = Play(empty_scene({}))
+    for number, step in enumerate(before):
+        if isinstance(step, int):
+            play.sleep(step)
+        else:
+            play.perform(f"past{number}", step)
+    return empty_scene(
+        actors, ghost=play.ghost, files=play.state.files, now_s=play.state.now_s, **options
+    )

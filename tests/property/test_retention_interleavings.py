@@ -1,0 +1,227 @@
+"""Every order of retention beside writers and readers: the real code, and mutants that fail."""
+
+from dataclasses import replace
+
+import pytest
+from retention_programs import (
+    DAY,
+    appender,
+    empty_scene,
+    job,
+    pinned,
+    purger,
+    registrar,
+    restorer,
+    retainer,
+    scene,
+    truncater,
+    vacuumer,
+)
+
+from segstore_ds.engine import append, readers, references, restore, table_status, vacuum
+from segstore_ds.testing.interleaving import Play, Violation, explore
+
+HOURS = 3 * 3600
+NAP = {"naps": (DAY + HOURS,)}
+# Two events, a day, a third: whatever was staged on the first versions is below the floor now.
+OLD = (appender("a" * 12), appender("b" * 12), DAY + HOURS, appender("c" * 12), DAY + HOURS)
+# The same, and the first event dropped at once and its versions purged.
+DROPPED = (
+    appender("a" * 12),
+    truncater(1),
+    appender("b" * 12),
+    DAY + HOURS,
+    appender("c" * 12),
+    appender("d" * 12),
+    HOURS,
+    purger(),
+)
+# What is there is replaced a few hours ago, and versions were committed since.
+REPLACED = (
+    appender("d" * 12, overwrites=True),
+    appender("e" * 12),
+    appender("f" * 12),
+    HOURS,
+)
+
+SCENES = {
+    "a job of yesterday commits while vacuum runs": lambda: scene(
+        {"j": job("e" * 12, staged_on=1), "v": vacuumer()}, *OLD
+    ),
+    "a job of yesterday, vacuum, a failure": lambda: scene(
+        {"j": job("e" * 12, staged_on=1), "v": vacuumer()}, *OLD, faults=1
+    ),
+    "a job that sleeps for a day, vacuum": lambda: scene(
+        {"j": job("e" * 12, staged_on=3), "v": vacuumer()}, *OLD, **NAP
+    ),
+    "two vacuums and an append": lambda: scene(
+        {"v": vacuumer(), "w": vacuumer(), "a": appender("e" * 12)}, *DROPPED
+    ),
+    "two vacuums, a crash in one": lambda: scene(
+        {"v": vacuumer(), "w": vacuumer()}, *DROPPED, faults=1, kinds=frozenset({"fail", "read"})
+    ),
+    "an overwrite, a vacuum, a nap": lambda: scene(
+        {"o": appender("e" * 12, overwrites=True), "v": vacuumer()}, *OLD, **NAP
+    ),
+    "a purge and a vacuum after an overwrite, a pinned reader": lambda: scene(
+        {"r": pinned(3), "p": purger(), "v": vacuumer()}, *OLD, *REPLACED
+    ),
+    "an overwrite, a purge, a vacuum": lambda: scene(
+        {"o": appender("e" * 12, overwrites=True), "p": purger(), "v": vacuumer()}, *OLD
+    ),
+    "a truncation that spills, vacuum, a nap": lambda: scene(
+        {"t": truncater(1), "v": vacuumer()}, *OLD, **NAP
+    ),
+    "a restore, a purge, a vacuum": lambda: scene(
+        {"r": restorer(1), "p": purger(), "v": vacuumer()},
+        appender("a" * 12),
+        truncater(1),
+        DAY + HOURS,
+        appender("b" * 12),
+        appender("c" * 12),
+        DAY + HOURS,
+    ),
+    "a restore that was dropped again, a vacuum": lambda: scene(
+        {"v": vacuumer(), "a": appender("f" * 12)},
+        appender("a" * 12),
+        truncater(1),
+        DAY,
+        appender("b" * 12),
+        restorer(1),
+        appender("c" * 12, overwrites=True),
+        appender("d" * 12),
+        appender("e" * 12),
+        HOURS,
+        purger(),
+    ),
+    "a reader registers while retention runs": lambda: scene(
+        {"r": registrar("x", 0), "t": retainer()}, *OLD
+    ),
+    "two readers, a retention, a failure": lambda: scene(
+        {"r": registrar("x", 1), "s": registrar("y", 2), "t": retainer()}, *OLD[:2]
+    ),
+    "a reader, a retention, a failure": lambda: scene(
+        {"r": registrar("x", 0), "t": retainer()}, *OLD[:2], faults=1
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def spill(monkeypatch):
+    """Let every commit that may spill do so."""
+    monkeypatch.setattr(table_status, "INLINE_SOFT", 1)
+
+
+@pytest.mark.parametrize("title", SCENES)
+def test_every_order_keeps_what_somebody_needs(title):
+    explored = explore(SCENES[title]())
+    assert explored.ends
+
+
+def test_pasts_are_what_the_scenes_say():
+    """Vacuum has something to delete once a day has passed."""
+    play = Play(empty_scene({}))
+    for step in DROPPED:
+        play.sleep(step) if isinstance(step, int) else play.perform("past", step)
+    play.sleep(DAY)
+    play.perform("v", vacuumer())
+    assert len([path for path in play.ghost.deleted if path.startswith("segments/")]) == 1
+
+
+# --- mutants -------------------------------------------------------------------------------------
+
+
+def no_floor(monkeypatch):
+    """Delete without a commit before."""
+    monkeypatch.setattr(vacuum, "_raise_floor", lambda log, *_: log.root)
+
+
+def floor_ignored(monkeypatch):
+    """Commit what was staged below the floor."""
+    real = append.check_preconditions
+    monkeypatch.setattr(
+        append, "check_preconditions", lambda root, plan: real(replace(root, staging_floor=0), plan)
+    )
+
+
+def look_before_the_floor(monkeypatch):
+    """Ask what is referred to before the floor is raised."""
+    known = []
+    raise_floor, read = vacuum._raise_floor, vacuum.read_references
+
+    def raised(log, *rest):
+        known.append(read(table_status.TableStatus(log.storage), log.root))
+        return raise_floor(log, *rest)
+
+    monkeypatch.setattr(vacuum, "_raise_floor", raised)
+    monkeypatch.setattr(vacuum, "read_references", lambda *_, **__: known.pop())
+
+
+def purge_ignored(monkeypatch):
+    """Delete what a kept version still lists."""
+    real = vacuum.plan_horizon
+    monkeypatch.setattr(
+        vacuum,
+        "plan_horizon",
+        lambda root, **given: replace(real(root, **given), version=root.version),
+    )
+
+
+def grace_ignored(monkeypatch):
+    """Delete what was dropped a moment ago."""
+    real = vacuum.plan_horizon
+    monkeypatch.setattr(
+        vacuum,
+        "plan_horizon",
+        lambda root, **given: replace(real(root, **given), time_us=1 << 62),
+    )
+
+
+def oldest_retirement(monkeypatch):
+    """Let an object's first retirement count, and what is live not at all."""
+    monkeypatch.setattr(
+        references.References,
+        "retire",
+        lambda self, path, item: self.retired.setdefault(path, item),
+    )
+
+
+def restore_unchecked(monkeypatch):
+    """Restore a version that was purged since it was read."""
+    real = restore.plan_restore
+
+    def plan(root, *rest):
+        return replace(real(replace(root, log_start=0), *rest), log_start=root.log_start)
+
+    monkeypatch.setattr(restore, "plan_restore", plan)
+
+
+def silent_reader(monkeypatch):
+    """Register, then check the head, without a commit."""
+
+    def announce(log, seen, **_):
+        if log.refresh().head > seen.record.offset:
+            raise readers.TruncatedError("gone")
+
+    monkeypatch.setattr(readers, "_announce", announce)
+
+
+MUTANTS = {
+    no_floor: ("a job of yesterday commits while vacuum runs", "misses"),
+    floor_ignored: ("a job of yesterday commits while vacuum runs", "misses"),
+    look_before_the_floor: ("a job of yesterday commits while vacuum runs", "misses"),
+    purge_ignored: ("an overwrite, a vacuum, a nap", "misses"),
+    grace_ignored: ("a purge and a vacuum after an overwrite, a pinned reader", "misses"),
+    oldest_retirement: ("a restore that was dropped again, a vacuum", "misses"),
+    restore_unchecked: ("a restore, a purge, a vacuum", "misses"),
+    silent_reader: ("a reader registers while retention runs", "lost events"),
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
+def test_some_order_breaks_retention_that_lacks_a_rule(mutant, monkeypatch):
+    title, text = MUTANTS[mutant]
+    broken = SCENES[title]()
+    mutant(monkeypatch)
+    with pytest.raises(Violation, match=text):
+        explore(broken)
