@@ -1,8 +1,8 @@
 """Streaming queries as the benchmarks run them: one sink, so many micro-batches, young or old.
 
-An old query is one whose log and checkpoint hold `AGE` batches already. They are prepared: a query
-runs a few batches, its newest checkpoint files are renamed to the number wanted, and the sink's
-log is filled with as many entries as that many batches leave behind.
+An old query is one whose log and checkpoint hold thousands of batches already. They are prepared: a
+query runs a few batches, its newest checkpoint files are renamed to the number wanted, and the
+sink's log is filled with as many entries as that many batches leave behind.
 """
 
 import json
@@ -20,7 +20,6 @@ from pyspark.sql.types import StructType
 
 import segstore_ds as segstore
 
-AGE = 5_000
 WARM_UP = 10
 FILE_SINK_COMPACTS_EVERY = 10  # spark.sql.streaming.fileSink.log.compactInterval
 CONF = {
@@ -93,8 +92,8 @@ class Query:
             raise RuntimeError(self.sink) from query.exception()
         return [one for one in found if "addBatch" in one][:batches]
 
-    def age(self, spark: SparkSession) -> None:
-        """Make the query look as if `AGE` batches were behind it."""
+    def age(self, spark: SparkSession, behind: int) -> None:
+        """Make the query look as if so many batches, a multiple of ten, were behind it."""
         self.run(spark, 3)
         for kind in ("offsets", "commits"):
             folder = self.checkpoint / kind
@@ -102,31 +101,31 @@ class Query:
             kept = [(folder / str(number)).read_bytes() for number in numbers[1:3]]
             shutil.rmtree(folder)
             folder.mkdir()
-            for number, content in zip((AGE - 2, AGE - 1), kept, strict=True):
+            for number, content in zip((behind - 2, behind - 1), kept, strict=True):
                 (folder / str(number)).write_bytes(content)
         if self.sink == "parquet":
-            self._age_file_sink()
+            self._age_file_sink(behind)
         elif self.sink == "segstore":
-            self._age_stream()
+            self._age_stream(behind)
 
-    def _age_file_sink(self) -> None:
+    def _age_file_sink(self, behind: int) -> None:
         folder = self.output / "_spark_metadata"
         entry = json.loads((folder / "0").read_text().splitlines()[1])
         shutil.rmtree(folder)
         folder.mkdir()
         entries = [
             json.dumps({**entry, "path": f"file://{self.output}/part-{n:032d}.snappy.parquet"})
-            for n in range(AGE * self.partitions)
+            for n in range(behind * self.partitions)
         ]
-        assert AGE % FILE_SINK_COMPACTS_EVERY == 0
-        (folder / f"{AGE - 1}.compact").write_text("\n".join(["v1", *entries]))
+        assert behind % FILE_SINK_COMPACTS_EVERY == 0
+        (folder / f"{behind - 1}.compact").write_text("\n".join(["v1", *entries]))
 
-    def _age_stream(self) -> None:
+    def _age_stream(self, behind: int) -> None:
         stream = segstore.open(self.output)
         events = pa.table(
             {field.name: pa.array([None] * self.rows, field.type) for field in stream.schema}
         )
-        while stream.version < AGE:
+        while stream.version < behind:
             stream.append(events)
 
 

@@ -11,7 +11,6 @@ import segstore_ds as segstore
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.session import describe, spark_session
 from benchmarks.streaming import (
-    AGE,
     CONF,
     WARM_UP,
     EmptySinkDataSource,
@@ -24,7 +23,9 @@ MEANING = (
     "micro-batches of 10 and 100,000 rows, young and at batch 5,000; 200 tasks (rows: batches)"
 )
 SINKS = ("noop", "empty", "parquet", "segstore")
-SMALL, LARGE, TASKS = 10, 100_000, 200
+SMALL, LARGE = 10, 100_000
+AGE, TASKS = 5_000, 200
+TINY_AGE, TINY_TASKS = 20, 8
 TCP = {"spark.python.unix.domain.socket.enabled": "false"}
 FLATTERS = (
     "addBatch is what a sink can influence; planning, the checkpoint and polling come on top",
@@ -40,6 +41,7 @@ FLATTERS = (
 def run(settings: Settings, *, conf: dict[str, str], name: str) -> Report:
     """Run each sink young and old with few rows, young with many, and with many tasks."""
     batches = settings.rows
+    age, tasks = (TINY_AGE, TINY_TASKS) if settings.tiny else (AGE, TASKS)
     conf = {**segstore.recommended_conf(), **CONF, **conf}
     setup = machine(settings.folder)
     with settings.scratch() as scratch, spark_session(conf) as spark:
@@ -47,20 +49,20 @@ def run(settings: Settings, *, conf: dict[str, str], name: str) -> Report:
         spark.dataSource.register(EmptySinkDataSource)
         setup |= describe(spark, conf) | {
             "queries": f"{batches} micro-batches each after {WARM_UP} that are not counted; "
-            f"2 partitions; large ones {_fewer(batches)}, {TASKS} tasks {_fewest(batches)} batches",
+            f"2 partitions; large ones {_fewer(batches)}, {tasks} tasks {_fewest(batches)} batches",
         }
         rows = [
             *(_young(spark, sink, scratch, SMALL, batches) for sink in SINKS),
-            *(_old(spark, sink, scratch, batches) for sink in SINKS),
+            *(_old(spark, sink, scratch, batches, age) for sink in SINKS),
             *(_young(spark, sink, scratch, LARGE, _fewer(batches)) for sink in SINKS),
-            *(_many_tasks(spark, sink, scratch, _fewest(batches)) for sink in SINKS[1:]),
+            *(_many_tasks(spark, sink, scratch, _fewest(batches), tasks) for sink in SINKS[1:]),
         ]
     return Report(
         workload=name,
         meaning=MEANING,
         setup=setup,
         rows=rows,
-        ratios=_ratios(rows),
+        ratios=_ratios(rows, age, tasks),
         flatters=FLATTERS,
     )
 
@@ -81,17 +83,19 @@ def _young(
     return _row(query, "1", times)
 
 
-def _old(spark: SparkSession, sink: str, scratch: Path, batches: int) -> dict[str, Any]:
+def _old(spark: SparkSession, sink: str, scratch: Path, batches: int, age: int) -> dict[str, Any]:
     query = Query(sink, scratch / f"{sink}-old", SMALL)
-    query.age(spark)
-    return _row(query, f"{AGE:,}", query.run(spark, batches + WARM_UP)[WARM_UP:])
+    query.age(spark, age)
+    return _row(query, f"{age:,}", query.run(spark, batches + WARM_UP)[WARM_UP:])
 
 
-def _many_tasks(spark: SparkSession, sink: str, scratch: Path, batches: int) -> dict[str, Any]:
-    query = Query(sink, scratch / f"{sink}-tasks", TASKS, partitions=TASKS)
-    row = _row(query, "1", query.run(spark, batches))
+def _many_tasks(
+    spark: SparkSession, sink: str, scratch: Path, batches: int, tasks: int
+) -> dict[str, Any]:
+    query = Query(sink, scratch / f"{sink}-tasks", tasks, partitions=tasks)
+    row = _row(query, "1", query.run(spark, batches + 1)[1:])
     if query.output.exists():
-        row["objects/batch"] = round(objects_per_batch(query, batches), 1)
+        row["objects/batch"] = round(objects_per_batch(query, batches + 1), 1)
     return row
 
 
@@ -108,36 +112,38 @@ def _row(query: Query, start: str, times: list[dict[str, int]]) -> dict[str, Any
     }
 
 
-def _ratios(rows: list[dict[str, Any]]) -> list[Ratio]:
-    found = {(row["sink"], row["rows"], row["from batch"]): row for row in rows}
+def _ratios(rows: list[dict[str, Any]], age: int, tasks: int) -> list[Ratio]:
+    found = {(row["sink"], row["tasks"], row["rows"], row["from batch"]): row for row in rows}
     ratios = []
-    for size, start in ((SMALL, "1"), (SMALL, f"{AGE:,}"), (LARGE, "1"), (TASKS, "1")):
-        median = {
-            sink: max(found[sink, size, start]["addBatch median ms"], 1)
-            for sink in SINKS
-            if (sink, size, start) in found
-        }
-        what = f"{size:,} rows from batch {start}" + (", a task each" if size == TASKS else "")
-        goal = 0.7 if size == SMALL else None
+    for parts, size, start in (
+        (2, SMALL, "1"),
+        (2, SMALL, f"{age:,}"),
+        (2, LARGE, "1"),
+        (tasks, tasks, "1"),
+    ):
+        rivals = {sink: found.get((sink, parts, size, start)) for sink in SINKS}
+        median = {sink: row["addBatch median ms"] for sink, row in rivals.items() if row}
+        what = f"{size:,} rows in {parts} tasks from batch {start}"
+        small = size == SMALL
         ratios.append(
             Ratio(
                 f"addBatch: segstore / parquet, {what}",
                 median["segstore"] / median["parquet"],
-                goal,
+                0.7 if small else None,
                 most=True,
             )
         )
         ratios.append(
             Ratio(
-                f"ms over the empty Python sink, {what}",
-                median["segstore"] - median["empty"],
-                10 if size == SMALL else None,
+                f"addBatch: segstore / (empty Python sink + 10 ms), {what}",
+                median["segstore"] / (median["empty"] + 10),
+                1 if small else None,
                 most=True,
             )
         )
-        if size == SMALL:
+        if small:
             spread = {
-                sink: found[sink, size, start]["addBatch p99 ms"] / median[sink]
+                sink: found[sink, parts, size, start]["addBatch p99 ms"] / median[sink]
                 for sink in ("segstore", "parquet")
             }
             ratios.append(
