@@ -5,6 +5,7 @@
 
 from typing import TYPE_CHECKING, Any
 
+from segstore_ds.engine.compact_commit import Compaction
 from segstore_ds.engine.cuts import Position
 from segstore_ds.engine.follow import Outcome, OutcomeState
 from segstore_ds.engine.readers import NamedReader
@@ -31,6 +32,7 @@ _SPARK_HELPERS = ("recommended_conf", "register", "write")
 
 __all__ = [
     "Commit",
+    "Compaction",
     "Layout",
     "NamedReader",
     "Outcome",

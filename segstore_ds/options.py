@@ -288,6 +288,42 @@ TABLE: tuple[Option, ...] = (
         "columns with statistics (the first 32); a comma list or a JSON array",
         peers=("dataskippingnumindexedcols", "delta.dataskippingstatscolumns"),
     ),
+    Option(
+        "compact",
+        "choice",
+        None,
+        _WRITES,
+        "`auto`: after the commit merge the newest small segments, at most 32 MiB of them; `off` "
+        "leaves them. Batch writes are `off` unless told otherwise, streaming writes `auto`",
+        choices=("auto", "off"),
+        peers=("autooptimize", "autocompact", "delta.autooptimize.autocompact", "auto-compaction"),
+    ),
+    Option(
+        "compactRows",
+        "int",
+        16_777_216,
+        _WRITES,
+        "most events of a segment that compaction makes",
+        least=1,
+    ),
+    Option(
+        "compactBytes",
+        "bytes",
+        128 << 20,
+        _WRITES,
+        "most encoded bytes of a segment that compaction makes",
+        least=1,
+        peers=("compaction.target-file-size", "rewrite-target-file-size-bytes"),
+    ),
+    Option(
+        "compactMode",
+        "choice",
+        "merge",
+        _WRITES,
+        "`merge` decodes and writes large frames, `stitch` joins frames as they are, `split` cuts "
+        "what is over the target",
+        choices=("merge", "stitch", "split"),
+    ),
 )
 
 BY_NAME: Mapping[str, Option] = {option.name.lower(): option for option in TABLE}

@@ -36,7 +36,7 @@ _WRITES = frozenset({"append", "overwrite", "restore"})
 _OWNERS: Mapping[str, frozenset[str]] = {
     "head": frozenset({"overwrite", "truncate", "restore", "drop"}),
     "tail": _WRITES,
-    "next_segment": _WRITES,
+    "next_segment": _WRITES | {"compact"},
     "epochs": _WRITES,
     "sealed": frozenset({"seal", "drop"}),
     "log_start": frozenset({"purge"}),
@@ -66,6 +66,8 @@ def broken_by_operation(old: Root, new: Root) -> Iterator[str]:
         for field, owners in _OWNERS.items():
             if new.operation not in owners and _value(new, field) != _value(old, field):
                 yield f"{new.operation} leaves {field} alone"
+        if new.operation == "compact" and new.listed_start != old.listed_start:
+            yield "compact leaves every offset alone"
         yield from _lost(old, new)
 
 

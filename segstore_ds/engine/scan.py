@@ -63,6 +63,22 @@ def _is_live(reading: Reading, one: Slice) -> bool:
     return any(segment.entry.path == one.path for segment in placed)
 
 
+def read_frames(storage: Storage, one: Slice) -> Iterator[tuple[FrameEntry, memoryview]]:
+    """Yield the frames of a slice as they lie in storage, each with what the index says of it.
+
+    Nothing is decoded; whoever uses the bytes checks their checksum.
+
+    Raises:
+        FormatError: The object is missing, cut or damaged, or holds another number of rows.
+        StorageError: The storage failed.
+    """
+    where = f"{storage.url}/{names.segment_object(one.path)}"
+    frames, whole = _open_segment(storage, one, where)
+    wanted = list(_wanted_frames(frames, one, Filters()))
+    for _, frame, data in _fetch(storage, one.path, wanted, whole):
+        yield frame, data
+
+
 def _run_slice(reading: Reading, one: Slice) -> Iterator[pa.RecordBatch]:
     where = f"{reading.storage.url}/{names.segment_object(one.path)}"
     schema = decode_schema(reading.epochs[one.epoch])

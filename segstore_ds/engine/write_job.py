@@ -7,6 +7,7 @@ import pyarrow as pa
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.engine.append import AppendPlan
 from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.compact_auto import AutoRules
 from segstore_ds.engine.epochs import SchemaChange, epoch_schema
 from segstore_ds.engine.staging import Layout, StagedSegment, TaskStager
 from segstore_ds.engine.table_status import TableStatus
@@ -32,6 +33,7 @@ class WriteJob:
         transaction: The id of the one commit, kept over every attempt and rebase.
         schema_text: What incoming batches are conformed to and encoded in.
         repeated: The writer's batch was committed before; there is nothing to stage.
+        compact: What to compact after the commit; None for nothing.
     """
 
     storage: Storage = field(repr=False)
@@ -48,6 +50,7 @@ class WriteJob:
     expected_version: int | None = None
     client: str = ""
     repeated: bool = False
+    compact: AutoRules | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -111,6 +114,7 @@ class WriteRequest:
     merge_schema: bool = False
     replace_schema: bool = False
     spark_schema: str | None = None
+    compact: AutoRules | None = None
 
 
 def plan_job(log: StreamLog, status: TableStatus, request: WriteRequest) -> WriteJob:
@@ -152,6 +156,7 @@ def plan_job(log: StreamLog, status: TableStatus, request: WriteRequest) -> Writ
         expected_version=request.expected_version,
         client=request.client,
         repeated=repeated,
+        compact=request.compact,
     )
 
 

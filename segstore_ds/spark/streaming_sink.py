@@ -183,7 +183,9 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
             return True
 
     def _make_plan(self) -> SinkPlan:
-        request = build_request(self._options, self._schema, overwrite=self._overwrite, writer=None)
+        request = build_request(
+            self._options, self._schema, overwrite=self._overwrite, writer=None, unset="auto"
+        )
         create = self._options["createIfMissing"]
         stream = open_or_create(self._storage, request, create=create)
         job = failure = None

@@ -10,6 +10,8 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from segstore_ds.engine.compact_auto import AutoRules
+from segstore_ds.engine.compact_plan import CompactRules
 from segstore_ds.engine.inputs import writer_key
 from segstore_ds.engine.staging import Layout, StagedTask
 from segstore_ds.engine.write_job import WriteJob, WriteRequest, check_arguments
@@ -43,9 +45,21 @@ def plan_writer(
 
 
 def build_request(
-    options: Mapping[str, Any], schema: StructType, *, overwrite: bool, writer: WriterKey | None
+    options: Mapping[str, Any],
+    schema: StructType,
+    *,
+    overwrite: bool,
+    writer: WriterKey | None,
+    unset: str = "off",
 ) -> WriteRequest:
     """Return what Spark's options and a DataFrame's schema ask to write.
+
+    Args:
+        options: Parsed.
+        schema: Of the DataFrame.
+        overwrite: Replace what is there.
+        writer: The idempotence key.
+        unset: What the option `compact` means where it is not given.
 
     Raises:
         SchemaMismatchError: A column has a type that can't be kept.
@@ -59,7 +73,18 @@ def build_request(
         merge_schema=options["mergeSchema"],
         replace_schema=options["overwriteSchema"],
         client=f"{client_name()} pyspark/{pyspark.__version__}",
+        compact=compact_rules(options) if (options["compact"] or unset) == "auto" else None,
     )
+
+
+def compact_rules(options: Mapping[str, Any]) -> AutoRules:
+    """Return what Spark's options ask compaction to aim at.
+
+    Raises:
+        InvalidInputError: A target is out of range.
+    """
+    rules = CompactRules(options["compactMode"], options["compactRows"], options["compactBytes"])
+    return AutoRules(rules, _layout(options))
 
 
 def _layout(options: Mapping[str, Any]) -> Layout:

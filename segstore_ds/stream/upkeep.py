@@ -1,6 +1,12 @@
 """Upkeep: what is done to a stream beside reading and writing its events."""
 
+from segstore_ds import options
+from segstore_ds.engine.compact import run_compact
+from segstore_ds.engine.compact_commit import Compaction
+from segstore_ds.engine.compact_plan import CompactRules
+from segstore_ds.engine.cuts import CutLike, check_range, parse_cut, resolve_cut
 from segstore_ds.engine.retention import run_purge
+from segstore_ds.engine.staging import Layout
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.engine.vacuum import GRACE_S, VacuumReport, run_vacuum
 from segstore_ds.engine.verify import Report, run_verify
@@ -57,6 +63,65 @@ class Upkeep(Handle):
             dry_run=dry_run,
             grace_s=grace_s,
             short_grace=short_grace,
+            client=client_name(),
+        )
+
+    def compact(
+        self,
+        start: CutLike | None = None,
+        end: CutLike = "tail",
+        *,
+        mode: str = options.default("compactMode"),
+        target_rows: int = options.default("compactRows"),
+        target_bytes: int = options.default("compactBytes"),
+        minor: tuple[int, int] | None = None,
+        budget_bytes: int | None = None,
+        layout: Layout | None = None,
+    ) -> Compaction:
+        """Replace runs of neighbouring segments by few large ones, or large ones by several.
+
+        Events, offsets and order stay as they are. Each commit swaps whole runs; what was replaced
+        is deleted by `vacuum` after its grace. Safe to repeat, to kill at any point, and to run
+        beside readers, writers and other compactions: what another commit changed gives way and is
+        planned again. A second call finds nothing to do.
+
+        Args:
+            start: Where to begin; None for the oldest segment.
+            end: Where to end; segments that hold events in between count.
+            mode: ``merge`` decodes and writes large frames, ``stitch`` joins frames as they are,
+                ``split`` cuts segments that are over a target into near-equal pieces.
+            target_rows: Most events of a segment.
+            target_bytes: Most encoded bytes of a segment.
+            minor: Only runs that are worth it, of at least ``(small, medium)`` segments: a quick
+                pass for every few commits, such as ``(4, 3)``. None takes every run.
+            budget_bytes: Most encoded bytes to rewrite, the newest first; None for any.
+            layout: Compression and frames of what is written.
+
+        Returns:
+            What was done; `commits` is 0 where there was nothing to do.
+
+        Raises:
+            InvalidInputError: A target, a mode or a cut is not valid.
+            TruncatedError: A cut lies below the head.
+            PositionError: A cut beyond the tail, or of another stream or generation.
+            NotFoundError: There is no such version, tag or reader.
+            ConflictError: Others changed the segments every time, or every race was lost.
+            CommitUnknownError: The last commit may or may not be in the log.
+            SnapshotExpiredError: A segment was deleted while it was read, or a version was purged.
+            FormatError: Metadata or a segment can't be read; what was committed before stays.
+            StorageError: The storage failed; what was committed before stays.
+        """
+        rules = CompactRules(mode, target_rows, target_bytes, minor, budget_bytes)
+        root = self._log.refresh()
+        first = root.head if start is None else resolve_cut(self._log, root, parse_cut(start))
+        last = resolve_cut(self._log, root, parse_cut(end))
+        first, last = check_range(root, first, last, fail_on_data_loss=True)
+        return run_compact(
+            self._log,
+            self._status,
+            rules,
+            layout or Layout(),
+            bounds=(first, last),
             client=client_name(),
         )
 

@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.compact_auto import AutoCompact
 from segstore_ds.engine.inputs import as_reader, writer_key
 from segstore_ds.engine.retain import AutoRetain
 from segstore_ds.engine.staging import Layout, StagedSegment, StagedTask
@@ -32,6 +33,7 @@ class Writes(Handle):
         super().__init__(log, status)
         self._jobs: dict[str, str] = {}
         self._retain = AutoRetain(log, status, client_name())
+        self._compact = AutoCompact(log, status, client_name())
 
     def append(
         self,
@@ -206,6 +208,8 @@ class Writes(Handle):
             self._appender.discard(ours)
         else:
             self._appender.maintain()
+            if job.compact is not None:
+                self._compact.after_commit(job.compact)
             self._retain.after_commit()
         return commit
 

@@ -73,16 +73,29 @@ def test_batches_arrive_once_and_in_order(
 ) -> None:
     """Over several batches and a restart; a commit per batch, named by the query."""
     extend(numbers, 20)
-    query = drain(follow(maxRowsPerTrigger=7))
+    query = drain(follow(maxRowsPerTrigger=7), compact="off")
     assert [p["numInputRows"] for p in query.recentProgress] == [7, 7, 6]
     extend(numbers, 5)
-    drain(follow(maxRowsPerTrigger=7))
+    drain(follow(maxRowsPerTrigger=7), compact="off")
     stream = segstore.open(url)
     assert values(url) == list(range(25))
     assert stream.version == 4
     writer = stream.root.writers[str(query.id)]
     assert writer.owner == str(query.id)
     assert (writer.batch_id, writer.rows, writer.end) == (3, 5, 25)
+
+
+def test_small_batches_are_compacted_after_their_commit(
+    numbers: Stream, follow: Callable[..., DataFrame], drain: Callable[..., Any], url: str
+) -> None:
+    """A query leaves few segments without being told, the same events, and no batch twice."""
+    extend(numbers, 12)
+    drain(follow(maxRowsPerTrigger=1))
+    stream = segstore.open(url)
+    assert values(url) == list(range(12))
+    assert len(stream.root.entries) <= 6
+    assert stream.root.next_segment > 12
+    stream.verify().check()
 
 
 def test_replayed_batch_changes_nothing(

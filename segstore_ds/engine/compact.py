@@ -1,0 +1,328 @@
+"""Compaction: few large segments in place of many small ones, or the other way round.
+
+`plan` chooses groups of segments, `run_group` writes what replaces one of them, `commit_groups`
+swaps all of it in one commit. The parts are apart so that Spark can carry out groups in tasks.
+
+Guarantees: the same events at the same offsets in the same order. Until the commit nothing names
+what was written, so killed anywhere the stream is the old one. Readers of older versions go on
+reading the inputs until vacuum. A group whose inputs another commit changed gives way; two
+compactions of one segment never both win. Memory holds a frame of output and the buffers that are
+read and written; a group reads its inputs once and writes as much at most.
+"""
+
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from segstore_ds.engine.commit import COMMIT_ATTEMPTS, StreamLog
+from segstore_ds.engine.compact_commit import Compaction, commit_groups, summarise
+from segstore_ds.engine.compact_plan import (
+    SPLIT,
+    STITCH,
+    CompactRules,
+    Group,
+    Joins,
+    plan_groups,
+)
+from segstore_ds.engine.filters import Filters
+from segstore_ds.engine.replacing import Replacement
+from segstore_ds.engine.scan import read_frames, run_task
+from segstore_ds.engine.scan_plan import Reading, ReadTask, plan_slices
+from segstore_ds.engine.slices import Slice
+from segstore_ds.engine.staging import (
+    Layout,
+    StagedSegment,
+    TaskStager,
+    delete_staged,
+    stage_frames,
+)
+from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.errors import (
+    ConflictError,
+    CorruptionError,
+    SchemaMismatchError,
+)
+from segstore_ds.format import names
+from segstore_ds.format.frame import Frame
+from segstore_ds.format.root import Root
+from segstore_ds.format.schema import decode_schema, fingerprint, plan_schema
+from segstore_ds.storage import Storage
+
+COMMIT_BYTES = 4 << 30  # inputs of one commit: what a lost race can cost
+COMMIT_GROUPS = 256
+ROUNDS = 32
+CONFLICTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class CompactJob:
+    """What every group of a compaction shares; picklable.
+
+    Attributes:
+        storage: The stream's folder; pickles without its connections.
+        stream_id: Of the stream.
+        version: It was planned on.
+        epochs: Number of an epoch -> its schema as text.
+        rules: The targets.
+        layout: Compression and frames of what is written.
+    """
+
+    storage: Storage = field(repr=False)
+    stream_id: str
+    version: int
+    epochs: dict[int, str] = field(repr=False)
+    rules: CompactRules
+    layout: Layout
+
+
+# --- planning ------------------------------------------------------------------------------------
+
+
+def plan_job(
+    storage: Storage, status: TableStatus, root: Root, rules: CompactRules, layout: Layout
+) -> CompactJob:
+    """Work out what every group of a compaction shares.
+
+    Raises:
+        FormatError: A schema can't be read.
+        StorageError: The storage failed.
+    """
+    epochs = {epoch.number: status.schema_texts(epoch)[0] for epoch in root.epochs}
+    return CompactJob(storage, root.stream_id, root.version, epochs, rules, layout)
+
+
+def joins_of(epochs: dict[int, str]) -> Joins:
+    """Return what tells whether bytes of one epoch can be lifted to another without a loss."""
+    known: dict[tuple[int, int], bool] = {}
+
+    def joins(older: int, newer: int) -> bool:
+        if (older, newer) not in known:
+            known[older, newer] = _lifts(epochs[older], epochs[newer])
+        return known[older, newer]
+
+    return joins
+
+
+def _lifts(older: str, newer: str) -> bool:
+    target = decode_schema(newer)
+    try:
+        merged = plan_schema(target, decode_schema(older), merge=True)
+    except SchemaMismatchError:
+        return False
+    return bool(merged.equals(target, check_metadata=True))
+
+
+def plan_range_groups(
+    status: TableStatus, root: Root, job: CompactJob, bounds: tuple[int, int]
+) -> list[Group]:
+    """Choose the groups among the segments that hold events of a range.
+
+    Raises:
+        FormatError: A part can't be read.
+        StorageError: The storage failed.
+    """
+    segments = status.segments(root, *bounds)
+    return plan_groups(segments, job.rules, joins=joins_of(job.epochs))
+
+
+# --- carrying out --------------------------------------------------------------------------------
+
+
+def run_group(job: CompactJob, group: Group, *, number: int, nonce: str) -> Replacement:
+    """Write what replaces a group; nothing names it before it is committed.
+
+    Args:
+        job: What the groups share.
+        group: The segments.
+        number: The group's place in the job; part of the names of what is written.
+        nonce: 12 hex digits that no other attempt at any group has.
+
+    Returns:
+        The replacement, whose outputs are durable.
+
+    Raises:
+        SnapshotExpiredError: An input was replaced, retired and deleted since.
+        FormatError: An input is missing, cut or damaged; names object and frame.
+        StorageError: The storage failed. In every case what was written is deleted, if it can be.
+    """
+    token = names.build_token(job.version, nonce)
+    slices = plan_slices(group.inputs, group.start, group.end)
+    outputs: list[StagedSegment] = []
+    try:
+        if job.rules.mode == STITCH:
+            path = names.build_segment_path(token, f"{number}-0-0.arrow")
+            frames = _raw_frames(job, slices)
+            outputs.append(stage_frames(job.storage, frames, path=path))
+        else:
+            for piece, part in enumerate(_pieces(group, slices)):
+                outputs.extend(_write_piece(job, group.epoch, part, (number, piece), token))
+    except BaseException:
+        delete_staged(job.storage, outputs)
+        raise
+    inputs = tuple((one.entry.segment_id, one.entry.path) for one in group.inputs)
+    return Replacement(group.start, inputs, group.rows, group.epoch, tuple(outputs))
+
+
+def _pieces(group: Group, slices: Sequence[Slice]) -> Iterator[Sequence[Slice]]:
+    if group.pieces == 1:
+        yield slices
+        return
+    (one,) = slices
+    for piece in range(group.pieces):
+        first = one.segment_rows * piece // group.pieces
+        last = one.segment_rows * (piece + 1) // group.pieces
+        # A frame that straddles a border is read for both sides of it.
+        yield [replace(one, rows=(first, last))]
+
+
+def _write_piece(
+    job: CompactJob, epoch: int, slices: Sequence[Slice], place: tuple[int, int], token: str
+) -> tuple[StagedSegment, ...]:
+    schema = decode_schema(job.epochs[epoch])
+    split = job.rules.mode == SPLIT
+    stager = TaskStager(
+        job.storage,
+        schema,
+        replace(
+            job.layout,
+            inline_bytes=0,
+            segment_rows=None if split else job.rules.target_rows,
+            segment_bytes=1 << 62 if split else job.rules.target_bytes,
+        ),
+        token=token,
+        task=place[0],
+        attempt=str(place[1]),
+    )
+    try:
+        for batch in _events(job, schema, slices):
+            stager.append(batch)
+        return stager.finish().segments
+    except BaseException:
+        stager.abort()
+        raise
+
+
+def _events(
+    job: CompactJob, schema: pa.Schema, slices: Sequence[Slice]
+) -> Iterator[pa.RecordBatch]:
+    reading = Reading(
+        storage=job.storage,
+        stream_id=job.stream_id,
+        version=job.version,
+        start=slices[0].start,
+        end=slices[-1].start + slices[-1].segment_rows,
+        epochs=job.epochs,
+        schema=schema,
+        columns=tuple(schema.names),
+        filters=Filters(),
+    )
+    return run_task(reading, ReadTask(tuple(slices)))
+
+
+def _raw_frames(job: CompactJob, slices: Sequence[Slice]) -> Iterator[Frame]:
+    for one in slices:
+        expected = fingerprint(decode_schema(job.epochs[one.epoch]))
+        for entry, data in read_frames(job.storage, one):
+            where = f"{job.storage.url}/{names.segment_object(one.path)}[{entry.start}:{entry.end}]"
+            actual = zlib.crc32(data)
+            # A damaged frame must not get a new home that says it is sound.
+            if actual != entry.crc or entry.fingerprint != expected:
+                raise CorruptionError(
+                    "a frame fails its checksum", where=where, expected=entry.crc, actual=actual
+                )
+            yield Frame(
+                data=pa.py_buffer(data),
+                rows=entry.rows,
+                crc=entry.crc,
+                stats=entry.stats,
+                fingerprint=entry.fingerprint,
+                raw_bytes=entry.raw_bytes,
+            )
+
+
+def run_compact(
+    log: StreamLog,
+    status: TableStatus,
+    rules: CompactRules,
+    layout: Layout,
+    *,
+    bounds: tuple[int, int] | None = None,
+    client: str = "",
+) -> Compaction:
+    """Compact a range of a stream, in as many commits as it takes; then it does nothing again.
+
+    Args:
+        log: The stream's log.
+        status: The stream's table status.
+        rules: The targets; with a budget it bounds all of the call.
+        layout: Compression and frames of what is written.
+        bounds: ``(start, end)`` offsets; None for all that is listed.
+        client: Who commits.
+
+    Returns:
+        What was done.
+
+    Raises:
+        ConflictError: Others changed the inputs every time, or every race was lost.
+        CommitUnknownError: The last commit may or may not be in the log.
+        SnapshotExpiredError: An input was deleted while it was read.
+        FormatError: Metadata or an input can't be read; what was committed before stays.
+        StorageError: The storage failed; likewise.
+    """
+    total, conflicts = Compaction(log.refresh().version), 0
+    for _ in range(ROUNDS):
+        root = log.refresh()
+        start, end = bounds or (root.listed_start, root.tail)
+        job = plan_job(log.storage, status, root, rules, layout)
+        groups = plan_range_groups(status, root, job, (max(start, root.listed_start), end))
+        if not groups:
+            break
+        try:
+            for some in _batches(groups):
+                total += run_batch(log, status, job, some, client=client)
+        except ConflictError:
+            conflicts += 1
+            if conflicts >= CONFLICTS:
+                raise
+        if rules.budget_bytes is not None:
+            break
+    return total
+
+
+def _batches(groups: Sequence[Group]) -> Iterator[list[Group]]:
+    batch: list[Group] = []
+    for group in groups:
+        size = sum(one.bytes for one in batch) + group.bytes
+        if batch and (size > COMMIT_BYTES or len(batch) >= COMMIT_GROUPS):
+            yield batch
+            batch = []
+        batch.append(group)
+    if batch:
+        yield batch
+
+
+def run_batch(
+    log: StreamLog,
+    status: TableStatus,
+    job: CompactJob,
+    groups: Sequence[Group],
+    *,
+    client: str,
+    attempts: int = COMMIT_ATTEMPTS,
+) -> Compaction:
+    """Write what replaces some groups and swap it in one commit; raises as `run_compact`."""
+    done: list[Replacement] = []
+    nonce = log.clock.new_id()[:12]
+    try:
+        for number, group in enumerate(groups):
+            done.append(run_group(job, group, number=number, nonce=nonce))
+    except BaseException:
+        delete_staged(log.storage, (one for run in done for one in run.outputs))
+        raise
+    transaction = log.clock.new_id()
+    root, kept = commit_groups(
+        log, status, done, transaction=transaction, client=client, attempts=attempts
+    )
+    return summarise(root, groups, done, kept)

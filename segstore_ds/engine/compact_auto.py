@@ -1,0 +1,79 @@
+"""Compaction after a commit: a bounded amount of work that keeps the number of segments down.
+
+It looks at the newest segments alone, and rewrites at most `AUTO_BYTES` of them, so no commit waits
+for the history of the stream; what it leaves is for `Stream.compact`.
+"""
+
+import logging
+from dataclasses import dataclass, replace
+
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.compact import joins_of, plan_job, run_batch
+from segstore_ds.engine.compact_commit import Compaction
+from segstore_ds.engine.compact_plan import MINOR, CompactRules, plan_groups
+from segstore_ds.engine.staging import Layout
+from segstore_ds.engine.table_status import PlacedSegment, TableStatus
+from segstore_ds.errors import SegstoreError
+from segstore_ds.format.root import Root
+
+_LOG = logging.getLogger(__name__)
+AUTO_BYTES = 32 << 20  # inputs that are rewritten after one commit
+AUTO_SEGMENTS = 256  # the newest ones that are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class AutoRules:
+    """What a write asks to be compacted after its commit."""
+
+    rules: CompactRules
+    layout: Layout
+
+
+def plan_auto(rules: CompactRules) -> CompactRules:
+    """Return rules whose work after one commit is bounded; pure."""
+    budget = min(AUTO_BYTES, rules.target_bytes)
+    return replace(rules, minor=MINOR, budget_bytes=budget)
+
+
+class AutoCompact:
+    """Compacts the newest segments after a commit: bounded work, and never a failure of the commit.
+
+    It runs after the acknowledgement, in the process that committed. The query's own next append
+    comes after it, and foreign ones are rebased over; where another compaction was faster, it gives
+    way.
+
+    Args:
+        log: The stream's log.
+        status: Its table status.
+        client: Who commits.
+    """
+
+    def __init__(self, log: StreamLog, status: TableStatus, client: str) -> None:
+        self._log = log
+        self._status = status
+        self._client = client
+
+    def after_commit(self, auto: AutoRules) -> Compaction | None:
+        """Replace the newest runs that are worth it; None where there was none, or it failed."""
+        try:
+            root = self._log.root
+            rules = plan_auto(auto.rules)
+            job = plan_job(self._log.storage, self._status, root, rules, auto.layout)
+            recent = self._recent(root)
+            groups = plan_groups(recent, rules, joins=joins_of(job.epochs))
+            if not groups:
+                return None
+            return run_batch(self._log, self._status, job, groups, client=self._client, attempts=3)
+        except SegstoreError as error:
+            # The commit before it stands: its caller must not hear of a failure.
+            _LOG.warning("compaction was put off: %s", error)
+            return None
+
+    def _recent(self, root: Root) -> list[PlacedSegment]:
+        """Return the newest segments: the inline ones, and those of small parts before them."""
+        start, count = root.inline_start, len(root.entries)
+        for part in reversed(root.parts):
+            if count + part.segments > AUTO_SEGMENTS:
+                break
+            start, count = part.start, count + part.segments
+        return list(self._status.segments(root, start, root.tail))

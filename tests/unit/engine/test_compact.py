@@ -1,0 +1,360 @@
+"""Compaction of real streams: same events, one commit, and who gives way to whom."""
+
+from contextlib import suppress
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from stream_kit import (
+    DAY,
+    SCHEMA,
+    SOFT,
+    STAGED,
+    Meddling,
+    make_stream,
+    numbers,
+    objects,
+    values,
+)
+
+from segstore_ds.engine.compact import plan_job, plan_range_groups, run_compact, run_group
+from segstore_ds.engine.compact_auto import AutoRules
+from segstore_ds.engine.compact_commit import commit_groups
+from segstore_ds.engine.compact_plan import CompactRules
+from segstore_ds.engine.scan import run_task
+from segstore_ds.engine.staging import Layout
+from segstore_ds.errors import (
+    CommitUnknownError,
+    ConflictError,
+    CorruptionError,
+    StagedExpiredError,
+    StorageError,
+)
+from segstore_ds.format import names
+from segstore_ds.stream import Stream, open_on
+from segstore_ds.testing.faults import Crash, Fault, FaultStorage
+
+LISTS = {
+    SOFT: 1,
+    "segstore_ds.engine.table_status.MERGE_FAN_IN": 50,
+    "segstore_ds.engine.table_status.PARTS_INLINE": 4,
+    "segstore_ds.engine.table_status.INDEX_PARTS": 3,
+}
+MODES = ("merge", "stitch")
+
+
+def _segments(stream: Stream) -> list:
+    root = stream.root
+    return list(stream._status.segments(root, root.listed_start, root.tail))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_events_offsets_and_order_stay(mode: str) -> None:
+    """A run of segments becomes one; a second call has nothing to do."""
+    stream, _ = make_stream(12)
+    before = values(stream, offset=True)
+    first = stream.compact(mode=mode)
+    assert (first.commits, first.segments_before, first.segments_after) == (1, 12, 1)
+    assert first.bytes_read + first.bytes_written <= 2 * first.bytes_read
+    again = stream.compact(mode=mode)
+    assert (again.commits, again.version) == (0, first.version)
+    assert values(stream, offset=True) == before
+    stream.verify().check()
+
+
+def test_merge_combines_batches_and_keeps_statistics_exact() -> None:
+    """One frame stands for twelve; a filter that passes nothing still prunes."""
+    stream, _ = make_stream(12)
+    stream.compact()
+    report = stream.verify()
+    assert (report.frames, report.rows, report.ok) == (1, 120, True)
+    assert values(stream, filters=[["n", "==", 77]]) == [77]
+    assert '"n":[0,119,0]' in (_segments(stream)[0].entry.stats or "")
+
+
+def test_split_is_the_inverse() -> None:
+    """Large segments are cut into near-equal pieces; then merging is free to join them again."""
+    stream, _ = make_stream(0)
+    stream.append(numbers(0, 100), layout=STAGED)
+    done = stream.compact(mode="split", target_rows=30)
+    assert [one.entry.rows for one in _segments(stream)] == [25, 25, 25, 25]
+    assert done.segments_after == 4
+    assert values(stream) == list(range(100))
+    assert stream.compact(mode="split", target_rows=30).commits == 0
+    stream.compact(mode="merge", target_rows=50)
+    assert [one.entry.rows for one in _segments(stream)] == [50, 50]
+
+
+def test_runs_straddle_parts_and_entries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Inputs in several parts and inline are replaced by one; the parts are retired."""
+    monkeypatch.setattr(SOFT, 3)
+    stream, _ = make_stream(15)
+    before = values(stream, offset=True)
+    assert len(stream.root.parts) > 1
+    for target in (20, 50, 70, 1000):
+        stream.compact(target_rows=target)
+        stream.append(numbers(0, 3))
+        before += [(stream.tail - 3 + n, n) for n in range(3)]
+        assert values(stream, offset=True) == before
+        stream.verify().check()
+
+
+def test_runs_in_lists_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Parts that outgrew the root are taken out of their lists, and put back by the same commit."""
+    for name, value in LISTS.items():
+        monkeypatch.setattr(name, value)
+    stream, _ = make_stream(40)
+    before = values(stream, offset=True)
+    assert stream.root.indexes
+    stream.compact(105, 163, target_rows=30)
+    assert values(stream, offset=True) == before
+    stream.verify().check()
+    stream.compact(target_rows=90)
+    assert values(stream, offset=True) == before
+    stream.verify().check()
+
+
+def test_compaction_crosses_epochs_by_lifting() -> None:
+    """Older frames get the newer columns as nulls and wider types."""
+    stream, _ = make_stream(3)
+    wider = pa.table({"n": [100, 101], "s": ["a", "b"], "x": [1.5, 2.5]})
+    stream.append(wider, merge_schema=True)
+    before = stream.read().read_all()
+    stream.compact(mode="stitch")
+    assert [one.entry.epoch for one in _segments(stream)] == [0, 1]
+    stream.compact()
+    assert [one.entry.epoch for one in _segments(stream)] == [1]
+    assert stream.read().read_all().equals(before)
+    stream.verify().check()
+
+
+def test_replaced_schemas_are_never_lifted() -> None:
+    """A column that was dropped is not lost: old and new bytes stay apart."""
+    stream, _ = make_stream(1)
+    job = stream.plan_write(
+        pa.schema([("n", pa.int64())]), overwrite=True, replace_schema=True, layout=STAGED
+    )
+    stream.append(numbers(10, 20))  # lands behind the overwrite's tail, so it stays
+    task = job.open_task(0, "a")
+    task.append(pa.record_batch({"n": [1]}, schema=job.schema))
+    stream.commit(job, [task.finish()])
+    assert len({one.entry.epoch for one in _segments(stream)}) == 2
+    assert stream.compact().commits == 0
+
+
+def test_sealed_and_truncated_streams_are_compacted() -> None:
+    """The head may lie within a run; a sealed stream keeps its tail."""
+    stream, _ = make_stream(6)
+    stream.truncate(15)
+    stream.seal()
+    stream.compact()
+    assert values(stream, offset=True) == [(n, n) for n in range(15, 60)]
+    assert (stream.head, stream.tail, stream.sealed) == (15, 60, True)
+    stream.verify().check()
+
+
+def test_empty_stream_has_nothing_to_compact() -> None:
+    """Neither an empty stream nor one that is truncated to its tail fails."""
+    stream, _ = make_stream(0)
+    assert stream.compact().commits == 0
+    stream.append(numbers(0, 5))
+    stream.truncate("tail")
+    assert stream.compact().commits == 0
+
+
+def test_range_limits_what_is_compacted() -> None:
+    """Only segments that hold events of the range are touched."""
+    stream, _ = make_stream(6)
+    stream.compact(20, 40)
+    assert [one.entry.rows for one in _segments(stream)] == [10, 10, 20, 10, 10]
+
+
+def test_append_during_compaction_survives() -> None:
+    """Compaction owns its inputs alone: it lands behind an append that came first."""
+    stream, storage = make_stream(6)
+    other = open_on(storage, clock=storage.time.clock)
+    meddling = Meddling(storage, "create log/", lambda: other.append(numbers(60, 65)))
+    done = open_on(meddling, clock=storage.time.clock).compact()
+    assert (meddling.met, done.commits, done.gave_way) == (True, 1, 0)
+    assert values(stream) == list(range(65))
+    stream.verify().check()
+
+
+def test_compaction_gives_way_to_another() -> None:
+    """Of two that replace the same segments one wins; the other deletes what it wrote."""
+    stream, storage = make_stream(6)
+    other = open_on(storage, clock=storage.time.clock)
+    meddling = Meddling(storage, "create log/", other.compact)
+    late = open_on(meddling, clock=storage.time.clock)
+    assert late.compact().commits == 0
+    assert values(stream) == list(range(60))
+    report = stream.verify().check()
+    assert report.leftovers == []
+    job, groups = _planned(stream, CompactRules("split", 10, 1 << 20))
+    done = [run_group(job, groups[0], number=0, nonce="0" * 12)]
+    stream.compact(mode="split", target_rows=10)
+    with pytest.raises(ConflictError, match="plan again"):
+        commit_groups(stream._log, stream._status, done, transaction="t")
+    assert stream.verify().check().leftovers == []
+
+
+def test_truncation_during_compaction_wins() -> None:
+    """A run whose inputs were truncated gives way, the others are committed."""
+    stream, _ = make_stream(6)
+    job, groups = _planned(stream, CompactRules("merge", 20, 1 << 20))
+    done = [run_group(job, one, number=n, nonce="0" * 12) for n, one in enumerate(groups)]
+    stream.truncate(10)
+    _, kept = commit_groups(stream._log, stream._status, done, transaction="t")
+    assert [run.start for run in kept] == [20, 40]
+    assert values(stream, offset=True) == [(n, n) for n in range(10, 60)]
+    assert stream.verify().check().leftovers == []
+
+
+def _planned(stream: Stream, rules: CompactRules) -> tuple:
+    root = stream.refresh().root
+    job = plan_job(stream.storage, stream._status, root, rules, Layout())
+    return job, plan_range_groups(stream._status, root, job, (root.listed_start, root.tail))
+
+
+def test_compaction_below_the_staging_floor_is_refused() -> None:
+    """Vacuum may delete what was staged on an old version, so it can't be committed."""
+    stream, storage = make_stream(6)
+    job, groups = _planned(stream, CompactRules())
+    done = [run_group(replace(job, version=0), groups[0], number=0, nonce="0" * 12)]
+    storage.time.advance(2 * DAY)
+    stream.vacuum(dry_run=False)
+    assert stream.root.staging_floor > 0
+    with pytest.raises(StagedExpiredError):
+        commit_groups(stream._log, stream._status, done, transaction="t")
+    assert values(stream) == list(range(60))
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_damaged_input_stops_compaction(mode: str) -> None:
+    """Nothing is committed, nothing that was written stays, and the error names the frame."""
+    stream, storage = make_stream(4)
+    path = names.segment_object(_segments(stream)[2].entry.path)
+    data = bytearray(storage.get(path))
+    data[200] ^= 1
+    storage.put(path, bytes(data))
+    version, there = stream.version, objects(storage)
+    with pytest.raises(CorruptionError, match="checksum"):
+        stream.compact(mode=mode)
+    assert (stream.refresh().version, objects(storage)) == (version, there)
+
+
+def test_old_versions_stay_readable_until_vacuum() -> None:
+    """A reader that is pinned to the version before sees the inputs; vacuum takes them later."""
+    stream, storage = make_stream(6)
+    root = stream.root
+    inputs = {names.segment_object(one.entry.path) for one in _segments(stream)}
+    reading = stream.plan_read(root=root)
+    tasks = stream.plan_tasks(reading, root=root)
+    stream.compact()
+    stream.vacuum(dry_run=False)
+    assert inputs <= objects(storage)
+    pinned = [batch for task in tasks for batch in run_task(reading, task)]
+    assert pa.Table.from_batches(pinned)["n"].to_pylist() == list(range(60))
+    storage.time.advance(3 * DAY)
+    stream.append(numbers(60, 61))
+    storage.time.advance(3 * DAY)
+    stream.append(numbers(61, 62))
+    stream.purge(older_than_s=DAY)
+    stream.vacuum(dry_run=False)
+    assert not inputs & objects(storage)
+    assert values(stream) == list(range(62))
+
+
+def test_repeated_batch_is_known_after_compaction() -> None:
+    """Writers survive: the same batch again changes nothing."""
+    stream, _ = make_stream(2)
+    stream.append(numbers(20, 30), writer_id="w", batch_id=1)
+    stream.compact()
+    assert stream.append(numbers(20, 30), writer_id="w", batch_id=1).repeated
+    assert values(stream) == list(range(30))
+
+
+def _append_auto(stream: Stream, data: pa.Table, layout: Layout = STAGED) -> None:
+    auto = AutoRules(CompactRules(), layout)
+    job = replace(stream.plan_write(data.schema, layout=layout), compact=auto)
+    task = job.open_task(0, "a")
+    for batch in data.to_batches():
+        task.append(batch)
+    stream.commit(job, [task.finish()])
+
+
+def test_two_hundred_commits_stay_few_segments() -> None:
+    """With `auto`, micro-batches stay bounded in segments, and no commit rewrites much."""
+    stream, storage = make_stream(0)
+    worst = 0
+    for n in range(200):
+        written = storage.stats.bytes_written
+        _append_auto(stream, numbers(10 * n, 10 * n + 10))
+        worst = max(worst, storage.stats.bytes_written - written)
+        assert len(_segments(stream)) <= 16
+    assert values(stream) == list(range(2000))
+    assert worst < 200_000
+    stream.verify().check()
+
+
+def test_failing_compaction_never_fails_the_commit() -> None:
+    """Whichever call of the compaction fails, the append before it stands and says so."""
+    at = 1
+    while True:
+        stream, storage = make_stream(3)
+        auto = AutoRules(CompactRules(), STAGED)
+        faulty = FaultStorage(storage)
+        slow = open_on(faulty, clock=storage.time.clock)
+        job = replace(slow.plan_write(SCHEMA, layout=STAGED), compact=auto)
+        task = job.open_task(0, "a")
+        task.append(numbers(30, 40).to_batches()[0])
+        staged = task.finish()
+        real = slow._compact.after_commit
+
+        def strike(rules: AutoRules, at: int = at, faulty: FaultStorage = faulty) -> None:
+            faulty.fault = Fault(len(faulty.calls) + at)
+            real(rules)  # noqa: B023 - called within this turn
+            faulty.fault = None
+
+        slow._compact.after_commit = strike  # type: ignore[method-assign,assignment]
+        slow.commit(job, [staged])
+        assert values(stream.refresh()) == list(range(40))
+        stream.verify().check()
+        if not faulty.struck:
+            break
+        at += 1
+    assert at > 5
+
+
+@pytest.mark.parametrize("mode", [*MODES, "split"])
+@pytest.mark.parametrize("kind", ["fail", "crash"])
+def test_every_call_may_fail_or_crash(mode: str, kind: str) -> None:
+    """Killed at any storage call, the stream holds the same events; run again, it gets done."""
+    target = 30 if mode != "split" else 5
+    at = 0
+    while True:
+        at += 1
+        stream, storage = make_stream(4)
+        before = values(stream, offset=True)
+        faulty = FaultStorage(storage, Fault(at, kind=kind, when="after" if at % 2 else "before"))
+        with suppress(StorageError, CommitUnknownError, Crash):
+            open_on(faulty, clock=storage.time.clock).compact(mode=mode, target_rows=target)
+        fresh = open_on(storage, clock=storage.time.clock)
+        assert values(fresh, offset=True) == before
+        fresh.verify().check()
+        fresh.compact(mode=mode, target_rows=target)
+        assert values(fresh, offset=True) == before
+        assert fresh.compact(mode=mode, target_rows=target).commits == 0
+        if not faulty.struck:
+            break
+    assert at > 10
+
+
+def test_run_compact_is_bounded_by_its_budget() -> None:
+    """A budget bounds one call; the newest segments come first."""
+    stream, _ = make_stream(10)
+    size = _segments(stream)[0].entry.bytes
+    rules = CompactRules(budget_bytes=3 * size)
+    done = run_compact(stream._log, stream._status, rules, Layout())
+    assert (done.groups, done.segments_before) == (1, 2)
+    assert [one.entry.rows for one in _segments(stream)][-1] == 20

@@ -1,0 +1,160 @@
+"""Which runs are compacted: tables of sizes in, tables of groups out."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from segstore_ds.engine.compact_plan import CompactRules, plan_groups, plan_pieces
+from segstore_ds.engine.table_status import PlacedSegment
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.root import SegmentEntry
+
+
+def _placed(sizes: list, epochs: list[int] | None = None) -> list[PlacedSegment]:
+    found, start = [], 0
+    for place, size in enumerate(sizes):
+        rows, encoded = size if isinstance(size, tuple) else (1, size)
+        epoch = epochs[place] if epochs else 0
+        entry = SegmentEntry(epoch << 32 | place, f"t/{place}", rows, encoded, 1, 0)
+        found.append(PlacedSegment(start, entry))
+        start += rows
+    return found
+
+
+def _places(groups: list) -> list[list[int]]:
+    return [[one.entry.segment_id & 0xFFFFFFFF for one in group.inputs] for group in groups]
+
+
+def _rules(**changes: object) -> CompactRules:
+    return CompactRules(**{"mode": "merge", "target_rows": 100, "target_bytes": 100, **changes})
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([], []),
+        ([10], []),
+        ([60, 60], []),
+        ([60, 40], [[0, 1]]),
+        ([60, 41], []),
+        ([50, 50, 50], [[0, 1]]),
+        ([50, 50, 50, 50], [[0, 1], [2, 3]]),
+        ([200, 10, 10, 200, 10, 10], [[1, 2], [4, 5]]),
+        ([200, 10, 200], []),
+        ([10] * 25, [[*range(10)], [*range(10, 20)], [*range(20, 25)]]),
+        ([(60, 1), (41, 1)], []),
+        ([(60, 1), (40, 1)], [[0, 1]]),
+    ],
+)
+def test_runs_stay_within_rows_and_bytes(sizes: list, expected: list) -> None:
+    """Where a pair would exceed either target there is nothing to do."""
+    assert _places(plan_groups(_placed(sizes), _rules())) == expected
+
+
+@pytest.mark.parametrize(
+    ("sizes", "expected"),
+    [
+        ([1, 1, 1], []),
+        ([1, 1, 1, 1], [[0, 1, 2, 3]]),
+        ([4, 1, 1, 1], []),
+        ([4, 4, 4, 4], [[0, 1, 2, 3]]),
+        ([4, 1, 1, 1, 1], [[0, 1, 2, 3, 4]]),
+        ([90, 1, 1, 1, 1], [[1, 2, 3, 4]]),
+        ([30, 30], []),
+        ([30, 30, 30], [[0, 1, 2]]),
+        ([30, 30, 30, 1], [[0, 1, 2, 3]]),
+    ],
+)
+def test_minor_takes_only_what_is_worth_it(sizes: list, expected: list) -> None:
+    """Four small or three medium ones, and at least twice the largest."""
+    assert _places(plan_groups(_placed(sizes), _rules(minor=(4, 3)))) == expected
+
+
+@pytest.mark.parametrize(
+    ("mode", "joins", "expected"),
+    [
+        ("merge", True, [[0, 1, 2, 3]]),
+        ("merge", False, [[0, 1], [2, 3]]),
+        ("stitch", True, [[0, 1], [2, 3]]),
+    ],
+)
+def test_runs_cross_an_epoch_only_where_bytes_are_lifted(
+    mode: str, joins: bool, expected: list
+) -> None:
+    """A merge lifts the older frames, if it can; a stitch never does."""
+    segments = _placed([1, 1, 1, 1], epochs=[0, 0, 1, 1])
+    groups = plan_groups(segments, _rules(mode=mode), joins=lambda _older, _newer: joins)
+    assert _places(groups) == expected
+    assert [group.epoch for group in groups] == ([1] if len(groups) == 1 else [0, 1])
+
+
+def test_shared_segments_end_a_run() -> None:
+    """What a clone shares with its origin is left alone."""
+    groups = plan_groups(_placed([1] * 5), _rules(), shared=lambda one: one.entry.segment_id == 2)
+    assert _places(groups) == [[0, 1], [3, 4]]
+
+
+def test_budget_takes_the_newest_first() -> None:
+    """A bounded call never takes more bytes than its budget."""
+    rules = _rules(budget_bytes=40)
+    assert _places(plan_groups(_placed([10] * 10), rules)) == [[8, 9]]
+    assert _places(plan_groups(_placed([50, 50]), rules)) == []
+
+
+@pytest.mark.parametrize(
+    ("rows", "size", "pieces"), [(100, 100, 1), (101, 1, 2), (1, 1000, 1), (7, 1000, 7)]
+)
+def test_split_is_cut_at_row_borders(rows: int, size: int, pieces: int) -> None:
+    """A segment over a target is cut in as few pieces as it takes, never within a row."""
+    assert plan_pieces(rows, size, _rules(mode="split")) == pieces
+    groups = plan_groups(_placed([(rows, size)]), _rules(mode="split"))
+    assert [group.pieces for group in groups] == ([pieces] if pieces > 1 else [])
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"mode": "zip"}, {"target_rows": 0}, {"target_bytes": 0}, {"minor": (1, 3)}]
+)
+def test_rules_are_checked(wrong: dict) -> None:
+    """Targets below one and unknown modes are refused."""
+    with pytest.raises(InvalidInputError):
+        _rules(**wrong)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 60), st.integers(1, 60)), max_size=40),
+    st.lists(st.integers(0, 2), min_size=40, max_size=40),
+    st.sampled_from([None, (4, 3), (2, 2)]),
+)
+def test_groups_are_neighbours_within_the_targets(
+    sizes: list, epochs: list[int], minor: tuple[int, int] | None
+) -> None:
+    """Whatever the sizes: contiguous, apart, within both targets, at least two inputs."""
+    rules = _rules(minor=minor)
+    segments = _placed(sizes, epochs)
+    cursor = 0
+    for group in plan_groups(segments, rules, joins=lambda older, newer: (older, newer) == (0, 1)):
+        first = segments.index(group.inputs[0])
+        assert first >= cursor
+        cursor = first + len(group.inputs)
+        assert segments[first:cursor] == list(group.inputs)
+        assert len(group.inputs) >= 2
+        assert group.rows <= 100
+        assert group.bytes <= 100
+        found = {one.entry.epoch for one in group.inputs}
+        assert found <= ({0, 1} if group.epoch == 1 else {group.epoch})
+
+
+def test_minor_compaction_bounds_rewriting() -> None:
+    """A thousand equal segments, one after the other: few stay, each event moves a few times."""
+    rules = CompactRules("merge", 1 << 40, 1 << 40, minor=(4, 3))
+    sizes: list[int] = []
+    moved = 0
+    for _ in range(1000):
+        sizes.append(1)
+        for places in reversed(_places(plan_groups(_placed(sizes), rules))):
+            total = sum(sizes[place] for place in places)
+            moved += total
+            sizes[places[0] : places[-1] + 1] = [total]
+        assert len(sizes) <= 24
+    assert sum(sizes) == 1000
+    assert moved <= 1000 * 10
