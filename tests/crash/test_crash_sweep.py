@@ -122,6 +122,38 @@ def _purge(storage: Storage, clock: Clock) -> None:
     open_on(storage, clock=clock).purge(older_than_s=7200)
 
 
+def _replaced(storage: Storage, time: VirtualTime) -> None:
+    _plain(storage, time)
+    open_on(storage, clock=time.clock).overwrite(events(20, 23))
+
+
+def _dropped(storage: Storage, time: VirtualTime) -> None:
+    stream = create_on(storage, SCHEMA, clock=time.clock)
+    stream.append(events(0, 4), layout=SEGMENTS)
+    stream.plan_write(SCHEMA, layout=SEGMENTS)
+    storage.put("segments/00000000000000000001-0123456789ab/left.arrow", b"by a killed job")
+    stream.truncate(2)
+    for n in range(3):
+        time.advance(48 * 3600)
+        stream.append(events(4 + n, 5 + n))
+    stream.purge(older_than_s=24 * 3600)
+
+
+def _doing(
+    work: Callable[[Stream], object],
+) -> Callable[[Storage, Clock], None]:
+    def run(storage: Storage, clock: Clock) -> None:
+        work(open_on(storage, clock=clock))
+
+    return run
+
+
+TRUNCATING = _doing(lambda stream: stream.truncate(5))
+SEALING = _doing(lambda stream: stream.seal())
+TAGGING = _doing(lambda stream: stream.tag("eod", 4))
+RETAINING = _doing(lambda stream: stream.retain(max_bytes=0, min_bytes=1))
+READING = _doing(lambda stream: stream.reader("etl", owner="a").publish(3))
+VACUUMING = _doing(lambda stream: stream.vacuum(dry_run=False))
 KEYED = _appending(events(6, 9), writer_id="w", batch_id=1)
 SPILLING = _appending(events(64, 66), writer_id="w", batch_id=1)
 MERGING = _appending(events(8, 9), writer_id="w", batch_id=1)
@@ -136,6 +168,13 @@ OPERATIONS = [
     Operation("overwrite", _plain, _overwrite, _overwrite),
     Operation("merge-schema", _plain, WIDENING, WIDENING),
     Operation("purge", _aged, _purge, _purge),
+    Operation("truncate", _plain, TRUNCATING, TRUNCATING),
+    Operation("seal", _plain, SEALING, SEALING),
+    Operation("tag", _plain, TAGGING, TAGGING),
+    Operation("retain", _plain, RETAINING, RETAINING),
+    Operation("restore", _replaced, _doing(lambda stream: stream.restore(2))),
+    Operation("reader", _plain, READING, READING),
+    Operation("vacuum", _dropped, VACUUMING, VACUUMING),
     Operation("merge-parts", _nearly_merged, MERGING, MERGING, tiny_parts=True),
 ]
 
@@ -186,11 +225,12 @@ def folder() -> Iterator[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What may be seen: content before and after, and the commits kept after."""
+    """What may be seen: content before and after; after it the commits and what is beside them."""
 
     before: object
     after: object
     versions: tuple[int, ...]
+    upkeep: object
 
 
 @pytest.mark.parametrize(("kind", "fault"), SWEEPS)
@@ -204,7 +244,8 @@ def test_operation_survives_a_fault_at_every_call(
     files, prepared_us = files_of(start), time.now_us
     before = content_on(start)
     operation.run(start, VirtualTime(2, now_us=prepared_us).clock)
-    expected = Expected(before, content_on(start), _versions(start))
+    upkeep = _upkeep(start, operation.name)
+    expected = Expected(before, content_on(start), _versions(start), upkeep)
     assert operation.name != "append-that-spills" or open_on(start).root.parts
     for number in range(1, 1000):
         later = VirtualTime(2 + number, now_us=prepared_us)
@@ -224,7 +265,8 @@ def test_operation_survives_a_fault_at_every_call(
             operation.again(inner, later.clock)
             assert content_on(inner) == expected.after, place
             assert operation.name != "purge" or _versions(inner) == expected.versions, place
-        if found != ABSENT:
+            assert _upkeep(inner, operation.name) == expected.upkeep, place
+        if found != ABSENT and operation.name != "seal":
             _check_goes_on(inner, later.clock, place)
         discard(inner)
     pytest.fail("the operation never succeeds")
@@ -236,6 +278,17 @@ def _check_goes_on(storage: Storage, clock: Clock, place: str) -> None:
     stream.append(pa.table({field.name: pa.nulls(1, field.type) for field in fields}))
     seen = open_on(storage)
     assert (seen.tail, seen.read(tail).read_all().num_rows) == (tail + 1, 1), place
+
+
+def _upkeep(storage: Storage, operation: str) -> object:
+    """Return what an operation leaves beside events: tags, readers, what vacuum spared."""
+    stream = open_on(storage)
+    beside = [stream.sealed, {name: tag.offset for name, tag in stream.tags.items()}]
+    if operation == "reader":
+        beside += [(seen.name, seen.record) for seen in stream.readers()]
+    if operation == "vacuum":
+        beside += [sorted(info.path for info in storage.list("segments")), stream.root.retired]
+    return beside
 
 
 def _versions(storage: Storage) -> tuple[int, ...]:
