@@ -40,6 +40,8 @@ class ModelStream:
         versions: Every version, the purged ones too; a version's place in the list is its number.
         writers: Writer id -> its last batch.
         log_start: The oldest version that was not purged.
+        tags: Name -> offset.
+        readers: Name -> offset of a reader that was not released.
     """
 
     columns: tuple[str, ...]
@@ -49,6 +51,9 @@ class ModelStream:
     writers: dict[str, Batch] = field(default_factory=dict)
     log_start: int = 0
     head: int = 0
+    sealed: bool = False
+    tags: dict[str, int] = field(default_factory=dict)
+    readers: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Make version 0, the empty stream."""
@@ -109,6 +114,48 @@ class ModelStream:
             self.writers[writer[0]] = batch
         return batch
 
+    def truncate(self, offset: int) -> None:
+        """Move the head up."""
+        if offset > self.head:
+            self.head = offset
+            self._commit()
+
+    def seal(self) -> None:
+        """End the stream."""
+        if not self.sealed:
+            self.sealed = True
+            self._commit()
+
+    def tag(self, name: str, offset: int) -> None:
+        """Set or move a tag."""
+        if self.tags.get(name) != offset:
+            self.tags[name] = offset
+            self._commit()
+
+    def retain(self) -> None:
+        """Drop everything that neither a tag nor a reader needs."""
+        tagged = [offset for offset in self.tags.values() if offset >= self.head]
+        self.truncate(max(min([self.tail, *tagged, *self.readers.values()]), self.head))
+
+    def restore(self, version: int, hidden: int) -> None:
+        """Bring a version back behind the tail.
+
+        Args:
+            version: Its number.
+            hidden: How many events its first segment holds from before its head.
+        """
+        old = self.versions[version]
+        blank: list[Event] = [{}] * hidden
+        self.head = self.tail + hidden
+        self.events += blank + self.events[old.head : old.tail]
+        self.columns = old.columns
+        self._commit()
+
+    def follow(self, version: int) -> None:
+        """Take note of commits that change nothing a reader of events sees."""
+        while self.version < version:
+            self._commit()
+
     def read(
         self,
         start: int,
@@ -121,7 +168,7 @@ class ModelStream:
         wanted = self.columns if columns is None else columns
         found = []
         for offset in range(start, end):
-            event = {name: self.events[offset].get(name) for name in self.columns}
+            event = {name: self.events[offset].get(name) for name in (*self.columns, *wanted)}
             if keep(event):
                 found.append((offset, {name: event[name] for name in wanted}))
         return found

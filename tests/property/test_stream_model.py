@@ -80,14 +80,11 @@ class StreamMachine(RuleBasedStateMachine):
         assert found == (batch.version, batch.start, batch.end, repeated)
         if merges and not repeated:
             # The merge of parts after an append is a version of its own.
-            self._follow_merges()
-
-    def _follow_merges(self) -> None:
-        while self.model.version < self.stream.version:
-            self.model._commit()
+            self.model.follow(self.stream.version)
 
     # --- writing ---------------------------------------------------------------------------
 
+    @precondition(lambda self: not self.model.sealed)
     @rule(data=st.data(), layout=layouts)
     def append(self, data: st.DataObject, layout: object) -> None:
         rows = data.draw(events(self.model.columns))
@@ -96,6 +93,7 @@ class StreamMachine(RuleBasedStateMachine):
         commit = self.stream.append(to_table(rows, tuple(order)), layout=layout)
         self._same(commit, self.model.write(rows))
 
+    @precondition(lambda self: not self.model.sealed)
     @rule(data=st.data(), writer=WRITERS, step=st.integers(1, 3), layout=layouts)
     def append_as_writer(self, data: st.DataObject, writer: str, step: int, layout: object) -> None:
         rows = data.draw(events(self.model.columns))
@@ -129,6 +127,7 @@ class StreamMachine(RuleBasedStateMachine):
                 to_table([{}], self.model.columns), writer_id=writer, batch_id=batch_id
             )
 
+    @precondition(lambda self: not self.model.sealed)
     @rule(data=st.data(), layout=layouts)
     def overwrite(self, data: st.DataObject, layout: object) -> None:
         rows = data.draw(events(self.model.columns))
@@ -136,6 +135,7 @@ class StreamMachine(RuleBasedStateMachine):
         commit = self.stream.overwrite(to_table(rows, self.model.columns), layout=layout)
         self._same(commit, self.model.write(rows, overwrite=True))
 
+    @precondition(lambda self: not self.model.sealed)
     @rule(data=st.data())
     def append_with_other_columns(self, data: st.DataObject) -> None:
         columns = data.draw(st.permutations(sorted(COLUMNS)).map(lambda some: tuple(some[:4])))

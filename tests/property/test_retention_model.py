@@ -1,0 +1,212 @@
+"""A stream that is truncated, tagged, restored, vacuumed and dropped says what its model says.
+
+Readers that were pinned to a version get its answer however much is done meanwhile, until its grace
+is over; every version that is kept can be read as of.
+"""
+
+import pyarrow as pa
+import pytest
+from hypothesis import Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import precondition, rule
+from test_stream_model import GRACE_S, StreamMachine
+
+from segstore_ds.engine.drop import run_drop
+from segstore_ds.engine.scan import run_task
+from segstore_ds.errors import (
+    NotFoundError,
+    SealedError,
+    SnapshotExpiredError,
+    TruncatedError,
+)
+from segstore_ds.stream import create_on, open_on
+from segstore_ds.testing.model import ModelStream
+from segstore_ds.testing.strategies import COLUMNS, FIRST_COLUMNS, to_table
+
+DAY_S = 86_400
+NAMES = st.sampled_from(["a", "b.1", "c-2"])
+LONG_S = 10**9
+
+
+class RetentionMachine(StreamMachine):
+    """Runs every operation on a stream and on its model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pinned = []
+
+    def _offset(self, data):
+        return data.draw(st.integers(self.model.head, self.model.tail))
+
+    # --- ends, names, readers ---------------------------------------------------------------
+
+    @rule(data=st.data())
+    def truncate(self, data):
+        offset = self._offset(data)
+        self._tick()
+        self.model.truncate(offset)
+        assert self.stream.truncate(offset) == self.model.head
+
+    @precondition(lambda self: self.model.head > 0)
+    @rule(data=st.data())
+    def truncate_below_head(self, data):
+        with pytest.raises(TruncatedError):
+            self.stream.truncate(data.draw(st.integers(0, self.model.head - 1)))
+
+    @rule()
+    def seal(self):
+        self._tick()
+        self.model.seal()
+        assert self.stream.seal() == self.model.tail
+        with pytest.raises(SealedError):
+            self.stream.append(to_table([{}], self.model.columns))
+
+    @rule(data=st.data(), name=NAMES)
+    def tag(self, data, name):
+        offset = self._offset(data)
+        self._tick()
+        self.model.tag(name, offset)
+        assert self.stream.tag(name, offset, move=True).offset == offset
+
+    @rule(name=NAMES)
+    def read_from_tag(self, name):
+        offset = self.model.tags.get(name)
+        if offset is None:
+            with pytest.raises(NotFoundError):
+                self.stream.read(f"tag:{name}")
+        elif offset < self.model.head:
+            with pytest.raises(TruncatedError):
+                self.stream.read(f"tag:{name}")
+        else:
+            expected = self.model.read(offset, self.model.tail)
+            assert self._read(f"tag:{name}", "tail") == expected
+
+    @rule(data=st.data(), name=NAMES)
+    def register(self, data, name):
+        offset = self._offset(data)
+        self._tick()
+        reader = self.stream.reader(name, start=offset, lapse_s=LONG_S)
+        self.model.readers[name] = offset
+        self.model.follow(self.stream.version)
+        later = data.draw(st.integers(offset, self.model.tail))
+        reader.publish(later)
+        self.model.readers[name] = later
+
+    @rule(name=NAMES)
+    def release(self, name):
+        known = self.model.readers.pop(name, None) is not None
+        assert self.stream.release_reader(name) is known
+
+    @rule()
+    def readers_say_where_they_are(self):
+        live = {one.name: one.record.offset for one in self.stream.readers()}
+        assert {name: live[name] for name in self.model.readers} == self.model.readers
+
+    @rule()
+    def retain(self):
+        self._tick()
+        self.model.retain()
+        assert self.stream.retain(max_bytes=0) == self.model.head
+
+    # --- versions, objects ------------------------------------------------------------------
+
+    @precondition(lambda self: not self.model.sealed)
+    @rule(data=st.data())
+    def restore(self, data):
+        version = data.draw(st.integers(self.model.log_start, self.model.version))
+        self._tick()
+        commit = self.stream.restore(version)
+        if version != self.model.version:
+            self.model.restore(version, commit.start - self.model.tail)
+        assert (commit.start, commit.end) == (self.model.head, self.model.tail)
+
+    @rule(dry_run=st.booleans())
+    def vacuum(self, dry_run):
+        self._tick()
+        would = self.stream.vacuum()
+        done = self.stream.vacuum(dry_run=dry_run)
+        assert done.doomed == would.doomed
+        self.stream.refresh()
+        self.model.follow(self.stream.version)
+        if not dry_run:
+            assert self.stream.vacuum().doomed == ()
+
+    @rule(data=st.data())
+    def read_as_of_a_kept_version(self, data):
+        version = data.draw(st.integers(self.model.log_start, self.model.version))
+        assert self._as_of(self._pin(version)) == self._expected(version)
+
+    @rule(data=st.data())
+    def pin_a_version(self, data):
+        version = data.draw(st.integers(self.model.log_start, self.model.version))
+        self.pinned.append((version, self._pin(version), self._expected(version)))
+
+    @precondition(lambda self: self.pinned)
+    @rule(data=st.data())
+    def read_what_was_pinned(self, data):
+        version, plan, expected = data.draw(st.sampled_from(self.pinned))
+        superseded = version < self.model.version
+        since_us = self.model.versions[version + 1].time_us if superseded else self.time.now_us
+        kept = version >= self.model.log_start
+        try:
+            assert self._as_of(plan) == expected
+        except SnapshotExpiredError:
+            assert not kept
+            assert self.time.now_us - since_us > DAY_S * 1e6
+
+    def _pin(self, version):
+        root = self.stream._log.read_version(version)
+        reading = self.stream.plan_read(offset_column="offset", root=root)
+        return reading, self.stream.plan_tasks(reading, root=root)
+
+    def _as_of(self, plan):
+        reading, tasks = plan
+        batches = [batch for task in tasks for batch in run_task(reading, task)]
+        rows = pa.Table.from_batches(batches, reading.result_schema).to_pylist()
+        return [(row.pop("offset"), row) for row in rows]
+
+    def _expected(self, version):
+        one = self.model.versions[version]
+        return self.model.read(one.head, one.tail, columns=one.columns)
+
+    @rule()
+    def wait_for_more_than_a_day(self):
+        self.time.advance(30 * GRACE_S)
+        self.model.now_us = self.time.now_us
+
+    @rule(data=st.data())
+    def grow_old(self, data):
+        """Days pass with a commit each, and versions are purged: vacuum has something to do."""
+        for _ in range(3):
+            self.wait_for_more_than_a_day()
+            self.register(data, "old")
+        self.release("old")
+        self.purge(0)
+
+    @precondition(lambda self: self.model.sealed)
+    @rule()
+    def drop_and_create(self):
+        """A sealed stream ends; another one begins at the same place."""
+        run_drop(self.storage, confirm=self.storage.url, clock=self.time.clock, client="")
+        assert list(self.storage.list("")) == []
+        with pytest.raises(NotFoundError):
+            self.stream.refresh()
+        schema = pa.schema([(name, COLUMNS[name]) for name in FIRST_COLUMNS])
+        self.stream = create_on(self.storage, schema, clock=self.time.clock)
+        self.model = ModelStream(FIRST_COLUMNS, self.time.now_us)
+        self.pinned = []
+
+    def teardown(self):
+        if hasattr(self, "stream"):
+            assert {name: tag.offset for name, tag in self.stream.tags.items()} == self.model.tags
+            assert open_on(self.storage).sealed == self.model.sealed
+        super().teardown()
+
+
+TestRetentionModel = RetentionMachine.TestCase
+TestRetentionModel.settings = settings(
+    settings.default,
+    max_examples=max(40, settings.default.max_examples // 4),
+    stateful_step_count=40,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate],
+)
