@@ -26,9 +26,9 @@ from segstore_ds.stream import (
 from segstore_ds.version import __version__
 
 if TYPE_CHECKING:
-    from segstore_ds.spark import recommended_conf, register, write
+    from segstore_ds.spark import compact, recommended_conf, register, write
 
-_SPARK_HELPERS = ("recommended_conf", "register", "write")
+_SPARK_HELPERS = ("compact", "recommended_conf", "register", "write")
 
 __all__ = [
     "Commit",
@@ -45,6 +45,7 @@ __all__ = [
     "Stream",
     "VacuumReport",
     "__version__",
+    "compact",
     "create",
     "drop",
     "exists",

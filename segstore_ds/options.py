@@ -176,6 +176,15 @@ TABLE: tuple[Option, ...] = (
         "cut. One name, one query",
         peers=("consumer-id", "consumerid", "subscriber", "kafka.group.id", "groupidprefix"),
     ),
+    Option(
+        "metadata",
+        "choice",
+        None,
+        (READ,),
+        "read this about the stream instead of its events: `compactionPlan`, one row per group of "
+        "segments that `operation=compact` replaces",
+        choices=("compactionPlan",),
+    ),
     Option("createIfMissing", "bool", True, _WRITES, "make the stream where there is none"),
     Option(
         "singleWriter",
@@ -299,10 +308,19 @@ TABLE: tuple[Option, ...] = (
         peers=("autooptimize", "autocompact", "delta.autooptimize.autocompact", "auto-compaction"),
     ),
     Option(
+        "operation",
+        "choice",
+        "append",
+        (WRITE,),
+        "`compact` takes the rows of `metadata=compactionPlan`, merges the groups in tasks, and "
+        "commits once; `append` takes events",
+        choices=("append", "compact"),
+    ),
+    Option(
         "compactRows",
         "int",
         16_777_216,
-        _WRITES,
+        (*_WRITES, READ),
         "most events of a segment that compaction makes",
         least=1,
     ),
@@ -310,7 +328,7 @@ TABLE: tuple[Option, ...] = (
         "compactBytes",
         "bytes",
         128 << 20,
-        _WRITES,
+        (*_WRITES, READ),
         "most encoded bytes of a segment that compaction makes",
         least=1,
         peers=("compaction.target-file-size", "rewrite-target-file-size-bytes"),
@@ -319,7 +337,7 @@ TABLE: tuple[Option, ...] = (
         "compactMode",
         "choice",
         "merge",
-        _WRITES,
+        (*_WRITES, READ),
         "`merge` decodes and writes large frames, `stitch` joins frames as they are, `split` cuts "
         "what is over the target",
         choices=("merge", "stitch", "split"),
@@ -407,10 +425,11 @@ def parse_value(option: Option, value: Any) -> Any:
         case "json":
             return _json_object(option, value)
         case "choice":
+            words = {choice.lower(): choice for choice in option.choices}
             word = str(value).strip().lower()
-            if word not in option.choices:
+            if word not in words:
                 raise _wrong(option, value, "one of " + ", ".join(option.choices))
-            return word
+            return words[word]
     if not isinstance(value, str | int) or value == "":
         raise _wrong(option, value, "a text that is not empty")
     return str(value)

@@ -73,7 +73,7 @@ def commit_groups(
 ) -> tuple[Root, tuple[Replacement, ...]]:
     """Swap all groups in one commit; those whose inputs were changed meanwhile give way.
 
-    What gave way is deleted, and everything where nothing was committed.
+    What gave way is deleted, and everything where nothing was committed. Safe to repeat.
 
     Returns:
         The root that holds the change, and the groups that are in it.
@@ -85,12 +85,16 @@ def commit_groups(
         FormatError: Metadata can't be read.
         StorageError: The storage failed.
     """
-    runs = sorted(done, key=lambda run: run.start)
+    runs = _apart(done)
     kept: list[Replacement] = []
 
     def build(root: Root, slot: Slot) -> Root | None:
         _check_floor(root, runs)
-        kept[:] = listed_runs(status, root, runs)
+        kept[:], landed = listed_runs(status, root, runs)
+        if landed:
+            # Called again for a commit that landed: what it lists must not be deleted.
+            kept[:] = landed
+            return None
         if not kept:
             raise ConflictError(
                 "the segments to be compacted are no longer there",
@@ -105,11 +109,20 @@ def commit_groups(
     except (CommitUnknownError, InternalError):
         raise
     except SegstoreError:
-        delete_staged(log.storage, (one for run in runs for one in run.outputs))
+        delete_staged(log.storage, (one for run in done for one in run.outputs))
         raise
-    lost = [run for run in runs if run not in kept]
+    lost = [run for run in done if run not in kept]
     delete_staged(log.storage, (one for run in lost for one in run.outputs))
     return root, tuple(kept)
+
+
+def _apart(done: Sequence[Replacement]) -> list[Replacement]:
+    """Return the groups by offset, of two that overlap the first: rows may have been doubled."""
+    kept: list[Replacement] = []
+    for run in sorted(done, key=lambda run: run.start):
+        if not kept or run.start >= kept[-1].start + kept[-1].rows:
+            kept.append(run)
+    return kept
 
 
 def _check_floor(root: Root, runs: Sequence[Replacement]) -> None:

@@ -34,8 +34,13 @@ class Replacement:
     outputs: tuple[StagedSegment, ...]
 
 
-def listed_runs(status: TableStatus, root: Root, runs: Sequence[Replacement]) -> list[Replacement]:
-    """Return the runs whose inputs a root lists, all of them, side by side and at their place.
+def listed_runs(
+    status: TableStatus, root: Root, runs: Sequence[Replacement]
+) -> tuple[list[Replacement], list[Replacement]]:
+    """Return the runs that can be replaced on a root, and those that are replaced already.
+
+    The first are those whose inputs it lists, all of them, side by side and at their place; the
+    second those of whose outputs it lists one.
 
     Args:
         status: The stream's table status.
@@ -47,10 +52,12 @@ def listed_runs(status: TableStatus, root: Root, runs: Sequence[Replacement]) ->
         StorageError: The storage failed.
     """
     if not runs:
-        return []
+        return [], []
     first, last = runs[0].start, runs[-1].start + runs[-1].rows
     listed = {one.start: one for one in status.segments(root, max(first, root.listed_start), last)}
-    return [run for run in runs if _stands(run, listed)]
+    paths = {one.entry.path for one in listed.values()}
+    standing = [run for run in runs if _stands(run, listed)]
+    return standing, [run for run in runs if any(one.path in paths for one in run.outputs)]
 
 
 def _stands(run: Replacement, listed: Mapping[int, PlacedSegment]) -> bool:

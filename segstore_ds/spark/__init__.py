@@ -4,7 +4,8 @@ A client of the public API. Nothing here touches the JVM but one guarded functio
 everything works the same through Spark Connect.
 """
 
+from segstore_ds.spark.compaction import compact
 from segstore_ds.spark.session import Registration, recommended_conf, register, write
 from segstore_ds.spark.source import SegstoreDataSource
 
-__all__ = ["Registration", "SegstoreDataSource", "recommended_conf", "register", "write"]
+__all__ = ["Registration", "SegstoreDataSource", "compact", "recommended_conf", "register", "write"]

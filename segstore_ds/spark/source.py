@@ -22,6 +22,7 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.root import Root, decode_root, encode_root
 from segstore_ds.options import READ, STREAM_READ, STREAM_WRITE, WRITE, parse_options
+from segstore_ds.spark.compaction import PLAN, plan_compact_writer, plan_rows, plan_schema
 from segstore_ds.spark.reader import plan_reader, project
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.streaming_sink import SegstoreStreamWriter
@@ -70,6 +71,8 @@ class SegstoreDataSource(DataSource):
             parse_cut(cut)
         stream = open_on(self._storage(options))
         self._pinned = encode_envelope(encode_root(stream.root))
+        if options["metadata"] == PLAN:
+            return plan_schema()
         reading = stream.plan_read(
             columns=options["columns"],
             filters=options["filters"],
@@ -93,6 +96,8 @@ class SegstoreDataSource(DataSource):
         storage = self._storage(options)
         stream = open_on(storage) if root is None else Stream.at_root(storage, root)
         root = root or stream.root
+        if options["metadata"] == PLAN:
+            return plan_rows(stream, options, root, schema)
         wanted = project(stream, options, schema)
         return plan_reader(stream, {**options, "columns": wanted}, root, schema)
 
@@ -104,6 +109,8 @@ class SegstoreDataSource(DataSource):
         """
         options = parse_options(self.options, WRITE)
         storage = self._storage(options)
+        if options["operation"] == "compact":
+            return plan_compact_writer(storage, options, schema, overwrite=overwrite)
         return SegstoreWriter(plan_writer(storage, options, schema, overwrite=overwrite))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

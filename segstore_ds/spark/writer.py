@@ -67,7 +67,7 @@ def build_request(
     return WriteRequest(
         schema=to_stored(schema),
         spark_schema=to_spark_json(schema),
-        layout=_layout(options),
+        layout=layout_of(options),
         writer=writer,
         overwrite=overwrite,
         merge_schema=options["mergeSchema"],
@@ -84,10 +84,11 @@ def compact_rules(options: Mapping[str, Any]) -> AutoRules:
         InvalidInputError: A target is out of range.
     """
     rules = CompactRules(options["compactMode"], options["compactRows"], options["compactBytes"])
-    return AutoRules(rules, _layout(options))
+    return AutoRules(rules, layout_of(options))
 
 
-def _layout(options: Mapping[str, Any]) -> Layout:
+def layout_of(options: Mapping[str, Any]) -> Layout:
+    """Return the layout that write options ask for."""
     return Layout(
         compression=options["compression"],
         compression_level=options["compressionLevel"],

@@ -1,10 +1,13 @@
 """Upkeep: what is done to a stream beside reading and writing its events."""
 
+from collections.abc import Sequence
+
 from segstore_ds import options
 from segstore_ds.engine.compact import run_compact
-from segstore_ds.engine.compact_commit import Compaction
+from segstore_ds.engine.compact_commit import Compaction, commit_groups
 from segstore_ds.engine.compact_plan import CompactRules
 from segstore_ds.engine.cuts import CutLike, check_range, parse_cut, resolve_cut
+from segstore_ds.engine.replacing import Replacement
 from segstore_ds.engine.retention import run_purge
 from segstore_ds.engine.staging import Layout
 from segstore_ds.engine.table_status import TableStatus
@@ -124,6 +127,26 @@ class Upkeep(Handle):
             bounds=(first, last),
             client=client_name(),
         )
+
+    def commit_groups(
+        self, done: Sequence[Replacement], *, transaction: str, client: str = ""
+    ) -> int:
+        """Commit what tasks of a distributed compaction wrote; groups that changed give way.
+
+        Returns:
+            How many groups were replaced.
+
+        Raises:
+            ConflictError: Every group's inputs were changed, or every race was lost.
+            StagedExpiredError: It was written on a version below the staging floor.
+            CommitUnknownError: It may or may not be in the log; nothing was deleted.
+            FormatError: Metadata can't be read.
+            StorageError: The storage failed.
+        """
+        _, kept = commit_groups(
+            self._log, self._status, done, transaction=transaction, client=client or client_name()
+        )
+        return len(kept)
 
     def verify(self) -> Report:
         """Read the whole stream and report everything that is wrong; changes nothing.

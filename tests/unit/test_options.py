@@ -90,8 +90,10 @@ def test_streams_take_what_batches_take_but_for_some() -> None:
     """A stream read has limits, a stream write is numbered by Spark."""
     assert parse_options({"maxrowspertrigger": "7"}, STREAM_READ)["maxRowsPerTrigger"] == 7
     assert parse_options({}, STREAM_READ)["maxSegmentsPerTrigger"] == 1000
-    assert set(parse_options({}, READ)) < set(parse_options({}, STREAM_READ))
-    assert set(parse_options({}, WRITE)) - set(parse_options({}, STREAM_WRITE)) == {"batchId"}
+    planning = {"metadata", "compactRows", "compactBytes", "compactMode"}
+    assert set(parse_options({}, READ)) - set(parse_options({}, STREAM_READ)) == planning
+    batches = set(parse_options({}, WRITE)) - set(parse_options({}, STREAM_WRITE))
+    assert batches == {"batchId", "operation"}
     with pytest.raises(InvalidInputError, match="belongs to a stream read, not to a read"):
         parse_options({"maxRowsPerTrigger": "7"}, READ)
     with pytest.raises(InvalidInputError, match="belongs to a write, not to a stream write"):

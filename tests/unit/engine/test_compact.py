@@ -216,6 +216,19 @@ def _planned(stream: Stream, rules: CompactRules) -> tuple:
     return job, plan_range_groups(stream._status, root, job, (root.listed_start, root.tail))
 
 
+def test_groups_are_committed_once() -> None:
+    """The same groups again change nothing and delete nothing; doubled ones give way."""
+    stream, _ = make_stream(6)
+    job, groups = _planned(stream, CompactRules())
+    done = [run_group(job, groups[0], number=0, nonce=nonce * 12) for nonce in "01"]
+    for _ in range(2):
+        root, kept = commit_groups(stream._log, stream._status, done, transaction="t")
+        assert len(kept) == 1
+    assert root.version == stream.version
+    assert values(stream) == list(range(60))
+    assert stream.verify().check().leftovers == []
+
+
 def test_compaction_below_the_staging_floor_is_refused() -> None:
     """Vacuum may delete what was staged on an old version, so it can't be committed."""
     stream, storage = make_stream(6)
