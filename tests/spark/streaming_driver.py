@@ -2,7 +2,8 @@
 
 `python streaming_driver.py <available|forever> <rows per trigger> <ready file>
 <source> <sink> <checkpoint> ...`
-runs one query per triple. It makes the ready file when the first query has begun.
+runs one query per triple; each source publishes its position as the reader `hop-N`. It makes the
+ready file when the first query has begun.
 """
 
 import sys
@@ -20,8 +21,10 @@ def main(trigger: str, rows: str, ready: str, *hops: str) -> None:
     spark = builder.config(map=segstore.recommended_conf()).getOrCreate()
     segstore.register(spark)
     queries = []
-    for source, sink, checkpoint in zip(hops[::3], hops[1::3], hops[2::3], strict=True):
+    triples = zip(hops[::3], hops[1::3], hops[2::3], strict=True)
+    for number, (source, sink, checkpoint) in enumerate(triples):
         events = spark.readStream.format("segstore").option("maxRowsPerTrigger", rows)
+        events = events.option("readerName", f"hop-{number}")
         writer = events.load(source).where("n >= 0").writeStream.format("segstore")
         writer = writer.option("checkpointLocation", checkpoint).option("path", sink)
         if trigger == "available":

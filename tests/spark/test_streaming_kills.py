@@ -100,6 +100,13 @@ class Chain:
 
 
 def run_rounds(chain: Chain, rounds: int, *, forget: bool, seed: int) -> None:
+    """Start the driver, kill it at a random moment, again and again; then run to the end."""
+    run_killed(chain, rounds, forget=forget, seed=seed)
+    chain.finish()
+    chain.check()
+
+
+def run_killed(chain: Chain, rounds: int, *, forget: bool, seed: int) -> None:
     """Start the driver, kill it at a random moment, again and again."""
     chance = random.Random(seed)
     for _ in range(rounds):
@@ -113,8 +120,6 @@ def run_rounds(chain: Chain, rounds: int, *, forget: bool, seed: int) -> None:
         if forget:
             for checkpoint in chain.checkpoints:
                 forget_newest_commit(checkpoint)
-    chain.finish()
-    chain.check()
 
 
 @pytest.mark.timeout(1800)
@@ -132,12 +137,59 @@ def test_driver_killed_thirty_times(tmp_path: Path, forget: bool) -> None:
     run_rounds(Chain(tmp_path, rows=7), 30, forget=forget, seed=int(os.environ.get("SEED", "1")))
 
 
+def keep_in_order(
+    urls: list[str], stop: multiprocessing.Event, done: multiprocessing.Queue
+) -> None:
+    """Compact, purge, vacuum and truncate behind the readers until told to stop."""
+    counts = {"compacted": 0, "truncated": 0, "vacuumed": 0}
+    while not stop.is_set():
+        for number, url in enumerate(urls):
+            stream = segstore.open(url)
+            counts["compacted"] += stream.compact(target_rows=50).commits
+            stream.purge()
+            report = stream.vacuum(dry_run=False, grace_s=20.0, short_grace=True)
+            counts["vacuumed"] += len(report.doomed)
+            if f"hop-{number}" in {reader.name for reader in stream.readers()}:
+                before = stream.head
+                counts["truncated"] += stream.truncate(f"reader:hop-{number}") > before
+        stop.wait(0.2)
+    done.put(counts)
+
+
 def append_others(url: str, writer: int, stop: multiprocessing.Event) -> None:
     """Append events that are no numbers of the source until told to stop."""
     stream = segstore.open(url)
     while not stop.is_set():
         stream.append(pa.table({"n": [-writer]}, SCHEMA))
         stop.wait(0.05)  # as often as a batch's commit, not more: the second query reads it all
+
+
+@pytest.mark.timeout(1800)
+def test_upkeep_beside_a_killed_driver_loses_nothing(tmp_path: Path) -> None:
+    """Both sources are compacted, truncated behind their reader and vacuumed all the while."""
+    chain = Chain(tmp_path, rows=7)
+    context = multiprocessing.get_context("spawn")
+    stop, done = context.Event(), context.Queue()
+    keeper = context.Process(target=keep_in_order, args=(chain.streams[:2], stop, done))
+    keeper.start()
+    try:
+        run_killed(chain, 2, forget=True, seed=11)
+        chain.finish()
+        limit = time.monotonic() + START_LIMIT_S
+        while not all(segstore.open(url).head for url in chain.streams[:2]):
+            assert time.monotonic() < limit
+            time.sleep(0.2)
+    finally:
+        stop.set()
+        keeper.join()
+    assert keeper.exitcode == 0
+    counts = done.get(timeout=10)
+    assert counts["compacted"] >= 1
+    assert counts["truncated"] >= 2
+    last = segstore.open(chain.streams[2])
+    assert last.read().read_all()["n"].to_pylist() == list(range(chain.source.refresh().tail))
+    for url in chain.streams:
+        segstore.open(url).verify().check()
 
 
 @pytest.mark.timeout(1800)
