@@ -181,9 +181,11 @@ TABLE: tuple[Option, ...] = (
         "choice",
         None,
         (READ,),
-        "read this about the stream instead of its events: `compactionPlan`, one row per group of "
-        "segments that `operation=compact` replaces",
-        choices=("compactionPlan",),
+        "read this about the stream instead of its events: `segments`, `frames`, `writers`, "
+        "`readers`, `tags`; or `compactionPlan`, one row per group of segments that "
+        "`operation=compact` replaces",
+        choices=("segments", "frames", "writers", "readers", "tags", "compactionPlan"),
+        peers=("streaminfo", "streams"),
     ),
     Option("createIfMissing", "bool", True, _WRITES, "make the stream where there is none"),
     Option(

@@ -23,6 +23,7 @@ from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.root import Root, decode_root, encode_root
 from segstore_ds.options import READ, STREAM_READ, STREAM_WRITE, WRITE, parse_options
 from segstore_ds.spark.compaction import PLAN, plan_compact_writer, plan_rows, plan_schema
+from segstore_ds.spark.metadata_reader import is_view, plan_view_reader, view_schema
 from segstore_ds.spark.reader import plan_reader, project
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.streaming_sink import SegstoreStreamWriter
@@ -73,6 +74,8 @@ class SegstoreDataSource(DataSource):
         self._pinned = encode_envelope(encode_root(stream.root))
         if options["metadata"] == PLAN:
             return plan_schema()
+        if is_view(options["metadata"]):
+            return view_schema(options["metadata"])
         reading = stream.plan_read(
             columns=options["columns"],
             filters=options["filters"],
@@ -98,6 +101,8 @@ class SegstoreDataSource(DataSource):
         root = root or stream.root
         if options["metadata"] == PLAN:
             return plan_rows(stream, options, root, schema)
+        if is_view(options["metadata"]):
+            return plan_view_reader(stream, options, root, schema)
         wanted = project(stream, options, schema)
         return plan_reader(stream, {**options, "columns": wanted}, root, schema)
 

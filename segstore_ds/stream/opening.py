@@ -16,9 +16,10 @@ from segstore_ds.stream.appending import Appending
 from segstore_ds.stream.handle import client_name
 from segstore_ds.stream.lifecycle import Lifecycle
 from segstore_ds.stream.upkeep import Upkeep
+from segstore_ds.stream.viewing import Views
 
 
-class Stream(Appending, Lifecycle, Upkeep):
+class Stream(Appending, Lifecycle, Upkeep, Views):
     """A handle on one stream. Made by `create` and `open`.
 
     `head`, `tail`, `sealed`, `schema` and `version` are those of the newest version this handle has

@@ -1,0 +1,86 @@
+"""Batch reads of what is known about a stream: the option `metadata`."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.types import StructType
+
+from segstore_ds.engine.views import VIEWS, find_view
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.envelope import decode_envelope, encode_envelope
+from segstore_ds.format.root import Root, decode_root, encode_root
+from segstore_ds.spark.schemas import from_stored, to_arrow
+from segstore_ds.storage import Storage
+from segstore_ds.stream import Stream
+
+_EVENTS_ONLY = ("columns", "filters", "offsetColumn", "segmentColumn")
+
+
+def is_view(name: str | None) -> bool:
+    """Tell whether the option names a view of this module."""
+    return name in VIEWS
+
+
+def view_schema(name: str) -> StructType:
+    """Return a view's columns."""
+    return from_stored(find_view(name).schema, None)
+
+
+def plan_view_reader(
+    stream: Stream, options: Mapping[str, Any], root: Root, schema: StructType
+) -> "ViewReader":
+    """Plan the read of a view as of a version.
+
+    Raises:
+        InvalidInputError: Options for events are given, or a schema of one's own.
+        FormatError: Metadata can't be read.
+        StorageError: The storage failed.
+    """
+    name = options["metadata"]
+    given = [option for option in _EVENTS_ONLY if options[option] is not None]
+    if given or schema.names != view_schema(name).names:
+        raise InvalidInputError(
+            "a view is read whole",
+            remedy="remove the options and the schema; select and filter the rows afterwards",
+            options=given,
+        )
+    return ViewReader(stream.storage, name, root, stream.plan_metadata(name, root=root), schema)
+
+
+class ViewReader(DataSourceReader):
+    """Reads a view, a partition per range of it."""
+
+    def __init__(
+        self,
+        storage: Storage,
+        name: str,
+        root: Root,
+        ranges: list[tuple[int, int]],
+        schema: StructType,
+    ) -> None:
+        self._storage = storage
+        self._name = name
+        self._root = encode_envelope(encode_root(root))
+        self._ranges = ranges
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """Return a partition per range."""
+        return [InputPartition(span) for span in self._ranges]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of a range.
+
+        Raises:
+            FormatError: Metadata can't be read.
+            StorageError: The storage failed.
+        """
+        if partition is None or partition.value is None:
+            return
+        root = decode_root(decode_envelope(self._root, where="pinned"), where="pinned")
+        stream = Stream.at_root(self._storage, root)
+        target = to_arrow(self._schema)
+        for batch in stream.metadata(self._name, root=root, span=partition.value):
+            yield pa.RecordBatch.from_arrays(batch.columns, schema=target)

@@ -1,0 +1,71 @@
+"""The option `metadata`: views of a stream as DataFrames."""
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import AnalysisException
+from pyspark.sql import DataFrame, SparkSession
+
+import segstore_ds as segstore
+from segstore_ds.stream import Stream
+
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+@pytest.fixture
+def stream(url: str) -> Stream:
+    """A stream of three segments, with a writer, a reader and a tag."""
+    made = segstore.create(url, SCHEMA)
+    for start in (0, 10, 20):
+        made.append(
+            pa.table({"n": list(range(start, start + 10))}, SCHEMA), writer_id="w", batch_id=start
+        )
+    made.reader("etl", start=5)
+    made.tag("eod", 20)
+    return made
+
+
+@pytest.fixture
+def view(spark: SparkSession, stream: Stream):
+    """Load a view."""
+
+    def load(name: str, **options: object) -> DataFrame:
+        given = spark.read.format("segstore").option("metadata", name).options(**options)
+        return given.load(stream.url)
+
+    return load
+
+
+def test_views_are_dataframes(stream: Stream, view) -> None:
+    """What the engine says, as Spark shows it."""
+    found = view("segments").where("rows > 5").orderBy("start").collect()
+    assert [(row.start, row.end) for row in found] == [(0, 10), (10, 20), (20, 30)]
+    assert [row.segment_id for row in found] == [0, 1, 2]
+    assert view("FRAMES").count() == 3
+    assert [(row.writer_id, row.batch_id) for row in view("writers").collect()] == [("w", 20)]
+    (reader,) = view("readers").select("name", "offset", "live", "behind").collect()
+    assert tuple(reader) == ("etl", 5, True, 25)
+    (tag,) = view("tags").collect()
+    assert (tag.name, tag.offset) == ("eod", 20)
+    assert tag.time is not None
+
+
+def test_view_is_pinned_like_any_read(stream: Stream, view) -> None:
+    """A DataFrame is of the version that it was loaded at."""
+    segments = view("segments")
+    stream.append(pa.table({"n": [30]}, SCHEMA))
+    assert segments.count() == 3
+    assert view("segments").count() == 4
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "text"),
+    [
+        ("chunks", {}, "SEG_INVALID_INPUT"),
+        ("segments", {"columns": "rows"}, "a view is read whole"),
+        ("tags", {"filters": '[["name","==","a"]]'}, "a view is read whole"),
+    ],
+)
+def test_options_for_events_are_refused(view, name, options, text) -> None:
+    """Nothing is passed over in silence."""
+    with pytest.raises(AnalysisException, match=text):
+        view(name, **options).count()

@@ -1,0 +1,119 @@
+"""Views: their rows against what the stream says elsewhere, and how they are read in pieces."""
+
+import tracemalloc
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from stream_kit import DAY, SOFT, TIGHT, make_stream, numbers, wait
+
+from segstore_ds.engine import views
+from segstore_ds.engine.staging import Layout
+from segstore_ds.errors import InvalidInputError
+
+
+def rows(stream, view):
+    """Return a view's rows."""
+    return stream.metadata(view).read_all().to_pylist()
+
+
+def test_segments_are_listed_with_their_offsets():
+    """In order, those that hold kept events."""
+    stream, _ = make_stream(4)
+    stream.truncate(13)
+    found = rows(stream, "segments")
+    assert [(row["start"], row["end"], row["rows"]) for row in found] == [
+        (10, 20, 10),
+        (20, 30, 10),
+        (30, 40, 10),
+    ]
+    entries = stream.root.entries
+    assert [row["path"] for row in found] == [f"segments/{entry.path}" for entry in entries]
+    assert [row["segment_id"] for row in found] == [entry.segment_id for entry in entries]
+    assert [row["bytes"] for row in found] == [entry.bytes for entry in entries]
+    assert [row["stats"] for row in found] == [entry.stats for entry in entries]
+    assert {row["format"] for row in found} == {"arrow"}
+    assert stream.segments().read_all().to_pylist() == found
+
+
+def test_frames_tile_the_stream():
+    """Each with its place in its object."""
+    stream, storage = make_stream(0)
+    stream.append(numbers(0, 10), layout=Layout(frame_rows=4))
+    stream.append(numbers(10, 11))
+    found = rows(stream, "frames")
+    assert [(row["start"], row["end"]) for row in found] == [(0, 3), (3, 6), (6, 10), (10, 11)]
+    assert [row["frame"] for row in found] == [0, 1, 2, 0]
+    for row in found:
+        size = storage.info(row["path"]).size
+        assert 64 <= row["place"] < row["place"] + row["bytes"] < size
+
+
+def test_writers_readers_and_tags():
+    """Those in blobs too, sorted by name."""
+    stream, storage = make_stream(2)
+    for n in range(300):
+        stream.append(numbers(n, n + 1), writer_id=f"w{n:03}", batch_id=n)
+    assert stream.root.writers_blob
+    found = rows(stream, "writers")
+    assert [row["writer_id"] for row in found] == [f"w{n:03}" for n in range(300)]
+    assert [(row["start"], row["end"]) for row in found] == [(20 + n, 21 + n) for n in range(300)]
+    stream.reader("etl", owner="a", start=5, lapse_s=int(DAY))
+    stream.reader("gone", start=8).release()
+    wait(storage, 2 * DAY)
+    stream.reader("new", start="tail")
+    live = {row["name"]: (row["live"], row["behind"]) for row in rows(stream, "readers")}
+    assert live == {"etl": (False, 315), "gone": (False, 312), "new": (True, 0)}
+    stream.tag("eod", 7)
+    (tag,) = rows(stream, "tags")
+    assert (tag["name"], tag["offset"], tag["version"]) == ("eod", 7, stream.version)
+
+
+def test_unknown_view_is_answered_with_the_known_ones():
+    """And an empty stream has empty views with their columns."""
+    stream, _ = make_stream(0)
+    with pytest.raises(InvalidInputError, match="known: segments, frames"):
+        stream.metadata("chunks")
+    for name, view in views.VIEWS.items():
+        table = stream.metadata(name).read_all()
+        assert (table.num_rows, table.schema) == (0, view.schema)
+
+
+def test_ranges_give_every_row_once(monkeypatch):
+    """Whatever the parts are, and however many go into a range."""
+    for name, value in TIGHT.items():
+        monkeypatch.setattr(name, value)
+    monkeypatch.setattr(views, "BATCH_ROWS", 2)
+    stream, _ = make_stream(0)
+    for n in range(14):
+        stream.append(numbers(n, n + 1))
+    stream.truncate(3)
+    for view in ("segments", "frames"):
+        whole = rows(stream, view)
+        assert [row["start"] for row in whole] == list(range(3, 14))
+        for most in (1, 4, 100):
+            ranges = views.plan_view(
+                stream._status, stream.root, views.VIEWS[view], most_segments=most
+            )
+            pieces = [stream.metadata(view, span=span).read_all() for span in ranges]
+            assert pa.concat_tables(pieces).to_pylist() == whole
+            assert len(ranges) == 1 or most < 100
+
+
+def test_many_segments_are_never_held_at_once(monkeypatch):
+    """Memory stays that of a batch and a part, whatever the view's length."""
+    monkeypatch.setattr(SOFT, 10**6)
+    stream, _ = make_stream(1)
+    entry = stream.root.entries[0]
+    count, each = 40, 2_000
+    parts, start = [], 10
+    for _ in range(count):
+        parts.append(stream._status.put_part(1, start, [entry] * each))
+        start = parts[-1].end
+    root = replace(stream.root, head=10, tail=start, parts=tuple(parts), entries=())
+    tracemalloc.start()
+    seen = sum(batch.num_rows for batch in stream.metadata("segments", root=root))
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert seen == count * each
+    assert peak < 16 << 20
