@@ -8,7 +8,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from segstore_ds.errors import CorruptionError, MissingObjectError
+from segstore_ds.errors import (
+    CorruptionError,
+    EmptyObjectError,
+    MissingObjectError,
+    TruncatedObjectError,
+)
 from segstore_ds.format import names
 from segstore_ds.format.envelope import decode_envelope, digest_of, split_envelope
 from segstore_ds.format.part import (
@@ -151,7 +156,7 @@ class PartFiles:
         if whole:
             data = self._storage.get(ref.path, limit_bytes=ref.bytes + 2 * RAW_LIMIT_BYTES)
         else:
-            data = self._storage.get_range(ref.path, 0, min(ref.bytes, RAW_LIMIT_BYTES))
+            data = self._front(ref)
         front, behind = data[: ref.bytes], data[ref.bytes :]
         part = decode_part(front, where=where)
         self._check_digest(ref, front)
@@ -163,6 +168,18 @@ class PartFiles:
                 actual=len(behind),
             )
         return _Loaded(part, behind if whole or not part.stats_bytes else None)
+
+    def _front(self, ref: PartRef) -> bytes:
+        size = min(ref.bytes, RAW_LIMIT_BYTES)
+        try:
+            return self._storage.get_range(ref.path, 0, size)
+        except TruncatedObjectError as error:
+            # Emptied and cut are two different errors.
+            if self._storage.info(ref.path).size == 0:
+                raise EmptyObjectError(
+                    "status part is empty", where=self._where(ref.path)
+                ) from error
+            raise
 
     def _load_first(self, ref: PartRef) -> _Loaded:
         data = self._storage.get(ref.path, limit_bytes=min(ref.bytes, RAW_LIMIT_BYTES))
