@@ -23,6 +23,7 @@ LEFT_OUT = ("delta_lake", "micro_batches_tcp")
 PLAIN = (
     "append_latency",
     "commit_rate",
+    "compaction",
     "cache_local",
     "cache_s3",
     "cache_overlap",
