@@ -27,6 +27,7 @@ from segstore_ds.engine.compact_plan import (
     plan_groups,
 )
 from segstore_ds.engine.filters import Filters
+from segstore_ds.engine.read_ahead import read_ahead
 from segstore_ds.engine.replacing import Replacement
 from segstore_ds.engine.scan import read_frames, run_task
 from segstore_ds.engine.scan_plan import Reading, ReadTask, plan_slices
@@ -53,6 +54,7 @@ from segstore_ds.storage import Storage
 COMMIT_BYTES = 4 << 30  # inputs of one commit: what a lost race can cost
 COMMIT_GROUPS = 256
 ROUNDS = 32
+AHEAD = 4  # frames
 CONFLICTS = 3
 
 
@@ -153,7 +155,7 @@ def run_group(job: CompactJob, group: Group, *, number: int, nonce: str) -> Repl
     try:
         if job.rules.mode == STITCH:
             path = names.build_segment_path(token, f"{number}-0-0.arrow")
-            frames = _raw_frames(job, slices)
+            frames = read_ahead(_raw_frames(job, slices), depth=AHEAD)
             outputs.append(stage_frames(job.storage, frames, path=path))
         else:
             for piece, part in enumerate(_pieces(group, slices)):
@@ -196,7 +198,7 @@ def _write_piece(
         attempt=str(place[1]),
     )
     try:
-        for batch in _events(job, schema, slices):
+        for batch in read_ahead(_events(job, schema, slices), depth=AHEAD):
             stager.append(batch)
         return stager.finish().segments
     except BaseException:

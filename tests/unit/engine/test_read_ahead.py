@@ -1,0 +1,40 @@
+"""Reading ahead changes neither values nor errors, and leaves no thread behind."""
+
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from segstore_ds.engine.read_ahead import read_ahead
+
+
+def _values(count: int, seen: list[int]) -> Iterator[int]:
+    for n in range(1, count + 1):
+        seen.append(n)
+        yield n
+    if count == 7:
+        raise ValueError(count)
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 3, 20])
+def test_values_come_in_order(count: int) -> None:
+    """Also where there are fewer than the depth."""
+    assert list(read_ahead(_values(count, []), depth=3)) == list(range(1, count + 1))
+
+
+def test_errors_come_in_their_turn() -> None:
+    """What was made before the error is seen before it."""
+    found: list[int] = []
+    with pytest.raises(ValueError, match="7"):
+        found.extend(read_ahead(_values(7, []), depth=3))
+    assert found == list(range(1, 8))
+
+
+def test_breaking_off_ends_the_thread() -> None:
+    """No more than the depth was made ahead."""
+    seen: list[int] = []
+    running = read_ahead(_values(100, seen), depth=3)
+    assert next(running) == 1
+    running.close()  # type: ignore[attr-defined]
+    assert len(seen) <= 4
+    assert not [t for t in threading.enumerate() if t.name.startswith("segstore-read-ahead")]
