@@ -22,6 +22,8 @@ from segstore_ds.stream import (
     exists,
     list_streams,
     open,  # noqa: A004 - segstore.open(url)
+    repair,
+    salvage,
 )
 from segstore_ds.version import __version__
 
@@ -53,6 +55,8 @@ __all__ = [
     "open",
     "recommended_conf",
     "register",
+    "repair",
+    "salvage",
     "write",
 ]
 

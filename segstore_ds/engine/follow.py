@@ -16,6 +16,7 @@ from segstore_ds.engine.metadata_log import Codec, MetadataLog
 from segstore_ds.engine.state import broken_invariants
 from segstore_ds.errors import (
     CorruptionError,
+    FormatError,
     NotFoundError,
     SnapshotExpiredError,
     StorageError,
@@ -262,7 +263,10 @@ class FollowedLog:
     def _anchored(self, root: Root) -> bool:
         if root.version == 0:
             return True
-        parent = self._get(root.version - 1)
+        try:
+            parent = self._get(root.version - 1)
+        except FormatError:
+            return False  # a repair left it behind; the listing tells what the log is
         return parent is not None and parent.transaction == root.parent
 
     def _open_listed(self) -> Base | None:

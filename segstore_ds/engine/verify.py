@@ -42,6 +42,7 @@ class Report:
         rows: Events verified.
         leftovers: Objects that nothing refers to: staged and not (or never) committed. They are
             no damage.
+        abandoned: Commit files that can't be read, or are missing, and that a repair left behind.
     """
 
     problems: list[Problem] = field(default_factory=list)
@@ -50,6 +51,7 @@ class Report:
     frames: int = 0
     rows: int = 0
     leftovers: list[str] = field(default_factory=list)
+    abandoned: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -122,7 +124,9 @@ class _Verifier:
         older = newest
         self._verify_root(newest)
         for number in reversed([n for n in numbers if newest.log_start <= n < newest.version]):
-            root = self._read_root(number)
+            # What lies right below a repair, and can't be read, is what it was made for.
+            repaired = older.operation == "repair" and older.version == number + 1
+            root = self._read_root(number, abandoned=repaired)
             if root is None:
                 continue
             self._verify_root(root)
@@ -133,12 +137,15 @@ class _Verifier:
             older = root
         return newest
 
-    def _read_root(self, number: int) -> Root | None:
+    def _read_root(self, number: int, *, abandoned: bool = False) -> Root | None:
         where = self._log.files.path(number)
         try:
             root = self._log.files.get(number)
         except FormatError as error:
-            self._problem(where, error)
+            if abandoned:
+                self._report.abandoned.append(where)
+            else:
+                self._problem(where, error)
             return None
         self._report.versions += 1
         if root is None:

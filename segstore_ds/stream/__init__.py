@@ -15,6 +15,7 @@ from segstore_ds.stream.opening import (
     open,  # noqa: A004 - segstore.open(url) is the name users expect
     open_on,
 )
+from segstore_ds.stream.rescue import repair, salvage
 
 __all__ = [
     "Stream",
@@ -26,4 +27,6 @@ __all__ = [
     "list_streams",
     "open",
     "open_on",
+    "repair",
+    "salvage",
 ]

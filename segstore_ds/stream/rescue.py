@@ -1,0 +1,106 @@
+"""Rescue: what can be done for a stream that is damaged, from its location, as it may not open."""
+
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.create import run_create
+from segstore_ds.engine.drop import run_drop
+from segstore_ds.engine.repair import RepairReport, newest_readable, run_repair
+from segstore_ds.engine.salvage import Salvager, SalvageReport
+from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.storage import Storage, open_storage
+from segstore_ds.stream.handle import client_name
+from segstore_ds.stream.opening import Stream
+
+
+def repair(
+    url: str | os.PathLike[str],
+    *,
+    allow_loss: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    single_writer: bool = False,
+    clock: Clock = SYSTEM_CLOCK,
+) -> RepairReport:
+    """Build again what metadata can be built from what is left of it; deletes nothing.
+
+    A lost hint is written, a lost status part or list of parts is put together from kept versions.
+    A newest commit that can't be read is left behind only with `allow_loss`: the stream goes on
+    from the commit before, as another generation. Stop writers first. Safe to repeat.
+
+    Raises:
+        NotFoundError: There is no stream, or no commit of it can be read.
+        CorruptionError: The newest commits can't be read, and loss is not allowed; names them.
+        ConflictError: A writer came first.
+        CommitUnknownError: A repair may or may not be in the log.
+        InvalidInputError: The location or the options are not valid.
+        StorageError: The filesystem failed.
+    """
+    storage = open_storage(url, storage_options, single_writer=single_writer)
+    return repair_on(storage, allow_loss=allow_loss, clock=clock)
+
+
+def repair_on(
+    storage: Storage, *, allow_loss: bool = False, clock: Clock = SYSTEM_CLOCK
+) -> RepairReport:
+    """Repair a stream on an open storage; see `repair`, raises as it does."""
+    log = StreamLog(storage, clock=clock)
+    return run_repair(log, allow_loss=allow_loss, client=client_name())
+
+
+def salvage(
+    url: str | os.PathLike[str],
+    new_url: str | os.PathLike[str],
+    *,
+    skip_damaged: bool = False,
+    storage_options: Mapping[str, Any] | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> SalvageReport:
+    """Write what can be read of a damaged stream into a new one; the old one is left as it is.
+
+    Offsets begin anew; the report says which events are where. Tags, readers and writers are not
+    brought over. Damage is an error that names the place, and then there is no new stream.
+
+    Args:
+        url: The damaged stream.
+        new_url: Where there is no stream yet.
+        skip_damaged: Leave out what can't be read, and report it.
+        storage_options: For both locations, flat or keyed by URL prefix.
+        clock: Time and ids.
+
+    Raises:
+        NotFoundError: There is no stream, or no commit of it can be read.
+        AlreadyExistsError: There is a stream at the new location.
+        CorruptionError: Something can't be read, and is not to be skipped.
+        FormatError: The newest schema can't be read.
+        InvalidInputError: A location or the options are not valid.
+        StorageError: The filesystem failed.
+    """
+    old = open_storage(url, storage_options, single_writer=True)
+    new = open_storage(new_url, storage_options)
+    return salvage_on(old, new, skip_damaged=skip_damaged, clock=clock)
+
+
+def salvage_on(
+    old: Storage, new: Storage, *, skip_damaged: bool = False, clock: Clock = SYSTEM_CLOCK
+) -> SalvageReport:
+    """Salvage a stream between open storages; see `salvage`, raises as it does."""
+    log, status = StreamLog(old, clock=clock), TableStatus(old)
+    root, lost = newest_readable(log)
+    log.adopt(root)
+    report = SalvageReport(new.url, root.version, lost)
+    salvager = Salvager(log, status, root, skip_damaged=skip_damaged, report=report)
+    spark = status.schema_texts(root.epoch)[1]
+    made = run_create(new, salvager.schema, spark_schema=spark, client=client_name(), clock=clock)
+    stream = Stream(made, TableStatus(new))
+    try:
+        stream.append(pa.RecordBatchReader.from_batches(salvager.schema, salvager.batches()))
+    except BaseException:
+        # It was made above and holds nothing.
+        run_drop(new, confirm=new.url, clock=clock, client=client_name())
+        raise
+    return report

@@ -1,0 +1,227 @@
+"""Repair and salvage: what comes back, what is said to be lost, and that nothing is deleted."""
+
+import uuid
+
+import pytest
+from stream_kit import SOFT, TIGHT, make_stream, numbers, objects, values, wait
+
+from segstore_ds.engine.repair import tile
+from segstore_ds.engine.staging import Layout
+from segstore_ds.engine.table_status import PlacedSegment
+from segstore_ds.errors import (
+    AlreadyExistsError,
+    CorruptionError,
+    FormatError,
+    NotFoundError,
+    PositionError,
+)
+from segstore_ds.format.root import SegmentEntry
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import open_on
+from segstore_ds.stream.rescue import repair_on, salvage_on
+from segstore_ds.testing.virtual_time import TimedStorage
+
+
+def damage(storage, path, how):
+    """Lose an object, or the end of it."""
+    data = storage.get(path)
+    storage.delete(path)
+    if how == "cut":
+        storage.put(path, data[:-7])
+
+
+def fresh(beside):
+    """Return an empty storage on the clock of another one."""
+    return TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), beside.time)
+
+
+def log_name(version):
+    return f"log/{version:020d}"
+
+
+def fix(stream, **options):
+    return repair_on(stream.storage, clock=stream._log.clock, **options)
+
+
+def test_sound_stream_needs_nothing():
+    """And no commit is made."""
+    stream, storage = make_stream(3)
+    fix(stream)
+    before = {path: storage.get(path) for path in objects(storage)}
+    report = fix(stream)
+    assert (report.ok, report.repaired, report.lost, report.version) == (True, [], [], 3)
+    assert {path: storage.get(path) for path in objects(storage)} == before
+    with pytest.raises(NotFoundError):
+        repair_on(open_storage(f"memory://{uuid.uuid4().hex}"))
+
+
+@pytest.mark.parametrize("hint", [None, b"rubbish", f"{1:020d}".encode()])
+def test_hint_is_written_anew(hint):
+    """It is only a hint, but a right one opens the stream in three requests."""
+    stream, storage = make_stream(3)
+    storage.delete("log/_latest")
+    if hint:
+        storage.put("log/_latest", hint)
+    assert fix(stream).repaired == ["the hint"]
+    assert storage.get("log/_latest") == f"{3:020d}".encode()
+
+
+@pytest.mark.parametrize("how", ["lost", "cut"])
+def test_part_is_built_again_from_kept_versions(how, monkeypatch):
+    """It was merged from parts that kept versions list, and that vacuum has not deleted yet."""
+    for name, value in TIGHT.items():
+        monkeypatch.setattr(name, value)
+    stream, storage = make_stream(9)
+    (part,) = stream.root.parts
+    assert part.segments == 8
+    damage(storage, part.path, how)
+    assert not open_on(storage).verify().ok
+    report = fix(stream)
+    assert report.ok
+    assert part.path in report.repaired
+    seen = open_on(storage, clock=stream._log.clock)
+    assert values(seen) == list(range(90))
+    assert (seen.root.operation, seen.root.generation) == ("repair", 0)
+    seen.append(numbers(90, 91))
+    seen.verify().check()
+
+
+def test_list_of_parts_is_built_again(monkeypatch):
+    """Kept versions listed its parts one by one."""
+    monkeypatch.setattr(SOFT, 1)
+    monkeypatch.setattr("segstore_ds.engine.table_status.PARTS_INLINE", 3)
+    stream, storage = make_stream(14)
+    assert stream.root.indexes
+    damage(storage, stream.root.indexes[0].path, "lost")
+    with pytest.raises(FormatError):
+        values(open_on(storage))
+    assert fix(stream).ok
+    assert values(open_on(storage)) == list(range(140))
+    open_on(storage).verify().check()
+
+
+def test_part_that_no_version_knows_is_named(monkeypatch):
+    """Nothing is guessed: salvage reads what is around it."""
+    monkeypatch.setattr(SOFT, 3)
+    stream, storage = make_stream(10)
+    for _ in range(3):
+        wait(storage, 2 * 86_400)
+        stream.append(numbers(stream.tail, stream.tail + 1))
+    stream.purge(older_than_s=3600)
+    part = stream.root.parts[0]
+    damage(storage, part.path, "lost")
+    before = objects(storage)
+    report = fix(stream)
+    assert not report.ok
+    assert report.damaged == [f"{part.path} of [{part.start}, {part.end}) can't be built again"]
+    assert before <= objects(storage)
+    new = fresh(storage)
+    saved = salvage_on(storage, new, skip_damaged=True, clock=stream._log.clock)
+    assert [(lost.start, lost.end, lost.where) for lost in saved.lost] == [
+        (part.start, part.end, part.path)
+    ]
+    assert values(open_on(new)) == list(range(part.end, stream.tail))
+
+
+@pytest.mark.parametrize("how", ["lost", "cut"])
+def test_newest_commit_is_left_behind_only_with_leave(how):
+    """The stream goes on from the one before, as another generation; positions say so."""
+    stream, storage = make_stream(3)
+    position = stream.position(5)
+    fix(stream)
+    damage(storage, log_name(3), how)
+    before = objects(storage)
+    with pytest.raises(CorruptionError, match="allow_loss"):
+        fix(stream)
+    report = fix(stream, allow_loss=True)
+    assert (report.lost, report.generation) == ([3], 1)
+    assert before <= objects(storage)
+    seen = open_on(storage, clock=stream._log.clock)
+    assert values(seen) == list(range(20))
+    assert seen.version == report.version == (3 if how == "lost" else 4)
+    with pytest.raises(PositionError, match="another generation"):
+        seen.read(position)
+    wait(storage, 3600)
+    seen = open_on(storage, clock=stream._log.clock)
+    assert seen.append(numbers(20, 22)).start == 20
+    assert seen.root.entries[-1].segment_id > 1 << 16
+    assert values(open_on(storage, clock=stream._log.clock)) == list(range(22))
+    assert fix(stream).lost == []
+
+
+def test_repaired_stream_verifies_but_for_what_was_left_behind():
+    """The file that can't be read stays, and is named as known."""
+    stream, storage = make_stream(3)
+    damage(storage, log_name(3), "cut")
+    fix(stream, allow_loss=True)
+    report = open_on(storage, clock=stream._log.clock).verify().check()
+    assert report.abandoned == [log_name(3)]
+
+
+def test_salvage_skips_only_what_it_is_told_to_skip():
+    """One damaged frame; without leave there is no new stream."""
+    stream, storage = make_stream(0)
+    stream.append(numbers(0, 12), layout=Layout(frame_rows=4, inline_bytes=0))
+    stream.append(numbers(12, 20))
+    stream.truncate(1)
+    path = f"segments/{stream.root.entries[0].path}"
+    frames = stream.metadata("frames").read_all().to_pylist()
+    data = bytearray(storage.get(path))
+    data[frames[1]["place"] + 100] ^= 1
+    storage.put(path, bytes(data))
+    new = fresh(storage)
+    with pytest.raises(CorruptionError, match=r"lost='\[4, 8\)'"):
+        salvage_on(storage, new, clock=stream._log.clock)
+    assert objects(new) == set()
+    before = objects(storage)
+    report = salvage_on(storage, new, skip_damaged=True, clock=stream._log.clock)
+    assert objects(storage) == before
+    assert values(open_on(new)) == [1, 2, 3, *range(8, 20)]
+    assert [(run.start, run.end, run.now) for run in report.moved] == [(1, 4, 0), (8, 20, 3)]
+    assert (report.rows, [(lost.start, lost.end) for lost in report.lost]) == (15, [(4, 8)])
+    open_on(new).verify().check()
+    with pytest.raises(AlreadyExistsError):
+        salvage_on(storage, new, clock=stream._log.clock)
+
+
+def test_salvage_reads_the_newest_version_that_can_be_read(monkeypatch):
+    """Lost segments and lost versions are reported beside one another."""
+    for name, value in TIGHT.items():
+        monkeypatch.setattr(name, value)
+    stream, storage = make_stream(6)
+    damage(storage, log_name(stream.version), "cut")
+    entry = next(iter(stream._status.segments(stream.root, 20, 30))).entry
+    damage(storage, f"segments/{entry.path}", "lost")
+    new = fresh(storage)
+    report = salvage_on(storage, new, skip_damaged=True, clock=stream._log.clock)
+    assert report.lost_versions == [stream.version]
+    assert [(lost.start, lost.end) for lost in report.lost] == [(20, 30)]
+    found = values(open_on(new))
+    assert found == [n for n in range(report.moved[-1].end) if not 20 <= n < 30]
+
+
+def test_salvage_of_a_sound_stream_is_a_copy():
+    """Columns that were added come as null, as in a read."""
+    stream, storage = make_stream(2)
+    stream.append(numbers(20, 21).append_column("x", [[1.5]]), merge_schema=True)
+    new = fresh(storage)
+    report = salvage_on(storage, new, clock=stream._log.clock)
+    assert (report.lost, report.rows) == ([], 21)
+    assert open_on(new).read().read_all().equals(stream.read().read_all())
+    with pytest.raises(NotFoundError):
+        salvage_on(open_storage(f"memory://{uuid.uuid4().hex}"), new)
+
+
+def test_tiles_fit_exactly_or_not_at_all():
+    """No gap, no overlap, no piece that sticks out."""
+
+    def piece(start, rows):
+        return PlacedSegment(start, SegmentEntry(0, "t/0", rows, 1, 1, 1))
+
+    found = {0: piece(0, 3), 3: piece(3, 2), 5: piece(5, 5)}
+    assert tile(found, 0, 5) == [found[0], found[3]]
+    assert tile(found, 3, 10) == [found[3], found[5]]
+    assert tile(found, 4, 4) == []
+    assert tile(found, 0, 4) is None
+    assert tile(found, 1, 5) is None
+    assert tile(found, 0, 11) is None
