@@ -10,7 +10,7 @@ Readers are read within every attempt of the commit: see `readers` for the trace
 import json
 import logging
 from collections.abc import Collection, Iterable
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from segstore_ds.engine.commit import Committed, StreamLog
@@ -18,7 +18,7 @@ from segstore_ds.engine.readers import held_back, store_now_us
 from segstore_ds.engine.state import Slot
 from segstore_ds.engine.table_status import PlacedSegment, TableStatus
 from segstore_ds.engine.tags import tags_of
-from segstore_ds.engine.truncate import plan_truncate
+from segstore_ds.engine.truncate import finish_truncate, plan_truncate
 from segstore_ds.errors import (
     CorruptionError,
     InvalidInputError,
@@ -154,7 +154,7 @@ def run_retain(
             root, segments, policy, aged=aged, young=young, held=held, tagged=tagged
         )
         planned = plan_truncate(root, offset, slot)
-        return None if planned is None else status.tidy(replace(planned, client=client), slot)
+        return None if planned is None else finish_truncate(status, planned, slot, client=client)
 
     return log.commit(build, transaction=log.clock.new_id())
 

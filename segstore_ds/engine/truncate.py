@@ -13,7 +13,9 @@ from segstore_ds.engine.cuts import Cut, resolve_cut
 from segstore_ds.engine.state import Slot
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import PositionError, TruncatedError
-from segstore_ds.format.root import Root
+from segstore_ds.format.root import Retired, Root
+
+TRIM_SHARE = 4
 
 
 def plan_truncate(root: Root, offset: int, slot: Slot) -> Root | None:
@@ -32,6 +34,41 @@ def plan_truncate(root: Root, offset: int, slot: Slot) -> Root | None:
     if offset <= root.head:
         return None
     return replace(drop_below(root, offset, slot), operation="truncate")
+
+
+def trim_part(status: TableStatus, root: Root, slot: Slot) -> Root:
+    """Return the root with the part that straddles the head cut down to what is kept.
+
+    A part may list tens of thousands of segments; without this they would all stay until the head
+    has passed the last of them. It is done when a quarter of the part lies below the head, so that
+    a part is rewritten a few times in its life, and not after a lost race.
+
+    Raises:
+        FormatError: The part can't be read.
+        StorageError: The storage failed.
+    """
+    if slot.attempt or root.indexes or not root.parts:
+        return root
+    part = root.parts[0]
+    if (root.head - part.start) * TRIM_SHARE < part.end - part.start:
+        return root
+    kept = [one for one in status.segments(root, root.head, part.end) if one.start < part.end]
+    if len(kept) == part.segments:
+        return root
+    trimmed = status.put_part(root.version, kept[0].start, [one.entry for one in kept])
+    # Retired with all it lists: what the new part lists too is live, and is retired with that one.
+    gone = Retired("part", part.path, slot.version, slot.time_us)
+    return replace(root, parts=(trimmed, *root.parts[1:]), retired=(*root.retired, gone))
+
+
+def finish_truncate(status: TableStatus, root: Root, slot: Slot, *, client: str) -> Root:
+    """Return a planned truncation as it is committed, its status objects written.
+
+    Raises:
+        FormatError: A status object can't be read.
+        StorageError: The storage failed.
+    """
+    return status.tidy(trim_part(status, replace(root, client=client), slot), slot)
 
 
 def run_truncate(log: StreamLog, status: TableStatus, cut: Cut, *, client: str) -> Committed:
@@ -61,7 +98,7 @@ def run_truncate(log: StreamLog, status: TableStatus, cut: Cut, *, client: str) 
 
     def build(root: Root, slot: Slot) -> Root | None:
         planned = plan_truncate(root, offset, slot)
-        return None if planned is None else status.tidy(replace(planned, client=client), slot)
+        return None if planned is None else finish_truncate(status, planned, slot, client=client)
 
     return log.commit(build, transaction=log.clock.new_id())
 

@@ -2,7 +2,7 @@
 
 import pyarrow as pa
 import pytest
-from stream_kit import SCHEMA, SOFT, make_stream, numbers, values
+from stream_kit import DAY, SCHEMA, SOFT, TIGHT, make_stream, numbers, objects, values, wait
 
 from segstore_ds.errors import (
     NotFoundError,
@@ -122,3 +122,34 @@ def test_append_in_flight_is_refused_whole_after_a_seal():
     with pytest.raises(SealedError):
         stream.commit(job, [staged])
     assert stream.verify().check().leftovers == []
+
+
+def test_part_that_straddles_the_head_is_cut_down(monkeypatch):
+    """Its dead segments are retired now, not when the head has passed the whole part."""
+    for name, value in TIGHT.items():
+        monkeypatch.setattr(name, value)
+    stream, storage = make_stream(8)
+    (whole,) = stream.root.parts
+    stream.truncate(15)
+    assert stream.root.parts == (whole,)  # less than a quarter of it is dead
+    stream.truncate(25)
+    (trimmed,) = stream.root.parts
+    assert (trimmed.start, trimmed.segments) == (20, 6)
+    assert values(open_on(storage)) == list(range(25, 80))
+    stream.verify().check()
+    for _ in range(3):
+        wait(storage, 2 * DAY)
+        stream.append(numbers(stream.tail, stream.tail + 1))
+    stream.purge(older_than_s=DAY)
+    doomed = {one.path for one in stream.vacuum(dry_run=False).doomed}
+    assert len([path for path in doomed if path.startswith("segments/")]) == 2
+    assert whole.path in doomed
+    assert values(open_on(storage)) == list(range(25, 83))
+    assert stream.verify().check().leftovers == []
+    stream.truncate("tail")
+    for _ in range(3):
+        wait(storage, 2 * DAY)
+        stream.append(numbers(0, 1))
+    stream.purge(older_than_s=DAY)
+    assert stream.vacuum(dry_run=False).bytes
+    assert len(objects(storage, "segments")) == 3
