@@ -181,10 +181,10 @@ TABLE: tuple[Option, ...] = (
         "choice",
         None,
         (READ,),
-        "read this about the stream instead of its events: `segments`, `frames`, `writers`, "
-        "`readers`, `tags`; or `compactionPlan`, one row per group of segments that "
+        "read this about the stream instead of its events: `segments`, `frames`, `info`, "
+        "`writers`, `readers`, `tags`; or `compactionPlan`, one row per group of segments that "
         "`operation=compact` replaces",
-        choices=("segments", "frames", "writers", "readers", "tags", "compactionPlan"),
+        choices=("segments", "frames", "info", "writers", "readers", "tags", "compactionPlan"),
         peers=("streaminfo", "streams"),
     ),
     Option("createIfMissing", "bool", True, _WRITES, "make the stream where there is none"),

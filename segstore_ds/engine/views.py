@@ -176,7 +176,7 @@ def _frames(
         yield pa.RecordBatch.from_pylist(rows, _FRAMES)
 
 
-# --- writers, readers, tags ------------------------------------------------------------------
+# --- info, writers, readers, tags ------------------------------------------------------------
 
 _WRITERS = pa.schema(
     [
@@ -262,6 +262,58 @@ def _tags(
     yield from _batches(rows, _TAGS)
 
 
+_INFO = pa.schema(
+    [
+        ("stream_id", pa.string()),
+        ("version", pa.int64()),
+        ("generation", pa.int64()),
+        ("time", _TIME),
+        ("head", pa.int64()),
+        ("tail", pa.int64()),
+        ("sealed", pa.bool_()),
+        ("events", pa.int64()),
+        ("segments", pa.int64()),
+        ("bytes", pa.int64()),
+        ("parts", pa.int64()),
+        ("inline_segments", pa.int64()),
+        ("log_start", pa.int64()),
+        ("staging_floor", pa.int64()),
+        ("retired", pa.int64()),
+        ("tags", pa.int64()),
+        ("pins", pa.int64()),
+        ("next_segment", pa.int64()),
+    ]
+)
+
+
+def _info(
+    _log: StreamLog, status: TableStatus, root: Root, _span: Range
+) -> Iterator[pa.RecordBatch]:
+    runs = status.runs(root, root.head, root.tail)
+    sizes = [(len(run.columns), int(run.columns.bytes.sum())) for run in runs]
+    row = {
+        "stream_id": root.stream_id,
+        "version": root.version,
+        "generation": root.generation,
+        "time": root.time_us,
+        "head": root.head,
+        "tail": root.tail,
+        "sealed": root.sealed,
+        "events": root.tail - root.head,
+        "segments": sum(count for count, _ in sizes),
+        "bytes": sum(size for _, size in sizes),
+        "parts": len(root.parts) + sum(index.parts for index in root.indexes),
+        "inline_segments": len(root.entries),
+        "log_start": root.log_start,
+        "staging_floor": root.staging_floor,
+        "retired": len(root.retired) + sum(blob.count for blob in root.retired_blobs),
+        "tags": len(root.tags),
+        "pins": len(root.pins),
+        "next_segment": root.next_segment,
+    }
+    yield from _batches([row], _INFO)
+
+
 def _batches(rows: list[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for first in range(0, len(rows), BATCH_ROWS):
         yield pa.RecordBatch.from_pylist(rows[first : first + BATCH_ROWS], schema)
@@ -270,6 +322,7 @@ def _batches(rows: list[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.Recor
 VIEWS: Mapping[str, View] = {
     "segments": View(_SEGMENTS, _segments, by_range=True),
     "frames": View(_FRAMES, _frames, by_range=True),
+    "info": View(_INFO, _info),
     "writers": View(_WRITERS, _writers),
     "readers": View(_READERS, _readers),
     "tags": View(_TAGS, _tags),

@@ -1,5 +1,7 @@
 """Views: what is known about a stream, as rows."""
 
+from typing import Any
+
 import pyarrow as pa
 
 from segstore_ds.engine.views import find_view, plan_view, read_view
@@ -21,10 +23,20 @@ class Views(Handle):
         """
         return self.metadata("segments")
 
+    def info(self) -> dict[str, Any]:
+        """Return what the stream is as of now: its range, sizes, and what is kept of its past.
+
+        Raises:
+            FormatError: Metadata can't be read.
+            StorageError: The storage failed.
+        """
+        row: dict[str, Any] = self.metadata("info").read_all().to_pylist()[0]
+        return row
+
     def metadata(
         self, view: str, *, root: Root | None = None, span: tuple[int, int] | None = None
     ) -> pa.RecordBatchReader:
-        """Return a view: `segments`, `frames`, `writers`, `readers`, `tags`.
+        """Return a view: `segments`, `frames`, `info`, `writers`, `readers`, `tags`.
 
         Rows come in batches as they are read; a million segments are never held at once.
 

@@ -44,6 +44,8 @@ def test_views_are_dataframes(stream: Stream, view) -> None:
     assert [(row.writer_id, row.batch_id) for row in view("writers").collect()] == [("w", 20)]
     (reader,) = view("readers").select("name", "offset", "live", "behind").collect()
     assert tuple(reader) == ("etl", 5, True, 25)
+    (info,) = view("info").select("events", "segments", "sealed").collect()
+    assert tuple(info) == (30, 3, False)
     (tag,) = view("tags").collect()
     assert (tag.name, tag.offset) == ("eod", 20)
     assert tag.time is not None

@@ -69,6 +69,18 @@ def test_writers_readers_and_tags():
     assert (tag["name"], tag["offset"], tag["version"]) == ("eod", 7, stream.version)
 
 
+def test_info_sums_up():
+    """One row; segments and bytes are those that hold kept events."""
+    stream, _ = make_stream(4)
+    stream.truncate(13)
+    stream.tag("a")
+    info = stream.info()
+    kept = stream.root.entries
+    assert (info["events"], info["head"], info["tail"]) == (27, 13, 40)
+    assert (info["segments"], info["bytes"]) == (3, sum(entry.bytes for entry in kept))
+    assert (info["version"], info["retired"], info["tags"]) == (stream.version, 1, 1)
+
+
 def test_unknown_view_is_answered_with_the_known_ones():
     """And an empty stream has empty views with their columns."""
     stream, _ = make_stream(0)
@@ -76,7 +88,7 @@ def test_unknown_view_is_answered_with_the_known_ones():
         stream.metadata("chunks")
     for name, view in views.VIEWS.items():
         table = stream.metadata(name).read_all()
-        assert (table.num_rows, table.schema) == (0, view.schema)
+        assert (table.num_rows, table.schema) == (name == "info", view.schema)
 
 
 def test_ranges_give_every_row_once(monkeypatch):
