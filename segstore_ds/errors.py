@@ -15,7 +15,8 @@
     ├── PositionError                      another stream or generation, or beyond the tail
     ├── IncompleteStreamError              a copy into this stream is not done
     ├── SealedError
-    ├── UnderReplicatedError
+    ├── UnderReplicatedError               committed, but a follower lacks it: do not repeat
+    ├── FencedError                        this folder is not the primary (any more)
     ├── ClosedError
     ├── StorageError           retryable   the filesystem failed; the cause is chained
     │   └── UnsafeFilesystemError          it can't keep the promises: choose another
@@ -165,6 +166,12 @@ class UnderReplicatedError(SegstoreError):
     """The commit is in the log but has not reached a follower."""
 
     code = "SEG_UNDER_REPLICATED"
+
+
+class FencedError(SegstoreError):
+    """The folder is not the primary, or another one was promoted in its place."""
+
+    code = "SEG_FENCED"
 
 
 class ClosedError(SegstoreError):

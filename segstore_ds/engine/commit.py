@@ -12,11 +12,19 @@ Invariants this module keeps, each against a trace that would lose data:
   the sleep that made it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
-from segstore_ds.engine.follow import CONFIRM_S, LOG_GRACE_S, REOPEN_ATTEMPTS, Base, FollowedLog
+from segstore_ds.engine.follow import (
+    CONFIRM_S,
+    LOG_GRACE_S,
+    REOPEN_ATTEMPTS,
+    ROOT_CODEC,
+    Base,
+    FollowedLog,
+)
+from segstore_ds.engine.replicas import Replicas
 from segstore_ds.engine.state import Slot, check_transition
 from segstore_ds.errors import (
     CommitUnknownError,
@@ -56,6 +64,7 @@ class StreamLog(FollowedLog):
     ) -> None:
         super().__init__(storage, clock=clock, grace_s=grace_s)
         self._hinted_s = float("-inf")
+        self.replicas = Replicas(storage, self.files, ROOT_CODEC, clock)
 
     def create(self, root: Root) -> bool:
         """Put the first commit; False when the stream exists already.
@@ -83,6 +92,7 @@ class StreamLog(FollowedLog):
         *,
         transaction: str,
         attempts: int = COMMIT_ATTEMPTS,
+        shipped: Mapping[str, frozenset[str]] | None = None,
     ) -> Committed:
         """Commit a change, planning it again on the newest root whenever another came first.
 
@@ -92,6 +102,7 @@ class StreamLog(FollowedLog):
                 pure but for objects that it puts under fresh names.
             transaction: The id of this logical commit, the same over all attempts.
             attempts: How many lost races are enough.
+            shipped: Objects that it names, and the followers that have them already.
 
         Returns:
             The root that holds the change; `written` is False when `build` returned None.
@@ -104,6 +115,8 @@ class StreamLog(FollowedLog):
             UnsupportedVersionError: The stream needs a writer feature this version lacks.
             StorageError: The storage failed before anything was put.
             UnsafeFilesystemError: The filesystem can't create exclusively.
+            UnderReplicatedError: The change is in the log, but a follower lacks it.
+            FencedError: This folder is not the primary.
         """
         self.storage.ensure_exclusive()
         called_s = self.clock.boot_s()
@@ -119,6 +132,8 @@ class StreamLog(FollowedLog):
                     raise
                 continue
             if planned is None:
+                # What was committed before is acknowledged here once more, so it has to be there.
+                self.replicas.ship(base.root)
                 return Committed(base.root, written=False, attempts=attempt)
             root = replace(
                 add_features(planned),
@@ -128,7 +143,12 @@ class StreamLog(FollowedLog):
                 time_us=time_us,
             )
             check_transition(base.root, root)
+            if root.operation != "promote":
+                self.replicas.check_primary(base.root)
+            self.replicas.prepare(base.root, root)
             if self._try(base, root):
+                # In the log, but not acknowledged before the followers have it.
+                self.replicas.ship(root, shipped or {})
                 return Committed(root, written=True, attempts=attempt + 1)
             self.clock.backoff(min(attempt, 6), base_s=0.004, most_s=0.25)
         raise ConflictError(

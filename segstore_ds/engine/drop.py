@@ -11,6 +11,7 @@ from dataclasses import replace
 from segstore_ds.engine.append import drop_below
 from segstore_ds.engine.clock import Clock
 from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.replicas import replication_of
 from segstore_ds.engine.state import Slot
 from segstore_ds.errors import ConflictError, InvalidInputError
 from segstore_ds.format import names
@@ -38,6 +39,13 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
             "clones read this stream's segments",
             remedy="drop or materialize the clones first, or unpin them",
             pins=sorted(root.pins),
+        )
+    followers = replication_of(root)
+    if followers is not None:
+        raise ConflictError(
+            "stream has followers, which would keep its events",
+            remedy="remove_follower(url) first, and drop them by themselves",
+            followers=list(followers.followers),
         )
     return replace(
         drop_below(root, root.tail, slot),

@@ -31,9 +31,11 @@ from segstore_ds.engine.writers import Commit
 from segstore_ds.errors import (
     ClosedError,
     CommitUnknownError,
+    FencedError,
     InternalError,
     InvalidInputError,
     SegstoreError,
+    UnderReplicatedError,
 )
 from segstore_ds.format.schema import conform, normalise_schema, plan_schema
 
@@ -339,7 +341,9 @@ class LiveAppender:
     def _surely_uncommitted(self) -> bool:
         error = self._failure.error
         # An interrupt, or a bug, may have come after the commit had landed.
-        unknown = isinstance(error, CommitUnknownError | InternalError)
+        unknown = isinstance(
+            error, CommitUnknownError | UnderReplicatedError | FencedError | InternalError
+        )
         return error is None or (isinstance(error, SegstoreError) and not unknown)
 
     def _check_open(self) -> None:

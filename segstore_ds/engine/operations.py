@@ -42,9 +42,9 @@ _OWNERS: Mapping[str, frozenset[str]] = {
     "log_start": frozenset({"purge"}),
     "staging_floor": frozenset({"vacuum", "drop"}),
     "tags": frozenset({"tag", "untag"}),
-    "properties": frozenset({"set-properties"}),
+    "properties": frozenset({"set-properties", "follow", "promote"}),
     "reader_features": frozenset({"drop"}),
-    "generation": frozenset({"repair"}),
+    "generation": frozenset({"repair", "promote"}),
 }
 # Operations of later versions follow rules of their own.
 _KNOWN = frozenset({"reader", "merge-status"}).union(*_OWNERS.values()) - {"repair"}

@@ -8,6 +8,7 @@ the grace ago is never purged, because a handle may still stand on it.
 from dataclasses import replace
 
 from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.followers import purge_followers
 from segstore_ds.engine.state import Slot
 from segstore_ds.errors import SnapshotExpiredError
 from segstore_ds.format.root import Root
@@ -60,4 +61,5 @@ def run_purge(log: StreamLog, *, older_than_s: float) -> int:
     # The hint must not stay behind what is deleted now, or an open could follow it to a leftover.
     log.storage.put(log.files.hint_path, f"{root.version:020d}".encode())
     log.files.purge(root.log_start)
+    purge_followers(log, root)
     return root.log_start

@@ -14,21 +14,29 @@ leaves nothing that only a lost list could find. Then a second commit takes what
 `retired`. All of it may be repeated, and two vacuums may run at once.
 """
 
+import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from typing import Any
 
 from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.followers import follower_storages
 from segstore_ds.engine.operations import ObjectState, check_move
 from segstore_ds.engine.readers import store_now_us
 from segstore_ds.engine.references import References, read_references, retired_items
 from segstore_ds.engine.state import Slot
 from segstore_ds.engine.table_status import TableStatus
-from segstore_ds.errors import CorruptionError, InvalidInputError, SnapshotExpiredError
+from segstore_ds.errors import (
+    CorruptionError,
+    InvalidInputError,
+    SnapshotExpiredError,
+    StorageError,
+)
 from segstore_ds.format import names
 from segstore_ds.format.root import Retired, Root
 from segstore_ds.storage import ObjectInfo
 
+_LOG = logging.getLogger(__name__)
 GRACE_S = 86_400.0
 _FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
 
@@ -180,6 +188,7 @@ def run_vacuum(
         for one in doomed:
             check_move(one.path, one.state, ObjectState.DELETED)
             log.storage.delete(one.path)
+        _vacuum_followers(log, root, refs, horizon)
         _forget(log, status, horizon, client)
     return VacuumReport(dry_run, root.version, horizon.floor, tuple(doomed), tuple(spared))
 
@@ -196,6 +205,17 @@ def plan_floor(log: StreamLog, until_us: int) -> int:
     except SnapshotExpiredError:
         return log.root.staging_floor  # the versions of that time are gone: nobody can tell
     return max(found.version if found else 0, log.root.staging_floor)
+
+
+def _vacuum_followers(log: StreamLog, root: Root, refs: References, horizon: Horizon) -> None:
+    """Delete from followers what the same rules condemn there; one that fails keeps it."""
+    for storage in follower_storages(log, root):
+        try:
+            objects = [info for folder in _FOLDERS for info in storage.list(folder)]
+            for one in plan_vacuum(refs, horizon, objects)[0]:
+                storage.delete(one.path)
+        except StorageError as error:
+            _LOG.warning("follower %s keeps what was vacuumed: %s", storage.url, error)
 
 
 def _raise_floor(log: StreamLog, floor: int, objects: list[ObjectInfo], client: str) -> Root:

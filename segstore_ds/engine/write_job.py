@@ -125,6 +125,7 @@ def plan_job(log: StreamLog, status: TableStatus, request: WriteRequest) -> Writ
         SchemaMismatchError: The columns don't fit; names them and the remedy.
         WriterConflictError: Another owner, or an older batch.
         SealedError: The stream has ended.
+        FencedError: This folder is not the primary.
         FormatError: The stream's metadata can't be read.
         StorageError: The storage failed.
     """
@@ -136,6 +137,8 @@ def plan_job(log: StreamLog, status: TableStatus, request: WriteRequest) -> Writ
         # Another handle may have taken the writer over since this one looked.
         root = log.refresh()
         repeated = find_repeated(status, root, request.writer, rows=None) is not None
+    # Before anything is staged here: a follower has the primary's objects and no others.
+    log.replicas.check_primary(root)
     if root.sealed and not repeated:
         raise SealedError("stream is sealed", url=log.storage.url, tail=root.tail)
     incoming = normalise_schema(request.schema)

@@ -15,6 +15,7 @@ HISTORY_FOLDER = "history"
 SEGMENTS_FOLDER = "segments"
 READERS_FOLDER = "readers"
 
+LOG_NAME_DIGITS = 20
 MAX_NUMBER = 10**18  # a number of a log file stays within int64
 _LOG_NAME = re.compile(r"[0-9]{20}")
 _TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,100}")

@@ -21,7 +21,10 @@ DROPPED_FEATURE = "dropped"  # On disk: the stream has ended and its objects may
 LEVELS = "levels"  # On disk: parts of packed columns, lists of parts.
 HISTORY = "history"  # On disk: every commit leaves a row in the history.
 READER_FEATURES = frozenset({DROPPED_FEATURE, LEVELS})  # On disk: names this version can read.
-WRITER_FEATURES = frozenset({HISTORY})  # On disk: names that this version can write.
+FOLLOWERS_FEATURE = "followers"  # On disk: a commit counts once the followers have it, too.
+WRITER_FEATURES = frozenset(
+    {HISTORY, FOLLOWERS_FEATURE}
+)  # On disk: names that this version can write.
 
 
 @dataclass(frozen=True, slots=True)

@@ -304,6 +304,17 @@ class Storage(ABC):
             InvalidInputError: The path is not one inside the root.
         """
 
+    def sibling(self, url: str) -> "Storage":
+        """Open another root with the options of this one; sends no request.
+
+        Args:
+            url: Its canonical location.
+
+        Raises:
+            InvalidInputError: It can't be opened.
+        """
+        raise InvalidInputError("storage opens no others", storage=self.url, url=url)
+
     @abstractmethod
     def ensure_exclusive(self) -> None:
         """Make sure that `create` has one winner here; cheap when repeated.

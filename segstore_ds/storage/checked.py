@@ -155,6 +155,11 @@ class CheckedStorage(Storage):
             if not path.startswith(".") and "/." not in path:
                 yield ObjectInfo(path, size, modified_us)
 
+    def sibling(self, url: str) -> Storage:  # noqa: D102
+        from segstore_ds.storage.opening import open_storage  # noqa: PLC0415 - it imports us
+
+        return open_storage(url, self._options, single_writer=self.single_writer)
+
     def delete(self, path: str) -> None:  # noqa: D102
         self.run("delete", path, self._delete, self._full(path))
 

@@ -9,7 +9,7 @@ from segstore_ds.engine.append import Appender
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.cuts import CutLike, Position, parse_cut, resolve_cut
 from segstore_ds.engine.epochs import epoch_schema
-from segstore_ds.engine.follow import Outcome
+from segstore_ds.engine.follow import Outcome, OutcomeState
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.format.root import Root
 from segstore_ds.storage import Storage
@@ -125,7 +125,12 @@ class Handle:
             COMMITTED, NOT_COMMITTED, or UNKNOWN while a late request could still land.
 
         Raises:
+            UnderReplicatedError: It is committed, but a follower can't be brought up to date.
             FormatError: A commit file can't be read.
             StorageError: The storage failed.
         """
-        return self._log.outcome(transaction, version)
+        found = self._log.outcome(transaction, version)
+        if found.state is OutcomeState.COMMITTED:
+            # An acknowledgement like any other: the followers have to have it.
+            self._log.replicas.ship(self._log.root)
+        return found

@@ -15,11 +15,12 @@ from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.appending import Appending
 from segstore_ds.stream.handle import client_name
 from segstore_ds.stream.lifecycle import Lifecycle
+from segstore_ds.stream.replication import Replication
 from segstore_ds.stream.upkeep import Upkeep
 from segstore_ds.stream.viewing import Views
 
 
-class Stream(Appending, Lifecycle, Upkeep, Views):
+class Stream(Appending, Lifecycle, Replication, Upkeep, Views):
     """A handle on one stream. Made by `create` and `open`.
 
     `head`, `tail`, `sealed`, `schema` and `version` are those of the newest version this handle has

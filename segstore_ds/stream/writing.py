@@ -16,8 +16,10 @@ from segstore_ds.engine.writers import Commit, WriterKey
 from segstore_ds.errors import (
     ClosedError,
     CommitUnknownError,
+    FencedError,
     InternalError,
     SegstoreError,
+    UnderReplicatedError,
 )
 from segstore_ds.format.schema import conform
 from segstore_ds.stream.handle import Handle, client_name
@@ -72,6 +74,8 @@ class Writes(Handle):
             ConflictError: An expectation fails, or every race was lost.
             SealedError: The stream has ended.
             CommitUnknownError: The commit may or may not have landed.
+            UnderReplicatedError: It is committed, but a follower lacks it: don't write it again.
+            FencedError: This folder is not the primary, or another one was promoted.
             InvalidInputError: The data or an argument is not valid.
             StorageError: The storage failed; nothing was committed.
             FormatError: The stream's metadata can't be read.
@@ -196,7 +200,7 @@ class Writes(Handle):
             rows = sum(task.rows for task in tasks)
             plan = job.append_plan(segments, rows)
             commit = self._appender.commit(plan, transaction=job.transaction)
-        except (CommitUnknownError, InternalError):
+        except (CommitUnknownError, UnderReplicatedError, FencedError, InternalError):
             raise
         except SegstoreError:
             # What tasks staged may stand in the log already if this is not the first try.

@@ -106,6 +106,9 @@ class WrappedStorage(Storage):
     def list(self, prefix: str) -> Iterator[ObjectInfo]:  # noqa: D102
         yield from self.around("list", prefix, lambda: list(self.inner.list(prefix)))
 
+    def sibling(self, url: str) -> Storage:  # noqa: D102
+        return self.inner.sibling(url)
+
     def delete(self, path: str) -> None:  # noqa: D102
         self.around("delete", path, lambda: self.inner.delete(path))
 

@@ -32,6 +32,7 @@ TREE = {
     "TruncatedError": ("SegstoreError", "SEG_TRUNCATED", False),
     "TruncatedObjectError": ("FormatError", "SEG_TRUNCATED_OBJECT", False),
     "UnderReplicatedError": ("SegstoreError", "SEG_UNDER_REPLICATED", False),
+    "FencedError": ("SegstoreError", "SEG_FENCED", False),
     "UnsafeFilesystemError": ("StorageError", "SEG_UNSAFE_FILESYSTEM", False),
     "UnsupportedVersionError": ("FormatError", "SEG_UNSUPPORTED_VERSION", False),
     "WriterConflictError": ("ConflictError", "SEG_WRITER_CONFLICT", False),

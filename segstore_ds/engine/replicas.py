@@ -1,0 +1,340 @@
+"""Replicas: shipping a stream's commits to its followers, which are the same folder byte for byte.
+
+The primary's log decides every race. Then the objects that the commit names and the very bytes of
+its commit file go to each follower, at the same version, and only then is it acknowledged. Who
+commits next ships first what is missing. A follower takes a version only behind the one before it,
+by exclusive create, so what it holds is always a whole, readable version of the stream.
+
+That one name is the fence, too: `promote` takes the follower's next version for a root of a new
+generation. A commit of the old primary then meets other bytes there and is never acknowledged,
+whatever it knows and whenever it wakes up.
+
+A folder is written to as a follower only if its log holds this very stream: a damaged or malicious
+root can't have anything written elsewhere.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+from segstore_ds.engine.clock import Clock
+from segstore_ds.engine.metadata_log import Codec, MetadataLog
+from segstore_ds.engine.references import status_objects
+from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.errors import (
+    CorruptionError,
+    FencedError,
+    FormatError,
+    MissingObjectError,
+    SegstoreError,
+    StorageError,
+    UnderReplicatedError,
+)
+from segstore_ds.format import names
+from segstore_ds.format.fields import parse_json
+from segstore_ds.format.root import Root
+from segstore_ds.storage import Storage
+
+PROPERTY = "replication"  # On disk. Never change.
+COPY_BYTES = 8 << 20
+HINT_EVERY = 16
+_NONE: Mapping[str, frozenset[str]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """Which folder takes commits, and which follow it."""
+
+    primary: str
+    followers: tuple[str, ...]
+
+
+def replication_of(root: Root) -> Replication | None:
+    """Return who replicates a stream as of a root; None where nobody does.
+
+    Raises:
+        CorruptionError: The property can't be read.
+    """
+    text = root.properties.get(PROPERTY)
+    if text is None:
+        return None
+    value = parse_json(text.encode(), where=PROPERTY)
+    match value:
+        case {"primary": str(primary), "followers": [*urls]} if all(
+            isinstance(url, str) for url in urls
+        ):
+            return Replication(primary, tuple(urls))
+    raise CorruptionError("replication can't be read", property=text)
+
+
+class Replicas:
+    """The followers of one stream, as one handle's log sees them.
+
+    Args:
+        storage: The primary's folder.
+        files: Its log.
+        codec: How a root is written.
+        clock: Time and waiting.
+    """
+
+    def __init__(
+        self, storage: Storage, files: MetadataLog[Root], codec: Codec[Root], clock: Clock
+    ) -> None:
+        self._storage = storage
+        self._files = files
+        self._codec = codec
+        self._clock = clock
+        self._followers: dict[str, Follower] = {}
+
+    def of(self, root: Root) -> list["Follower"]:
+        """Return the followers that a root names; sends no request.
+
+        Raises:
+            CorruptionError: The property can't be read.
+            InvalidInputError: A follower's location can't be opened.
+        """
+        known = replication_of(root)
+        return [self._open(url) for url in known.followers] if known else []
+
+    def check_primary(self, root: Root) -> None:
+        """Refuse to commit through a folder that is not the primary.
+
+        Raises:
+            FencedError: It is a follower, or was moved.
+        """
+        known = replication_of(root)
+        if known is not None and known.primary != self._storage.url:
+            raise FencedError(
+                "this folder follows another",
+                remedy="write to the primary; if that is lost, promote() makes this one primary",
+                url=self._storage.url,
+                primary=known.primary,
+            )
+
+    def prepare(self, base: Root, planned: Root) -> None:
+        """Ship what followers lack below a commit that is about to be made.
+
+        Raises:
+            FencedError: A follower was promoted.
+            StorageError: One can't be brought up to date; nothing was committed.
+        """
+        for follower in self.of(planned):
+            try:
+                self._bring_up(follower, base, _NONE)
+            except FencedError:
+                raise
+            except (StorageError, FormatError) as error:
+                raise StorageError(
+                    "a follower can't be brought up to date, and nothing was committed",
+                    remedy="mend it, or go on without it: remove_follower(url)",
+                    follower=follower.url,
+                    version=base.version,
+                ) from error
+
+    def ship(self, root: Root, shipped: Mapping[str, frozenset[str]] = _NONE) -> None:
+        """Bring every follower up to a committed root.
+
+        Args:
+            root: The root, which is in the primary's log.
+            shipped: Objects, and the followers that have them already.
+
+        Raises:
+            FencedError: A follower was promoted: the commit is in a log that nobody follows.
+            UnderReplicatedError: The commit is in the log, but not with every follower.
+        """
+        missing: dict[str, SegstoreError] = {}
+        for follower in self.of(root):
+            try:
+                self._bring_up(follower, root, shipped)
+            except FencedError:
+                raise
+            except (StorageError, FormatError) as error:
+                missing[follower.url] = error
+        if missing:
+            raise UnderReplicatedError(
+                "the commit is in the log, but not with every follower",
+                remedy="do not write it again: the next commit ships it first; mend the follower, "
+                "or remove_follower(url)",
+                version=root.version,
+                transaction=root.transaction,
+                followers=sorted(missing),
+            ) from next(iter(missing.values()))
+
+    def _open(self, url: str) -> "Follower":
+        if url not in self._followers:
+            self._followers[url] = Follower(self._storage.sibling(url), self._codec, self._clock)
+        return self._followers[url]
+
+    def _bring_up(
+        self, follower: "Follower", root: Root, shipped: Mapping[str, frozenset[str]]
+    ) -> None:
+        before = follower.newest(root)
+        if before.version >= root.version:
+            return
+        self._check_ours(follower, before, root)
+        status = TableStatus(self._storage)
+        for version in range(before.version + 1, root.version + 1):
+            after = root if version == root.version else self._files.get(version)
+            if after is None:
+                raise MissingObjectError(
+                    "a version that a follower lacks was purged",
+                    remedy="remove_follower(url), then add it again in an empty folder",
+                    follower=follower.url,
+                    version=version,
+                )
+            has = {path for path, urls in shipped.items() if follower.url in urls}
+            for path in _new_status(self._storage, before, after):
+                copy_small(self._storage, follower.storage, path)
+            for path in _new_segments(status, before, after) - has:
+                if after.operation != "restore" or not _is_there(self._storage, follower, path):
+                    copy_object(self._storage, follower.storage, path)
+            follower.add(after)
+            before = after
+
+    def _check_ours(self, follower: "Follower", theirs: Root, root: Root) -> None:
+        if theirs.version == root.version - 1:
+            same = theirs.transaction == root.parent
+        else:
+            ours = self._files.get(theirs.version)
+            same = ours is None or ours.transaction == theirs.transaction
+        if not same:
+            raise follower.fenced(root)
+
+
+class Follower:
+    """One follower: its storage, and the newest version that it is known to hold.
+
+    Args:
+        storage: Its folder.
+        codec: How a root is written.
+        clock: Time and waiting.
+    """
+
+    def __init__(self, storage: Storage, codec: Codec[Root], clock: Clock) -> None:
+        self.storage = storage
+        self.files = MetadataLog(storage, names.LOG_FOLDER, codec, clock=clock)
+        self._known: Root | None = None
+
+    @property
+    def url(self) -> str:
+        """Its location."""
+        return self.storage.url
+
+    def newest(self, root: Root) -> Root:
+        """Return the newest root that it holds; asks only where it may lack `root` or its parent.
+
+        Raises:
+            FencedError: It holds another commit in the place of `root`, or a newer generation.
+            MissingObjectError: It holds no such stream.
+            FormatError: Its log can't be read.
+            StorageError: It can't be reached.
+        """
+        known = self._known
+        if known is not None and known.version in (root.version - 1, root.version):
+            ours = root.transaction if known.version == root.version else root.parent
+            if known.transaction == ours:
+                return known
+        self._known = None
+        number = self.files.newest_listed()
+        found = None if number is None else self.files.get(number)
+        if found is None or found.stream_id != root.stream_id:
+            raise MissingObjectError(
+                "the folder of a follower holds no such stream",
+                remedy="remove_follower(url), then add it again in an empty folder",
+                follower=self.url,
+                stream=root.stream_id,
+            )
+        if found.generation > root.generation:
+            raise self.fenced(root)
+        if found.version >= root.version:
+            same = found if found.version == root.version else self.files.get(root.version)
+            if same is not None and same.transaction != root.transaction:
+                raise self.fenced(root)
+        self._known = found
+        return found
+
+    def add(self, root: Root) -> None:
+        """Put the commit file of a root behind the one that it holds.
+
+        Raises:
+            FencedError: Another commit lies there.
+            StorageError: It can't be reached, or never said whether the file is there.
+        """
+        self._known = None
+        try:
+            ours = self.files.add(root.version, root)
+        except StorageError:
+            raise
+        except SegstoreError as error:
+            raise StorageError("follower never answered", follower=self.url) from error
+        if not ours:
+            raise self.fenced(root)
+        self._known = root
+        if root.version % HINT_EVERY == 0:
+            self.files.write_hint(root.version)
+
+    def fenced(self, root: Root) -> FencedError:
+        """Return the error for a primary whose place was taken."""
+        return FencedError(
+            "a follower went its own way: it was promoted, and this folder is primary no more",
+            remedy="write to the promoted stream; what was not acknowledged here is not in it",
+            follower=self.url,
+            version=root.version,
+            transaction=root.transaction,
+        )
+
+
+def copy_small(source: Storage, target: Storage, path: str) -> None:
+    """Copy an object by one get and one exclusive create; an object that is there is whole.
+
+    Raises:
+        FormatError: It is not there.
+        StorageError: A storage failed.
+    """
+    target.create(path, source.get(path))
+
+
+def copy_object(source: Storage, target: Storage, path: str) -> None:
+    """Copy an object of any size; what lay there from an earlier try is replaced.
+
+    Raises:
+        FormatError: It is not there.
+        StorageError: A storage failed.
+    """
+    size = source.info(path).size
+    target.delete(path)
+    with target.open_staged(path) as writer:
+        for start in range(0, size, COPY_BYTES):
+            writer.write(source.get_range(path, start, min(start + COPY_BYTES, size)))
+        writer.commit()
+
+
+def _new_status(storage: Storage, before: Root, after: Root) -> Iterator[str]:
+    """Yield what was put for a commit, and perhaps what a lost race left, which does no harm."""
+    unchanged = set(status_objects(after)) <= set(status_objects(before))
+    if unchanged and after.history == before.history:
+        return
+    window = range(before.version, after.version + 1)
+    for folder in (names.STATUS_FOLDER, names.HISTORY_FOLDER):
+        for info in storage.list(folder):
+            number = names.parse_log_name(info.path.rpartition("/")[2][: names.LOG_NAME_DIGITS])
+            if number is not None and number in window:
+                yield info.path
+
+
+def _new_segments(status: TableStatus, before: Root, after: Root) -> set[str]:
+    paths = {entry.path for entry in after.entries} - {entry.path for entry in before.entries}
+    if set(status_objects(after)) != set(status_objects(before)):
+        old, new = ({part.path: part for part in status.parts(one)} for one in (before, after))
+        for path in new.keys() - old.keys():
+            paths.update(entry.path for entry in status.part(new[path]))
+        for path in old.keys() - new.keys():
+            paths.difference_update(entry.path for entry in status.part(old[path]))
+        paths -= {entry.path for entry in before.entries}
+    return {names.segment_object(path) for path in paths}
+
+
+def _is_there(storage: Storage, follower: Follower, path: str) -> bool:
+    try:
+        return follower.storage.info(path).size == storage.info(path).size
+    except MissingObjectError:
+        return False

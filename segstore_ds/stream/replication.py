@@ -1,0 +1,68 @@
+"""Replication: followers that hold every acknowledged commit, and taking over from the primary."""
+
+from segstore_ds.engine.followers import run_add_follower, run_promote, run_remove_follower
+from segstore_ds.engine.replicas import replication_of
+from segstore_ds.stream.handle import Handle, client_name
+
+
+class Replication(Handle):
+    """The part of a stream that keeps it in several places."""
+
+    @property
+    def followers(self) -> tuple[str, ...]:
+        """The folders that follow this stream, as of the newest version seen.
+
+        Raises:
+            CorruptionError: The property can't be read.
+        """
+        known = replication_of(self._log.root)
+        return known.followers if known else ()
+
+    def add_follower(self, url: str) -> None:
+        """Keep a second copy of the stream in another folder, from now on and of all that there is.
+
+        From its return on every commit, whoever makes it, is acknowledged only when the follower
+        has it too. A follower can be read like any stream; commits through it are refused until
+        `promote`. Safe to repeat. Commits by versions of segstore that know no followers are
+        refused from now on.
+
+        Args:
+            url: An empty folder, opened with this stream's storage options.
+
+        Raises:
+            AlreadyExistsError: The folder holds another stream.
+            InvalidInputError: The stream's own folder, or one that can't be opened.
+            FencedError: This folder is a follower itself.
+            ConflictError: Every race was lost; nothing was committed.
+            CommitUnknownError: It may or may not be in the log.
+            UnderReplicatedError: It is in the log, but the follower lacks a part.
+            FormatError: Something that is to be copied is damaged.
+            StorageError: A storage failed.
+        """
+        run_add_follower(self._log, url, client=client_name())
+
+    def remove_follower(self, url: str) -> None:
+        """Go on without a follower, also when it is lost; its folder stays. Safe to repeat.
+
+        Raises:
+            As `add_follower`, but for AlreadyExistsError.
+        """
+        run_remove_follower(self._log, url, client=client_name())
+
+    def promote(self) -> int:
+        """Make this follower a primary, when the old one is lost or given up. Safe to repeat.
+
+        It holds every acknowledged commit. From its return on the old primary, should it come back,
+        acknowledges nothing any more. Positions of before are refused, since commits that the old
+        primary did not acknowledge may be missing here; followers are to be added again.
+
+        Returns:
+            The generation.
+
+        Raises:
+            ConflictError: Every race was lost; nothing was committed.
+            CommitUnknownError: It may or may not be in the log.
+            FormatError: Metadata can't be read.
+            StorageError: The storage failed.
+        """
+        return run_promote(self._log, client=client_name()).root.generation

@@ -1,0 +1,288 @@
+"""Followers: what they hold, who may commit, what an acknowledgement means, and taking over."""
+
+import uuid
+
+import pyarrow as pa
+import pytest
+
+from segstore_ds.engine.follow import OutcomeState
+from segstore_ds.engine.followers import follower_storages
+from segstore_ds.errors import (
+    AlreadyExistsError,
+    CommitUnknownError,
+    ConflictError,
+    FencedError,
+    PositionError,
+    StorageError,
+    UnderReplicatedError,
+)
+from segstore_ds.storage import Storage, open_storage
+from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.testing.faults import WrappedStorage
+from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
+from tests.stream_kit import SCHEMA, TIGHT, numbers
+
+
+class World:
+    """Roots that can be lost: nothing reaches them any more."""
+
+    def __init__(self) -> None:
+        self.lost: set[str] = set()
+        self.calls = 0
+        self.lose_at = 0
+        self.victim = ""
+
+    def tick(self, url: str) -> None:
+        """Count a call, lose the victim with the n-th, and refuse what goes to it."""
+        self.calls += 1
+        if self.calls == self.lose_at:
+            self.lost.add(self.victim)
+        if url in self.lost:
+            raise StorageError("root is lost", url=url)
+
+
+class Root(WrappedStorage):
+    """A root of a world."""
+
+    def __init__(self, inner: Storage, world: World, time: VirtualTime) -> None:
+        super().__init__(TimedStorage(inner, time))
+        self.world = world
+        self.time = time
+
+    def around(self, verb, path, work):  # noqa: ARG002
+        self.world.tick(self.url)
+        return work()
+
+    def sibling(self, url: str) -> Storage:
+        return Root(self.inner.sibling(url), self.world, self.time)
+
+
+@pytest.fixture(autouse=True)
+def _tight(monkeypatch):
+    for name, value in TIGHT.items():
+        monkeypatch.setattr(name, value)
+
+
+class Pair:
+    """A stream, and the folder that is to follow it."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.time = VirtualTime(1)
+        self.primary, self.follower = (f"memory://{uuid.uuid4().hex}" for _ in range(2))
+        storage = Root(open_storage(self.primary), self.world, self.time)
+        self.primary = storage.url
+        self.follower = open_storage(self.follower).url
+        self.stream = create_on(storage, SCHEMA, clock=self.time.clock)
+
+    def reopen(self, url: str) -> Stream:
+        """Return a new handle on one of the two."""
+        return open_on(Root(open_storage(url), self.world, self.time), clock=self.time.clock)
+
+
+@pytest.fixture
+def pair() -> Pair:
+    return Pair()
+
+
+def content(url: str) -> dict[str, bytes]:
+    """Return all objects of a folder, hints aside."""
+    storage = open_storage(url)
+    return {
+        info.path: storage.get(info.path)
+        for info in storage.list("")
+        if not info.path.endswith("_latest")
+    }
+
+
+def found(stream: Stream) -> list[int]:
+    """Return the numbers of all events."""
+    return stream.read(columns=["n"]).read_all()["n"].to_pylist()
+
+
+def test_a_follower_is_the_same_folder_byte_for_byte(pair):
+    for n in range(7):
+        pair.stream.append(numbers(n, n + 1))
+    pair.stream.add_follower(pair.follower)
+    for n in range(7, 20):
+        pair.stream.append(numbers(n, n + 1))
+    pair.stream.tag("here")
+    assert pair.stream.followers == (pair.follower,)
+    assert content(pair.follower) == content(pair.primary)
+    assert found(pair.reopen(pair.follower)) == list(range(20))
+    assert pair.reopen(pair.follower).verify().ok
+
+
+def test_whoever_commits_ships_also_without_being_told(pair):
+    other = pair.reopen(pair.primary)
+    other.append(numbers(0, 1))
+    pair.stream.add_follower(pair.follower)
+    other.append(numbers(1, 2))  # planned on a base that knew of no follower
+    assert content(pair.follower) == content(pair.primary)
+
+
+def test_a_follower_takes_no_commits(pair):
+    pair.stream.add_follower(pair.follower)
+    with pytest.raises(FencedError, match="follows another"):
+        pair.reopen(pair.follower).append(numbers(0, 1))
+    assert content(pair.follower) == content(pair.primary)
+
+
+def test_what_a_follower_lacks_is_committed_and_shipped_by_the_next(pair):
+    pair.stream.add_follower(pair.follower)
+    pair.stream.append(numbers(0, 1))
+    pair.world.lost.add(pair.follower)
+    with pytest.raises(UnderReplicatedError, match="do not write it again"):
+        pair.stream.append(numbers(1, 2), writer_id="w", batch_id=1)
+    assert found(pair.stream) == [0, 1]
+    # From here on it is known that a follower is away: nothing more is committed.
+    with pytest.raises(StorageError, match="nothing was committed"):
+        pair.stream.append(numbers(2, 3))
+    assert found(pair.reopen(pair.primary)) == [0, 1]
+    with pytest.raises(UnderReplicatedError):  # a repeated batch is acknowledged, too
+        pair.reopen(pair.primary).append(numbers(1, 2), writer_id="w", batch_id=1)
+    pair.world.lost.clear()
+    pair.reopen(pair.primary).append(numbers(1, 2), writer_id="w", batch_id=1)
+    pair.stream.append(numbers(3, 4))
+    assert found(pair.reopen(pair.follower)) == [0, 1, 3]
+    live = [one for one in content(pair.follower) if one in content(pair.primary)]
+    assert {one for one in live if one.startswith("log/")} == {
+        one for one in content(pair.primary) if one.startswith("log/")
+    }
+
+
+def test_outcome_acknowledges_only_what_the_follower_has(pair):
+    pair.stream.add_follower(pair.follower)
+    pair.world.lost.add(pair.follower)
+    with pytest.raises(UnderReplicatedError) as caught:
+        pair.stream.append(numbers(0, 1))
+    transaction = caught.value.fields["transaction"]
+    with pytest.raises(UnderReplicatedError):
+        pair.reopen(pair.primary).outcome(transaction)
+    pair.world.lost.clear()
+    assert pair.reopen(pair.primary).outcome(transaction).state is OutcomeState.COMMITTED
+    assert content(pair.follower) == content(pair.primary)
+
+
+def test_a_lost_follower_can_be_left_behind(pair):
+    pair.stream.add_follower(pair.follower)
+    pair.world.lost.add(pair.follower)
+    pair.stream.remove_follower(pair.follower)
+    pair.stream.append(numbers(0, 1))
+    assert pair.stream.followers == ()
+
+
+def test_a_promoted_follower_takes_over_and_fences_the_old_primary(pair):
+    pair.stream.add_follower(pair.follower)
+    pair.stream.append(numbers(0, 3))
+    position = pair.stream.position("tail")
+    taken = pair.reopen(pair.follower)
+    assert taken.promote() == 1
+    assert taken.promote() == 1, "safe to repeat"
+    with pytest.raises(FencedError, match="promoted"):
+        pair.stream.append(numbers(3, 4))  # a handle that knows nothing of it
+    with pytest.raises(FencedError, match="promoted"):
+        pair.reopen(pair.primary).append(numbers(3, 4))
+    taken.append(numbers(10, 12))
+    assert found(taken) == [0, 1, 2, 10, 11]
+    assert taken.verify().ok
+    with pytest.raises(PositionError):
+        taken.read(position)
+    with pytest.raises(AlreadyExistsError):
+        taken.add_follower(pair.primary)  # it went its own way
+
+
+def test_a_commit_in_flight_while_another_is_promoted_is_not_acknowledged(pair):
+    """The old primary has looked at its follower before, and looks no more."""
+    pair.stream.add_follower(pair.follower)
+    pair.stream.append(numbers(0, 1))
+    pair.reopen(pair.follower).promote()
+    with pytest.raises(FencedError):
+        pair.stream.append(numbers(1, 2))
+    assert found(pair.reopen(pair.follower)) == [0]
+
+
+def test_purge_and_vacuum_reach_the_follower(pair):
+    pair.stream.add_follower(pair.follower)
+    for n in range(5):
+        pair.stream.append(numbers(n, n + 1))
+    pair.stream.truncate(4)
+    pair.time.advance(40 * 86_400.0)
+    pair.stream.append(numbers(5, 6))
+    pair.stream.purge(older_than_s=86_400.0)
+    pair.stream.vacuum(dry_run=False, grace_s=0, short_grace=True)
+    assert content(pair.follower).keys() == content(pair.primary).keys()
+
+
+def test_a_stream_with_followers_is_not_dropped(pair):
+    from segstore_ds.engine.drop import run_drop
+
+    pair.stream.add_follower(pair.follower)
+    with pytest.raises(ConflictError, match="followers"):
+        run_drop(pair.stream.storage, confirm=pair.primary, clock=pair.time.clock, client="test")
+    assert pair.reopen(pair.primary).append(numbers(0, 1)).rows == 1
+
+
+def test_a_folder_that_holds_no_such_stream_is_never_written_to(pair):
+    """A root that names a folder of somebody else's has nothing put there."""
+    pair.stream.add_follower(pair.follower)
+    storage = open_storage(pair.follower)
+    for info in list(storage.list("")):
+        storage.delete(info.path)
+    with pytest.raises(StorageError, match="nothing was committed"):
+        pair.reopen(pair.primary).append(numbers(0, 1))
+    assert content(pair.follower) == {}
+
+
+def _work(pair: Pair, acknowledged: list[int]) -> None:
+    for n in range(6):
+        pair.stream.append(numbers(10 * n, 10 * n + 10), writer_id="w", batch_id=n)
+        acknowledged.extend(range(10 * n, 10 * n + 10))
+        if n == 3:
+            pair.stream.truncate(5)
+
+
+@pytest.mark.parametrize("victim", ["primary", "follower"])
+def test_losing_any_one_root_at_any_call_loses_no_acknowledged_event(victim):
+    lose_at = 0
+    while True:
+        lose_at += 1
+        pair = Pair()
+        pair.stream.add_follower(pair.follower)
+        pair.world.calls = 0
+        pair.world.lose_at, pair.world.victim = lose_at, getattr(pair, victim)
+        acknowledged: list[int] = []
+        whole = False
+        try:
+            _work(pair, acknowledged)
+            whole = True
+        except (StorageError, CommitUnknownError, UnderReplicatedError):
+            pass
+        if not pair.world.lost:
+            break
+        left = pair.reopen(pair.follower if victim == "primary" else pair.primary)
+        if victim == "primary":
+            left.promote()
+        else:
+            left.remove_follower(pair.follower)
+        kept = found(left)
+        assert set(acknowledged) - set(range(5)) <= set(kept), lose_at
+        assert left.tail % 10 == 0, "commits are there whole or not at all"
+        assert left.verify().ok
+        # The batch that was not acknowledged can be written again, and stands there once.
+        batch = len(acknowledged) // 10
+        if not whole:
+            left.append(numbers(10 * batch, 10 * batch + 10), writer_id="w", batch_id=batch)
+            assert found(left)[-10:] == list(range(10 * batch, 10 * batch + 10))
+            assert left.tail == 10 * batch + 10
+    assert lose_at > 60
+
+
+def test_storages_of_followers_are_opened_with_the_streams_options(tmp_path):
+    storage = open_storage(tmp_path / "a")
+    stream = create_on(storage, SCHEMA)
+    stream.add_follower(str(tmp_path / "b"))
+    stream.append(pa.table({"n": [1], "s": ["x"]}))
+    [follower] = follower_storages(stream._log, stream.root)
+    assert follower.url == open_storage(tmp_path / "b").url
+    assert content(str(tmp_path / "a")) == content(str(tmp_path / "b"))
