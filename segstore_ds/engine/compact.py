@@ -198,7 +198,7 @@ def _write_piece(
         attempt=str(place[1]),
     )
     try:
-        for batch in read_ahead(_events(job, schema, slices), depth=AHEAD):
+        for batch in read_ahead(events_of(job, schema, slices), depth=AHEAD):
             stager.append(batch)
         return stager.finish().segments
     except BaseException:
@@ -206,9 +206,10 @@ def _write_piece(
         raise
 
 
-def _events(
+def events_of(
     job: CompactJob, schema: pa.Schema, slices: Sequence[Slice]
 ) -> Iterator[pa.RecordBatch]:
+    """Return the events of slices, lifted to a schema; raises as `run_task`."""
     reading = Reading(
         storage=job.storage,
         stream_id=job.stream_id,

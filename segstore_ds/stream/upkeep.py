@@ -1,11 +1,14 @@
 """Upkeep: what is done to a stream beside reading and writing its events."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from segstore_ds import options
 from segstore_ds.engine.compact import run_compact
 from segstore_ds.engine.compact_commit import Compaction, commit_groups
 from segstore_ds.engine.compact_plan import CompactRules
+from segstore_ds.engine.copy import Copied, CopyRequest, run_copy
 from segstore_ds.engine.cuts import CutLike, check_range, parse_cut, resolve_cut
 from segstore_ds.engine.replacing import Replacement
 from segstore_ds.engine.retention import run_purge
@@ -13,6 +16,7 @@ from segstore_ds.engine.staging import Layout
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.engine.vacuum import GRACE_S, VacuumReport, run_vacuum
 from segstore_ds.engine.verify import Report, run_verify
+from segstore_ds.storage import open_storage
 from segstore_ds.stream.handle import Handle, client_name
 
 
@@ -126,6 +130,62 @@ class Upkeep(Handle):
             layout or Layout(),
             bounds=(first, last),
             client=client_name(),
+        )
+
+    def copy_to(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        copy_id: str,
+        start: CutLike = "head",
+        end: CutLike = "tail",
+        seal: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Copied:
+        """Copy a range to a new stream by its segment objects; ids, epochs and offsets stay.
+
+        There is no stream at the destination before all of it is there. Interrupted and run again
+        it goes on where it stopped; run again when done it does nothing. Both ends are bound once;
+        what is appended meanwhile is not copied, nor are writers, readers and tags.
+
+        Args:
+            url: Where; a folder of its own, on any filesystem.
+            copy_id: Letters, digits and dashes: the same id again is the same copy.
+            start: First event; a segment that it cuts is written anew.
+            end: The event behind the last, likewise.
+            seal: The copy ends with its last event: nothing can be appended to it.
+            storage_options: For the destination's filesystem.
+
+        Returns:
+            What was copied; `repeated` where it had been done before.
+
+        Raises:
+            AlreadyExistsError: There is another stream at the destination.
+            InvalidInputError: A cut or the id is not valid, the id stands for another copy, or the
+                destination is the stream itself.
+            TruncatedError: The start lies below the head.
+            PositionError: A cut beyond the tail, or of another stream or generation.
+            NotFoundError: There is no such version, tag or reader.
+            SnapshotExpiredError: A segment was deleted while it was copied: copy again.
+            FormatError: Metadata or a segment can't be read.
+            CommitUnknownError: The storage never said whether the destination was created.
+            UnsafeFilesystemError: The destination can't create exclusively.
+            StorageError: A storage failed.
+        """
+        target = open_storage(url, storage_options)
+        request = CopyRequest(copy_id, str(start), str(end), seal)
+        root = self._log.refresh()
+        first = resolve_cut(self._log, root, parse_cut(start))
+        last = resolve_cut(self._log, root, parse_cut(end))
+        bounds = check_range(root, first, last, fail_on_data_loss=True)
+        return run_copy(
+            self._log,
+            self._status,
+            target,
+            request,
+            bounds,
+            client=client_name(),
+            clock=self._log.clock,
         )
 
     def commit_groups(

@@ -1,0 +1,180 @@
+"""Copies by segment objects: all at once or not at all, and never twice."""
+
+import uuid
+from contextlib import suppress
+
+import pyarrow as pa
+import pytest
+from stream_kit import SOFT, STAGED, make_stream, numbers, objects, values
+
+import segstore_ds as segstore
+from segstore_ds.engine.copy import CopyRequest, run_copy
+from segstore_ds.errors import (
+    AlreadyExistsError,
+    CommitUnknownError,
+    CorruptionError,
+    InvalidInputError,
+    NotFoundError,
+    SealedError,
+    StorageError,
+    TruncatedError,
+)
+from segstore_ds.format import names
+from segstore_ds.storage import Storage, open_storage
+from segstore_ds.stream import Stream, open_on
+from segstore_ds.testing.faults import Crash, Fault, FaultStorage
+
+
+def _place() -> str:
+    return f"memory://{uuid.uuid4().hex}"
+
+
+def _segments(stream: Stream) -> list:
+    root = stream.root
+    return list(stream._status.segments(root, root.listed_start, root.tail))
+
+
+def _ids(stream: Stream) -> list[int]:
+    return [one.entry.segment_id for one in _segments(stream)]
+
+
+def test_ids_epochs_offsets_and_bytes_stay() -> None:
+    """Both streams hold the same segments under different names; each goes its own way."""
+    stream, _ = make_stream(4)
+    wider = pa.table({"n": [40], "s": ["a"], "x": [1.5]})
+    stream.append(wider, merge_schema=True, writer_id="w", batch_id=3)
+    stream.truncate(10)
+    url = _place()
+    done = stream.copy_to(url, copy_id="night-1")
+    copy = segstore.open(url)
+    assert (done.start, done.end, done.segments, done.repeated) == (10, 41, 4, False)
+    assert (copy.head, copy.tail, copy.version) == (10, 41, 0)
+    assert _ids(copy) == _ids(stream)
+    assert [e.since for e in copy.root.epochs] == [e.since for e in stream.root.epochs]
+    assert copy.read().read_all().equals(stream.read().read_all())
+    assert (copy.root.writers, copy.stream_id == stream.stream_id) == ({}, False)
+    copy.append(numbers(41, 45), merge_schema=True)
+    stream.append(numbers(90, 91), merge_schema=True)
+    assert values(copy, offset=True)[-4:] == [(n, n) for n in range(41, 45)]
+    copy.verify().check()
+
+
+def test_cuts_within_segments_rewrite_only_the_edges() -> None:
+    """Edge segments get new numbers, those between keep theirs."""
+    stream, _ = make_stream(5)
+    url = _place()
+    stream.copy_to(url, copy_id="c", start=15, end=33)
+    copy = segstore.open(url)
+    assert values(copy, offset=True) == [(n, n) for n in range(15, 33)]
+    old = _ids(stream)
+    assert _ids(copy) == [stream.root.next_segment, old[2], stream.root.next_segment + 1]
+    assert copy.root.next_segment == stream.root.next_segment + 2
+    copy.compact()
+    assert values(copy) == list(range(15, 33))
+    copy.verify().check()
+
+
+def test_long_lists_spill_to_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first commit stays small however many segments there are."""
+    monkeypatch.setattr(SOFT, 3)
+    stream, _ = make_stream(12)
+    url = _place()
+    stream.copy_to(url, copy_id="c")
+    copy = segstore.open(url)
+    assert copy.root.parts
+    assert values(copy) == list(range(120))
+    copy.verify().check()
+
+
+def test_same_copy_again_does_nothing_and_says_so() -> None:
+    """Though the source has grown; other arguments under the id are refused."""
+    stream, _ = make_stream(3)
+    url = _place()
+    first = stream.copy_to(url, copy_id="c")
+    stream.append(numbers(30, 40))
+    again = stream.copy_to(url, copy_id="c")
+    assert (again.start, again.end, again.repeated) == (first.start, first.end, True)
+    assert segstore.open(url).version == 0
+    with pytest.raises(InvalidInputError, match="stands for another copy"):
+        stream.copy_to(url, copy_id="c", start=10)
+    with pytest.raises(AlreadyExistsError):
+        stream.copy_to(url, copy_id="d")
+    with pytest.raises(InvalidInputError, match="copy id"):
+        stream.copy_to(url, copy_id="../x")
+
+
+def test_empty_sealed_and_self_copies() -> None:
+    """Each has a clear end."""
+    stream, _ = make_stream(0)
+    empty = _place()
+    assert stream.copy_to(empty, copy_id="c").segments == 0
+    assert values(segstore.open(empty)) == []
+    stream.append(numbers(0, 10))
+    stream.seal()
+    plain, sealed = _place(), _place()
+    stream.copy_to(plain, copy_id="c")
+    stream.copy_to(sealed, copy_id="c", seal=True)
+    segstore.open(plain).append(numbers(10, 20))
+    with pytest.raises(SealedError):
+        segstore.open(sealed).append(numbers(10, 20))
+    with pytest.raises(InvalidInputError, match="onto itself"):
+        stream.copy_to(stream.url, copy_id="c")
+    stream.truncate(5)
+    with pytest.raises(TruncatedError):
+        stream.copy_to(_place(), copy_id="c", start=0)
+
+
+def test_damaged_source_makes_no_copy() -> None:
+    """The error names the frame, and there is no stream at the destination."""
+    stream, storage = make_stream(3)
+    path = names.segment_object(_segments(stream)[1].entry.path)
+    data = bytearray(storage.get(path))
+    data[200] ^= 1
+    storage.put(path, bytes(data))
+    url = _place()
+    with pytest.raises(CorruptionError, match="checksum"):
+        stream.copy_to(url, copy_id="c")
+    with pytest.raises(NotFoundError):
+        segstore.open(url)
+
+
+def _copy(stream: Stream, target: Storage) -> object:
+    root = stream.refresh().root
+    return run_copy(
+        stream._log,
+        stream._status,
+        target,
+        CopyRequest("c", "head", "35"),
+        (root.head, 35),
+        client="",
+        clock=stream._log.clock,
+    )
+
+
+@pytest.mark.parametrize("kind", ["fail", "crash"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_interrupted_copies_go_on(kind: str, when: str) -> None:
+    """At every call: nothing or all of it is there, and the next run takes up what arrived."""
+    stream, _ = make_stream(0)
+    for n in range(4):
+        stream.append(numbers(10 * n, 10 * n + 10), layout=STAGED)
+    at, reused = 0, 0
+    while True:
+        at += 1
+        storage = open_storage(_place())
+        faulty = FaultStorage(storage, Fault(at, kind=kind, when=when))
+        with suppress(StorageError, CommitUnknownError, Crash):
+            _copy(stream, faulty)
+        with suppress(NotFoundError):
+            assert values(open_on(storage)) == list(range(35))
+        stream.append(numbers(0, 1))  # the source goes on meanwhile
+        done = _copy(stream, storage)
+        reused = max(reused, done.reused)
+        copy = open_on(storage)
+        assert values(copy) == list(range(35))
+        copy.verify().check()
+        assert len(objects(storage, "log/")) <= 2
+        if not faulty.struck:
+            break
+    assert at > 15
+    assert reused == 3
