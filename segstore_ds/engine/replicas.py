@@ -66,6 +66,12 @@ def replication_of(root: Root) -> Replication | None:
     raise CorruptionError("replication can't be read", property=text)
 
 
+def followers_of(root: Root) -> tuple[str, ...]:
+    """Return the followers that a root names; raises as `replication_of`."""
+    known = replication_of(root)
+    return known.followers if known else ()
+
+
 class Replicas:
     """The followers of one stream, as one handle's log sees them.
 

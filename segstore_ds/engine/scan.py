@@ -3,7 +3,9 @@
 Every frame is verified before it is decoded, and only the columns asked for are decoded.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 import pyarrow as pa
 
@@ -15,8 +17,11 @@ from segstore_ds.engine.slices import Slice
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import (
     CorruptionError,
+    FormatError,
     MissingObjectError,
+    NotFoundError,
     SnapshotExpiredError,
+    StorageError,
     TruncatedObjectError,
 )
 from segstore_ds.format import names
@@ -26,6 +31,7 @@ from segstore_ds.format.segment_arrow import parse_footer
 from segstore_ds.format.segment_index import FrameEntry
 from segstore_ds.storage import Storage
 
+_LOG = logging.getLogger(__name__)
 WHOLE_OBJECT_BYTES = 1 << 20  # up to this size one request for all beats two for parts
 READ_BYTES = 16 << 20  # neighbouring frames are fetched together up to this size
 
@@ -43,7 +49,7 @@ def run_task(reading: Reading, task: ReadTask) -> Iterator[pa.RecordBatch]:
     """
     for one in task.slices:
         try:
-            yield from _run_slice(reading, one)
+            yield from _read_slice(reading, one)
         except MissingObjectError as error:
             if _is_live(reading, one):
                 raise
@@ -79,15 +85,44 @@ def read_frames(storage: Storage, one: Slice) -> Iterator[tuple[FrameEntry, memo
         yield frame, data
 
 
-def _run_slice(reading: Reading, one: Slice) -> Iterator[pa.RecordBatch]:
-    where = f"{reading.storage.url}/{names.segment_object(one.path)}"
+def _read_slice(reading: Reading, one: Slice) -> Iterator[pa.RecordBatch]:
+    """Read a slice here, and what is missing or damaged here from a follower, which is reported."""
+    done = 0
+    damage: FormatError
+    try:
+        for batch in _run_slice(reading, reading.storage, one):
+            yield batch
+            done += 1
+    except FormatError as error:
+        damage = error
+    else:
+        return
+    for url in reading.followers:
+        try:
+            storage = reading.storage.sibling(url)
+            if StreamLog(storage).open().stream_id != reading.stream_id:
+                continue
+            # The same bytes give the same batches, so those that came from here are passed over.
+            for batch in islice(_run_slice(reading, storage, one), done, None):
+                yield batch
+                done += 1
+        except (FormatError, NotFoundError, StorageError) as error:
+            _LOG.warning("follower %s can't stand in for %s: %s", url, one.path, error)
+            continue
+        _LOG.warning("%s was read from follower %s: %s", one.path, url, damage)
+        return
+    raise damage
+
+
+def _run_slice(reading: Reading, storage: Storage, one: Slice) -> Iterator[pa.RecordBatch]:
+    where = f"{storage.url}/{names.segment_object(one.path)}"
     schema = decode_schema(reading.epochs[one.epoch])
     needed = reading.needed_schema
     present = [name for name in needed.names if name in schema.names] or [schema.names[0]]
     expected = fingerprint(schema)
-    frames, whole = _open_segment(reading.storage, one, where)
+    frames, whole = _open_segment(storage, one, where)
     wanted = list(_wanted_frames(frames, one, reading.filters))
-    for row, frame, data in _fetch(reading.storage, one.path, wanted, whole):
+    for row, frame, data in _fetch(storage, one.path, wanted, whole):
         if frame.fingerprint != expected:
             raise CorruptionError("frame is of another schema", where=where, start=frame.start)
         batch = decode_frame(

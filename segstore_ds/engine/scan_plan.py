@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from segstore_ds.engine.epochs import epoch_schema
 from segstore_ds.engine.filters import Filters, parse_filters
+from segstore_ds.engine.replicas import followers_of
 from segstore_ds.engine.slices import EXACT_LIMIT, Slice, SliceTable, plan_borders
 from segstore_ds.engine.table_status import PlacedSegment, Run, TableStatus
 from segstore_ds.errors import CorruptionError, InvalidInputError
@@ -50,6 +51,7 @@ class Reading:
         filters: What rows have to satisfy.
         offset_column: Name of an extra column with offsets, or None.
         segment_column: Name of an extra column with segment ids, or None.
+        followers: Where else the segments lie, should one be damaged.
     """
 
     storage: Storage = field(repr=False)
@@ -63,6 +65,7 @@ class Reading:
     filters: Filters
     offset_column: str | None = None
     segment_column: str | None = None
+    followers: tuple[str, ...] = ()
 
     @property
     def result_schema(self) -> pa.Schema:
@@ -137,6 +140,7 @@ def plan_reading(
         filters=parse_filters(filters, schema),
         offset_column=offset_column,
         segment_column=segment_column,
+        followers=followers_of(root),
     )
 
 

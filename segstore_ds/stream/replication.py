@@ -1,7 +1,7 @@
 """Replication: followers that hold every acknowledged commit, and taking over from the primary."""
 
 from segstore_ds.engine.followers import run_add_follower, run_promote, run_remove_follower
-from segstore_ds.engine.replicas import replication_of
+from segstore_ds.engine.replicas import followers_of
 from segstore_ds.stream.handle import Handle, client_name
 
 
@@ -15,8 +15,7 @@ class Replication(Handle):
         Raises:
             CorruptionError: The property can't be read.
         """
-        known = replication_of(self._log.root)
-        return known.followers if known else ()
+        return followers_of(self._log.root)
 
     def add_follower(self, url: str) -> None:
         """Keep a second copy of the stream in another folder, from now on and of all that there is.

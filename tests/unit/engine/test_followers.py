@@ -7,11 +7,13 @@ import pytest
 
 from segstore_ds.engine.follow import OutcomeState
 from segstore_ds.engine.followers import follower_storages
+from segstore_ds.engine.staging import Layout
 from segstore_ds.errors import (
     AlreadyExistsError,
     CommitUnknownError,
     ConflictError,
     FencedError,
+    FormatError,
     PositionError,
     StorageError,
     UnderReplicatedError,
@@ -232,6 +234,26 @@ def test_a_folder_that_holds_no_such_stream_is_never_written_to(pair):
     with pytest.raises(StorageError, match="nothing was committed"):
         pair.reopen(pair.primary).append(numbers(0, 1))
     assert content(pair.follower) == {}
+
+
+@pytest.mark.parametrize("harm", ["missing", "cut", "damaged"])
+def test_a_segment_that_is_damaged_is_read_from_a_follower_and_reported(pair, harm, caplog):
+    pair.stream.add_follower(pair.follower)
+    events = numbers(0, 1000)
+    pair.stream.append(events, layout=Layout(inline_bytes=0, frame_rows=100))
+    storage = open_storage(pair.primary)
+    [segment] = storage.list("segments")
+    data = bytearray(storage.get(segment.path))
+    storage.delete(segment.path)
+    if harm != "missing":
+        data[segment.size // 2] ^= 1
+        storage.put(segment.path, bytes(data if harm == "damaged" else data[:-1]))
+    assert found(pair.reopen(pair.primary)) == list(range(1000)), "each event once, in order"
+    assert f"was read from follower {pair.follower}" in caplog.text
+    assert not pair.stream.verify().ok, "reading mends nothing"
+    pair.world.lost.add(pair.follower)
+    with pytest.raises(FormatError):
+        found(pair.reopen(pair.primary))
 
 
 def _work(pair: Pair, acknowledged: list[int]) -> None:
