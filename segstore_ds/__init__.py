@@ -6,6 +6,7 @@
 from typing import TYPE_CHECKING, Any
 
 from segstore_ds.engine.compact_commit import Compaction
+from segstore_ds.engine.copy import Copied
 from segstore_ds.engine.cuts import Position
 from segstore_ds.engine.follow import Outcome, OutcomeState
 from segstore_ds.engine.readers import NamedReader
@@ -35,6 +36,7 @@ _SPARK_HELPERS = ("compact", "recommended_conf", "register", "write")
 __all__ = [
     "Commit",
     "Compaction",
+    "Copied",
     "Layout",
     "NamedReader",
     "Outcome",
