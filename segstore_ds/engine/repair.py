@@ -4,6 +4,7 @@
 - A lost status part, or list of parts, is put together from what kept versions list of its range;
   a commit puts it in the place of the lost one. Nothing is guessed: offsets, numbers of segments
   and the objects themselves have to fit.
+- A segment that is missing or damaged comes back from a follower, where there is one.
 - A lost newest commit can't be built again: only with `allow_loss` the stream goes on from the
   newest commit that can be read, as another generation, so that every position from before says so.
 """
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.followers import restore_segments
 from segstore_ds.engine.references import status_objects
 from segstore_ds.engine.state import Slot, broken_invariants
 from segstore_ds.engine.table_status import PlacedSegment, TableStatus
@@ -92,6 +94,7 @@ def run_repair(log: StreamLog, *, allow_loss: bool, client: str) -> RepairReport
         report.repaired.append(f"the log goes on from version {base.version}")
     root = log.reopen()
     _repair_status(log, TableStatus(log.storage), root, report, client)
+    report.repaired += restore_segments(log, log.root)
     if log.files.read_hint() != log.root.version:
         log.files.write_hint(log.root.version)
         report.repaired.append("the hint")

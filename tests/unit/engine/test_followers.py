@@ -20,6 +20,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.stream.rescue import repair_on
 from segstore_ds.testing.faults import WrappedStorage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from tests.stream_kit import SCHEMA, TIGHT, numbers
@@ -254,6 +255,11 @@ def test_a_segment_that_is_damaged_is_read_from_a_follower_and_reported(pair, ha
     pair.world.lost.add(pair.follower)
     with pytest.raises(FormatError):
         found(pair.reopen(pair.primary))
+    pair.world.lost.clear()
+    report = repair_on(pair.stream.storage, clock=pair.time.clock)
+    assert f"{segment.path} from {pair.follower}" in report.repaired
+    assert pair.stream.verify().ok
+    assert content(pair.follower) == content(pair.primary)
 
 
 def _work(pair: Pair, acknowledged: list[int]) -> None:
