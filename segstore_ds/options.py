@@ -181,10 +181,19 @@ TABLE: tuple[Option, ...] = (
         "choice",
         None,
         (READ,),
-        "read this about the stream instead of its events: `segments`, `frames`, `info`, "
-        "`writers`, `readers`, `tags`; or `compactionPlan`, one row per group of segments that "
-        "`operation=compact` replaces",
-        choices=("segments", "frames", "info", "writers", "readers", "tags", "compactionPlan"),
+        "read this about the stream instead of its events: `segments`, `frames`, `history`, "
+        "`info`, `writers`, `readers`, `tags`; or `compactionPlan`, one row per group of "
+        "segments that `operation=compact` replaces",
+        choices=(
+            "segments",
+            "frames",
+            "history",
+            "info",
+            "writers",
+            "readers",
+            "tags",
+            "compactionPlan",
+        ),
         peers=("streaminfo", "streams"),
     ),
     Option("createIfMissing", "bool", True, _WRITES, "make the stream where there is none"),

@@ -6,11 +6,12 @@ are given out in task order. Appends never conflict with appends: a lost race is
 """
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from segstore_ds.engine.commit import CLOCK_LIMIT_US, Committed, StreamLog
 from segstore_ds.engine.epochs import SchemaChange, plan_epochs
+from segstore_ds.engine.history import Note, plan_history_merge
 from segstore_ds.engine.staging import StagedSegment, StagedTask, delete_staged, stage_frames
 from segstore_ds.engine.state import Slot
 from segstore_ds.engine.table_status import TableStatus, plan_merge
@@ -282,7 +283,13 @@ class Appender:
             appended = plan_append(replace(root, epochs=epochs), plan, epoch, slot)
             return self._status.tidy(appended, slot)
 
-        done = self._log.commit(build, transaction=transaction)
+        key = plan.writer
+        note = Note(
+            writer_id=key.writer_id if key else None,
+            batch_id=key.batch_id if key else None,
+            bytes=sum(segment.bytes for segment in plan.segments),
+        )
+        done = self._log.commit(build, transaction=transaction, note=note)
         if repeated:
             return replace(repeated[-1], attempts=done.attempts)
         root = done.root
@@ -294,11 +301,12 @@ class Appender:
 
         One merge at most: what it makes due is left to the next commit, so that none pays for all.
         """
-        paths = plan_merge(self._log.root)
-        if paths is None:
-            return
+        root = self._log.root
         try:
-            self._merge(paths)
+            if (paths := plan_merge(root)) is not None:
+                self._merge(self._status.merge, paths, "merge-status")
+            elif (paths := plan_history_merge(root)) is not None:
+                self._merge(self._log.history.merge, paths, "merge-history")
         except SegstoreError as error:
             # The append before it is committed: its caller must not hear of a failure.
             _LOG.warning("merging status parts was put off: %s", error)
@@ -307,10 +315,15 @@ class Appender:
         """Delete staged segments that certainly no commit holds; never raises."""
         delete_staged(self._log.storage, segments)
 
-    def _merge(self, paths: tuple[str, ...]) -> Committed:
+    def _merge(
+        self,
+        merge: Callable[[Root, tuple[str, ...], Slot], Root | None],
+        paths: tuple[str, ...],
+        operation: str,
+    ) -> Committed:
         def build(root: Root, slot: Slot) -> Root | None:
             # A lost race means that others are writing: leave the merge to whoever wins.
-            merged = self._status.merge(root, paths, slot) if slot.attempt == 0 else None
-            return None if merged is None else replace(merged, operation="merge-status")
+            merged = merge(root, paths, slot) if slot.attempt == 0 else None
+            return None if merged is None else replace(merged, operation=operation)
 
         return self._log.commit(build, transaction=self._log.clock.new_id())

@@ -24,6 +24,7 @@ from segstore_ds.engine.follow import (
     Base,
     FollowedLog,
 )
+from segstore_ds.engine.history import NO_NOTE, Note, describe_commit
 from segstore_ds.engine.replicas import Replicas
 from segstore_ds.engine.state import Slot, check_transition
 from segstore_ds.errors import (
@@ -93,6 +94,7 @@ class StreamLog(FollowedLog):
         transaction: str,
         attempts: int = COMMIT_ATTEMPTS,
         shipped: Mapping[str, frozenset[str]] | None = None,
+        note: Note = NO_NOTE,
     ) -> Committed:
         """Commit a change, planning it again on the newest root whenever another came first.
 
@@ -103,6 +105,7 @@ class StreamLog(FollowedLog):
             transaction: The id of this logical commit, the same over all attempts.
             attempts: How many lost races are enough.
             shipped: Objects that it names, and the followers that have them already.
+            note: What the history is to say of the change beside what its root says.
 
         Returns:
             The root that holds the change; `written` is False when `build` returned None.
@@ -120,6 +123,8 @@ class StreamLog(FollowedLog):
         """
         self.storage.ensure_exclusive()
         called_s = self.clock.boot_s()
+        stats, races_lost = self.storage.stats, 0
+        before = (stats.total, stats.bytes_written)
         for attempt in range(attempts):
             base, now_us = self._fresh_base()
             check_writable(base.root)
@@ -135,13 +140,23 @@ class StreamLog(FollowedLog):
                 # What was committed before is acknowledged here once more, so it has to be there.
                 self.replicas.ship(base.root)
                 return Committed(base.root, written=False, attempts=attempt)
+            slot = Slot(base.root.version + 1, time_us, attempt)
+            kept = self.history.tidy(add_features(planned), slot)
             root = replace(
-                add_features(planned),
+                kept,
                 version=base.root.version + 1,
                 parent=base.root.transaction,
                 transaction=transaction,
                 time_us=time_us,
             )
+            row = replace(
+                describe_commit(base.root, root, note),
+                attempts=attempt + 1,
+                races_lost=races_lost,
+                requests=stats.total - before[0] + 1,  # and the put that follows
+                request_bytes=stats.bytes_written - before[1],
+            )
+            root = replace(root, history=(*kept.history, row))
             check_transition(base.root, root)
             if root.operation != "promote":
                 self.replicas.check_primary(base.root)
@@ -150,6 +165,7 @@ class StreamLog(FollowedLog):
                 # In the log, but not acknowledged before the followers have it.
                 self.replicas.ship(root, shipped or {})
                 return Committed(root, written=True, attempts=attempt + 1)
+            races_lost += 1
             self.clock.backoff(min(attempt, 6), base_s=0.004, most_s=0.25)
         raise ConflictError(
             "other writers came first every time", url=self.storage.url, attempts=attempts

@@ -21,6 +21,7 @@ from segstore_ds.engine.clock import Clock
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.compact import CompactJob, events_of, plan_job
 from segstore_ds.engine.compact_plan import CompactRules
+from segstore_ds.engine.history import NO_NOTE, describe_commit
 from segstore_ds.engine.scan import read_frames
 from segstore_ds.engine.scan_plan import plan_slices
 from segstore_ds.engine.slices import Slice
@@ -223,7 +224,8 @@ def _first_root(
         tail=bounds[1],
         entries=entries,
     )
-    return status.tidy(add_features(root), Slot(0, root.time_us, 0))
+    row = describe_commit(None, root, NO_NOTE)
+    return status.tidy(add_features(replace(root, history=(row,))), Slot(0, root.time_us, 0))
 
 
 def _check_end(end: bytes, entry: SegmentEntry, where: str) -> None:

@@ -116,16 +116,44 @@ def resolve_cut(log: StreamLog, root: Root, cut: Cut) -> int:
         case "head" | "tail":
             return root.head if cut.kind == "head" else root.tail
         case "version":
-            return log.read_version(cut.value).tail
+            return tail_of(log, cut.value)
         case "time":
-            found = log.version_at(cut.value)
-            return min(found.tail, root.tail) if found else 0
+            return min(tail_at(log, cut.value), root.tail)
         case "tag" | "reader":
             return _resolve_named(log, root, cut)
         case "position":
             check_position(root, cut.value)
             return int(cut.value.offset)
     return int(cut.value)
+
+
+def tail_of(log: StreamLog, version: int) -> int:
+    """Return the tail as of a version, from the history, which outlives the version's own file.
+
+    Raises:
+        NotFoundError: The stream has not got that far.
+        SnapshotExpiredError: It was purged, and is older than the history.
+        FormatError: The history, or the version, can't be read.
+        StorageError: The storage failed.
+    """
+    root = log.root
+    if version > root.version:
+        root = log.refresh()
+    found = log.history.moment(root, version) if 0 <= version <= root.version else None
+    return log.read_version(version).tail if found is None else found.tail
+
+
+def tail_at(log: StreamLog, time_us: int) -> int:
+    """Return the tail behind everything committed at or before a time; raises as `tail_of`."""
+    root = log.refresh()
+    found = log.history.latest(root, time_us)
+    if found is not None:
+        return found.tail
+    if log.history.first_version(root) == 0:
+        return 0
+    # The stream is older than its history: what was committed before lies in the log, if anywhere.
+    kept = log.version_at(time_us)
+    return kept.tail if kept else 0
 
 
 def _resolve_named(log: StreamLog, root: Root, cut: Cut) -> int:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.engine.history import History
 from segstore_ds.engine.metadata_log import Codec, MetadataLog
 from segstore_ds.engine.state import broken_invariants
 from segstore_ds.errors import (
@@ -85,6 +86,7 @@ class FollowedLog:
         self.clock = clock
         self.grace_s = grace_s
         self.files = MetadataLog(storage, LOG_FOLDER, ROOT_CODEC, clock=clock)
+        self.history = History(storage)
         self._base: Base | None = None
 
     @property

@@ -47,7 +47,9 @@ _OWNERS: Mapping[str, frozenset[str]] = {
     "generation": frozenset({"repair", "promote"}),
 }
 # Operations of later versions follow rules of their own.
-_KNOWN = frozenset({"reader", "merge-status"}).union(*_OWNERS.values()) - {"repair"}
+_KNOWN = frozenset({"reader", "merge-status", "merge-history"}).union(*_OWNERS.values()) - {
+    "repair"
+}
 
 
 def check_move(path: str, old: ObjectState, new: ObjectState) -> None:

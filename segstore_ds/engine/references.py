@@ -7,6 +7,7 @@ raises: an object that nobody could look up is never "not referred to".
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from segstore_ds.engine.history import History
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import MissingObjectError
 from segstore_ds.format import names
@@ -56,6 +57,7 @@ def status_objects(root: Root) -> Iterator[str]:
     """Yield the status objects that a root itself names. Pure."""
     yield from (index.path for index in root.indexes)
     yield from (part.path for part in root.parts)
+    yield from (part.path for part in (*root.history_lists, *root.history_parts))
     blobs: list[BlobRef | None] = [root.writers_blob, *root.retired_blobs]
     blobs += [epoch.blob for epoch in root.epochs]
     yield from (blob.path for blob in blobs if blob is not None)
@@ -79,6 +81,7 @@ def read_references(
     """
     found = References(live=set(status_objects(root)))
     found.live.update(part.path for part in status.parts(root))
+    found.live.update(part.path for part in History(status.storage).parts(root))
     for run in status.runs(root, root.listed_start, root.tail):
         paths = (run.columns.path(row) for row in range(len(run.columns)))
         found.live.update(names.segment_object(path) for path in paths)

@@ -9,12 +9,13 @@
   newest commit that can be read, as another generation, so that every position from before says so.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.followers import restore_segments
+from segstore_ds.engine.history import NO_NOTE, describe_commit
 from segstore_ds.engine.references import status_objects
 from segstore_ds.engine.state import Slot, broken_invariants
 from segstore_ds.engine.table_status import PlacedSegment, TableStatus
@@ -27,6 +28,7 @@ from segstore_ds.errors import (
     NotFoundError,
 )
 from segstore_ds.format import names
+from segstore_ds.format.history_rows import HistoryRow
 from segstore_ds.format.root import PartRef, Retired, Root
 
 NUMBERS_SKIPPED = 1 << 16  # what a lost commit may have given out
@@ -136,12 +138,22 @@ def _go_on(log: StreamLog, base: Root, *, client: str) -> None:
         operation="repair",
         client=client,
     )
+    root = replace(root, history=(*base.history, *_rows_of_repair(base, root)))
     broken = list(broken_invariants(root))
     if broken:
         raise InternalError("repair would break the stream", rules=broken)
     if not log.files.add(root.version, root):
         raise ConflictError("another writer came first", version=root.version)
     log.files.write_hint(root.version)
+
+
+def _rows_of_repair(base: Root, root: Root) -> Iterator[HistoryRow]:
+    """Yield a row for each version that is left behind, and one for the repair."""
+    row = replace(describe_commit(base, root, NO_NOTE), segments=0, bytes=0)
+    if base.history:
+        for version in range(base.version + 1, root.version):
+            yield replace(row, version=version, operation="lost")
+    yield row
 
 
 # --- the table status ------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from dataclasses import replace
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.followers import purge_followers
 from segstore_ds.engine.state import Slot
-from segstore_ds.errors import SnapshotExpiredError
+from segstore_ds.errors import InvalidInputError, SnapshotExpiredError
 from segstore_ds.format.root import Root
 
 
@@ -37,22 +37,32 @@ def plan_purge(log: StreamLog, *, older_than_s: float) -> int:
     return max(kept.version - 1, log.root.log_start) if kept else log.root.log_start
 
 
-def run_purge(log: StreamLog, *, older_than_s: float) -> int:
+def run_purge(log: StreamLog, *, older_than_s: float, keep_versions: int = 1) -> int:
     """Forget the versions superseded longer ago than that; safe to repeat after a crash.
+
+    Args:
+        log: The stream's log.
+        older_than_s: Least time since they were superseded.
+        keep_versions: How many of the newest versions stay in any case (>= 1).
 
     Returns:
         The oldest version kept.
 
     Raises:
+        InvalidInputError: Fewer than one version would stay.
         ConflictError: Every race was lost; nothing was deleted.
         CommitUnknownError: It is unknown whether log_start was raised; nothing was deleted.
         FormatError: A version can't be read; nothing was deleted.
         StorageError: The storage failed.
     """
+    if keep_versions < 1:
+        raise InvalidInputError(
+            "a stream keeps its newest version", remedy="keep one at least", keep=keep_versions
+        )
     target = plan_purge(log, older_than_s=older_than_s)
 
     def build(root: Root, slot: Slot) -> Root | None:
-        start = min(target, slot.version - 1)
+        start = min(target, slot.version - 1, slot.version - keep_versions)
         if start <= root.log_start:
             return None
         return replace(root, log_start=start, operation="purge")

@@ -6,6 +6,7 @@ Pure. A violation is a bug of ours, never a user's: InternalError, and nothing i
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from segstore_ds.engine.history_rules import broken_history
 from segstore_ds.engine.operations import broken_by_operation
 from segstore_ds.errors import InternalError
 from segstore_ds.format.root import Root
@@ -55,6 +56,7 @@ def broken_rules(old: Root, new: Root) -> Iterator[str]:
         "reader features never vanish": set(new.reader_features) >= set(old.reader_features),
         "writer features never vanish": set(new.writer_features) >= set(old.writer_features),
         "unknown fields are carried through": dict(new.extra) == dict(old.extra),
+        "the history keeps its start": _history_start(old) in (None, _history_start(new)),
         "retired objects are kept": new.operation == "vacuum"
         or _retired_count(new) >= _retired_count(old),
     }
@@ -85,6 +87,14 @@ def broken_invariants(root: Root) -> Iterator[str]:
         ),
     }
     yield from (rule for rule, kept in rules.items() if not kept)
+    yield from broken_history(root)
+
+
+def _history_start(root: Root) -> int | None:
+    refs = (*root.history_lists, *root.history_parts)
+    if refs:
+        return refs[0].start
+    return root.history[0].version if root.history else None
 
 
 def _epochs_grow(old: Root, new: Root) -> bool:

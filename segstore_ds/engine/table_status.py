@@ -121,6 +121,11 @@ class TableStatus:
         self._files = PartFiles(storage)
         self._cache: dict[str, object] = {}
 
+    @property
+    def storage(self) -> Storage:
+        """The stream's folder."""
+        return self._storage
+
     # --- reading -----------------------------------------------------------------------------
 
     def segments(

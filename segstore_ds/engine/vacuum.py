@@ -38,7 +38,8 @@ from segstore_ds.storage import ObjectInfo
 
 _LOG = logging.getLogger(__name__)
 GRACE_S = 86_400.0
-_FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
+_METADATA = (names.STATUS_FOLDER, names.HISTORY_FOLDER)
+_FOLDERS = (names.SEGMENTS_FOLDER, *_METADATA)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +148,7 @@ def plan_vacuum(
             doomed.append(Doomed(info.path, info.size, state, why))
         else:
             spared.append(Spared(info.path, info.size, why))
-    doomed.sort(key=lambda one: (one.path.startswith(names.STATUS_FOLDER), one.path))
+    doomed.sort(key=lambda one: (one.path.startswith(_METADATA), one.path))
     return doomed, spared
 
 
@@ -272,7 +273,7 @@ def _judge_staged(path: str, horizon: Horizon) -> tuple[bool, str]:
 
 
 def _staged_version(path: str) -> int | None:
-    if path.startswith(f"{names.STATUS_FOLDER}/"):
+    if path.startswith(_METADATA):
         return names.parse_status_version(path)
     return names.parse_token_version(names.segment_token(path.partition("/")[2]))
 

@@ -4,16 +4,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
+import numpy as np
 import pyarrow as pa
 
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.epochs import epoch_schema
+from segstore_ds.engine.history import History
 from segstore_ds.engine.state import broken_invariants, broken_rules
 from segstore_ds.engine.table_status import PlacedSegment, TableStatus
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError, NotFoundError
 from segstore_ds.format import names
 from segstore_ds.format.fields import parse_json
 from segstore_ds.format.frame import decode_frame
+from segstore_ds.format.history import column_values
 from segstore_ds.format.root import PartRef, Retired, Root
 from segstore_ds.format.schema import fingerprint
 from segstore_ds.format.segment_arrow import HEADER_BYTES, check_header, parse_footer
@@ -161,6 +164,7 @@ class _Verifier:
 
     def _verify_status(self, root: Root) -> None:
         schemas = self._verify_blobs(root)
+        self._verify_history(root)
         placed: list[PlacedSegment] = []
         for part in self._verify_indexes(root):
             self._named.add(part.path)
@@ -177,6 +181,25 @@ class _Verifier:
         for one in placed:
             self._verify_segment(one, schemas)
         self._find_leftovers(root)
+
+    def _verify_history(self, root: Root) -> None:
+        history, tail = History(self._log.storage), 0  # nothing kept in memory counts
+        for ref in (*root.history_lists, *root.history_parts):
+            alone = (ref,)
+            inside = ref in root.history_lists
+            self._named.add(ref.path)
+            try:
+                parts = history.part_list(ref) if inside else alone
+                self._named.update(part.path for part in parts)
+                for part in parts:
+                    tails = column_values(history.part(part), "tail")
+                    if int(tails[0]) < tail or (np.diff(tails) < 0).any():
+                        self._wrong(part.path, "tails of the history go back")
+                    tail = int(tails[-1])
+            except FormatError as error:
+                self._problem(ref.path, error)
+        if root.history and root.history[-1].tail != root.tail:
+            self._wrong("history", "the newest row has another tail than the stream")
 
     def _verify_indexes(self, root: Root) -> list[PartRef]:
         parts: list[PartRef] = []
@@ -270,7 +293,7 @@ class _Verifier:
 
     def _find_leftovers(self, root: Root) -> None:
         self._name_retired(root.retired)
-        for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER):
+        for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER, names.HISTORY_FOLDER):
             for info in self._log.storage.list(folder):
                 if info.path not in self._named:
                     self._report.leftovers.append(info.path)

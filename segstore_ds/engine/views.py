@@ -17,6 +17,7 @@ from segstore_ds.engine.table_status import Run, TableStatus
 from segstore_ds.engine.tags import tags_of
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import names
+from segstore_ds.format.history import HISTORY_SCHEMA
 from segstore_ds.format.root import Root
 from segstore_ds.format.segment_arrow import parse_footer
 
@@ -314,6 +315,12 @@ def _info(
     yield from _batches([row], _INFO)
 
 
+def _history(
+    log: StreamLog, _status: TableStatus, root: Root, _span: Range
+) -> Iterator[pa.RecordBatch]:
+    return log.history.batches(root)
+
+
 def _batches(rows: list[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for first in range(0, len(rows), BATCH_ROWS):
         yield pa.RecordBatch.from_pylist(rows[first : first + BATCH_ROWS], schema)
@@ -322,6 +329,7 @@ def _batches(rows: list[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.Recor
 VIEWS: Mapping[str, View] = {
     "segments": View(_SEGMENTS, _segments, by_range=True),
     "frames": View(_FRAMES, _frames, by_range=True),
+    "history": View(HISTORY_SCHEMA, _history),
     "info": View(_INFO, _info),
     "writers": View(_WRITERS, _writers),
     "readers": View(_READERS, _readers),

@@ -20,9 +20,8 @@ MAX_NUMBER = 10**18  # a number of a log file stays within int64
 _LOG_NAME = re.compile(r"[0-9]{20}")
 _TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,100}")
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,100}/[A-Za-z0-9][A-Za-z0-9.-]{0,100}")
-_STATUS = re.compile(r"status/([0-9]{20})-([a-z]+)-([0-9a-f]{32})")
+_STATUS = re.compile(r"(?:status|history)/([0-9]{20})-([a-z]+)-([0-9a-f]{32})")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-_HISTORY = re.compile(r"history/([0-9]{20})-([a-z]+)-([0-9a-f]{32})")
 _PLANNED = re.compile(r"([0-9]{20})-[0-9a-f]{12}")
 
 
@@ -124,7 +123,7 @@ def build_status_path(version: int, kind: str, digest: str) -> str:
 
 
 def check_status_path(path: str, *, where: str) -> str:
-    """Return a status object's name from metadata, unchanged.
+    """Return a status or history object's name from metadata, unchanged.
 
     Raises:
         CorruptionError: It does not have the form of a status object's name.
@@ -148,22 +147,9 @@ def parse_status_kind(path: str) -> str | None:
 
 def build_history_path(version: int, kind: str, digest: str) -> str:
     """Return the name of a history object: the version it was planned on, its kind, its digest."""
-    return check_history_path(
+    return check_status_path(
         f"{HISTORY_FOLDER}/{build_log_name(version)}-{kind}-{digest}", where="build"
     )
-
-
-def check_history_path(path: str, *, where: str) -> str:
-    """Return a history object's name from metadata, unchanged.
-
-    Raises:
-        CorruptionError: It does not have the form of a history object's name.
-    """
-    if not isinstance(path, str) or _HISTORY.fullmatch(path) is None:
-        raise CorruptionError(
-            "metadata names no history object of this stream", where=where, path=path
-        )
-    return path
 
 
 def parse_status_version(path: str) -> int | None:

@@ -13,6 +13,14 @@ from typing import Any
 from segstore_ds.errors import CorruptionError, UnsupportedVersionError
 from segstore_ds.format import names
 from segstore_ds.format.fields import Fields, build_json, check_known, parse_json
+from segstore_ds.format.history_rows import (
+    HistoryPart,
+    HistoryRow,
+    parse_part_ref,
+    parse_row,
+    part_ref_value,
+    row_value,
+)
 
 ROOT_FORMAT = 1  # On disk. Never change; add a new one.
 ROOT_LIMIT_BYTES = 64 << 10
@@ -158,7 +166,9 @@ class Root:
     pins: Mapping[str, Any] = field(default_factory=dict)
     origins: Mapping[str, Any] = field(default_factory=dict)
     copies: Mapping[str, Any] = field(default_factory=dict)
-    history: tuple[Any, ...] = ()
+    history: tuple[HistoryRow, ...] = ()
+    history_parts: tuple[HistoryPart, ...] = ()
+    history_lists: tuple[HistoryPart, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     reader_features: tuple[str, ...] = ()
     writer_features: tuple[str, ...] = ()
@@ -200,9 +210,13 @@ def check_writable(root: Root) -> None:
 
 def add_features(root: Root) -> Root:
     """Return the root with the features that whatever this version commits may use."""
-    if LEVELS in root.reader_features:
+    if LEVELS in root.reader_features and HISTORY in root.writer_features:
         return root
-    return replace(root, reader_features=(*root.reader_features, LEVELS))
+    return replace(
+        root,
+        reader_features=tuple(dict.fromkeys((*root.reader_features, LEVELS))),
+        writer_features=tuple(dict.fromkeys((*root.writer_features, HISTORY))),
+    )
 
 
 def encode_root(root: Root) -> bytes:
@@ -238,7 +252,9 @@ def encode_root(root: Root) -> bytes:
         pins=dict(root.pins),
         origins=dict(root.origins),
         copies=dict(root.copies),
-        history=list(root.history),
+        history=[row_value(row) for row in root.history],
+        history_parts=[part_ref_value(part) for part in root.history_parts],
+        history_lists=[part_ref_value(part) for part in root.history_lists],
         properties=dict(root.properties),
     )
     return build_json(value)
@@ -307,7 +323,9 @@ def _take_root(fields: Fields, reader_features: tuple[str, ...]) -> Root:
         pins=fields.mapping("pins"),
         origins=fields.mapping("origins"),
         copies=fields.mapping("copies"),
-        history=tuple(fields.items("history")),
+        history=tuple(parse_row(item, where=where) for item in fields.items("history")),
+        history_parts=_history_parts(fields, "history_parts"),
+        history_lists=_history_parts(fields, "history_lists"),
         properties=fields.mapping("properties"),
     )
 
@@ -457,6 +475,11 @@ def parse_part(value: Any, *, where: str) -> PartRef:
         bytes=row.integer("bytes", least=1),
         digest=row.text("digest", limit=32),
     )
+
+
+def _history_parts(fields: Fields, name: str) -> tuple[HistoryPart, ...]:
+    where = fields.where
+    return tuple(parse_part_ref(item, where=where) for item in fields.optional_items(name))
 
 
 def _parse_index(value: Any, where: str) -> PartIndex:

@@ -4,6 +4,8 @@ import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import pyarrow as pa
+
 from segstore_ds import options
 from segstore_ds.engine.compact import run_compact
 from segstore_ds.engine.compact_commit import Compaction, commit_groups
@@ -16,6 +18,7 @@ from segstore_ds.engine.staging import Layout
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.engine.vacuum import GRACE_S, VacuumReport, run_vacuum
 from segstore_ds.engine.verify import Report, run_verify
+from segstore_ds.format.history import HISTORY_SCHEMA
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.handle import Handle, client_name
 
@@ -23,21 +26,45 @@ from segstore_ds.stream.handle import Handle, client_name
 class Upkeep(Handle):
     """The part of a stream that keeps it in order."""
 
-    def purge(self, *, older_than_s: float = 30 * 86400.0) -> int:
+    def history(self, start: int = 0, end: int | None = None) -> pa.RecordBatchReader:
+        """Read what every commit did, oldest first; streams through any number of them.
+
+        Rows outlive purge: version, time, operation, head and tail from then on, counts of what was
+        added, writer and batch, client and application, attempts, races lost, requests and bytes.
+
+        Args:
+            start: First version.
+            end: The version behind the last; None for all that there are.
+
+        Raises:
+            FormatError: The history can't be read.
+            StorageError: The storage failed.
+        """
+        root = self._log.refresh()
+        batches = self._log.history.batches(root, start, root.version + 1 if end is None else end)
+        return pa.RecordBatchReader.from_batches(HISTORY_SCHEMA, batches)
+
+    def purge(self, *, older_than_s: float = 30 * 86400.0, keep_versions: int = 1) -> int:
         """Forget versions that were superseded longer ago than that (an hour at least).
 
-        Their events stay; only reading *as of* those versions ends. Safe to repeat.
+        Their events and their rows of the history stay; only reading *as of* those versions ends.
+        Safe to repeat.
+
+        Args:
+            older_than_s: Least time since they were superseded.
+            keep_versions: How many of the newest versions stay, however old they are.
 
         Returns:
             The oldest version kept.
 
         Raises:
+            InvalidInputError: Fewer than one version would stay.
             ConflictError: Other writers came first every time; nothing was deleted.
             CommitUnknownError: It is unknown whether the purge was committed; nothing was deleted.
             FormatError: A commit file can't be read; nothing was deleted.
             StorageError: The storage failed.
         """
-        return run_purge(self._log, older_than_s=older_than_s)
+        return run_purge(self._log, older_than_s=older_than_s, keep_versions=keep_versions)
 
     def vacuum(
         self, *, dry_run: bool = True, grace_s: float = GRACE_S, short_grace: bool = False

@@ -36,7 +36,7 @@ class Views(Handle):
     def metadata(
         self, view: str, *, root: Root | None = None, span: tuple[int, int] | None = None
     ) -> pa.RecordBatchReader:
-        """Return a view: `segments`, `frames`, `info`, `writers`, `readers`, `tags`.
+        """Return a view: `segments`, `frames`, `history`, `info`, `writers`, `readers`, `tags`.
 
         Rows come in batches as they are read; a million segments are never held at once.
 

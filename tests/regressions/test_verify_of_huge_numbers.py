@@ -14,7 +14,7 @@ from segstore_ds.stream import create_on
 def test_gap_in_the_log_is_reported_as_a_range() -> None:
     """A commit file far beyond the others is a gap of two ends, not of every number in it."""
     stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), pa.schema([("n", pa.int64())]))
-    far = replace(stream.root, version=10**17, parent="x")
+    far = replace(stream.root, version=10**17, parent="x", history=())
     stream.storage.create(f"log/{10**17:020d}", encode_envelope(encode_root(far)))
     problems = stream.verify().problems
     assert [one.where for one in problems] == ["log"]

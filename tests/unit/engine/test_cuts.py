@@ -212,8 +212,13 @@ def test_a_cut_that_can_not_be_bound_says_why(log):
         resolve_cut(log, log.root, parse_cut("version:7"))
     with pytest.raises(PositionError):
         resolve_cut(log, log.root, Cut("position", Position("x", 0, 0)))
+
+
+def test_cuts_by_version_and_time_have_the_same_answer_after_a_purge(log):
+    cuts = [parse_cut(text) for text in ("version:2", "version:1", "1970-01-01T00:16:50Z")]
+    before = [resolve_cut(log, log.root, cut) for cut in cuts]
     log.clock.sleep(7200)
-    run_purge(log, older_than_s=0)
-    for text in ("version:2", "1970-01-01T00:16:50Z"):
-        with pytest.raises(SnapshotExpiredError):
-            resolve_cut(log, log.root, parse_cut(text))
+    assert run_purge(log, older_than_s=0) > 2
+    assert [resolve_cut(log, log.root, cut) for cut in cuts] == before
+    with pytest.raises(SnapshotExpiredError):
+        log.read_version(2)

@@ -84,11 +84,11 @@ def test_info_sums_up():
 def test_unknown_view_is_answered_with_the_known_ones():
     """And an empty stream has empty views with their columns."""
     stream, _ = make_stream(0)
-    with pytest.raises(InvalidInputError, match="known: segments, frames"):
+    with pytest.raises(InvalidInputError, match="known: segments, frames, history"):
         stream.metadata("chunks")
     for name, view in views.VIEWS.items():
         table = stream.metadata(name).read_all()
-        assert (table.num_rows, table.schema) == (name == "info", view.schema)
+        assert (table.num_rows, table.schema) == (name in ("info", "history"), view.schema)
 
 
 def test_ranges_give_every_row_once(monkeypatch):

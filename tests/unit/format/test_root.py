@@ -6,6 +6,7 @@ from dataclasses import fields, replace
 import pytest
 
 from segstore_ds.errors import CorruptionError, UnsupportedVersionError
+from segstore_ds.format.history_rows import HistoryPart, HistoryRow
 from segstore_ds.format.root import (
     BlobRef,
     Epoch,
@@ -55,7 +56,9 @@ FULL = Root(
     pins={"clone": {"version": 3}},
     origins={"o": "s3://x"},
     copies={"c": [1]},
-    history=(["h", 1],),
+    history=(HistoryRow(9, 7, "append", 3, 30, writer_id="etl", batch_id=4, client="ärger"),),
+    history_parts=(HistoryPart(f"history/{8:020d}-rows-{DIGEST}", 5, 9, 3, 6, 100, DIGEST),),
+    history_lists=(HistoryPart(f"history/{8:020d}-list-{DIGEST}", 0, 5, 1, 3, 90, DIGEST),),
     properties={"owner": "ada"},
     client="segstore/1",
     extra={"levels": {"deep": [1, None, "x"]}, "weather": "fine"},
@@ -117,7 +120,7 @@ def test_a_newer_root_format_is_named():
         decode({"format": 2, "nothing": "else"})
 
 
-ADDED = {"indexes", "history_parts", "history_indexes"}  # by features, to roots that lack them
+ADDED = {"indexes", "history_parts", "history_lists"}  # by features, to roots that lack them
 
 
 @pytest.mark.parametrize("name", sorted(set(value_of()) - set(FULL.extra) - ADDED))

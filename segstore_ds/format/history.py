@@ -1,0 +1,126 @@
+"""History: a row for every commit, kept when the commit's own file is purged (FORMAT.md 5.4).
+
+A root holds the newest rows; older ones stand in parts of packed columns, an object per range of
+versions. Versions are dense, so a part's range says how many rows it has.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from segstore_ds.errors import CorruptionError
+from segstore_ds.format.fields import build_json, parse_json
+from segstore_ds.format.history_rows import (
+    TEXTS,
+    HistoryPart,
+    HistoryRow,
+    parse_part_ref,
+    part_ref_value,
+)
+from segstore_ds.format.packed import Packer, Unpacked, unpack
+
+_UTC = pa.timestamp("us", "UTC")
+HISTORY_SCHEMA = pa.schema(
+    [
+        ("version", pa.int64()),
+        ("time", _UTC),
+        ("operation", pa.string()),
+        ("head", pa.int64()),
+        ("tail", pa.int64()),
+        ("rows", pa.int64()),
+        ("segments", pa.int64()),
+        ("bytes", pa.int64()),
+        ("writer_id", pa.string()),
+        ("batch_id", pa.int64()),
+        ("client", pa.string()),
+        ("application", pa.string()),
+        ("attempts", pa.int64()),
+        ("races_lost", pa.int64()),
+        ("requests", pa.int64()),
+        ("request_bytes", pa.int64()),
+    ]
+)
+
+
+def to_batch(rows: Sequence[HistoryRow]) -> pa.RecordBatch:
+    """Return rows as a batch of `HISTORY_SCHEMA`."""
+    columns = []
+    for field in HISTORY_SCHEMA:
+        if field.name == "time":
+            columns.append(pa.array([row.time_us for row in rows], pa.int64()).view(_UTC))
+        else:
+            columns.append(pa.array([getattr(row, field.name) for row in rows], field.type))
+    return pa.RecordBatch.from_arrays(columns, schema=HISTORY_SCHEMA)
+
+
+def encode_history(batch: pa.RecordBatch) -> bytes:
+    """Return the body of a history part."""
+    packer = Packer(batch.num_rows)
+    for field in HISTORY_SCHEMA:
+        column = batch.column(field.name)
+        if field.name in TEXTS:
+            coded = column.dictionary_encode()
+            packer.json(f"{field.name}_texts", coded.dictionary.to_pylist())
+            codes = coded.indices.fill_null(-1).cast(pa.int64())
+            packer.integers(field.name, codes.to_numpy(zero_copy_only=False) + 1)
+        elif field.name == "batch_id":
+            packer.integers(field.name, column.fill_null(-1).to_numpy(zero_copy_only=False))
+        else:
+            packer.integers(field.name, column.view(pa.int64()).to_numpy(zero_copy_only=False))
+    return packer.finish()
+
+
+def decode_history(body: bytes, *, where: str) -> pa.RecordBatch:
+    """Return the rows of a history part.
+
+    Raises:
+        CorruptionError: The body is no history part.
+    """
+    packed = unpack(body, where=where)
+    arrays = []
+    for field in HISTORY_SCHEMA:
+        if field.name in TEXTS:
+            arrays.append(_texts(packed, field.name))
+        elif field.name == "batch_id":
+            values = packed.integers(field.name, least=-1)
+            arrays.append(pa.array(values, mask=values < 0))
+        else:
+            arrays.append(pa.array(packed.integers(field.name)).view(field.type))
+    return pa.RecordBatch.from_arrays(arrays, schema=HISTORY_SCHEMA)
+
+
+def _texts(packed: Unpacked, name: str) -> pa.Array:
+    texts = packed.texts(f"{name}_texts")
+    codes = packed.integers(name, most=len(texts))
+    if name != "writer_id" and len(codes) and int(codes.min()) == 0:
+        raise CorruptionError("text is missing", where=packed.where, column=name)
+    dictionary = pa.array(["", *texts], pa.string())
+    indices = pa.array(codes, mask=codes == 0)
+    return dictionary.take(indices)
+
+
+def encode_history_list(parts: Sequence[HistoryPart]) -> bytes:
+    """Return the body of a list of history parts."""
+    return build_json([part_ref_value(part) for part in parts])
+
+
+def decode_history_list(body: bytes, *, where: str) -> tuple[HistoryPart, ...]:
+    """Return the history parts that a list holds.
+
+    Raises:
+        CorruptionError: It holds something else.
+    """
+    value = parse_json(body, where=where)
+    if not isinstance(value, list) or not value:
+        raise CorruptionError("object holds no history parts", where=where)
+    return tuple(parse_part_ref(item, where=where) for item in value)
+
+
+def column_values(batch: pa.RecordBatch, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
+    """Return a column of integers or of times as int64."""
+    values: np.ndarray[Any, np.dtype[np.int64]] = (
+        batch.column(name).view(pa.int64()).to_numpy(zero_copy_only=False)
+    )
+    return values

@@ -1,0 +1,125 @@
+"""Rows of the history as they stand in a root, and references to older ones (FORMAT.md 5.4)."""
+
+from dataclasses import dataclass, fields
+from typing import Any
+
+from segstore_ds.errors import CorruptionError
+from segstore_ds.format import names
+from segstore_ds.format.fields import Fields
+
+_TEXT_LIMIT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryRow:
+    """What one commit did, and what it took.
+
+    Attributes:
+        version: Its number.
+        time_us: Its commit time.
+        operation: What was done.
+        head: The stream's head from then on.
+        tail: The stream's tail from then on.
+        rows: Events added.
+        segments: Segments added.
+        bytes: Their encoded bytes.
+        writer_id: The idempotent writer, or None.
+        batch_id: Its batch, or None.
+        client: The software that committed.
+        application: The application that it ran in, or "".
+        attempts: How often the change was planned, this time included.
+        races_lost: How often another commit came first.
+        requests: Storage requests of the commit, its staging aside.
+        request_bytes: What those wrote before the commit file itself.
+    """
+
+    version: int
+    time_us: int
+    operation: str
+    head: int
+    tail: int
+    rows: int = 0
+    segments: int = 0
+    bytes: int = 0
+    writer_id: str | None = None
+    batch_id: int | None = None
+    client: str = ""
+    application: str = ""
+    attempts: int = 1
+    races_lost: int = 0
+    requests: int = 0
+    request_bytes: int = 0
+
+
+_FIELDS = tuple(field.name for field in fields(HistoryRow))
+TEXTS = ("operation", "writer_id", "client", "application")
+_NUMBERS = tuple(name for name in _FIELDS if name not in (*TEXTS, "batch_id"))
+
+
+@dataclass(frozen=True, slots=True)
+class HistoryPart:
+    """A history part, or a list of such: the versions ``[start, end)``.
+
+    `time_us` and `last_us` are the commit times of its first and its last version.
+    """
+
+    path: str
+    start: int
+    end: int
+    time_us: int
+    last_us: int
+    bytes: int
+    digest: str
+
+    @property
+    def size(self) -> int:
+        """How many versions it lists."""
+        return self.end - self.start
+
+
+def row_value(row: HistoryRow) -> list[Any]:
+    """Return a row as it stands in JSON."""
+    return [getattr(row, name) for name in _FIELDS]
+
+
+def parse_row(value: Any, *, where: str) -> HistoryRow:
+    """Return the row that JSON holds.
+
+    Raises:
+        CorruptionError: It holds something else.
+    """
+    if not isinstance(value, list) or len(value) != len(_FIELDS):
+        raise CorruptionError("not a row of the history", where=where)
+    taken = Fields(dict(zip(_FIELDS, value, strict=True)), where=where)
+    found: dict[str, Any] = {name: taken.integer(name) for name in _NUMBERS}
+    for name in ("operation", "client", "application"):
+        found[name] = taken.text(name, limit=_TEXT_LIMIT)
+    found["writer_id"] = taken.optional_text("writer_id", limit=_TEXT_LIMIT)
+    batch = taken.take("batch_id")
+    if batch is not None and (type(batch) is not int or not 0 <= batch < 1 << 63):
+        raise CorruptionError("field is wrong", where=where, field="batch_id")
+    return HistoryRow(**found, batch_id=batch)
+
+
+def part_ref_value(part: HistoryPart) -> list[Any]:
+    """Return a part's reference as it stands in JSON."""
+    return [getattr(part, field.name) for field in fields(part)]
+
+
+def parse_part_ref(value: Any, *, where: str) -> HistoryPart:
+    """Return the part's reference that JSON holds.
+
+    Raises:
+        CorruptionError: It holds something else.
+    """
+    columns = [field.name for field in fields(HistoryPart)]
+    if not isinstance(value, list) or len(value) != len(columns):
+        raise CorruptionError("not a part of the history", where=where)
+    row = Fields(dict(zip(columns, value, strict=True)), where=where)
+    path = names.check_status_path(row.text("path", limit=300), where=where)
+    digest = row.text("digest", limit=32)
+    numbers = {name: row.integer(name) for name in columns if name not in ("path", "digest")}
+    part = HistoryPart(path=path, digest=digest, **numbers)
+    if part.start >= part.end or part.time_us > part.last_us:
+        raise CorruptionError("part of the history has no range", where=where, path=path)
+    return part

@@ -1,0 +1,213 @@
+"""History: a row for every commit, that outlives purge and grows by levels."""
+
+import uuid
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from segstore_ds.engine import history as rules
+from segstore_ds.engine.history import History, plan_history_merge
+from segstore_ds.engine.state import broken_invariants, broken_rules
+from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
+from segstore_ds.format.history import HISTORY_SCHEMA
+from segstore_ds.format.root import ROOT_LIMIT_BYTES, encode_root
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import create_on, open_on
+from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
+
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+def numbers(*values: int) -> pa.Table:
+    return pa.table({"n": pa.array(values, pa.int64())})
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """Thresholds so small that a dozen commits spill, merge and fill lists."""
+    for name, value in {
+        "ROWS_SOFT": 2, "ROWS_HARD": 4, "FAN_IN": 2, "FINAL_ROWS": 6, "PARTS_INLINE": 4,
+        "LIST_PARTS": 3,
+    }.items():  # fmt: skip
+        monkeypatch.setattr(rules, name, value)
+
+
+@pytest.fixture
+def time():
+    return VirtualTime(1)
+
+
+@pytest.fixture
+def stream(time):
+    storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), time)
+    return create_on(storage, SCHEMA, clock=time.clock)
+
+
+def rows(stream) -> list[dict]:
+    return stream.history().read_all().to_pylist()
+
+
+def test_a_row_says_what_a_commit_did_and_what_it_took(stream):
+    stream.append(numbers(1, 2), writer_id="etl", batch_id=7)
+    stream.overwrite(numbers(3))
+    stream.truncate(3)
+    stream.tag("eod", "tail")
+    found = rows(stream)
+    assert stream.history().schema == HISTORY_SCHEMA
+    assert [row["operation"] for row in found][:3] == ["create", "append", "overwrite"]
+    assert [row["version"] for row in found] == list(range(stream.version + 1))
+    appended = found[1]
+    assert (appended["writer_id"], appended["batch_id"]) == ("etl", 7)
+    assert (appended["rows"], appended["segments"], appended["tail"]) == (2, 1, 2)
+    assert appended["bytes"] == stream.storage.info("segments/" + _first(stream)).size
+    assert appended["client"].startswith("segstore/")
+    assert (appended["attempts"], appended["races_lost"]) == (1, 0)
+    assert 1 <= appended["requests"] <= 4
+    assert (found[2]["head"], found[2]["tail"], found[2]["writer_id"]) == (2, 3, None)
+
+
+def _first(stream) -> str:
+    return stream.root.retired[0].path
+
+
+def test_a_lost_race_is_counted(stream):
+    other = open_on(stream.storage, clock=stream._log.clock)
+    stream.append(numbers(1))
+    other.append(numbers(2))
+    row = rows(other)[-1]
+    assert (row["attempts"], row["races_lost"]) == (2, 1)
+
+
+def test_an_application_is_told_apart_from_the_software(stream):
+    job = stream.plan_write(SCHEMA, client="segstore/1 spark/4 app/local-17")
+    task = job.open_task(0, "0")
+    task.append(numbers(1).to_batches()[0])
+    stream.commit(job, [task.finish()])
+    row = rows(stream)[-1]
+    assert (row["client"], row["application"]) == ("segstore/1 spark/4", "local-17")
+
+
+@pytest.mark.usefixtures("tiny")
+def test_history_spills_merges_and_fills_lists_and_loses_no_row(stream, time):
+    written = []
+    for number in range(60):
+        time.advance(1)
+        stream.append(numbers(number))
+        written.append((stream.version, stream.tail))
+        assert not list(broken_invariants(stream.root))
+    root = stream.root
+    assert root.history_lists
+    assert len(root.history_parts) <= 5
+    assert {row["operation"] for row in rows(stream)} == {"create", "append", "merge-history"}
+    found = rows(open_on(stream.storage))
+    assert [row["version"] for row in found] == list(range(root.version + 1))
+    assert [row["tail"] for row in found if row["operation"] == "append"] == list(range(1, 61))
+    assert len(encode_root(root)) < ROOT_LIMIT_BYTES
+    stream.verify().check()
+
+
+@pytest.mark.usefixtures("tiny")
+def test_any_version_and_time_is_found_wherever_it_lies(stream, time):
+    for number in range(40):
+        time.advance(10)
+        stream.append(numbers(number))
+    root, history = stream.root, History(stream.storage)
+    found = rows(stream)
+    for row in found:
+        moment = history.moment(root, row["version"])
+        assert (moment.version, moment.tail) == (row["version"], row["tail"])
+        assert history.latest(root, moment.time_us).tail >= row["tail"]
+        assert history.latest(root, moment.time_us - 1) != moment
+    times = {round(row["time"].timestamp() * 1e6): row for row in found}
+    for time_us, row in times.items():
+        assert history.latest(root, time_us + 1).version == row["version"]
+    assert history.latest(root, min(times) - 1) is None
+    assert history.moment(root, root.version + 1) is None
+
+
+@pytest.mark.usefixtures("tiny")
+def test_times_of_events_are_those_of_their_commits(stream, time):
+    expected = []
+    for number in range(20):
+        time.advance(1)
+        stream.append(numbers(*range(number % 3)))
+        expected += [stream.root.time_us] * (number % 3)
+        if number == 9:
+            stream.truncate(3)
+    for start in range(stream.tail):
+        for end in range(start + 1, stream.tail + 1):
+            ends, times = stream._log.history.commit_times(stream.root, start, end)
+            places = ends.searchsorted(range(start, end), "right")
+            assert times[places].tolist() == expected[start:end]
+
+
+def test_history_outlives_purge(stream, time):
+    for number in range(5):
+        time.advance(7200)
+        stream.append(numbers(number))
+    before = rows(stream)
+    assert stream.purge(older_than_s=3600) > 1
+    assert rows(stream)[:-1] == before
+    assert rows(stream)[-1]["operation"] == "purge"
+
+
+def test_versions_are_dropped_when_both_count_and_age_allow_it(stream, time):
+    for number in range(9):
+        time.advance(7200)
+        stream.append(numbers(number))
+    assert stream.purge(older_than_s=3600, keep_versions=6) == 4
+    assert stream.purge(older_than_s=3600 * 9, keep_versions=1) == 4
+    with pytest.raises(InvalidInputError, match="newest version"):
+        stream.purge(keep_versions=0)
+
+
+def test_a_compaction_changes_no_cut(stream, time):
+    for number in range(6):
+        time.advance(60)
+        stream.append(numbers(number))
+    cuts = [f"version:{n}" for n in range(7)] + ["1970-01-01T00:00:00Z", "2100-01-01T00:00:00Z"]
+    before = [stream.position(cut).offset for cut in cuts]
+    time.advance(7200)
+    stream.compact()
+    stream.purge(older_than_s=3600)
+    assert [stream.position(cut).offset for cut in cuts] == before
+
+
+@pytest.mark.usefixtures("tiny")
+def test_damaged_history_is_named_and_never_empty(stream):
+    for number in range(12):
+        stream.append(numbers(number))
+    root, storage = stream.root, stream.storage
+    ref = next(History(storage).parts(root))
+    whole = storage.get(ref.path)
+    for wrong in (replace(ref, start=ref.start + 1), replace(ref, last_us=ref.last_us + 1)):
+        with pytest.raises(CorruptionError):
+            History(storage).part(wrong)
+    for bad in (whole[:-1], whole[:-1] + b"?"):
+        storage.put(ref.path, bad)
+        with pytest.raises(FormatError):
+            rows(open_on(storage))
+        assert any(ref.path in one.where for one in stream.verify().problems)
+    storage.delete(ref.path)
+    with pytest.raises(FormatError):
+        rows(open_on(storage))
+
+
+def test_a_root_must_have_a_row_for_every_version(stream):
+    stream.append(numbers(1))
+    stream.append(numbers(2))
+    root = stream.root
+    for wrong in (
+        replace(root, history=root.history[:-1]),
+        replace(root, history=(root.history[0], *root.history[2:])),
+        replace(root, history=root.history[::-1]),
+    ):
+        assert list(broken_invariants(wrong))
+    cut = replace(root, history=root.history[1:])
+    assert "the history keeps its start" in list(broken_rules(root, cut))
+
+
+def test_nothing_is_due_while_the_history_is_short(stream):
+    stream.append(numbers(1))
+    assert plan_history_merge(stream.root) is None
