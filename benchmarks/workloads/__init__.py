@@ -11,6 +11,7 @@ from benchmarks.workloads import (
     delta_lake,
     micro_batches,
     stream_source,
+    table_status,
     task_memory,
     write_cache,
 )
@@ -21,6 +22,7 @@ WORKLOADS: dict[str, Workload] = {
     **append_latency.WORKLOADS,
     **commit_rate.WORKLOADS,
     **compaction.WORKLOADS,
+    **table_status.WORKLOADS,
     **task_memory.WORKLOADS,
     **micro_batches.WORKLOADS,
     **delta_lake.WORKLOADS,

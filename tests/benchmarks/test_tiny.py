@@ -21,6 +21,7 @@ SPARK = (
 # Run by hand: a rival that is fetched from elsewhere, and what another run shows already.
 LEFT_OUT = ("delta_lake", "micro_batches_tcp")
 PLAIN = (
+    "table_status",
     "append_latency",
     "commit_rate",
     "compaction",
