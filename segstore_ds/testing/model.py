@@ -173,12 +173,10 @@ class ModelStream:
                 found.append((offset, {name: event[name] for name in wanted}))
         return found
 
-    def tail_at(self, time_us: int) -> int | None:
-        """Return the tail as of a time: 0 before the first commit, None where that was purged."""
-        found = [number for number, one in enumerate(self.versions) if one.time_us <= time_us]
-        if not found:
-            return None if self.log_start else 0
-        return None if found[-1] < self.log_start else self.versions[found[-1]].tail
+    def tail_at(self, time_us: int) -> int:
+        """Return the tail as of a time, purged versions included; 0 before the first commit."""
+        found = [one for one in self.versions if one.time_us <= time_us]
+        return found[-1].tail if found else 0
 
     def purge(self, older_than_s: float) -> bool:
         """Forget versions as the engine does: all below the last but one of those so old.
