@@ -183,7 +183,7 @@ class StreamMachine(RuleBasedStateMachine):
             with pytest.raises(NotFoundError):
                 self.stream.read("head", f"version:{version}")
         else:
-            # History answers for purged versions too. What lies below the head is read from there, and nothing of it is left.
+            # History answers for purged versions too. Nothing is left of what lies below the head.
             end = self.model.versions[version].tail
             expected = self.model.read(self.model.head, end)
             start = min(self.model.head, end)
