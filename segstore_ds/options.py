@@ -94,6 +94,23 @@ TABLE: tuple[Option, ...] = (
         "it, and follows the `tail` as it moves",
         peers=("endingoffsets", "endingversion", "endingtimestamp", "end_stream_cut"),
     ),
+    Option(
+        "versionAsOf",
+        "int",
+        None,
+        (READ,),
+        "read the stream as of this version",
+        least=0,
+        peers=("snapshot-id", "scan.version"),
+    ),
+    Option(
+        "timestampAsOf",
+        "text",
+        None,
+        (READ,),
+        "read the stream as of this time, which has a zone; not with `versionAsOf`",
+        peers=("as-of-timestamp", "scan.timestamp", "scan.timestamp-millis"),
+    ),
     Option("columns", "list", None, _READS, "columns to read: a comma list or a JSON array"),
     Option(
         "filters",

@@ -70,7 +70,7 @@ class SegstoreDataSource(DataSource):
         options = parse_options(self.options, READ, STREAM_READ)
         for cut in (options["startCut"], options["endCut"]):
             parse_cut(cut)
-        stream = open_on(self._storage(options))
+        stream = self._as_of(self._storage(options), options)
         self._pinned = encode_envelope(encode_root(stream.root))
         if options["metadata"] == PLAN:
             return plan_schema()
@@ -97,8 +97,8 @@ class SegstoreDataSource(DataSource):
         options = parse_options(self.options, READ)
         root = self._pinned_root()
         storage = self._storage(options)
-        stream = open_on(storage) if root is None else Stream.at_root(storage, root)
-        root = root or stream.root
+        stream = Stream.at_root(storage, root) if root else self._as_of(storage, options)
+        root = stream.root
         if options["metadata"] == PLAN:
             return plan_rows(stream, options, root, schema)
         if is_view(options["metadata"]):
@@ -145,6 +145,15 @@ class SegstoreDataSource(DataSource):
             overwrite=overwrite,
             checkpoint=given.get("checkpointlocation"),
         )
+
+    def _as_of(self, storage: Storage, options: Mapping[str, Any]) -> Stream:
+        """Open the stream at the version that the options name, or at its newest one."""
+        stream = open_on(storage)
+        version, timestamp = options["versionAsOf"], options["timestampAsOf"]
+        if version is None and timestamp is None:
+            return stream
+        root = stream.root_as_of(version=version, timestamp=timestamp)
+        return Stream.at_root(storage, root)
 
     def _storage(self, options: Mapping[str, Any]) -> Storage:
         path = options["path"]

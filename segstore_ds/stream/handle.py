@@ -7,10 +7,11 @@ import pyarrow as pa
 
 from segstore_ds.engine.append import Appender
 from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.cuts import CutLike, Position, parse_cut, resolve_cut
+from segstore_ds.engine.cuts import CutLike, Position, parse_cut, parse_time, resolve_cut
 from segstore_ds.engine.epochs import epoch_schema
 from segstore_ds.engine.follow import Outcome, OutcomeState
 from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.errors import InvalidInputError, NotFoundError
 from segstore_ds.format.root import Root
 from segstore_ds.storage import Storage
 from segstore_ds.version import __version__
@@ -113,6 +114,38 @@ class Handle:
         root = self._log.root
         offset = resolve_cut(self._log, root, parse_cut(cut))
         return Position(root.stream_id, root.generation, offset)
+
+    def root_as_of(self, *, version: int | None = None, timestamp: str | None = None) -> Root:
+        """Return the root of an earlier version; the newest one that was seen without arguments.
+
+        Args:
+            version: Its number.
+            timestamp: A time with a zone: the newest version committed at or before it.
+
+        Raises:
+            InvalidInputError: Both are given, or the time is not one or has no zone.
+            NotFoundError: The stream has not got that far, or was made later.
+            SnapshotExpiredError: The version was purged.
+            FormatError: A commit file can't be read.
+            StorageError: The storage failed.
+        """
+        if version is not None and timestamp is not None:
+            raise InvalidInputError(
+                "both a version and a time to read as of",
+                remedy="give versionAsOf or timestampAsOf",
+                version=version,
+                timestamp=timestamp,
+            )
+        if version is not None:
+            return self._log.read_version(version)
+        if timestamp is None:
+            return self._log.root
+        root = self._log.version_at(parse_time(timestamp))
+        if root is None:
+            raise NotFoundError(
+                "stream was made later than that", url=self.url, timestamp=timestamp
+            )
+        return root
 
     def outcome(self, transaction: str, version: int | None = None) -> Outcome:
         """Tell whether a transaction is in the log, after a CommitUnknownError.

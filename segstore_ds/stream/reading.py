@@ -27,8 +27,10 @@ class Reads(Handle):
         offset_column: str | None = None,
         segment_column: str | None = None,
         fail_on_data_loss: bool = True,
+        version_as_of: int | None = None,
+        timestamp_as_of: str | None = None,
     ) -> pa.RecordBatchReader:
-        """Read the events between two cuts, in offset order, as of the newest version.
+        """Read the events between two cuts, in offset order, as of one version.
 
         Args:
             start: First event; an offset, 'head', 'tail', 'version:N', a position or a time.
@@ -38,6 +40,8 @@ class Reads(Handle):
             offset_column: Name of an extra int64 column with each event's offset.
             segment_column: Name of an extra int64 column with each event's segment id.
             fail_on_data_loss: False starts at the head where the start lies below it.
+            version_as_of: Read this version; None for the newest.
+            timestamp_as_of: Or the newest version at that time, which has a zone.
 
         Returns:
             A reader that DuckDB, Polars and pandas take without a copy.
@@ -51,7 +55,8 @@ class Reads(Handle):
             FormatError: Metadata can't be read; a damaged segment raises while reading.
             StorageError: The storage failed.
         """
-        root = self._log.refresh()
+        self._log.refresh()
+        root = self.root_as_of(version=version_as_of, timestamp=timestamp_as_of)
         reading = self.plan_read(
             start,
             end,

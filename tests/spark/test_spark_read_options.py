@@ -128,6 +128,7 @@ def test_every_read_option_of_the_table_is_taken(stream, url, load):
         "storageOptions": "{}",
         "startCut": "0",
         "endCut": "tail",
+        "versionAsOf": str(stream.version),
         "columns": '["n", "user"]',
         "filters": '[["n", "is not null"]]',
         "offsetColumn": "o",
@@ -137,7 +138,9 @@ def test_every_read_option_of_the_table_is_taken(stream, url, load):
         "minPartitions": "3",
         "failOnDataLoss": "false",
     }
-    assert values.keys() == {option.name for option in TABLE if READ in option.scopes}
+    # These are read with others, or instead of events.
+    elsewhere = {"timestampAsOf", "metadata", "compactRows", "compactBytes", "compactMode"}
+    assert values.keys() | elsewhere == {o.name for o in TABLE if READ in o.scopes}
     del values["path"]
     df = load(**values)
     assert df.columns == ["n", "user", "o", "s"]
@@ -149,6 +152,26 @@ def test_columns_are_projected_in_their_order(stream, load):
     assert df.columns == ["user", "n", "o"]
     assert df.filter("o = 8").collect()[0].asDict() == {"user": "eve", "n": 8, "o": 8}
     assert load(columns='["ts"]', endCut=3).count() == 3
+
+
+def test_earlier_versions_are_read_as_they_were(stream, load):
+    """With the columns of then, whatever came since; by number and by time."""
+    version, moment = stream.version, dt.datetime.now(dt.UTC).isoformat()
+    stream.append(pa.table({"n": [1], "more": ["x"]}), merge_schema=True)
+    stream.truncate("tail")
+    then = load(versionAsOf=version)
+    assert "more" not in then.columns
+    assert then.count() == load(timestampAsOf=moment).count() == 100
+    assert load(versionAsOf=version, endCut=7).count() == 7
+    assert load(versionAsOf=version, schema="n BIGINT").columns == ["n"]
+    assert load(versionAsOf=version, schema="n BIGINT").count() == 100
+    assert load(versionAsOf=version, metadata="tags").count() == 0
+    assert load().count() == 0
+    assert "SEG_NOT_FOUND" in error(lambda: load(versionAsOf=10**6))
+    assert "versionAsOf or timestampAsOf" in error(
+        lambda: load(versionAsOf=1, timestampAsOf="2026-01-01T00:00:00Z")
+    )
+    assert "zone" in error(lambda: load(timestampAsOf="2026-01-01T00:00:00"))
 
 
 def test_given_schema_projects(stream, load):

@@ -139,6 +139,11 @@ def test_every_write_option_of_the_table_is_taken(spark, url, append):
         "mergeSchema": "true",
         "overwriteSchema": "true",
         "statsColumns": '["id"]',
+        "compact": "auto",
+        "operation": "append",
+        "compactRows": "1",
+        "compactBytes": "1",
+        "compactMode": "stitch",
     }
     assert values.keys() == {option.name for option in TABLE if WRITE in option.scopes}
     del values["path"]

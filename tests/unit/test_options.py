@@ -90,8 +90,9 @@ def test_streams_take_what_batches_take_but_for_some() -> None:
     """A stream read has limits, a stream write is numbered by Spark."""
     assert parse_options({"maxrowspertrigger": "7"}, STREAM_READ)["maxRowsPerTrigger"] == 7
     assert parse_options({}, STREAM_READ)["maxSegmentsPerTrigger"] == 1000
+    batches = set(parse_options({}, READ)) - set(parse_options({}, STREAM_READ))
     planning = {"metadata", "compactRows", "compactBytes", "compactMode"}
-    assert set(parse_options({}, READ)) - set(parse_options({}, STREAM_READ)) == planning
+    assert batches == {"versionAsOf", "timestampAsOf"} | planning
     batches = set(parse_options({}, WRITE)) - set(parse_options({}, STREAM_WRITE))
     assert batches == {"batchId", "operation"}
     with pytest.raises(InvalidInputError, match="belongs to a stream read, not to a read"):
