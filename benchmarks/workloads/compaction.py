@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import psutil
-from deltalake import DeltaTable, WriterProperties, write_deltalake
 
 import segstore_ds as segstore
 from benchmarks.datasets import EVENTS, events
@@ -117,6 +116,8 @@ def _run_case(
 
 
 def _fill(stream_folder: Path, delta_folder: Path, count: int, each: int) -> None:
+    from deltalake import WriterProperties, write_deltalake
+
     stream = segstore.create(stream_folder, EVENTS)
     layout = segstore.Layout(inline_bytes=0)
     properties = WriterProperties(compression="ZSTD", compression_level=1)
@@ -136,6 +137,8 @@ def _stitch(folder: Path) -> None:
 
 
 def _optimize(folder: Path) -> None:
+    from deltalake import DeltaTable, WriterProperties
+
     DeltaTable(folder).optimize.compact(
         target_size=TARGET_BYTES,
         writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
