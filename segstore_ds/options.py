@@ -254,7 +254,7 @@ TABLE: tuple[Option, ...] = (
         choices=COMPRESSIONS,
         peers=("parquet.compression", "codec", "write.parquet.compression-codec"),
     ),
-    Option("compressionLevel", "int", 1, _WRITES, "of zstd", least=1),
+    Option("compressionLevel", "int", 2, _WRITES, "of zstd", least=1),
     Option("frameRows", "int", 65_536, _WRITES, "most events per frame", least=1),
     Option(
         "frameBytes",

@@ -24,7 +24,7 @@ MEANING = (
 TARGET_BYTES = 128 << 20
 CASES = {"large": (200, 1), "small": (2_000, 10)}
 FLATTERS = (
-    "the same events, 128 MiB as target and zstd level 1 for both; Delta's files are Parquet",
+    "the same events, 128 MiB as target and zstd level 2 for both; Delta's files are Parquet",
     "both run in one process on the same machine; Delta's with all of its threads",
     "against us: outputs and commit are synced to disk, Delta's and cp's are not",
     "stitch checks every frame's CRC-32 on the way, cp checks nothing",
@@ -120,7 +120,7 @@ def _fill(stream_folder: Path, delta_folder: Path, count: int, each: int) -> Non
 
     stream = segstore.create(stream_folder, EVENTS)
     layout = segstore.Layout(inline_bytes=0)
-    properties = WriterProperties(compression="ZSTD", compression_level=1)
+    properties = WriterProperties(compression="ZSTD", compression_level=2)
     for n in range(count):
         batch = events(n * each, each)
         stream.append(batch, layout=layout)
@@ -141,7 +141,7 @@ def _optimize(folder: Path) -> None:
 
     DeltaTable(folder).optimize.compact(
         target_size=TARGET_BYTES,
-        writer_properties=WriterProperties(compression="ZSTD", compression_level=1),
+        writer_properties=WriterProperties(compression="ZSTD", compression_level=2),
     )
 
 

@@ -46,7 +46,7 @@ from segstore_ds.errors import (
     SchemaMismatchError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.frame import Frame
+from segstore_ds.format.frame import Frame, decode_frame
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema import decode_schema, fingerprint, plan_schema
 from segstore_ds.storage import Storage
@@ -198,12 +198,47 @@ def _write_piece(
         attempt=str(place[1]),
     )
     try:
-        for batch in read_ahead(events_of(job, schema, slices), depth=AHEAD):
-            stager.append(batch)
+        contents = events_of(job, schema, slices) if split else _contents(job, epoch, slices)
+        for piece in read_ahead(contents, depth=AHEAD):
+            if isinstance(piece, Frame):
+                stager.append_frame(piece)
+            else:
+                stager.append(piece)
         return stager.finish().segments
     except BaseException:
         stager.abort()
         raise
+
+
+def _contents(
+    job: CompactJob, epoch: int, slices: Sequence[Slice]
+) -> Iterator[pa.RecordBatch | Frame]:
+    """Yield the events of whole segments; frames that are large already come as they are.
+
+    To decode such a frame and encode it again would change nothing for its readers.
+    """
+    schema = decode_schema(job.epochs[epoch])
+    for one in slices:
+        if one.epoch != epoch or not _is_large(job.layout, one.segment_rows, one.bytes):
+            yield from events_of(job, schema, [one])
+            continue
+        for frame in _raw_frames(job, [one]):
+            if _is_large(job.layout, frame.rows, frame.raw_bytes):
+                yield frame
+            else:
+                yield decode_frame(
+                    frame.data,
+                    crc=frame.crc,
+                    rows=frame.rows,
+                    schema=schema,
+                    columns=None,
+                    where=f"{job.storage.url}/{names.segment_object(one.path)}",
+                    limit_bytes=max(frame.raw_bytes, 1),
+                )
+
+
+def _is_large(layout: Layout, rows: int, nbytes: int) -> bool:
+    return rows * 2 >= layout.frame_rows or nbytes * 2 >= layout.frame_bytes
 
 
 def events_of(

@@ -160,6 +160,13 @@ class TaskStager:
             self._gathered_rows += piece.num_rows
             self._gathered_bytes += piece.nbytes
 
+    def append_frame(self, frame: Frame) -> None:
+        """Take a frame as it is, behind what was taken before; raises as `append`."""
+        self._check_open()
+        self._rows += frame.rows
+        self._encode()
+        self._place(frame)
+
     def finish(self) -> StagedTask:
         """Write what is left and make it durable; raises as `append`."""
         self._check_open()
@@ -252,6 +259,9 @@ class TaskStager:
             stats_columns=self._stats_columns,
         )
         self._gathered, self._gathered_rows, self._gathered_bytes = [], 0, 0
+        self._place(frame)
+
+    def _place(self, frame: Frame) -> None:
         if self._writer is None and not self._segments:
             self._inline.append(frame)
             self._inline_bytes += frame.data.size

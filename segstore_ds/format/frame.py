@@ -27,6 +27,7 @@ MAX_ROWS = (1 << 31) - 1
 
 Compression = Literal["zstd", "lz4", "none"]
 
+_THREADED_BYTES = 256 << 10  # below, handing columns to other threads costs more than it saves
 _CONTINUATION = 0xFFFFFFFF  # On disk, by Arrow: starts every message of a stream.
 _RECORD_BATCH = 3  # On disk, by Arrow: the kind of a message.
 # The slots of the flatbuffer tables of Arrow's Message.fbs that are read here.
@@ -85,7 +86,10 @@ def encode_frame(
             bytes=batch.nbytes,
         )
     stats = compute(batch, stats_columns)
-    options = pa.ipc.IpcWriteOptions(compression=_codec(compression, compression_level))
+    options = pa.ipc.IpcWriteOptions(
+        compression=_codec(compression, compression_level),
+        use_threads=batch.nbytes >= _THREADED_BYTES,
+    )
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, batch.schema, options=options) as writer:
         writer.write_batch(batch)
@@ -196,7 +200,9 @@ def _places(schema: pa.Schema, names: Sequence[str]) -> list[int]:
 def _read_batch(data: pa.Buffer | bytes, schema: pa.Schema, places: list[int]) -> pa.RecordBatch:
     # No field at all means every field to Arrow, so a count of rows decodes the first one.
     wanted = sorted(places) or [0][: len(schema)]
-    options = pa.ipc.IpcReadOptions(included_fields=wanted)
+    options = pa.ipc.IpcReadOptions(
+        included_fields=wanted, use_threads=len(data) >= _THREADED_BYTES
+    )
     with pa.ipc.open_stream(pa.py_buffer(data), options=options) as reader:
         batch = next(reader, None)
         more = next(reader, None)

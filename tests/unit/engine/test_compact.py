@@ -72,6 +72,46 @@ def test_merge_combines_batches_and_keeps_statistics_exact() -> None:
     assert '"n":[0,119,0]' in (_segments(stream)[0].entry.stats or "")
 
 
+def _frames(stream: Stream) -> list[tuple]:
+    found = stream.metadata("frames").read_all()
+    facts = zip(found["start"].to_pylist(), found["rows"].to_pylist(), strict=True)
+    return list(zip(facts, found["crc"].to_pylist(), strict=True))
+
+
+def test_merge_keeps_large_frames_and_combines_small_ones() -> None:
+    """What is half a frame or more keeps its bytes; the rest is gathered in its order."""
+    stream, _ = make_stream(0)
+    for start, end in [(0, 80), (80, 90), (90, 95), (95, 195), (195, 200)]:
+        stream.append(numbers(start, end), layout=replace(STAGED, frame_rows=100))
+    kept = dict(_frames(stream))
+    auto = AutoRules(CompactRules(), replace(STAGED, frame_rows=100))
+    run_compact(stream._log, stream._status, auto.rules, auto.layout)
+    merged = dict(_frames(stream))
+    assert [rows for _, rows in merged] == [80, 15, 100, 5]
+    assert [merged[place] for place in [(0, 80), (95, 100)]] == [
+        kept[place] for place in [(0, 80), (95, 100)]
+    ]
+    assert values(stream) == list(range(200))
+    assert values(stream, filters=[["n", "==", 94]]) == [94]
+    stream.verify().check()
+
+
+def test_merge_refuses_a_damaged_large_frame() -> None:
+    """A frame that is not decoded is checked all the same, and gets no new home."""
+    stream, storage = make_stream(0)
+    layout = replace(STAGED, frame_rows=100)
+    for start in (0, 100):
+        stream.append(numbers(start, start + 100), layout=layout)
+    path = names.segment_object(_segments(stream)[1].entry.path)
+    data = bytearray(storage.get(path))
+    data[200] ^= 1
+    storage.put(path, bytes(data))
+    version, there = stream.version, objects(storage)
+    with pytest.raises(CorruptionError, match="checksum"):
+        run_compact(stream._log, stream._status, CompactRules(), layout)
+    assert (stream.refresh().version, objects(storage)) == (version, there)
+
+
 def test_split_is_the_inverse() -> None:
     """Large segments are cut into near-equal pieces; then merging is free to join them again."""
     stream, _ = make_stream(0)
