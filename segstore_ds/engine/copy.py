@@ -41,7 +41,7 @@ from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.fields import build_json
 from segstore_ds.format.root import Root, SegmentEntry, add_features
 from segstore_ds.format.schema import decode_schema
-from segstore_ds.format.segment_arrow import HEADER_BYTES, check_header
+from segstore_ds.format.segment import find_format
 from segstore_ds.storage import Storage
 
 _COPY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
@@ -269,7 +269,8 @@ class _Copying:
                 self.reused += 1
                 return replace(entry, path=path)
         # A name that no other attempt has: nothing that another one may commit is ever touched.
-        name = f"{prefix}{self._clock.new_id()[:12]}.arrow"
+        form = find_format(entry.format, where=names.segment_object(entry.path))
+        name = f"{prefix}{self._clock.new_id()[:12]}{form.ending}"
         path = names.build_segment_path(self._token, name)
         self._copy(names.segment_object(path), entry, one)
         return replace(entry, path=path)
@@ -297,9 +298,10 @@ class _Copying:
     def _copy(self, name: str, entry: SegmentEntry, one: Slice) -> None:
         source = names.segment_object(entry.path)
         where = f"{self._source.url}/{source}"
+        form = find_format(entry.format, where=where)
         with self._target.open_staged(name) as out:
-            header = self._source.get_range(source, 0, HEADER_BYTES)
-            check_header(header, where=where)
+            header = self._source.get_range(source, 0, form.head_bytes)
+            form.check_head(header, where=where)
             out.write(header)
             for frame, data in read_frames(self._source, one):
                 actual = zlib.crc32(data)

@@ -11,14 +11,12 @@ import pyarrow as pa
 
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.epochs import epoch_schema
+from segstore_ds.engine.segments import OpenSegment, open_segment
 from segstore_ds.engine.table_status import PlacedSegment, TableStatus
 from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format import names
-from segstore_ds.format.frame import decode_frame
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema import fingerprint, lift
-from segstore_ds.format.segment_arrow import parse_footer
-from segstore_ds.format.segment_index import FrameEntry
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,35 +131,17 @@ class Salvager:
         entry, path = placed.entry, names.segment_object(placed.entry.path)
         try:
             schema = epoch_schema(self._status, self._root.epochs[entry.epoch])
-            first = entry.bytes - entry.footer_bytes
-            tail = self._log.storage.get_range(path, first, entry.bytes)
-            frames = parse_footer(
-                tail, object_bytes=entry.bytes, where=path, footer_crc=entry.footer_crc
-            )
+            segment = open_segment(self._log.storage, entry, where=path, whole=False)
         except FormatError as error:
             self._lose(placed.start, placed.end, path, error)
             return
         start = placed.start
-        for frame in frames:
+        for number, frame in enumerate(segment.frames):
             try:
-                yield start, self._frame(path, frame, schema)
+                yield start, _decode(segment, number, schema)
             except FormatError as error:
                 self._lose(start, start + frame.rows, f"{path}[{frame.start}:{frame.end}]", error)
             start += frame.rows
-
-    def _frame(self, path: str, frame: FrameEntry, schema: pa.Schema) -> pa.RecordBatch:
-        where = f"{path}[{frame.start}:{frame.end}]"
-        if frame.fingerprint != fingerprint(schema):
-            raise CorruptionError("frame is of another schema", where=where)
-        return decode_frame(
-            self._log.storage.get_range(path, frame.start, frame.end),
-            crc=frame.crc,
-            rows=frame.rows,
-            schema=schema,
-            columns=None,
-            where=where,
-            limit_bytes=max(frame.raw_bytes, 1),
-        )
 
     def _lose(self, start: int, end: int, where: str, error: FormatError) -> None:
         start = max(start, self._root.head)
@@ -182,3 +162,11 @@ class Salvager:
             moved[-1] = replace(moved[-1], end=start + rows)
             return
         moved.append(Moved(start, start + rows, self._report.rows))
+
+
+def _decode(segment: OpenSegment, number: int, schema: pa.Schema) -> pa.RecordBatch:
+    frame = segment.frames[number]
+    if frame.fingerprint != fingerprint(schema):
+        where = f"{segment.where}[{frame.start}:{frame.end}]"
+        raise CorruptionError("frame is of another schema", where=where)
+    return segment.read_frame(number, schema=schema)

@@ -9,10 +9,10 @@ from itertools import islice
 
 import pyarrow as pa
 
-from segstore_ds.cache.views import ByteArraySegment
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.filters import Filters
 from segstore_ds.engine.scan_plan import Reading, ReadTask
+from segstore_ds.engine.segments import OpenSegment, open_segment
 from segstore_ds.engine.slices import Slice
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import (
@@ -22,18 +22,12 @@ from segstore_ds.errors import (
     NotFoundError,
     SnapshotExpiredError,
     StorageError,
-    TruncatedObjectError,
 )
-from segstore_ds.format import names
-from segstore_ds.format.frame import decode_frame
 from segstore_ds.format.schema import decode_schema, fingerprint, lift
-from segstore_ds.format.segment_arrow import parse_footer
 from segstore_ds.format.segment_index import FrameEntry
 from segstore_ds.storage import Storage
 
 _LOG = logging.getLogger(__name__)
-WHOLE_OBJECT_BYTES = 1 << 20  # up to this size one request for all beats two for parts
-READ_BYTES = 16 << 20  # neighbouring frames are fetched together up to this size
 
 
 def run_task(reading: Reading, task: ReadTask) -> Iterator[pa.RecordBatch]:
@@ -78,11 +72,10 @@ def read_frames(storage: Storage, one: Slice) -> Iterator[tuple[FrameEntry, memo
         FormatError: The object is missing, cut or damaged, or holds another number of rows.
         StorageError: The storage failed.
     """
-    where = f"{storage.url}/{names.segment_object(one.path)}"
-    frames, whole = _open_segment(storage, one, where)
-    wanted = list(_wanted_frames(frames, one, Filters()))
-    for _, frame, data in _fetch(storage, one.path, wanted, whole):
-        yield frame, data
+    segment = _open(storage, one)
+    wanted = [number for number, _ in _wanted_frames(segment.frames, one, Filters())]
+    for number, data in segment.raw_frames(wanted):
+        yield segment.frames[number], memoryview(data)
 
 
 def _read_slice(reading: Reading, one: Slice) -> Iterator[pa.RecordBatch]:
@@ -115,25 +108,19 @@ def _read_slice(reading: Reading, one: Slice) -> Iterator[pa.RecordBatch]:
 
 
 def _run_slice(reading: Reading, storage: Storage, one: Slice) -> Iterator[pa.RecordBatch]:
-    where = f"{storage.url}/{names.segment_object(one.path)}"
     schema = decode_schema(reading.epochs[one.epoch])
     needed = reading.needed_schema
     present = [name for name in needed.names if name in schema.names] or [schema.names[0]]
     expected = fingerprint(schema)
-    frames, whole = _open_segment(storage, one, where)
-    wanted = list(_wanted_frames(frames, one, reading.filters))
-    for row, frame, data in _fetch(storage, one.path, wanted, whole):
+    segment = _open(storage, one)
+    rows = dict(_wanted_frames(segment.frames, one, reading.filters))
+    for number, data in segment.fetch(list(rows), present):
+        row, frame = rows[number], segment.frames[number]
         if frame.fingerprint != expected:
-            raise CorruptionError("frame is of another schema", where=where, start=frame.start)
-        batch = decode_frame(
-            data,
-            crc=frame.crc,
-            rows=frame.rows,
-            schema=schema,
-            columns=present,
-            where=f"{where}[{frame.start}:{frame.end}]",
-            limit_bytes=max(frame.raw_bytes, 1),
-        )
+            raise CorruptionError(
+                "frame is of another schema", where=segment.where, start=frame.start
+            )
+        batch = segment.decode(number, data, schema=schema, columns=present)
         first = max(one.rows[0] - row, 0)
         last = min(one.rows[1] - row, frame.rows)
         if (first, last) != (0, frame.rows):
@@ -143,15 +130,23 @@ def _run_slice(reading: Reading, storage: Storage, one: Slice) -> Iterator[pa.Re
             yield batch
 
 
+def _open(storage: Storage, one: Slice) -> OpenSegment:
+    segment = open_segment(storage, one)
+    if sum(frame.rows for frame in segment.frames) != one.segment_rows:
+        raise CorruptionError("segment holds another number of rows", where=segment.where)
+    return segment
+
+
 def _wanted_frames(
     frames: Sequence[FrameEntry], one: Slice, filters: Filters
-) -> Iterator[tuple[int, FrameEntry]]:
+) -> Iterator[tuple[int, int]]:
+    """Yield the place of each frame to read, and its first row."""
     row = 0
-    for frame in frames:
+    for number, frame in enumerate(frames):
         claimed = one.claim[0] <= row < one.claim[1]
         wanted = row < one.rows[1] and row + frame.rows > one.rows[0]
         if claimed and wanted and (not filters or filters.may_match(frame.stats, frame.rows)):
-            yield row, frame
+            yield number, row
         row += frame.rows
 
 
@@ -166,59 +161,3 @@ def _finish(reading: Reading, batch: pa.RecordBatch, one: Slice, row: int) -> pa
         batch = reading.filters.apply(batch)
     names_wanted = reading.result_schema.names
     return batch if batch.schema.names == names_wanted else batch.select(names_wanted)
-
-
-def plan_runs(
-    wanted: Sequence[tuple[int, FrameEntry]], most_bytes: int
-) -> Iterator[list[tuple[int, FrameEntry]]]:
-    """Group frames that lie side by side into runs of at most `most_bytes`. Pure."""
-    run: list[tuple[int, FrameEntry]] = []
-    for row, frame in wanted:
-        if run and (frame.start != run[-1][1].end or frame.end - run[0][1].start > most_bytes):
-            yield run
-            run = []
-        run.append((row, frame))
-    if run:
-        yield run
-
-
-def _fetch(
-    storage: Storage,
-    path: str,
-    wanted: Sequence[tuple[int, FrameEntry]],
-    whole: ByteArraySegment | None,
-) -> Iterator[tuple[int, FrameEntry, pa.Buffer]]:
-    for run in plan_runs(wanted, READ_BYTES):
-        start, end = run[0][1].start, run[-1][1].end
-        if whole is None:
-            view = ByteArraySegment(storage.get_range(names.segment_object(path), start, end))
-        else:
-            view = whole.slice(start, end)
-        for row, frame in run:
-            # No copy: what is not compressed ends up in the batch as it was fetched.
-            yield row, frame, view.slice(frame.start - start, frame.end - start).to_arrow()
-
-
-def _open_segment(
-    storage: Storage, one: Slice, where: str
-) -> tuple[tuple[FrameEntry, ...], ByteArraySegment | None]:
-    path = names.segment_object(one.path)
-    if one.footer_bytes > one.bytes:
-        raise CorruptionError("footer is larger than its segment", where=where)
-    whole = None
-    if one.bytes <= WHOLE_OBJECT_BYTES:
-        whole = storage.get(path, limit_bytes=one.bytes)
-        if len(whole) < one.bytes:
-            raise TruncatedObjectError(
-                "segment is shorter than committed",
-                where=where,
-                expected=one.bytes,
-                actual=len(whole),
-            )
-        tail = whole[one.bytes - one.footer_bytes :]
-    else:
-        tail = storage.get_range(path, one.bytes - one.footer_bytes, one.bytes)
-    frames = parse_footer(tail, object_bytes=one.bytes, where=where, footer_crc=one.footer_crc)
-    if sum(frame.rows for frame in frames) != one.segment_rows:
-        raise CorruptionError("segment holds another number of rows", where=where)
-    return frames, None if whole is None else ByteArraySegment(whole)

@@ -207,6 +207,7 @@ def plan_slices(segments: Iterable[PlacedSegment], start: int, end: int) -> list
                 segment_rows=entry.rows,
                 rows=(first, last),
                 claim=(0, entry.rows),
+                format=entry.format,
             )
         )
     return slices

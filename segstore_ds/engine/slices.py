@@ -13,6 +13,7 @@ import numpy as np
 
 from segstore_ds.engine.table_status import Run
 from segstore_ds.format.packed import Ints
+from segstore_ds.format.segment import ARROW
 from segstore_ds.format.segment_columns import SegmentColumns
 
 EXACT_LIMIT = 1 << 62  # products of sizes stay below this, or are left to Python's integers
@@ -28,6 +29,7 @@ class Slice:
         segment_rows: All rows of the segment.
         rows: ``[first, last)`` rows of the segment that are wanted.
         claim: ``[first, last)``: frames whose first row lies in it belong to this slice.
+        format: Of the segment.
     """
 
     path: str
@@ -40,6 +42,7 @@ class Slice:
     segment_rows: int
     rows: tuple[int, int]
     claim: tuple[int, int]
+    format: str = ARROW
 
     @property
     def claimed_rows(self) -> int:
@@ -79,6 +82,7 @@ class _Block:
             segment_rows=entry.rows,
             rows=(int(self.first[row]), int(self.last[row])),
             claim=(int(self.claim_first[row]), int(self.claim_last[row])),
+            format=entry.format,
         )
 
     def cut(self, start: int, end: int) -> "_Block":

@@ -10,17 +10,16 @@ import pyarrow as pa
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.epochs import epoch_schema
 from segstore_ds.engine.history import History
+from segstore_ds.engine.segments import OpenSegment, open_segment
 from segstore_ds.engine.state import broken_invariants, broken_rules
 from segstore_ds.engine.table_status import PlacedSegment, TableStatus
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError, NotFoundError
 from segstore_ds.format import names
 from segstore_ds.format.fields import parse_json
-from segstore_ds.format.frame import decode_frame
 from segstore_ds.format.history import column_values
 from segstore_ds.format.root import PartRef, Retired, Root
 from segstore_ds.format.schema import fingerprint
-from segstore_ds.format.segment_arrow import HEADER_BYTES, check_header, parse_footer
-from segstore_ds.format.segment_index import FrameEntry
+from segstore_ds.format.segment import find_format
 from segstore_ds.format.statistics import Stats, compute, from_json, merge
 
 
@@ -243,20 +242,19 @@ class _Verifier:
             if size != entry.bytes:
                 self._wrong(path, f"has {size} bytes, committed were {entry.bytes}")
                 return
-            check_header(self._log.storage.get_range(path, 0, HEADER_BYTES), where=path)
-            tail = self._log.storage.get_range(path, entry.bytes - entry.footer_bytes, entry.bytes)
-            frames = parse_footer(
-                tail, object_bytes=entry.bytes, where=path, footer_crc=entry.footer_crc
-            )
+            form = find_format(entry.format, where=path)
+            form.check_head(self._log.storage.get_range(path, 0, form.head_bytes), where=path)
+            segment = open_segment(self._log.storage, entry, where=path, whole=False)
         except FormatError as error:
             self._problem(path, error)
             return
+        frames = segment.frames
         if sum(frame.rows for frame in frames) != entry.rows:
             self._wrong(path, "frames hold another number of rows than committed")
         schema = schemas.get(entry.epoch)
         if schema is None:
             return
-        stats = list(self._verify_frames(path, frames, schema))
+        stats = list(self._verify_frames(path, segment, schema))
         self._report.rows += entry.rows
         if entry.stats is not None and len(stats) == len(frames):
             claimed = from_json(
@@ -267,20 +265,12 @@ class _Verifier:
                 self._wrong(path, "statistics in the status are not those of the frames")
 
     def _verify_frames(
-        self, path: str, frames: tuple[FrameEntry, ...], schema: pa.Schema
+        self, path: str, segment: OpenSegment, schema: pa.Schema
     ) -> Iterator[tuple[int, Stats]]:
-        for frame in frames:
+        for number, frame in enumerate(segment.frames):
             where = f"{path}[{frame.start}:{frame.end}]"
             try:
-                batch = decode_frame(
-                    self._log.storage.get_range(path, frame.start, frame.end),
-                    crc=frame.crc,
-                    rows=frame.rows,
-                    schema=schema,
-                    columns=None,
-                    where=where,
-                    limit_bytes=max(frame.raw_bytes, 1),
-                )
+                batch = segment.read_frame(number, schema=schema)
             except FormatError as error:
                 self._problem(where, error)
                 continue

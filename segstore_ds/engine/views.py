@@ -13,13 +13,13 @@ import pyarrow as pa
 
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.readers import list_readers
+from segstore_ds.engine.segments import open_segment
 from segstore_ds.engine.table_status import Run, TableStatus
 from segstore_ds.engine.tags import tags_of
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.history import HISTORY_SCHEMA
 from segstore_ds.format.root import Root
-from segstore_ds.format.segment_arrow import parse_footer
 
 BATCH_ROWS = 16_384
 _TIME = pa.timestamp("us", "UTC")
@@ -149,12 +149,9 @@ def _frames(
     rows: list[dict[str, Any]] = []
     for placed in status.segments(root, *span, with_stats=False):
         entry, path = placed.entry, names.segment_object(placed.entry.path)
-        tail = log.storage.get_range(path, entry.bytes - entry.footer_bytes, entry.bytes)
         cursor = placed.start
-        frames = parse_footer(
-            tail, object_bytes=entry.bytes, where=path, footer_crc=entry.footer_crc
-        )
-        for number, frame in enumerate(frames):
+        segment = open_segment(log.storage, entry, where=path, whole=False)
+        for number, frame in enumerate(segment.frames):
             rows.append(
                 {
                     "segment_id": entry.segment_id,

@@ -14,6 +14,7 @@ neither a cut nor an added byte passes. FORMAT.md, section "Segments", is normat
 
 import struct
 import zlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -26,7 +27,7 @@ from segstore_ds.errors import (
     TruncatedObjectError,
     UnsupportedVersionError,
 )
-from segstore_ds.format.frame import ALIGNMENT, Frame
+from segstore_ds.format.frame import ALIGNMENT, Frame, decode_frame
 from segstore_ds.format.segment_index import (
     MAX_INDEX_BYTES,
     FrameEntry,
@@ -38,6 +39,8 @@ from segstore_ds.format.statistics import Stats, merge
 __all__ = [
     "HEADER_BYTES",
     "TRAILER_BYTES",
+    "ArrowIndex",
+    "ArrowSegments",
     "FrameEntry",
     "SegmentSummary",
     "SegmentWriter",
@@ -308,3 +311,57 @@ def check_header(data: bytes, *, where: str) -> None:
     magic, version, crc = _HEADER.unpack(data[:HEADER_BYTES])
     if (magic, version, crc) != (HEADER_MAGIC, VERSION, zlib.crc32(data[: HEADER_BYTES - 4])):
         raise CorruptionError("a segment's header is damaged", where=where)
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowIndex:
+    """The index of an Arrow segment; an `SegmentIndex` (see `format.segment`)."""
+
+    frames: tuple[FrameEntry, ...]
+
+    def spans(self, number: int, columns: Sequence[str] | None) -> tuple[tuple[int, int], ...]:
+        """Return what of the object holds a frame: all of it, whatever columns are wanted."""
+        del columns
+        frame = self.frames[number]
+        return ((frame.start, frame.end),)
+
+    def decode(
+        self,
+        number: int,
+        data: Sequence[pa.Buffer],
+        *,
+        schema: pa.Schema,
+        columns: Sequence[str] | None,
+        where: str,
+    ) -> pa.RecordBatch:
+        """Verify and decode a frame; raises as `decode_frame`."""
+        frame = self.frames[number]
+        return decode_frame(
+            data[0],
+            crc=frame.crc,
+            rows=frame.rows,
+            schema=schema,
+            columns=columns,
+            where=f"{where}[{frame.start}:{frame.end}]",
+            limit_bytes=max(frame.raw_bytes, 1),
+        )
+
+
+class ArrowSegments:
+    """The format `arrow`; a `SegmentFormat` (see `format.segment`)."""
+
+    name = "arrow"  # On disk. Never change; add a new one.
+    ending = ".arrow"
+    head_bytes = HEADER_BYTES
+
+    def parse_index(
+        self, tail: bytes, *, object_bytes: int, where: str, footer_crc: int
+    ) -> ArrowIndex:
+        """Read the index; raises as `parse_footer`."""
+        return ArrowIndex(
+            parse_footer(tail, object_bytes=object_bytes, where=where, footer_crc=footer_crc)
+        )
+
+    def check_head(self, data: bytes, *, where: str) -> None:
+        """Check what stands before the first frame; raises as `check_header`."""
+        check_header(data, where=where)

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segstore_ds.engine import scan
+from segstore_ds.engine import scan, segments
 from segstore_ds.engine.filters import parse_filters
-from segstore_ds.engine.scan import plan_runs, run_task
+from segstore_ds.engine.scan import run_task
 from segstore_ds.engine.scan_plan import plan_slices, plan_tasks, prune_segments
+from segstore_ds.engine.segments import plan_runs
 from segstore_ds.engine.slices import Slice
 from segstore_ds.engine.staging import Layout
 from segstore_ds.engine.table_status import PlacedSegment
@@ -77,7 +78,8 @@ def test_every_row_of_the_range_is_read_by_one_task(scanned):
     read = []
     for one in claims(tasks):
         entries = [frame(rows) for rows in frames[one.segment_id]]
-        for row, entry in scan._wanted_frames(entries, one, NO_FILTERS):
+        for number, row in scan._wanted_frames(entries, one, NO_FILTERS):
+            entry = entries[number]
             first, last = max(row, one.rows[0]), min(row + entry.rows, one.rows[1])
             read += range(one.start + first, one.start + last)
     assert read == list(range(start, end))
@@ -158,11 +160,12 @@ def test_segments_whose_statistics_say_no_are_not_read():
 
 
 def test_frames_side_by_side_are_fetched_together():
-    frames = [(n, frame(1, start=64 * n)) for n in range(10)]
-    assert [len(run) for run in plan_runs(frames, 64 * 4)] == [4, 4, 2]
-    assert [len(run) for run in plan_runs(frames, 1)] == [1] * 10
-    gap = [*frames[:3], *frames[5:]]
-    assert [len(run) for run in plan_runs(gap, 1 << 20)] == [3, 5]
+    spans = [(n, (64 * n, 64 * n + 64)) for n in range(10)]
+    assert [len(run) for run in plan_runs(spans, 64 * 4)] == [4, 4, 2]
+    assert [len(run) for run in plan_runs(spans, 1)] == [1] * 10
+    apart = [*spans[:3], *spans[5:]]
+    assert [len(run) for run in plan_runs(apart, 1 << 20, gap_bytes=127)] == [3, 5]
+    assert [len(run) for run in plan_runs(apart, 1 << 20, gap_bytes=128)] == [8]
     assert list(plan_runs([], 1)) == []
 
 
@@ -210,7 +213,7 @@ def test_offsets_and_segments_are_those_of_the_events(stream):
 
 
 def test_a_filter_reads_only_frames_that_may_match(stream, monkeypatch):
-    monkeypatch.setattr(scan, "WHOLE_OBJECT_BYTES", 0)
+    monkeypatch.setattr(segments, "WHOLE_OBJECT_BYTES", 0)
     storage = stream.storage
     storage.stats.reset()
     reading = stream.plan_read(filters=[["n", "==", 333]])
@@ -221,8 +224,8 @@ def test_a_filter_reads_only_frames_that_may_match(stream, monkeypatch):
 
 def test_large_segments_are_read_by_range_as_small_ones_whole(stream, monkeypatch):
     whole = read(stream)
-    monkeypatch.setattr(scan, "WHOLE_OBJECT_BYTES", 0)
-    monkeypatch.setattr(scan, "READ_BYTES", 1000)
+    monkeypatch.setattr(segments, "WHOLE_OBJECT_BYTES", 0)
+    monkeypatch.setattr(segments, "READ_BYTES", 1000)
     assert read(stream) == whole
     assert read(stream, 333, 777, partition_rows=9) == table(333, 777)
 
@@ -264,7 +267,7 @@ def segment_path(stream: Stream, number: int) -> str:
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_damaged_frame_is_named_and_hides_nothing_else(stream, monkeypatch, whole):
     if not whole:
-        monkeypatch.setattr(scan, "WHOLE_OBJECT_BYTES", 0)
+        monkeypatch.setattr(segments, "WHOLE_OBJECT_BYTES", 0)
     path = segment_path(stream, 1)
     data = bytearray(stream.storage.get(path))
     data[200] ^= 1  # within the first frame of ten rows
@@ -278,7 +281,7 @@ def test_a_damaged_frame_is_named_and_hides_nothing_else(stream, monkeypatch, wh
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_segment_that_is_cut_or_grown_is_noticed(stream, monkeypatch, whole):
     if not whole:
-        monkeypatch.setattr(scan, "WHOLE_OBJECT_BYTES", 0)
+        monkeypatch.setattr(segments, "WHOLE_OBJECT_BYTES", 0)
     path = segment_path(stream, 2)
     data = stream.storage.get(path)
     stream.storage.put(path, data[:-1])
