@@ -17,9 +17,11 @@ from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import (
     CommitUnknownError,
     ConflictError,
+    FencedError,
     InternalError,
     SegstoreError,
     StagedExpiredError,
+    UnderReplicatedError,
 )
 from segstore_ds.format import names
 from segstore_ds.format.root import Root
@@ -82,6 +84,8 @@ def commit_groups(
         ConflictError: Every group's inputs were changed, or every race was lost.
         StagedExpiredError: It was planned on a version below the staging floor.
         CommitUnknownError: It may or may not be in the log; nothing was deleted.
+        UnderReplicatedError: It is in the log, but a follower lacks it; nothing was deleted.
+        FencedError: This folder is not the primary; nothing was deleted.
         FormatError: Metadata can't be read.
         StorageError: The storage failed.
     """
@@ -106,8 +110,8 @@ def commit_groups(
 
     try:
         root = log.commit(build, transaction=transaction, attempts=attempts).root
-    except (CommitUnknownError, InternalError):
-        raise
+    except (CommitUnknownError, UnderReplicatedError, FencedError, InternalError):
+        raise  # a log may name what was written
     except SegstoreError:
         delete_staged(log.storage, (one for run in done for one in run.outputs))
         raise

@@ -1,0 +1,85 @@
+"""A stream with a follower, each of which can be lost at a chosen call."""
+
+import uuid
+
+from segstore_ds.errors import StorageError
+from segstore_ds.storage import Storage, open_storage
+from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.testing.faults import WrappedStorage
+from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
+from tests.stream_kit import SCHEMA
+
+
+class World:
+    """Roots that can be lost: nothing reaches them any more."""
+
+    def __init__(self) -> None:
+        self.lost: set[str] = set()
+        self.calls = 0
+        self.lose_at = 0
+        self.victim = ""
+        self.lose_after = ""
+
+    def lose_with(self, url: str, *, after: str) -> None:
+        """Lose a root as soon as an object has been created in another one."""
+        self.victim, self.lose_after = url, after
+
+    def tick(self, url: str) -> None:
+        """Count a call, lose the victim with the n-th, and refuse what goes to it."""
+        self.calls += 1
+        if self.calls == self.lose_at:
+            self.lost.add(self.victim)
+        if url in self.lost:
+            raise StorageError("root is lost", url=url)
+
+
+class Root(WrappedStorage):
+    """A root of a world."""
+
+    def __init__(self, inner: Storage, world: World, time: VirtualTime) -> None:
+        super().__init__(TimedStorage(inner, time))
+        self.world = world
+        self.time = time
+
+    def around(self, verb, path, work):
+        self.world.tick(self.url)
+        done = work()
+        world = self.world
+        if (verb, path) == ("create", world.lose_after) and self.url != world.victim:
+            world.lost.add(world.victim)
+        return done
+
+    def sibling(self, url: str) -> Storage:
+        return Root(self.inner.sibling(url), self.world, self.time)
+
+
+class Pair:
+    """A stream, and the folder that is to follow it."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.time = VirtualTime(1)
+        self.primary, self.follower = (f"memory://{uuid.uuid4().hex}" for _ in range(2))
+        storage = Root(open_storage(self.primary), self.world, self.time)
+        self.primary = storage.url
+        self.follower = open_storage(self.follower).url
+        self.stream = create_on(storage, SCHEMA, clock=self.time.clock)
+
+    def reopen(self, url: str) -> Stream:
+        """Return a new handle on one of the two."""
+        return open_on(Root(open_storage(url), self.world, self.time), clock=self.time.clock)
+
+
+def content(url: str) -> dict[str, bytes]:
+    """Return all objects of a folder, hints aside."""
+    storage = open_storage(url)
+    return {
+        info.path: storage.get(info.path)
+        for info in storage.list("")
+        if not info.path.endswith("_latest")
+    }
+
+
+def found(stream: Stream) -> list[int]:
+    """Return the numbers of all events."""
+    return stream.read(columns=["n"]).read_all()["n"].to_pylist()
