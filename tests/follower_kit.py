@@ -1,6 +1,7 @@
 """A stream with a follower, each of which can be lost at a chosen call."""
 
 import uuid
+from collections.abc import Callable
 
 from segstore_ds.errors import StorageError
 from segstore_ds.storage import Storage, open_storage
@@ -19,14 +20,25 @@ class World:
         self.lose_at = 0
         self.victim = ""
         self.lose_after = ""
+        self.lose_at_call = ""
+        self.watch: Callable[[str, str, str], object] = lambda *_: None
 
     def lose_with(self, url: str, *, after: str) -> None:
         """Lose a root as soon as an object has been created in another one."""
         self.victim, self.lose_after = url, after
 
-    def tick(self, url: str) -> None:
+    def lose_before(self, url: str, call: str) -> None:
+        """Lose a root with the first such call to it: ``verb path``, a prefix is enough."""
+        self.victim, self.lose_at_call = url, call
+
+    def tick(self, url: str, verb: str, path: str) -> None:
         """Count a call, lose the victim with the n-th, and refuse what goes to it."""
         self.calls += 1
+        self.watch(url, verb, path)
+        call = f"{verb} {path}"
+        if self.lose_at_call and url == self.victim and call.startswith(self.lose_at_call):
+            self.lose_at_call = ""
+            self.lost.add(url)
         if self.calls == self.lose_at:
             self.lost.add(self.victim)
         if url in self.lost:
@@ -42,7 +54,7 @@ class Root(WrappedStorage):
         self.time = time
 
     def around(self, verb, path, work):
-        self.world.tick(self.url)
+        self.world.tick(self.url, verb, path)
         done = work()
         world = self.world
         if (verb, path) == ("create", world.lose_after) and self.url != world.victim:

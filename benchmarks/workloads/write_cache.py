@@ -279,8 +279,9 @@ class _SlowStorage(WrappedStorage):
         super().__init__(inner)
         self._rate = bytes_per_s
 
-    def open_staged(self, path: str) -> StagedWriter:
-        return _SlowWriter(self, path, self.inner.open_staged(path), self._rate)
+    def open_staged(self, path: str, *, replace: bool = False) -> StagedWriter:
+        inner = self.inner.open_staged(path, replace=replace)
+        return _SlowWriter(self, path, inner, self._rate)
 
 
 class _SlowWriter(WrappedWriter):

@@ -6,14 +6,8 @@ from dataclasses import replace
 
 from segstore_ds.engine.commit import Committed, StreamLog
 from segstore_ds.engine.follow import ROOT_CODEC
-from segstore_ds.engine.replicas import (
-    PROPERTY,
-    Follower,
-    copy_object,
-    copy_small,
-    followers_of,
-    replication_of,
-)
+from segstore_ds.engine.replica_objects import copy_object, copy_small
+from segstore_ds.engine.replicas import PROPERTY, Follower, followers_of, replication_of
 from segstore_ds.engine.state import Slot
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.engine.verify import run_verify

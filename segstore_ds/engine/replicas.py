@@ -13,12 +13,18 @@ A folder is written to as a follower only if its log holds this very stream: a d
 root can't have anything written elsewhere.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from segstore_ds.engine.clock import Clock
 from segstore_ds.engine.metadata_log import Codec, MetadataLog
-from segstore_ds.engine.references import status_objects
+from segstore_ds.engine.replica_objects import (
+    copy_object,
+    copy_small,
+    missing_segments,
+    new_segments,
+    new_status,
+)
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import (
     CorruptionError,
@@ -35,7 +41,6 @@ from segstore_ds.format.root import Root
 from segstore_ds.storage import Storage
 
 PROPERTY = "replication"  # On disk. Never change.
-COPY_BYTES = 8 << 20
 HINT_EVERY = 16
 _NONE: Mapping[str, frozenset[str]] = {}
 
@@ -141,7 +146,7 @@ class Replicas:
 
         Args:
             root: The root, which is in the primary's log.
-            shipped: Objects, and the followers that have them already.
+            shipped: Segments, and the followers that took every buffer of them.
 
         Raises:
             FencedError: A follower was promoted: the commit is in a log that nobody follows.
@@ -187,12 +192,12 @@ class Replicas:
                     follower=follower.url,
                     version=version,
                 )
-            has = {path for path, urls in shipped.items() if follower.url in urls}
-            for path in _new_status(self._storage, before, after):
+            told = {path for path, urls in shipped.items() if follower.url in urls}
+            for path in new_status(self._storage, before, after):
                 copy_small(self._storage, follower.storage, path)
-            for path in _new_segments(status, before, after) - has:
-                if after.operation != "restore" or not _is_there(self._storage, follower, path):
-                    copy_object(self._storage, follower.storage, path)
+            segments = new_segments(status, before, after)
+            for path in missing_segments(follower.storage, segments, told):
+                copy_object(self._storage, follower.storage, path)
             follower.add(after)
             before = after
 
@@ -287,60 +292,3 @@ class Follower:
             version=root.version,
             transaction=root.transaction,
         )
-
-
-def copy_small(source: Storage, target: Storage, path: str) -> None:
-    """Copy an object by one get and one exclusive create; an object that is there is whole.
-
-    Raises:
-        FormatError: It is not there.
-        StorageError: A storage failed.
-    """
-    target.create(path, source.get(path))
-
-
-def copy_object(source: Storage, target: Storage, path: str) -> None:
-    """Copy an object of any size; what lay there from an earlier try is replaced.
-
-    Raises:
-        FormatError: It is not there.
-        StorageError: A storage failed.
-    """
-    size = source.info(path).size
-    target.delete(path)
-    with target.open_staged(path) as writer:
-        for start in range(0, size, COPY_BYTES):
-            writer.write(source.get_range(path, start, min(start + COPY_BYTES, size)))
-        writer.commit()
-
-
-def _new_status(storage: Storage, before: Root, after: Root) -> Iterator[str]:
-    """Yield what was put for a commit, and perhaps what a lost race left, which does no harm."""
-    unchanged = set(status_objects(after)) <= set(status_objects(before))
-    if unchanged and after.history == before.history:
-        return
-    window = range(before.version, after.version + 1)
-    for folder in (names.STATUS_FOLDER, names.HISTORY_FOLDER):
-        for info in storage.list(folder):
-            number = names.parse_log_name(info.path.rpartition("/")[2][: names.LOG_NAME_DIGITS])
-            if number is not None and number in window:
-                yield info.path
-
-
-def _new_segments(status: TableStatus, before: Root, after: Root) -> set[str]:
-    paths = {entry.path for entry in after.entries} - {entry.path for entry in before.entries}
-    if set(status_objects(after)) != set(status_objects(before)):
-        old, new = ({part.path: part for part in status.parts(one)} for one in (before, after))
-        for path in new.keys() - old.keys():
-            paths.update(entry.path for entry in status.part(new[path]))
-        for path in old.keys() - new.keys():
-            paths.difference_update(entry.path for entry in status.part(old[path]))
-        paths -= {entry.path for entry in before.entries}
-    return {names.segment_object(path) for path in paths}
-
-
-def _is_there(storage: Storage, follower: Follower, path: str) -> bool:
-    try:
-        return follower.storage.info(path).size == storage.info(path).size
-    except MissingObjectError:
-        return False

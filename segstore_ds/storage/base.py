@@ -243,11 +243,13 @@ class Storage(ABC):
         """
 
     @abstractmethod
-    def open_staged(self, path: str) -> StagedWriter:
+    def open_staged(self, path: str, *, replace: bool = False) -> StagedWriter:
         """Start a large object under a name that nobody else uses.
 
         Args:
             path: The object.
+            replace: Others may write the same bytes under the same name at the same time: what lies
+                there stays until `commit` puts this object in its place, in one step.
 
         Returns:
             A writer; the object is whole and durable once its `commit` returned.

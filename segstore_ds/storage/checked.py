@@ -80,6 +80,10 @@ class CheckedStorage(Storage):
     @abstractmethod
     def _delete(self, full: str) -> None: ...
 
+    def _open_replacing(self, path: str, full: str) -> StagedWriter:
+        # An object that gets its name when it is whole takes the place of another by that.
+        return self._open_staged(path, full)
+
     def _foreign(self) -> tuple[type[BaseException], ...]:
         return (OSError,)
 
@@ -135,8 +139,9 @@ class CheckedStorage(Storage):
         self.run("put", path, self._put, full, data)
         self.stats.add("bytes_written", len(data))
 
-    def open_staged(self, path: str) -> StagedWriter:  # noqa: D102
-        return self.run("stage", path, self._open_staged, path, self._full(path))
+    def open_staged(self, path: str, *, replace: bool = False) -> StagedWriter:  # noqa: D102
+        open_ = self._open_replacing if replace else self._open_staged
+        return self.run("stage", path, open_, path, self._full(path))
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:  # noqa: D102
         prefix = prefix if prefix == "/" else prefix.removesuffix("/")

@@ -89,6 +89,11 @@ class LocalStorage(CheckedStorage):
     def _open_staged(self, path: str, full: str) -> StagedWriter:
         return LocalStagedWriter(self, path, full, self._open_new(full))
 
+    def _open_replacing(self, path: str, full: str) -> StagedWriter:
+        temporary = _temporary_name(os.path.dirname(full))
+        descriptor = self._open_new(temporary)
+        return LocalStagedWriter(self, path, temporary, descriptor, final=full)
+
     def _list(self, folder: str) -> Iterator[tuple[str, int, int]]:
         pending = [folder]
         while pending:
@@ -145,7 +150,7 @@ class LocalStorage(CheckedStorage):
         _PROBED.add((os.getpid(), device))
 
     def _write_temporary(self, folder: str, data: bytes, *, sync: bool) -> str:
-        temporary = f"{folder}/.tmp-{os.getpid()}-{secrets.token_hex(8)}"
+        temporary = _temporary_name(folder)
         descriptor = self._open_new(temporary)
         try:
             try:
@@ -197,20 +202,30 @@ class LocalStorage(CheckedStorage):
 
 
 class LocalStagedWriter(StagedWriter):
-    """Writes straight to the final name, which nobody else uses.
+    """Writes straight to the final name, where nobody else uses it.
 
     Args:
         storage: Where the object belongs.
         path: Its path relative to the root, for errors.
         full: The file.
         descriptor: The file, open for writing.
+        final: The name that the file gets when it is whole, if that is another.
     """
 
-    def __init__(self, storage: LocalStorage, path: str, full: str, descriptor: int) -> None:
+    def __init__(
+        self,
+        storage: LocalStorage,
+        path: str,
+        full: str,
+        descriptor: int,
+        *,
+        final: str | None = None,
+    ) -> None:
         self.size = 0
         self._storage = storage
         self._path = path
         self._full = full
+        self._final = final
         self._descriptor: int | None = descriptor
 
     def write(self, data: Any) -> None:  # noqa: D102
@@ -234,6 +249,8 @@ class LocalStagedWriter(StagedWriter):
 
     def _finish(self, descriptor: int) -> None:
         os.fsync(descriptor)
+        if self._final is not None:
+            os.replace(self._full, self._final)
         self._descriptor = None
         os.close(descriptor)
         _sync_folder(os.path.dirname(self._full))
@@ -289,6 +306,10 @@ class _Reader:
             pieces.append(data)
             place += len(data)
         return b"".join(pieces)
+
+
+def _temporary_name(folder: str) -> str:
+    return f"{folder}/.tmp-{os.getpid()}-{secrets.token_hex(8)}"
 
 
 def _write(descriptor: int, view: memoryview) -> None:

@@ -148,7 +148,7 @@ class ModelStorage(Storage):
             return WALL_START_US + int(self._ask(Request("clock"))) * 1_000_000
         return 0
 
-    def open_staged(self, path: str) -> StagedWriter:  # noqa: D102
+    def open_staged(self, path: str, *, replace: bool = False) -> StagedWriter:  # noqa: ARG002, D102
         raise InternalError("the model has no staged objects", path=path)
 
     def ensure_exclusive(self) -> None:

@@ -99,8 +99,10 @@ class WrappedStorage(Storage):
     def put(self, path: str, data: bytes) -> None:  # noqa: D102
         self.around("put", path, lambda: self.inner.put(path, data))
 
-    def open_staged(self, path: str) -> StagedWriter:  # noqa: D102
-        inner = self.around("open_staged", path, lambda: self.inner.open_staged(path))
+    def open_staged(self, path: str, *, replace: bool = False) -> StagedWriter:  # noqa: D102
+        inner = self.around(
+            "open_staged", path, lambda: self.inner.open_staged(path, replace=replace)
+        )
         return WrappedWriter(self, path, inner)
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:  # noqa: D102
@@ -183,15 +185,16 @@ class FaultStorage(WrappedStorage):
             self.struck = True
         raise self._strike(number)
 
-    def open_staged(self, path: str) -> StagedWriter:  # noqa: D102
+    def open_staged(self, path: str, *, replace: bool = False) -> StagedWriter:  # noqa: D102
         opened: list[StagedWriter] = []
 
         def work() -> StagedWriter:
-            opened.append(self.inner.open_staged(path))
+            opened.append(self.inner.open_staged(path, replace=replace))
             return opened[0]
 
         try:
-            return FaultWriter(self, path, self.around("open_staged", path, work))
+            writer = self.around("open_staged", path, work)
+            return FaultWriter(self, path, writer, replaces=replace)
         except BaseException:
             for writer in opened:
                 writer.abort()
@@ -207,9 +210,12 @@ class FaultStorage(WrappedStorage):
 class FaultWriter(WrappedWriter):
     """A staged writer that leaves a part of its object behind when the process crashes."""
 
-    def __init__(self, storage: FaultStorage, path: str, inner: StagedWriter) -> None:
+    def __init__(
+        self, storage: FaultStorage, path: str, inner: StagedWriter, *, replaces: bool = False
+    ) -> None:
         super().__init__(storage, path, inner)
         self._faults = storage
+        self._replaces = replaces
         self._content = bytearray()
         self._settled = False
 
@@ -244,7 +250,8 @@ class FaultWriter(WrappedWriter):
             return
         self._settled = True
         self._inner.abort()
-        if content:
+        # What takes the place of another object does so whole or not at all.
+        if content and not self._replaces:
             self._faults.inner.put(self._path, bytes(content))
 
 

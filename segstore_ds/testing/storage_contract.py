@@ -255,6 +255,20 @@ class StorageContract:
         writer.abort()
         assert storage.get("segments/t/1") == b"abc"
 
+    def test_object_is_replaced_whole_or_not_at_all(self, storage: Storage) -> None:
+        """Writers of the same bytes may meet: none of them takes another's object away."""
+        with storage.open_staged("segments/t/1", replace=True) as first:
+            first.write(b"abc")
+            with storage.open_staged("segments/t/1", replace=True) as second:
+                second.write(b"abc")
+                second.commit()
+            assert storage.get("segments/t/1") == b"abc"
+            first.commit()
+        with storage.open_staged("segments/t/1", replace=True) as third:
+            third.write(b"a")
+        assert storage.get("segments/t/1") == b"abc"
+        assert self.raw_names(storage) == ["segments/t/1"]
+
     @pytest.mark.parametrize("path", LEAVING_PATHS)
     def test_path_that_leaves_the_root_is_refused(self, storage: Storage, path: str) -> None:
         uses: list[Callable[[], object]] = [

@@ -3,7 +3,10 @@
 import pytest
 
 from segstore_ds.errors import UnderReplicatedError
-from tests.follower_kit import Pair, content, found
+from segstore_ds.storage import Storage, open_storage
+from segstore_ds.stream import open_on
+from segstore_ds.testing.faults import Crash, WrappedStorage
+from tests.follower_kit import Pair, Root, content, found
 from tests.stream_kit import STAGED, TIGHT, numbers
 
 
@@ -32,4 +35,94 @@ def test_a_compaction_that_a_follower_lacks_keeps_what_it_wrote(pair):
     pair.world.lost.clear()
     pair.reopen(pair.primary).append(numbers(40, 41))
     assert found(pair.reopen(pair.follower)) == list(range(41))
+    assert content(pair.follower) == content(pair.primary)
+
+
+class Interrupted(WrappedStorage):
+    """A writer that stops before its n-th call while others go on; it makes that call and dies."""
+
+    def __init__(self, inner: Storage, calls: list[str], stops_at: int, happens) -> None:
+        super().__init__(inner)
+        self.calls, self.stops_at, self.happens = calls, stops_at, happens
+
+    def around(self, verb, path, work):
+        self.calls.append(f"{verb} {path}")
+        if len(self.calls) > self.stops_at:
+            raise Crash("after the crash")
+        if len(self.calls) < self.stops_at:
+            return work()
+        self.happens()
+        work()
+        raise Crash("here")
+
+    def sibling(self, url: str) -> Storage:
+        return Interrupted(self.inner.sibling(url), self.calls, self.stops_at, self.happens)
+
+
+def test_who_dies_while_it_ships_takes_nothing_from_what_others_have_shipped():
+    """Two writers find the same objects missing; the slower one dies after any of its calls."""
+    stops_at = 0
+    while True:
+        stops_at += 1
+        pair = Pair()
+        pair.stream.append(numbers(0, 10), layout=STAGED)
+        pair.stream.add_follower(pair.follower)
+        pair.world.lose_with(pair.follower, after=f"log/{pair.stream.version + 1:020d}")
+        with pytest.raises(UnderReplicatedError) as caught:
+            pair.stream.append(numbers(10, 20), layout=STAGED)
+        pair.world.lost.clear()
+        other = pair.reopen(pair.primary)
+        calls: list[str] = []
+        inner = Root(open_storage(pair.primary), pair.world, pair.time)
+        storage = Interrupted(
+            inner, calls, stops_at, lambda other=other: other.append(numbers(20, 30), layout=STAGED)
+        )
+        try:
+            slow = open_on(storage, clock=pair.time.clock)
+            slow.outcome(caught.value.fields["transaction"])
+        except Crash:
+            pass
+        else:
+            break
+        pair.world.lost.add(pair.primary)
+        taken = pair.reopen(pair.follower)
+        taken.promote()
+        assert found(taken) == list(range(30)), calls
+        assert taken.verify().ok
+    assert any(call.startswith("open_staged segments/") for call in calls)
+
+
+def test_what_arrived_in_a_follower_is_not_sent_again(pair):
+    """An earlier try broke off behind the segment: whoever goes on finds it there."""
+    pair.stream.add_follower(pair.follower)
+    version = pair.stream.version + 1
+    pair.world.lose_before(pair.follower, f"create log/{version:020d}")
+    with pytest.raises(UnderReplicatedError):
+        pair.stream.append(numbers(0, 10), layout=STAGED)
+    pair.world.lost.clear()
+    opened: list[str] = []
+    pair.world.watch = lambda url, verb, path: opened.append(f"{url} {verb} {path}")
+    pair.reopen(pair.primary).append(numbers(10, 20), layout=STAGED)
+    sent = [call for call in opened if call.startswith(f"{pair.follower} open_staged")]
+    assert len(sent) == 1, sent
+    assert content(pair.follower) == content(pair.primary)
+
+
+@pytest.mark.parametrize("harm", ["cut", "damaged at its end", "missing"])
+def test_what_arrived_in_part_is_sent_again(pair, harm):
+    pair.stream.add_follower(pair.follower)
+    pair.world.lose_before(pair.follower, f"create log/{pair.stream.version + 1:020d}")
+    with pytest.raises(UnderReplicatedError):
+        pair.stream.append(numbers(0, 10), layout=STAGED)
+    pair.world.lost.clear()
+    storage = open_storage(pair.follower)
+    [segment] = storage.list("segments")
+    data = bytearray(storage.get(segment.path))
+    storage.delete(segment.path)
+    if harm == "cut":
+        storage.put(segment.path, bytes(data[:-1]))
+    elif harm != "missing":
+        data[-30] ^= 1
+        storage.put(segment.path, bytes(data))
+    pair.reopen(pair.primary).append(numbers(10, 20), layout=STAGED)
     assert content(pair.follower) == content(pair.primary)

@@ -1,0 +1,110 @@
+"""The objects of a stream on their way between its folders: which are missing, and their copies.
+
+An object is copied by whoever finds it missing, so two writers may copy the same one at once, and
+either may stop in the middle. What lies in a follower is therefore never taken away first: it is
+replaced by the same bytes, in one step, where it is not whole.
+"""
+
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+
+from segstore_ds.engine.references import status_objects
+from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.errors import MissingObjectError, TruncatedObjectError
+from segstore_ds.format import names
+from segstore_ds.format.root import Root, SegmentEntry
+from segstore_ds.storage import Storage
+
+COPY_BYTES = 8 << 20
+
+
+def copy_small(source: Storage, target: Storage, path: str) -> None:
+    """Copy an object by one get and one exclusive create; an object that is there is whole.
+
+    Raises:
+        FormatError: It is not there.
+        StorageError: A storage failed.
+    """
+    target.create(path, source.get(path))
+
+
+def copy_object(source: Storage, target: Storage, path: str) -> None:
+    """Copy an object of any size; what lies there is replaced once all of it has arrived.
+
+    Raises:
+        FormatError: It is not there.
+        StorageError: A storage failed.
+    """
+    size = source.info(path).size
+    with target.open_staged(path, replace=True) as writer:
+        for start in range(0, size, COPY_BYTES):
+            writer.write(source.get_range(path, start, min(start + COPY_BYTES, size)))
+        writer.commit()
+
+
+def new_status(storage: Storage, before: Root, after: Root) -> Iterator[str]:
+    """Yield what was put for a commit, and perhaps what a lost race left, which does no harm.
+
+    Raises:
+        StorageError: The storage failed.
+    """
+    unchanged = set(status_objects(after)) <= set(status_objects(before))
+    if unchanged and after.history == before.history:
+        return
+    window = range(before.version, after.version + 1)
+    for folder in (names.STATUS_FOLDER, names.HISTORY_FOLDER):
+        for info in storage.list(folder):
+            number = names.parse_log_name(info.path.rpartition("/")[2][: names.LOG_NAME_DIGITS])
+            if number is not None and number in window:
+                yield info.path
+
+
+def new_segments(status: TableStatus, before: Root, after: Root) -> dict[str, SegmentEntry]:
+    """Return the segment objects that a commit lists and the one before it does not.
+
+    Raises:
+        FormatError: A status part can't be read.
+        StorageError: The storage failed.
+    """
+    known = {entry.path for entry in before.entries}
+    found = {entry.path: entry for entry in after.entries}
+    if set(status_objects(after)) != set(status_objects(before)):
+        old, new = ({part.path: part for part in status.parts(one)} for one in (before, after))
+        for path in new.keys() - old.keys():
+            found.update((entry.path, entry) for entry in status.part(new[path]))
+        for path in old.keys() - new.keys():
+            known.update(entry.path for entry in status.part(old[path]))
+    fresh = found.keys() - known
+    return {names.segment_object(path): found[path] for path in sorted(fresh)}
+
+
+def missing_segments(
+    target: Storage, segments: Mapping[str, SegmentEntry], told: Collection[str]
+) -> Iterator[str]:
+    """Yield the segment objects that a folder does not hold whole.
+
+    One listing per folder of a writing job. Size, and the checksum of the end, which is written
+    last, tell that an object is whole; of one that was shipped buffer by buffer the size is enough.
+
+    Args:
+        target: The folder.
+        segments: The objects that it has to hold.
+        told: Those of which every buffer is said to have arrived.
+
+    Raises:
+        StorageError: The storage failed.
+    """
+    folders = {path.rpartition("/")[0] for path in segments}
+    sizes = {info.path: info.size for folder in folders for info in target.list(folder)}
+    for path, entry in segments.items():
+        whole = sizes.get(path) == entry.bytes
+        if not whole or (path not in told and not _ends_right(target, path, entry)):
+            yield path
+
+
+def _ends_right(target: Storage, path: str, entry: SegmentEntry) -> bool:
+    try:
+        end = target.get_range(path, entry.bytes - entry.footer_bytes, entry.bytes)
+    except (MissingObjectError, TruncatedObjectError):
+        return False
+    return zlib.crc32(end) == entry.footer_crc
