@@ -29,6 +29,7 @@ PLAIN = (
     "cache_s3",
     "cache_overlap",
     "appender_events",
+    "python_rivals",
 )
 
 

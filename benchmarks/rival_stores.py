@@ -1,0 +1,180 @@
+"""The same few calls on segstore and on what pip brings of its rivals, without Spark.
+
+Each library is imported only where it is used: those that are not installed are left out.
+"""
+
+import importlib.util
+from abc import ABC, abstractmethod
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any, ClassVar
+
+import pyarrow as pa
+
+import segstore_ds as segstore
+from benchmarks.datasets import EVENTS
+
+
+class Store(ABC):
+    """A table or stream in a folder, by a library's Python API."""
+
+    module: ClassVar[str]
+    package: ClassVar[str]
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @abstractmethod
+    def create(self) -> None:
+        """Make it, empty."""
+
+    @abstractmethod
+    def append(self, data: pa.Table) -> None:
+        """Append in one commit."""
+
+    @abstractmethod
+    def read(self, column: str | None) -> int:
+        """Open it anew, read one column or all, and return how many events there were."""
+
+
+class _Segstore(Store):
+    module = "segstore_ds"
+    package = "segstore-ds"
+
+    def create(self) -> None:
+        self._stream = segstore.create(self.folder, EVENTS)
+
+    def append(self, data: pa.Table) -> None:
+        self._stream.append(data)
+
+    def read(self, column: str | None) -> int:
+        columns = None if column is None else [column]
+        return segstore.open(self.folder).read(columns=columns).read_all().num_rows
+
+
+class _Delta(Store):
+    module = "deltalake"
+    package = "deltalake"
+
+    def create(self) -> None:
+        from deltalake import DeltaTable, WriterProperties
+
+        self._table = DeltaTable.create(self.folder, EVENTS)
+        self._properties = WriterProperties(compression="ZSTD", compression_level=2)
+
+    def append(self, data: pa.Table) -> None:
+        from deltalake import write_deltalake
+
+        write_deltalake(self._table, data, mode="append", writer_properties=self._properties)
+
+    def read(self, column: str | None) -> int:
+        from deltalake import DeltaTable
+
+        columns = None if column is None else [column]
+        return DeltaTable(self.folder).to_pyarrow_table(columns=columns).num_rows
+
+
+class _Iceberg(Store):
+    module = "pyiceberg"
+    package = "pyiceberg"
+
+    def _catalog(self) -> Any:
+        from pyiceberg.catalog.sql import SqlCatalog
+
+        return SqlCatalog(
+            "benchmark",
+            uri=f"sqlite:///{self.folder}/catalog.db",
+            warehouse=f"file://{self.folder}/warehouse",
+        )
+
+    def create(self) -> None:
+        self.folder.mkdir()
+        catalog = self._catalog()
+        catalog.create_namespace("b")
+        self._table = catalog.create_table("b.events", schema=EVENTS)
+
+    def append(self, data: pa.Table) -> None:
+        self._table.append(data)
+
+    def read(self, column: str | None) -> int:
+        fields = ("*",) if column is None else (column,)
+        table = self._catalog().load_table("b.events")
+        return int(table.scan(selected_fields=fields).to_arrow().num_rows)
+
+
+class _Lance(Store):
+    module = "lance"
+    package = "pylance"
+
+    def create(self) -> None:
+        import lance
+
+        self._table = lance.write_dataset(EVENTS.empty_table(), str(self.folder))
+
+    def append(self, data: pa.Table) -> None:
+        import lance
+
+        self._table = lance.write_dataset(data, self._table, mode="append")
+
+    def read(self, column: str | None) -> int:
+        import lance
+
+        columns = None if column is None else [column]
+        return int(lance.dataset(str(self.folder)).to_table(columns=columns).num_rows)
+
+
+class _Paimon(Store):
+    module = "pypaimon"
+    package = "pypaimon"
+
+    def _open(self) -> Any:
+        from pypaimon import CatalogFactory
+
+        return CatalogFactory.create({"warehouse": str(self.folder)})
+
+    def create(self) -> None:
+        from pypaimon import Schema
+
+        layout = {"file.format": "parquet", "file.compression": "zstd"}
+        catalog = self._open()
+        catalog.create_database("b", ignore_if_exists=False)
+        schema = Schema.from_pyarrow_schema(EVENTS, options=layout)
+        catalog.create_table("b.events", schema, ignore_if_exists=False)
+        self._table = catalog.get_table("b.events")
+
+    def append(self, data: pa.Table) -> None:
+        builder = self._table.new_batch_write_builder()
+        write, commit = builder.new_write(), builder.new_commit()
+        write.write_arrow(data)
+        commit.commit(write.prepare_commit())
+        write.close()
+        commit.close()
+
+    def read(self, column: str | None) -> int:
+        builder = self._open().get_table("b.events").new_read_builder()
+        if column is not None:
+            builder = builder.with_projection([column])
+        splits = builder.new_scan().plan().splits()
+        return int(builder.new_read().to_arrow(splits).num_rows)
+
+
+STORES: dict[str, type[Store]] = {
+    "segstore": _Segstore,
+    "delta-rs": _Delta,
+    "pyiceberg": _Iceberg,
+    "lance": _Lance,
+    "paimon": _Paimon,
+}
+
+
+def installed() -> dict[str, type[Store]]:
+    """Return the stores whose library is there."""
+    found = importlib.util.find_spec
+    return {name: store for name, store in STORES.items() if found(store.module) is not None}
+
+
+def versions() -> str:
+    """Say which versions are measured, and what is left out."""
+    there = installed()
+    said = [f"{name} {version(store.package)}" for name, store in there.items()]
+    return ", ".join(said + [f"{name} is not installed" for name in STORES if name not in there])
