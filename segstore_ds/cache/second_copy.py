@@ -1,11 +1,10 @@
 """The hook for a second copy: every flushed buffer as a message with its payload."""
 
-import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
-from segstore_ds.cache.views import ArrayView, BufferView, ByteArraySegment
+from segstore_ds.cache.views import BufferView, ByteArraySegment
 
 
 class Compressor(Protocol):
@@ -13,7 +12,7 @@ class Compressor(Protocol):
 
     name: str
 
-    def compress(self, data: memoryview) -> bytes:
+    def compress(self, data: BufferView) -> bytes:
         """Return the bytes compressed, as one piece."""
 
 
@@ -27,7 +26,7 @@ class FlushedBuffer:
         size: Bytes in the object.
         checksum: CRC-32 of `payload` as it is here, compressed or not.
         compressor: Name of the compressor; None when `payload` is plain.
-        payload: Valid only during the call.
+        payload: Its bytes, not copied; valid only during the call.
     """
 
     sequence: int
@@ -35,7 +34,7 @@ class FlushedBuffer:
     size: int
     checksum: int
     compressor: str | None
-    payload: memoryview | bytes
+    payload: BufferView
 
 
 Observer = Callable[[FlushedBuffer], None]
@@ -60,10 +59,9 @@ class SecondCopy:
         Raises:
             As the observer and the compressor do.
         """
-        plain = (view if isinstance(view, ArrayView) else ByteArraySegment(view.copy())).data
-        payload: memoryview | bytes = plain
-        name = None
+        payload, name = view, None
         if self._compressor is not None:
-            payload, name = self._compressor.compress(plain), self._compressor.name
-        checksum = zlib.crc32(payload)
-        self._observer(FlushedBuffer(sequence, start, len(plain), checksum, name, payload))
+            payload = ByteArraySegment(self._compressor.compress(view))
+            name = self._compressor.name
+        checksum = payload.crc32()
+        self._observer(FlushedBuffer(sequence, start, view.length, checksum, name, payload))

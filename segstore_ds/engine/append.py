@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from segstore_ds.engine.commit import CLOCK_LIMIT_US, Committed, StreamLog
 from segstore_ds.engine.epochs import SchemaChange, plan_epochs
 from segstore_ds.engine.history import Note, plan_history_merge
+from segstore_ds.engine.shipping import ShipTo
 from segstore_ds.engine.staging import StagedSegment, StagedTask, delete_staged, stage_frames
 from segstore_ds.engine.state import Slot
 from segstore_ds.engine.table_status import TableStatus, plan_merge
@@ -160,7 +161,9 @@ class Appender:
         self._status = status
         self._clock_checked_s = float("-inf")
 
-    def stage_inline(self, tasks: Sequence[StagedTask], *, token: str) -> tuple[StagedSegment, ...]:
+    def stage_inline(
+        self, tasks: Sequence[StagedTask], *, token: str, ship_to: ShipTo | None = None
+    ) -> tuple[StagedSegment, ...]:
         """Return all segments in task order; frames that tasks sent become one segment.
 
         The one segment takes the place of its first frames; order among tasks is kept by writing
@@ -182,7 +185,7 @@ class Appender:
             name = f"{run[0].task}-0-{len(segments)}.arrow"
             path = names.build_segment_path(folder, name)
             frames = (frame for task in run for frame in task.frames)
-            segments.append(stage_frames(self._log.storage, frames, path=path))
+            segments.append(stage_frames(self._log.storage, frames, path=path, ship_to=ship_to))
             run.clear()
 
         for task in sorted(tasks, key=lambda task: task.task):
@@ -289,7 +292,11 @@ class Appender:
             batch_id=key.batch_id if key else None,
             bytes=sum(segment.bytes for segment in plan.segments),
         )
-        done = self._log.commit(build, transaction=transaction, note=note)
+        shipped = {
+            names.segment_object(segment.path): frozenset(segment.followers)
+            for segment in plan.segments
+        }
+        done = self._log.commit(build, transaction=transaction, shipped=shipped, note=note)
         if repeated:
             return replace(repeated[-1], attempts=done.attempts)
         root = done.root

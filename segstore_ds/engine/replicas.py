@@ -25,6 +25,7 @@ from segstore_ds.engine.replica_objects import (
     new_segments,
     new_status,
 )
+from segstore_ds.engine.shipping import ShipTo
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import (
     CorruptionError,
@@ -105,6 +106,18 @@ class Replicas:
         """
         known = replication_of(root)
         return [self._open(url) for url in known.followers] if known else []
+
+    def ready(self, root: Root) -> ShipTo | None:
+        """Return the followers that may be sent what is staged on a root: they hold that root.
+
+        One that does not, or can't be asked, gets its objects with the commit.
+
+        Raises:
+            CorruptionError: The property can't be read.
+            InvalidInputError: A follower's location can't be opened.
+        """
+        urls = tuple(follower.url for follower in self.of(root) if follower.holds(root))
+        return ShipTo(root.stream_id, urls) if urls else None
 
     def check_primary(self, root: Root) -> None:
         """Refuse to commit through a folder that is not the primary.
@@ -229,6 +242,18 @@ class Follower:
     def url(self) -> str:
         """Its location."""
         return self.storage.url
+
+    def holds(self, root: Root) -> bool:
+        """Tell whether it holds a root; False too where it can't be asked."""
+        if self._known is None or self._known.transaction != root.transaction:
+            try:
+                found = self.files.get(root.version)
+            except (StorageError, FormatError):
+                return False
+            if found is None or found.transaction != root.transaction:
+                return False
+            self._known = found
+        return True
 
     def newest(self, root: Root) -> Root:
         """Return the newest root that it holds; asks only where it may lack `root` or its parent.

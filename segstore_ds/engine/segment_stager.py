@@ -8,8 +8,10 @@ import pyarrow as pa
 
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.cache.pool import BufferPool
+from segstore_ds.cache.second_copy import SecondCopy
 from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.cache.write_cache import Record
+from segstore_ds.engine.shipping import Shipment, ShipTo
 from segstore_ds.format import names
 from segstore_ds.format.frame import Frame
 from segstore_ds.format.segment_arrow import SegmentSummary, SegmentWriter
@@ -24,6 +26,7 @@ class SegmentStager:
         path: The segment, relative to the folder of segments.
         pool: Buffers, which this has until `finish` or `abort`.
         counters: Where the cache counts.
+        ship_to: The followers, which get every buffer too.
 
     Raises:
         StorageError: The storage failed.
@@ -31,14 +34,28 @@ class SegmentStager:
     """
 
     def __init__(
-        self, storage: Storage, path: str, pool: BufferPool, counters: CacheCounters
+        self,
+        storage: Storage,
+        path: str,
+        pool: BufferPool,
+        counters: CacheCounters,
+        *,
+        ship_to: ShipTo | None = None,
     ) -> None:
         self.path = path
+        self.followers: tuple[str, ...] = ()  # that have all of it, after `finish`
         self._name = names.segment_object(path)
         self._storage = storage
         self._layout = SegmentWriter()
         channel = storage.open_staged(self._name)
-        self._cache = WriteCacheService(channel, pool, load=self._load, counters=counters)
+        self._shipment = Shipment(ship_to, storage, self._name) if ship_to else None
+        self._cache = WriteCacheService(
+            channel,
+            pool,
+            load=self._load,
+            second_copy=SecondCopy(self._shipment.send) if self._shipment else None,
+            counters=counters,
+        )
         self._cache.write(self._layout.start())
         self.buffer_bytes = pool.buffer_bytes
 
@@ -87,8 +104,10 @@ class SegmentStager:
         """
         end, summary = self._layout.finish()
         self._cache.write(end)
-        self._cache.commit()
+        size = self._cache.commit()
         self._cache.release_buffers()
+        if self._shipment is not None:
+            self.followers = self._shipment.finish(size)
         return summary
 
     def read(self, record: Record) -> pa.Buffer:
@@ -105,10 +124,16 @@ class SegmentStager:
     def abort(self) -> None:
         """Give the object up; never raises, safe to repeat."""
         self._cache.abort()
+        self._give_up_shipment()
 
     def close(self) -> None:
         """End reading; gives an unfinished object up. Never raises, safe to repeat."""
         self._cache.close()
+        self._give_up_shipment()
+
+    def _give_up_shipment(self) -> None:
+        if self._shipment is not None:
+            self._shipment.abort()
 
     def _load(self, start: int, end: int) -> bytes:
         return self._storage.get_range(self._name, start, end)

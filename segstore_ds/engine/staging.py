@@ -21,11 +21,11 @@ from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.cache.pool import BufferPool
 from segstore_ds.cache.write_cache import Record
 from segstore_ds.engine.segment_stager import SegmentStager, open_pool
+from segstore_ds.engine.shipping import ShipTo
 from segstore_ds.errors import ClosedError, InvalidInputError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.fields import build_json
 from segstore_ds.format.frame import Frame, decode_frame, encode_frame
-from segstore_ds.format.segment_arrow import SegmentSummary
 from segstore_ds.format.statistics import Stats, has_stats, to_json
 from segstore_ds.storage import Storage
 
@@ -69,6 +69,7 @@ class StagedSegment:
     footer_crc: int
     stats: str | None
     format: str = "arrow"
+    followers: tuple[str, ...] = ()  # that took every buffer of it
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +100,7 @@ class TaskStager:
         count_only: Only count rows: the writer's batch was committed before.
         readable: Let `read` give rows back, until `close`.
         counters: Where the write cache counts.
+        ship_to: The followers, which get every buffer too.
 
     After `finish` or `abort` every further call raises ClosedError, but for `read`, which goes on
     after `finish`.
@@ -116,6 +118,7 @@ class TaskStager:
         count_only: bool = False,
         readable: bool = False,
         counters: CacheCounters | None = None,
+        ship_to: ShipTo | None = None,
     ) -> None:
         self._storage = storage
         self._schema = schema
@@ -136,6 +139,7 @@ class TaskStager:
         self._readable = readable
         self._frames: list[_WrittenFrame] = []
         self._counters = counters or CacheCounters()
+        self._ship_to = ship_to
         self._rows = 0
         self._count_only = count_only
         self._closed = False
@@ -301,12 +305,12 @@ class TaskStager:
             )
         name = f"{self._task}-{self._attempt}-{len(self._segments)}.arrow"
         path = names.build_segment_path(self._token, name)
-        return SegmentStager(self._storage, path, self._pool, self._counters)
+        return SegmentStager(self._storage, path, self._pool, self._counters, ship_to=self._ship_to)
 
     def _finish_segment(self) -> None:
         if self._writer is None:
             return
-        self._segments.append(staged_segment(self._writer.path, self._writer.finish()))
+        self._segments.append(staged_segment(self._writer))
         if not self._readable:
             self._writer.close()
         self._writer = None
@@ -344,7 +348,9 @@ def _decode(
     )
 
 
-def stage_frames(storage: Storage, frames: Iterable[Frame], *, path: str) -> StagedSegment:
+def stage_frames(
+    storage: Storage, frames: Iterable[Frame], *, path: str, ship_to: ShipTo | None = None
+) -> StagedSegment:
     """Write frames of several tasks as one segment, in the order given.
 
     Raises:
@@ -352,34 +358,38 @@ def stage_frames(storage: Storage, frames: Iterable[Frame], *, path: str) -> Sta
     """
     layout = Layout()
     pool = open_pool(storage, buffers=layout.cache_buffers, buffer_bytes=layout.cache_buffer_bytes)
-    stager = SegmentStager(storage, path, pool, CacheCounters())
+    stager = SegmentStager(storage, path, pool, CacheCounters(), ship_to=ship_to)
     try:
         for frame in frames:
             stager.add(frame)
-        return staged_segment(path, stager.finish())
+        return staged_segment(stager)
     finally:
         stager.close()
 
 
-def staged_segment(path: str, summary: SegmentSummary) -> StagedSegment:
-    """Return what a commit needs of a segment that was written."""
+def staged_segment(stager: SegmentStager) -> StagedSegment:
+    """Finish a segment and return what a commit needs of it; raises as `SegmentStager.finish`."""
+    summary = stager.finish()
     return StagedSegment(
-        path=path,
+        path=stager.path,
         rows=summary.rows,
         bytes=summary.bytes,
         footer_bytes=summary.footer_bytes,
         footer_crc=summary.footer_crc,
         stats=entry_stats(summary.stats),
+        followers=stager.followers,
     )
 
 
 def delete_staged(storage: Storage, segments: Iterable[StagedSegment]) -> None:
     """Delete staged objects that no commit can name; what fails is left for vacuum."""
     for segment in segments:
-        try:
-            storage.delete(names.segment_object(segment.path))
-        except StorageError:
-            continue
+        for url in (None, *segment.followers):
+            try:
+                folder = storage if url is None else storage.sibling(url)
+                folder.delete(names.segment_object(segment.path))
+            except (StorageError, InvalidInputError):
+                continue
 
 
 def split_batch(batch: pa.RecordBatch, most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:

@@ -9,6 +9,7 @@ from segstore_ds.engine.append import AppendPlan
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.compact_auto import AutoRules
 from segstore_ds.engine.epochs import SchemaChange, epoch_schema
+from segstore_ds.engine.shipping import ShipTo
 from segstore_ds.engine.staging import Layout, StagedSegment, TaskStager
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.engine.writers import WriterKey, find_repeated
@@ -34,6 +35,7 @@ class WriteJob:
         schema_text: What incoming batches are conformed to and encoded in.
         repeated: The writer's batch was committed before; there is nothing to stage.
         compact: What to compact after the commit; None for nothing.
+        ship_to: The followers that get every buffer while it is staged.
     """
 
     storage: Storage = field(repr=False)
@@ -51,6 +53,7 @@ class WriteJob:
     client: str = ""
     repeated: bool = False
     compact: AutoRules | None = None
+    ship_to: ShipTo | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -83,6 +86,7 @@ class WriteJob:
             count_only=self.repeated,
             readable=readable,
             counters=counters,
+            ship_to=self.ship_to,
         )
 
     def append_plan(self, segments: tuple[StagedSegment, ...], rows: int) -> AppendPlan:
@@ -160,6 +164,7 @@ def plan_job(log: StreamLog, status: TableStatus, request: WriteRequest) -> Writ
         client=request.client,
         repeated=repeated,
         compact=request.compact,
+        ship_to=None if repeated else log.replicas.ready(root),
     )
 
 

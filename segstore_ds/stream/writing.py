@@ -194,7 +194,7 @@ class Writes(Handle):
         segments, ours = staged, list[StagedSegment]()
         try:
             self._appender.check_visible(tasks)
-            segments = self._appender.stage_inline(tasks, token=job.token)
+            segments = self._appender.stage_inline(tasks, token=job.token, ship_to=job.ship_to)
             ours = [one for one in segments if one not in staged]
             self._appender.check_clock(ours[-1] if ours else None)
             rows = sum(task.rows for task in tasks)

@@ -1,0 +1,272 @@
+"""Buffers on their way to followers: what a receiver takes, and what the commit still has to do."""
+
+import uuid
+from dataclasses import replace
+
+import pytest
+
+from segstore_ds.cache.second_copy import FlushedBuffer
+from segstore_ds.cache.views import ByteArraySegment
+from segstore_ds.engine.shipping import BufferMessage, Receiver
+from segstore_ds.engine.staging import Layout
+from segstore_ds.errors import (
+    CorruptionError,
+    FencedError,
+    StorageError,
+    UnderReplicatedError,
+)
+from segstore_ds.storage import open_storage
+from tests.follower_kit import Pair, content, found
+from tests.stream_kit import SCHEMA, STAGED, TIGHT, numbers
+
+BUFFERS = Layout(inline_bytes=0, frame_rows=100, compression="none", cache_buffer_bytes=4096)
+STREAM, PATH = "5" * 32, "segments/00000000000000000001-aaaaaaaaaaaa/0-0-0.arrow"
+
+
+@pytest.fixture(autouse=True)
+def _tight(monkeypatch):
+    for name, value in TIGHT.items():
+        monkeypatch.setattr(name, value)
+
+
+@pytest.fixture
+def pair() -> Pair:
+    one = Pair()
+    one.stream.add_follower(one.follower)
+    return one
+
+
+@pytest.fixture
+def storage():
+    return open_storage(f"memory://{uuid.uuid4().hex}")
+
+
+def message(sequence: int, start: int, data: bytes) -> BufferMessage:
+    view = ByteArraySegment(data)
+    flushed = FlushedBuffer(sequence, start, len(data), view.crc32(), None, view)
+    return BufferMessage(STREAM, PATH, flushed)
+
+
+class TestReceiver:
+    """It commits the object byte for byte, or nothing."""
+
+    def test_takes_what_follows(self, storage):
+        receiver = Receiver(storage, STREAM, PATH)
+        receiver.receive(message(0, 0, b"abc"))
+        receiver.receive(message(1, 3, b"de"))
+        receiver.finish(5)
+        receiver.abort()
+        assert storage.get(PATH) == b"abcde"
+
+    @pytest.mark.parametrize(
+        "wrong",
+        [
+            message(2, 3, b"de"),  # one is missing
+            message(1, 4, b"de"),  # a gap
+            message(1, 2, b"de"),  # an overlap
+            message(0, 0, b"abc"),  # the same again
+            replace(message(1, 3, b"de"), stream_id="6" * 32),
+            replace(message(1, 3, b"de"), path=PATH + "x"),
+            replace(message(1, 3, b"de"), buffer=replace(message(1, 3, b"de").buffer, checksum=1)),
+            replace(message(1, 3, b"de"), buffer=replace(message(1, 3, b"de").buffer, size=3)),
+            replace(
+                message(1, 3, b"de"), buffer=replace(message(1, 3, b"de").buffer, compressor="zlib")
+            ),
+        ],
+    )
+    def test_refuses_what_does_not_follow_and_takes_nothing_of_it(self, storage, wrong):
+        receiver = Receiver(storage, STREAM, PATH)
+        receiver.receive(message(0, 0, b"abc"))
+        with pytest.raises(CorruptionError):
+            receiver.receive(wrong)
+        receiver.receive(message(1, 3, b"de"))
+        receiver.finish(5)
+        assert storage.get(PATH) == b"abcde"
+
+    @pytest.mark.parametrize("size", [2, 4])
+    def test_finishes_only_what_is_whole(self, storage, size):
+        receiver = Receiver(storage, STREAM, PATH)
+        with pytest.raises(CorruptionError):
+            receiver.finish(0)
+        receiver.receive(message(0, 0, b"abc"))
+        with pytest.raises(CorruptionError):
+            receiver.finish(size)
+        receiver.abort()
+        assert list(storage.list("")) == []
+
+
+def reads(pair: Pair) -> list[str]:
+    """Return the reads of the primary's segments from now on, as they come."""
+    calls: list[str] = []
+
+    def watch(url: str, verb: str, path: str) -> None:
+        if url == pair.primary and path.startswith("segments/") and verb in ("get", "get_range"):
+            calls.append(f"{verb} {path}")
+
+    pair.world.watch = watch
+    return calls
+
+
+@pytest.mark.parametrize("layout", [Layout(), STAGED, BUFFERS])
+def test_a_commit_finds_its_segments_in_the_follower(pair, layout):
+    calls = reads(pair)
+    for start in range(0, 5000, 1000):
+        pair.stream.append(numbers(start, start + 1000), layout=layout)
+    assert calls == []
+    assert content(pair.follower) == content(pair.primary)
+    assert found(pair.reopen(pair.follower)) == list(range(5000))
+
+
+def test_an_appender_ships_while_it_fills(pair):
+    calls, written = reads(pair), []
+    with pair.stream.appender(layout=BUFFERS) as appender:
+        for start in range(0, 3000, 100):
+            appender.append(numbers(start, start + 100))
+        written = [
+            info.path for info in open_storage(pair.follower).list("segments") if info.size > 0
+        ]
+        appender.flush()
+    assert calls == []
+    assert written, "objects that were full are in the follower before the commit"
+    assert content(pair.follower) == content(pair.primary)
+
+
+def test_buffers_are_shipped_one_by_one(pair):
+    writes: dict[str, int] = {}
+
+    def watch(url: str, verb: str, path: str) -> None:
+        if verb == "write" and path.startswith("segments/"):
+            writes[url] = writes.get(url, 0) + 1
+
+    pair.world.watch = watch
+    pair.stream.append(numbers(0, 3000), layout=BUFFERS)
+    assert writes[pair.follower] == writes[pair.primary] > 10
+
+
+def test_a_job_of_many_tasks_ships_from_each(pair):
+    calls = reads(pair)
+    job = pair.stream.plan_write(SCHEMA, layout=BUFFERS)
+    tasks = []
+    for number in range(3):
+        task = job.open_task(number, "a")
+        for batch in numbers(1000 * number, 1000 * number + 1000).to_batches():
+            task.append(batch)
+        tasks.append(task.finish())
+    assert all(one.followers == (pair.follower,) for task in tasks for one in task.segments)
+    pair.stream.commit(job, tasks)
+    assert calls == []
+    assert content(pair.follower) == content(pair.primary)
+
+
+def test_what_a_task_gave_up_is_gone_from_the_follower(pair):
+    before = content(pair.follower)
+    job = pair.stream.plan_write(SCHEMA, layout=replace(BUFFERS, segment_rows=500))
+    task = job.open_task(0, "a")
+    for batch in numbers(0, 1300).to_batches():
+        task.append(batch)
+    task.abort()
+    assert content(pair.follower) == before
+    task = job.open_task(0, "b")
+    for batch in numbers(0, 1300).to_batches():
+        task.append(batch)
+    pair.stream.discard([task.finish()])
+    assert content(pair.follower) == before
+
+
+def test_a_follower_that_fails_for_a_moment_gets_the_segment_with_the_commit(pair, caplog):
+    """Every call to the follower while the segment is staged fails once."""
+    fail_at = 0
+    while True:
+        fail_at += 1
+        calls = [0]
+
+        def watch(url, verb, path, calls=calls, fail_at=fail_at):
+            if url == pair.follower and path.startswith("segments/"):
+                calls[0] += 1
+                if calls[0] == fail_at:
+                    raise StorageError("fails once", call=f"{verb} {path}")
+
+        pair.world.watch = watch
+        start = pair.stream.tail
+        try:
+            pair.stream.append(numbers(start, start + 300), layout=BUFFERS)
+        except UnderReplicatedError:
+            pair.world.watch = lambda *_: None
+            pair.stream.tag(f"at{fail_at}")
+        if calls[0] < fail_at:
+            break
+        assert content(pair.follower) == content(pair.primary), fail_at
+        assert found(pair.stream)[start:] == list(range(start, start + 300))
+    assert fail_at > 5
+    assert "did not get all of" in caplog.text
+
+
+def test_a_follower_that_is_away_fails_no_staging(pair):
+    """It is the commit that says so, and nothing is committed."""
+    pair.world.lost.add(pair.follower)
+    job = pair.reopen(pair.primary).plan_write(SCHEMA, layout=BUFFERS)
+    assert job.ship_to is None
+    task = job.open_task(0, "a")
+    for batch in numbers(0, 1000).to_batches():
+        task.append(batch)
+    staged = task.finish()
+    with pytest.raises(StorageError, match="nothing was committed"):
+        pair.reopen(pair.primary).commit(job, [staged], keep_staged=True)
+    pair.world.lost.clear()
+    pair.reopen(pair.primary).commit(job, [staged])
+    assert content(pair.follower) == content(pair.primary)
+
+
+def test_a_follower_that_was_made_anew_meanwhile_is_not_believed_to_hold_anything(pair):
+    """What was shipped went away with its folder: the commit looks, and ships it."""
+    job = pair.stream.plan_write(SCHEMA, layout=BUFFERS)
+    task = job.open_task(0, "a")
+    for batch in numbers(0, 1000).to_batches():
+        task.append(batch)
+    staged = task.finish()
+    other = pair.reopen(pair.primary)
+    other.remove_follower(pair.follower)
+    old = open_storage(pair.follower)
+    for info in list(old.list("")):
+        old.delete(info.path)
+    other.add_follower(pair.follower)
+    for segment in staged.segments:
+        old.delete(f"segments/{segment.path}")
+    pair.stream.commit(job, [staged])
+    assert content(pair.follower) == content(pair.primary)
+
+
+def test_promoting_in_the_middle_of_an_append_loses_nothing_that_was_acknowledged():
+    """Before any of its calls: either the promoted stream has the events, or they are refused."""
+    stop_at, ended = 0, set()
+    while len(ended) < 2 or "late" not in ended:
+        stop_at += 1
+        pair = Pair()
+        pair.stream.add_follower(pair.follower)
+        pair.stream.append(numbers(0, 10), layout=BUFFERS)
+        calls = [0]
+
+        def watch(*_, pair=pair, calls=calls, stop_at=stop_at):
+            calls[0] += 1
+            if calls[0] == stop_at:
+                pair.world.watch = lambda *_: None
+                pair.reopen(pair.follower).promote()
+
+        pair.world.watch = watch
+        acknowledged = False
+        try:
+            pair.stream.append(numbers(10, 200), layout=BUFFERS)
+            acknowledged = True
+        except FencedError:
+            pass
+        if calls[0] < stop_at:
+            ended.add("late")
+            continue
+        ended.add(acknowledged)
+        taken = pair.reopen(pair.follower)
+        assert found(taken) == list(range(200 if acknowledged else 10)), stop_at
+        assert taken.verify().ok
+        with pytest.raises(FencedError):
+            pair.stream.append(numbers(200, 201))
+    assert stop_at > 10
+    assert False in ended
