@@ -283,26 +283,34 @@ class FollowedLog:
         return None if root is None else self._climb(root, sound=True)
 
     def _climb(self, root: Root, *, sound: bool) -> Base | None:
+        version, data = root.version, None
         for _ in range(8):
-            following = self._get(root.version + 1)
+            following = self.files.read(version + 1)
             if following is None:
-                exists = self.files.exists(root.version)
-                return Base(root, 0.0, sound=sound) if exists else None
-            root = following
-        newest = self.files.probe(root.version)
-        found = None if newest is None else self._get(newest)
+                if not self.files.exists(version):
+                    return None
+                # Only the newest is decoded: what others hold is superseded.
+                newest = root if data is None else self._checked(version, data)
+                return Base(newest, 0.0, sound=sound)
+            version, data = version + 1, following
+        probed = self.files.probe(version)
+        found = None if probed is None else self._get(probed)
         return None if found is None else Base(found, 0.0, sound=sound)
 
     def _get(self, version: int) -> Root | None:
-        root = self.files.get(version)
-        if root is not None and root.version != version:
+        data = self.files.read(version)
+        return None if data is None else self._checked(version, data)
+
+    def _checked(self, version: int, data: bytes) -> Root:
+        root = self.files.decode(version, data)
+        if root.version != version:
             raise CorruptionError(
                 "commit file holds another version",
                 url=self.storage.url,
                 path=self.files.path(version),
                 version=root.version,
             )
-        broken = list(broken_invariants(root)) if root is not None else []
+        broken = list(broken_invariants(root))
         if broken:
             raise CorruptionError(
                 "commit file contradicts itself",
@@ -310,8 +318,7 @@ class FollowedLog:
                 path=self.files.path(version),
                 broken=broken,
             )
-        if root is not None:
-            self.check_open(root)
+        self.check_open(root)
         return root
 
     def check_open(self, root: Root) -> None:

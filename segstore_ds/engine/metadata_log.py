@@ -189,9 +189,24 @@ class MetadataLog(Generic[T]):
             FormatError: The file is empty, truncated, corrupt or of a newer format.
             StorageError: The storage failed.
         """
-        path = self.path(number)
-        data = self._read(path)
-        return None if data is None else self._decode(data, path)
+        data = self.read(number)
+        return None if data is None else self.decode(number, data)
+
+    def read(self, number: int) -> bytes | None:
+        """Return a batch's file as it is, or None where there is none.
+
+        Raises:
+            StorageError: The storage failed.
+        """
+        return self._read(self.path(number))
+
+    def decode(self, number: int, data: bytes) -> T:
+        """Return the batch that a file holds.
+
+        Raises:
+            FormatError: It is empty, truncated, corrupt or of a newer format.
+        """
+        return self._decode(data, self.path(number))
 
     def get_range(self, start: int | None = None, end: int | None = None) -> list[tuple[int, T]]:
         """Return the batches ``[start, end)`` in order, having checked that none is missing.
