@@ -136,14 +136,13 @@ def run_copy(
     job = plan_job(source.storage, status, root, CompactRules(), Layout(inline_bytes=0))
     work = _Copying(job, target, root, token=f"copy-{request.copy_id}", clock=clock)
     entries = tuple(work.entries(status, bounds))
-    first = _first_root(target, root, status, entries, bounds=bounds, clock=clock)
+    first = _first_root(target, root, status, entries, bounds=bounds, clock=clock, client=client)
     copied = Copied(*bounds, len(entries), sum(one.bytes for one in entries), work.reused)
     first = replace(
         first,
         sealed=request.seal,
         next_segment=work.next_segment,
         copies={request.copy_id: _record(request, root, copied)},
-        client=client,
     )
     broken = [*broken_invariants(first)]
     if broken:
@@ -206,6 +205,7 @@ def _first_root(
     *,
     bounds: tuple[int, int],
     clock: Clock,
+    client: str,
 ) -> Root:
     status = TableStatus(target)
     epochs = tuple(
@@ -219,12 +219,13 @@ def _first_root(
         parent="",
         time_us=clock.wall_us(),
         operation="copy",
+        client=client,
         epochs=epochs,
         head=bounds[0],
         tail=bounds[1],
         entries=entries,
     )
-    row = describe_commit(None, root, NO_NOTE)
+    row = replace(describe_commit(None, root, NO_NOTE), segments=len(entries))
     return status.tidy(add_features(replace(root, history=(row,))), Slot(0, root.time_us, 0))
 
 

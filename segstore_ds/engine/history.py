@@ -295,7 +295,7 @@ def describe_commit(old: Root | None, new: Root, note: Note) -> HistoryRow:
         operation=new.operation,
         head=new.head,
         tail=new.tail,
-        rows=new.tail - (old.tail if old else 0),
+        rows=new.tail - (old.tail if old else new.head),
         segments=new.next_segment - first,
         bytes=sum(added) if note.bytes is None else note.bytes,
         writer_id=note.writer_id,

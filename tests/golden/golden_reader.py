@@ -52,6 +52,46 @@ def read_stream(folder: Path) -> tuple[int, int, pa.Table]:
     return root["head"], root["tail"], table.slice(root["head"] - start)
 
 
+def read_history(folder: Path) -> list[list[Any]]:
+    """Return the rows of all commits, as the root writes them (FORMAT.md 5.4)."""
+    root = newest_root(folder)
+    refs = []
+    for path, *_, size, digest in root.get("history_lists", []):
+        refs += json.loads(envelope(checked(folder / path, size, digest)))
+    rows = []
+    for path, start, end, first_us, last_us, size, digest in [*refs, *root["history_parts"]]:
+        _, columns = unpacked(envelope(checked(folder / path, size, digest)))
+        part = [history_row(columns, place) for place in range(end - start)]
+        assert [row[0] for row in part] == list(range(start, end))
+        assert (part[0][1], part[-1][1]) == (first_us, last_us)
+        rows += part
+    return rows + root["history"]
+
+
+def history_row(columns: dict[str, Any], place: int) -> list[Any]:
+    """Return a row of a history part."""
+    names = "version time operation head tail rows segments bytes writer_id batch_id client"
+    names += " application attempts races_lost requests request_bytes"
+    row = []
+    for name in names.split():
+        value = columns[name][place]
+        if f"{name}_texts" in columns:
+            value = [None, *columns[f"{name}_texts"]][value]
+        elif name == "batch_id" and value == -1:
+            value = None
+        row.append(value)
+    return row
+
+
+def read_readers(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the newest record of each named reader (FORMAT.md 8)."""
+    records = {}
+    for log in folder.glob("readers/*"):
+        numbered = [path for path in log.iterdir() if re.fullmatch("[0-9]{20}", path.name)]
+        records[log.name] = json.loads(envelope(max(numbered).read_bytes()))
+    return records
+
+
 def newest_root(folder: Path) -> dict[str, Any]:
     """Return the newest root, found by listing (FORMAT.md 4.3)."""
     names = [p.name for p in (folder / "log").iterdir() if re.fullmatch("[0-9]{20}", p.name)]

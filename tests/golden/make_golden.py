@@ -3,11 +3,12 @@
 ::
 
     PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1
+    PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1-levels
 
-When: once per version of the format, in the commit that begins it. Streams of a version that was
-released are never written again, whatever the code does today: they are what users have on their
-disks. So this refuses a folder that is not empty. Until a format is released, delete its folder
-and run the command again whenever the format changes.
+When: once per version of the format, or feature of it, in the commit that begins it. Streams of a
+version that was released are never written again, whatever the code does today: they are what users
+have on their disks. So this refuses a folder that is not empty. Until a format is released, delete
+its folder and run the command again whenever the format changes.
 
 Ids and times are fixed, so that two runs with the same libraries write the same bytes. Beside each
 stream lies what has to be read from it, `<name>.json`.
@@ -16,15 +17,18 @@ stream lies what has to be read from it, `<name>.json`.
 import datetime as dt
 import json
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import golden_levels
 import pyarrow as pa
 
-from segstore_ds.engine import table_status
+from segstore_ds.engine import history, table_status
 from segstore_ds.engine.staging import Layout
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root import encode_root
@@ -183,30 +187,49 @@ STREAMS: dict[str, Callable[[Stream], None]] = {
 }
 # Levels so small that a few commits fill them; they are no part of the format.
 TINY = {"INLINE_SOFT": 2, "MERGE_FAN_IN": 2, "WRITERS_INLINE": 4}
+SETS: dict[str, dict[str, Callable[[Stream], None]]] = {
+    "v1": STREAMS,
+    "v1-levels": golden_levels.LEVELS,
+}
 
 
-def write_stream(storage: Storage, name: str) -> None:
+def write_stream(storage: Storage, name: str, version: str = "v1") -> None:
     """Write one golden stream into an empty folder."""
-    time = VirtualTime(sorted(STREAMS).index(name))
+    time = VirtualTime(sorted(SETS[version]).index(name))
     timed = TimedStorage(storage, time)
-    stream = create_on(timed, SCHEMA, clock=time.clock)
-    kept = {constant: getattr(table_status, constant) for constant in TINY}
-    tiny = TINY if name in ("parts", "writers") else {}
+    with ExitStack() as stack:
+        if version == "v1-levels":
+            stack.enter_context(thresholds(table_status, golden_levels.TINY_STATUS))
+            stack.enter_context(thresholds(history, golden_levels.TINY_HISTORY))
+        elif name in ("parts", "writers"):
+            stack.enter_context(thresholds(table_status, TINY))
+        if version == "v1-levels" and name in golden_levels.STARTS:
+            stream = golden_levels.STARTS[name](timed, time)
+        else:
+            stream = create_on(timed, SCHEMA, clock=time.clock)
+        SETS[version][name](stream)
+
+
+@contextmanager
+def thresholds(module: ModuleType, values: dict[str, int]) -> Iterator[None]:
+    """Set constants of a module for a while."""
+    before = {name: getattr(module, name) for name in values}
     try:
-        for constant, value in tiny.items():
-            setattr(table_status, constant, value)
-        STREAMS[name](stream)
+        for name, value in values.items():
+            setattr(module, name, value)
+        yield
     finally:
-        for constant, value in kept.items():
-            setattr(table_status, constant, value)
+        for name, value in before.items():
+            setattr(module, name, value)
 
 
-def expected(storage: Storage) -> dict[str, Any]:
+def expected(storage: Storage, version: str = "v1") -> dict[str, Any]:
     """Return what has to be read from a stream, as JSON."""
     stream = open_on(storage)
     rows = stream.read().read_all().to_pylist()
     fields = {field.name: str(field.type) for field in stream.schema}
     return {
+        **(golden_levels.described(stream) if version == "v1-levels" else {}),
         "head": stream.head,
         "tail": stream.tail,
         "version": stream.version,
@@ -231,12 +254,13 @@ def main(folder: Path) -> None:
     """Write all golden streams of a version, and what has to be read from them."""
     if folder.exists() and any(folder.iterdir()):
         sys.exit(f"{folder} is not empty: golden streams of a format are written once")
-    for name in STREAMS:
+    version = folder.name
+    for name in SETS[version]:
         storage = open_storage(folder / name)
-        write_stream(storage, name)
+        write_stream(storage, name, version)
         if name == "unknown-reader-feature":
             continue
-        text = json.dumps(expected(storage), indent=1, ensure_ascii=False)
+        text = json.dumps(expected(storage, version), indent=1, ensure_ascii=False)
         (folder / f"{name}.json").write_text(text + "\n", encoding="utf-8")
 
 

@@ -1,13 +1,15 @@
 """Streams written by every format so far, read by segstore and by a reader that shares no code."""
 
+import datetime as dt
 import json
 import shutil
 from pathlib import Path
 
 import make_golden
 import pytest
-from golden_reader import newest_root, read_stream
-from make_golden import LATER, STREAMS, as_json, events
+from golden_levels import LEVELS, described
+from golden_reader import newest_root, read_history, read_readers, read_stream
+from make_golden import LATER, SETS, as_json, events
 
 import segstore_ds as segstore
 from segstore_ds.errors import TruncatedError, UnsupportedVersionError
@@ -17,6 +19,7 @@ HERE = Path(__file__).parent
 FOLDERS = sorted(path for version in HERE.glob("v*") for path in version.iterdir() if path.is_dir())
 READABLE = [path for path in FOLDERS if path.name != "unknown-reader-feature"]
 FIRST = HERE / "v1"
+LATEST = HERE / "v1-levels"
 
 
 def name_of(folder: Path) -> str:
@@ -34,9 +37,11 @@ def copied(folder: Path, to: Path) -> Path:
     return Path(shutil.copytree(folder, to / folder.name))
 
 
-def test_the_first_format_is_complete() -> None:
+@pytest.mark.parametrize("version", SETS)
+def test_every_format_is_complete(version: str) -> None:
     """Every kind of stream is there, and nobody deleted one."""
-    assert {path.name for path in FOLDERS if path.parent == FIRST} == set(STREAMS)
+    found = {path.name for path in FOLDERS if path.parent.name == version}
+    assert found == set(SETS[version])
 
 
 @pytest.mark.parametrize("folder", READABLE, ids=name_of)
@@ -44,7 +49,7 @@ def test_segstore_reads_golden_stream(folder: Path) -> None:
     """Values, schema, cuts and version are those of the day it was written; it verifies."""
     before = {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
     stream = segstore.open(folder)
-    assert make_golden.expected(stream.storage) == expected(folder)
+    assert make_golden.expected(stream.storage, folder.parent.name) == expected(folder)
     report = stream.verify().check()
     assert report.rows >= stream.tail - stream.head
     assert report.leftovers == []
@@ -65,9 +70,9 @@ def test_reader_that_knows_only_the_format_reads_golden_stream(folder: Path) -> 
 @pytest.mark.parametrize("folder", READABLE, ids=name_of)
 def test_golden_stream_goes_on(folder: Path, tmp_path: Path) -> None:
     """Today's version appends to a stream of any format, and the old reader reads that too."""
-    if folder.name == "unknown-writer-feature":
-        return
     stream = segstore.open(copied(folder, tmp_path))
+    if folder.name == "unknown-writer-feature" or stream.sealed:
+        return
     tail, rows = stream.tail, stream.read().read_all()
     stream.append(rows.slice(0, 1) if rows.num_rows else events(0, 1))
     stream.verify().check()
@@ -75,15 +80,56 @@ def test_golden_stream_goes_on(folder: Path, tmp_path: Path) -> None:
     assert (head, end, table.num_rows) == (stream.head, tail + 1, tail + 1 - head)
 
 
-@pytest.mark.parametrize("name", sorted(STREAMS))
-def test_todays_code_still_writes_the_first_format(name: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("version", "name"), [(version, name) for version, kinds in SETS.items() for name in kinds]
+)
+def test_todays_code_still_writes_every_format(version: str, name: str, tmp_path: Path) -> None:
     """A stream written today is read by the reader that knows only FORMAT.md."""
-    make_golden.write_stream(open_storage(tmp_path / name), name)
+    make_golden.write_stream(open_storage(tmp_path / name), name, version)
     if name == "unknown-reader-feature":
         return
     head, tail, table = read_stream(tmp_path / name)
-    known = expected(FIRST / name)
+    known = expected(HERE / version / name)
     assert (head, tail, table.num_rows) == (known["head"], known["tail"], len(known["rows"]))
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_reader_that_knows_only_the_format_knows_what_was_done(name: str) -> None:
+    """History, tags and named readers are what FORMAT.md says, in whatever objects they lie."""
+    known = expected(LATEST / name)
+    rows = [[*row[:1], at(row[1]), *row[2:]] for row in known["history"]]
+    assert read_history(LATEST / name) == rows
+    root = newest_root(LATEST / name)
+    assert {tag: value[:2] for tag, value in root["tags"].items()} == known["tags"]
+    readers = {
+        reader: [record[field] for field in ("owner", "offset", "lapse_s", "released")]
+        for reader, record in read_readers(LATEST / name).items()
+    }
+    assert readers == known["readers"]
+
+
+def at(text: str) -> int:
+    """Return a time as microseconds since 1970."""
+    return (
+        dt.datetime.fromisoformat(text) - dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    ) // dt.timedelta(microseconds=1)
+
+
+@pytest.mark.parametrize("name", LEVELS)
+def test_golden_history_comes_through_what_is_done_now(name: str, tmp_path: Path) -> None:
+    """Appends, merges, a compaction and a purge change no row of the past and no cut."""
+    stream = segstore.open(copied(LATEST / name, tmp_path))
+    if not stream.sealed:
+        for n in range(70):
+            stream.append(events(n, n + 1))
+        stream.compact(start=stream.head)
+    stream.purge(older_than_s=3600)
+    known, found = expected(LATEST / name), described(stream)
+    assert found["history"][: len(known["history"])] == known["history"]
+    assert found["cuts"].items() >= known["cuts"].items()
+    kept = read_history(tmp_path / name)
+    assert [row[0] for row in kept] == [row[0] for row in found["history"]]
+    stream.verify().check()
 
 
 def test_unknown_reader_feature_is_refused() -> None:

@@ -1,0 +1,187 @@
+"""Golden streams of what came after the first format: levels, history, tags, readers, retirement.
+
+They were added when those features were; `make_golden` writes them, as all others.
+"""
+
+import datetime as dt
+import shutil
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from segstore_ds.engine.retain import RetentionPolicy
+from segstore_ds.engine.staging import Layout
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
+
+HERE = Path(__file__).parent
+SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])
+STAGED = Layout(inline_bytes=0, segment_rows=2, frame_rows=2)
+HOUR, DAY = 3600, 86_400
+
+
+def events(start: int, end: int) -> pa.Table:
+    """Return the events start to end."""
+    words = [["", "ada", "größe", None][n % 4] for n in range(start, end)]
+    return pa.table({"n": list(range(start, end)), "word": words}, SCHEMA)
+
+
+def levels(stream: Stream) -> None:
+    """Parts of several levels, lists that the head cut, blobs of writers and retired objects."""
+    for n in range(26):
+        stream._log.clock.sleep(61)
+        if n % 5 == 0:
+            # Some segments have no statistics, some those of one column.
+            layout = Layout(inline_bytes=0, segment_rows=1, stats_columns=("n",) if n else ())
+            stream.append(events(n * 2, n * 2 + 2), layout=layout)
+        else:
+            stream.append(events(n * 2, n * 2 + 2), writer_id=f"w{n % 7}", batch_id=n)
+    stream.truncate(9)
+    root = stream.root
+    assert root.indexes
+    assert root.parts
+    assert root.history_lists
+    assert root.retired_blobs
+    assert root.writers_blob
+
+
+def kept(stream: Stream) -> None:
+    """Tags, readers, a policy, a compaction, a restore, a purge, a vacuum, and the end."""
+    for n in range(6):
+        stream._log.clock.sleep(HOUR)
+        stream.append(events(n * 3, n * 3 + 3), layout=STAGED, writer_id="etl", batch_id=n)
+    stream.tag("first", 5)
+    stream.tag("moved", 1)
+    stream.tag("moved", "tail", move=True)
+    stream.tag("gone", 4)
+    stream.untag("gone")
+    stream.reader("slow", owner="ada", start=4).publish(8)
+    stream.reader("done", owner="bob", lapse_s=60).release()
+    stream.set_retention(RetentionPolicy(min_bytes=1 << 40))
+    stream.truncate(4)
+    stream._log.clock.sleep(HOUR)
+    stream.compact(start=6, end=14, target_rows=6)
+    stream._log.clock.sleep(2 * DAY)
+    stream.append(events(18, 19))
+    before = stream.version
+    stream.overwrite(events(100, 102))
+    stream.restore(before)
+    stream._log.clock.sleep(2 * DAY)
+    stream.append(events(19, 21), writer_id="etl", batch_id=6)
+    stream._log.clock.sleep(2 * HOUR)
+    stream.append(events(21, 22))
+    assert stream.purge(older_than_s=DAY)
+    assert stream.vacuum(dry_run=False).doomed
+    stream.append(events(22, 23))
+    stream.seal()
+    assert stream.root.retired
+    assert stream.root.log_start > before
+
+
+def continued(stream: Stream) -> None:
+    """A stream of the first format that went on: parts of both encodings, a history from then."""
+    for n in range(4):
+        stream._log.clock.sleep(60)
+        stream.append(events(50 + n, 51 + n))
+    kinds = {part.path.split("-")[1] for part in stream._status.parts(stream.root)}
+    assert kinds == {"part", "level"}
+
+
+def copied(stream: Stream) -> None:
+    """A stream that is a copy of a range of another one, and went on."""
+    stream.append(events(30, 32))
+
+
+def start_copied(timed: TimedStorage, time: VirtualTime) -> Stream:
+    """Make a stream by copying another one."""
+    with tempfile.TemporaryDirectory() as folder:
+        source = create_on(TimedStorage(open_storage(folder), time), SCHEMA, clock=time.clock)
+        for n in range(4):
+            source.append(events(n * 4, n * 4 + 4), layout=STAGED)
+        source.copy_to(timed.url, copy_id="backup-1", start=3, end=13)
+    return open_on(timed, clock=time.clock)
+
+
+def start_continued(timed: TimedStorage, time: VirtualTime) -> Stream:
+    """Go on with a golden stream of the first format, which is copied here."""
+    shutil.copytree(HERE / "v1" / "parts", timed.url.removeprefix("file://"), dirs_exist_ok=True)
+    return open_on(timed, clock=time.clock)
+
+
+STARTS = {"copied": start_copied, "continued": start_continued}
+LEVELS = {"levels": levels, "kept": kept, "continued": continued, "copied": copied}
+# Levels so small that a few commits fill them; they are no part of the format.
+TINY_STATUS = {
+    "INLINE_SOFT": 2,
+    "INLINE_HARD": 4,
+    "MERGE_FAN_IN": 2,
+    "PART_FINAL_SEGMENTS": 8,
+    "PARTS_INLINE": 2,
+    "INDEX_PARTS": 2,
+    "WRITERS_INLINE": 4,
+    "RETIRED_INLINE": 4,
+}
+TINY_HISTORY = {
+    "ROWS_SOFT": 3,
+    "ROWS_HARD": 4,
+    "FAN_IN": 2,
+    "FINAL_ROWS": 8,
+    "PARTS_INLINE": 2,
+    "LIST_PARTS": 2,
+}
+
+
+def described(stream: Stream) -> dict[str, Any]:
+    """Return what has to be known of a stream beside its events, as JSON."""
+    history = stream.history().read_all().to_pylist()
+    segments = stream.segments().read_all().to_pylist()
+    retired = list(stream.root.retired)
+    for blob in stream.root.retired_blobs:
+        retired += stream._status.retired_blob(blob)
+    readers = [(seen.name, seen.record) for seen in stream.readers()]
+    writers = stream.metadata("writers").read_all().to_pylist()
+    return {
+        "generation": stream.root.generation,
+        "sealed": stream.sealed,
+        "log_start": stream.root.log_start,
+        "staging_floor": stream.root.staging_floor,
+        "features": [*stream.root.reader_features, *stream.root.writer_features],
+        "properties": dict(stream.root.properties),
+        "copies": json_of(dict(stream.root.copies)),
+        "tags": {name: [tag.offset, tag.version] for name, tag in stream.tags.items()},
+        "readers": {
+            name: [one.owner, one.offset, one.lapse_s, one.released] for name, one in readers
+        },
+        "writers": json_of(sorted(writers, key=lambda row: row["writer_id"])),
+        "segments": json_of([[row["segment_id"], row["start"], row["end"]] for row in segments]),
+        "paths": [row["path"] for row in segments],
+        "stats": [row["stats"] for row in segments],
+        "retired": sorted([one.kind, one.path, one.version, one.time_us] for one in retired),
+        "history": [json_of(list(row.values())) for row in history],
+        "cuts": cuts(stream, history),
+    }
+
+
+def cuts(stream: Stream, history: list[dict[str, Any]]) -> dict[str, int]:
+    """Return the offsets of all cuts that the history answers, and of named ones."""
+    asked = [f"version:{row['version']}" for row in history]
+    asked += sorted({row["time"].isoformat() for row in history})
+    asked += [f"tag:{name}" for name in stream.tags]
+    live = [seen.name for seen in stream.readers() if not seen.record.released]
+    asked += [f"reader:{name}" for name in live]
+    return {cut: stream.position(cut).offset for cut in asked}
+
+
+def json_of(value: Any) -> Any:
+    """Return a value as JSON reads it back."""
+    match value:
+        case dict():
+            return {name: json_of(child) for name, child in value.items()}
+        case list() | tuple():
+            return [json_of(child) for child in value]
+        case dt.datetime():
+            return value.isoformat()
+    return value
