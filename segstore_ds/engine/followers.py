@@ -7,15 +7,11 @@ from dataclasses import replace
 from segstore_ds.engine.commit import Committed, StreamLog
 from segstore_ds.engine.follow import ROOT_CODEC
 from segstore_ds.engine.replica_objects import copy_object, copy_small
-from segstore_ds.engine.replicas import PROPERTY, Follower, followers_of, replication_of
+from segstore_ds.engine.replicas import PROPERTY, Follower, replication_of
 from segstore_ds.engine.state import Slot
-from segstore_ds.engine.table_status import TableStatus
-from segstore_ds.engine.verify import run_verify
 from segstore_ds.errors import (
     AlreadyExistsError,
-    FormatError,
     InvalidInputError,
-    NotFoundError,
     StorageError,
 )
 from segstore_ds.format import names
@@ -124,40 +120,6 @@ def purge_followers(log: StreamLog, root: Root) -> None:
             follower.files.purge(root.log_start)
         except StorageError as error:
             _LOG.warning("follower %s keeps purged versions: %s", follower.url, error)
-
-
-def restore_segments(log: StreamLog, root: Root) -> list[str]:
-    """Copy segments that are missing or damaged here back from a follower where they are sound.
-
-    Reads everything, here and, where something is wrong here, in the followers; safe to repeat.
-
-    Returns:
-        What was restored, and from where.
-
-    Raises:
-        StorageError: The primary failed.
-    """
-    if not followers_of(root):
-        return []
-    wrong = _damaged(log)
-    restored = []
-    for follower in log.replicas.of(root) if wrong else ():
-        try:
-            theirs = StreamLog(follower.storage, clock=log.clock)
-            sound = wrong - _damaged(theirs) if theirs.open().stream_id == root.stream_id else set()
-            for path in sorted(sound):
-                copy_object(follower.storage, log.storage, path)
-                restored.append(f"{path} from {follower.url}")
-            wrong -= sound
-        except (FormatError, NotFoundError, StorageError) as error:
-            _LOG.warning("follower %s can't restore all of it: %s", follower.url, error)
-    return restored
-
-
-def _damaged(log: StreamLog) -> set[str]:
-    problems = run_verify(log, TableStatus(log.storage)).problems
-    paths = (problem.where.partition("[")[0] for problem in problems)
-    return {path for path in paths if path.startswith(f"{names.SEGMENTS_FOLDER}/")}
 
 
 def _following(root: Root, primary: str, followers: tuple[str, ...], client: str) -> Root:

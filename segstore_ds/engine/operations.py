@@ -42,7 +42,7 @@ _OWNERS: Mapping[str, frozenset[str]] = {
     "log_start": frozenset({"purge"}),
     "staging_floor": frozenset({"vacuum", "drop"}),
     "tags": frozenset({"tag", "untag"}),
-    "properties": frozenset({"set-properties", "follow", "promote"}),
+    "properties": frozenset({"set-properties", "follow", "promote", "repair"}),
     "reader_features": frozenset({"drop"}),
     "generation": frozenset({"repair", "promote"}),
 }

@@ -4,9 +4,10 @@
 - A lost status part, or list of parts, is put together from what kept versions list of its range;
   a commit puts it in the place of the lost one. Nothing is guessed: offsets, numbers of segments
   and the objects themselves have to fit.
-- A segment that is missing or damaged comes back from a follower, where there is one.
+- What a follower holds comes back from there: commits first, then objects.
 - A lost newest commit can't be built again: only with `allow_loss` the stream goes on from the
   newest commit that can be read, as another generation, so that every position from before says so.
+  It goes on without followers: those hold what was left behind, or lack the number that it had.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -14,9 +15,14 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.followers import restore_segments
 from segstore_ds.engine.history import NO_NOTE, describe_commit
 from segstore_ds.engine.references import status_objects
+from segstore_ds.engine.repair_from_followers import (
+    refuse_promoted,
+    restore_commits,
+    restore_objects,
+)
+from segstore_ds.engine.replicas import PROPERTY, followers_of
 from segstore_ds.engine.state import Slot, broken_invariants
 from segstore_ds.engine.table_status import PlacedSegment, TableStatus
 from segstore_ds.errors import (
@@ -75,12 +81,16 @@ def run_repair(log: StreamLog, *, allow_loss: bool, client: str) -> RepairReport
     Raises:
         NotFoundError: There is no stream, or no commit of it can be read.
         CorruptionError: The newest commits can't be read, and loss is not allowed; names them.
+        FencedError: They can't be read, and a follower was promoted in this folder's place.
         ConflictError: Other writers came first every time.
         CommitUnknownError: A repair may or may not be in the log.
         StorageError: The storage failed.
     """
     report = RepairReport()
     base, lost = newest_readable(log)
+    report.repaired += restore_commits(log, base)
+    if report.repaired:
+        base, lost = newest_readable(log)
     if lost:
         report.lost = lost
         if not allow_loss:
@@ -92,11 +102,14 @@ def run_repair(log: StreamLog, *, allow_loss: bool, client: str) -> RepairReport
                 lost=lost,
                 version=base.version,
             )
+        refuse_promoted(log, base)
         _go_on(log, base, client=client)
         report.repaired.append(f"the log goes on from version {base.version}")
+        for url in followers_of(base):
+            report.repaired.append(f"it has no followers: add {url} again, emptied")
     root = log.reopen()
+    report.repaired += restore_objects(log, root)
     _repair_status(log, TableStatus(log.storage), root, report, client)
-    report.repaired += restore_segments(log, log.root)
     if log.files.read_hint() != log.root.version:
         log.files.write_hint(log.root.version)
         report.repaired.append("the hint")
@@ -134,6 +147,7 @@ def _go_on(log: StreamLog, base: Root, *, client: str) -> None:
         transaction=log.clock.new_id(),
         time_us=max(base.time_us, log.clock.wall_us()),
         generation=base.generation + 1,
+        properties={name: text for name, text in base.properties.items() if name != PROPERTY},
         next_segment=base.next_segment + NUMBERS_SKIPPED,
         operation="repair",
         client=client,

@@ -216,7 +216,8 @@ class _Verifier:
             try:
                 schemas[epoch.number] = epoch_schema(self._status, epoch)
             except FormatError as error:
-                self._problem(f"epoch {epoch.number}", error)
+                where = epoch.blob.path if epoch.blob else f"epoch {epoch.number}"
+                self._problem(where, error)
             if epoch.blob:
                 self._named.add(epoch.blob.path)
         for blob in root.retired_blobs:

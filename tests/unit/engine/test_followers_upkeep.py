@@ -2,9 +2,16 @@
 
 import pytest
 
-from segstore_ds.errors import UnderReplicatedError
+from segstore_ds.engine.references import read_references
+from segstore_ds.errors import (
+    CorruptionError,
+    FencedError,
+    StorageError,
+    UnderReplicatedError,
+)
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import open_on
+from segstore_ds.stream.rescue import repair_on
 from segstore_ds.testing.faults import Crash, WrappedStorage
 from tests.follower_kit import Pair, Root, content, found
 from tests.stream_kit import STAGED, TIGHT, numbers
@@ -126,3 +133,89 @@ def test_what_arrived_in_part_is_sent_again(pair, harm):
         storage.put(segment.path, bytes(data))
     pair.reopen(pair.primary).append(numbers(10, 20), layout=STAGED)
     assert content(pair.follower) == content(pair.primary)
+
+
+def spoil(url: str, path: str, how: str) -> None:
+    """Lose an object of a folder, or the end of it."""
+    storage = open_storage(url)
+    data = storage.get(path)
+    storage.delete(path)
+    if how == "cut":
+        storage.put(path, data[:-7])
+
+
+@pytest.mark.parametrize("how", ["lost", "cut"])
+@pytest.mark.parametrize("folder", ["segments/", "status/", "history/", "log/"])
+def test_repair_brings_back_whatever_a_follower_holds(pair, how, folder):
+    """Every object by itself, and all of a kind at once; nothing is lost and no commit is made."""
+    pair.stream.add_follower(pair.follower)
+    for n in range(60):
+        pair.stream.append(numbers(n, n + 1), layout=STAGED)
+    pair.stream.tag("here")
+    listed = [info.path for info in open_storage(pair.primary).list(folder)]
+    paths = [path for path in listed if not path.endswith("_latest")]
+    whole = content(pair.follower)
+    generation = pair.stream.root.generation
+    needed = set(read_references(pair.stream._status, pair.stream.root).live)
+    needed |= {name for name in whole if name.startswith("log/")}
+    # The first two commits know of no follower.
+    groups = [*([path] for path in paths[-2:]), paths[2:] if folder == "log/" else paths]
+    assert paths
+    for group in groups:
+        for path in group:
+            spoil(pair.primary, path, how)
+        report = repair_on(Root(open_storage(pair.primary), pair.world, pair.time))
+        there = content(pair.primary)
+        assert {name: there.get(name) for name in needed} == {name: whole[name] for name in needed}
+        assert (report.ok, report.lost, report.generation) == (True, [], generation)
+        assert found(pair.reopen(pair.primary)) == list(range(60))
+        assert pair.reopen(pair.primary).verify().ok
+        for name in group:  # what no version as of now refers to need not come back
+            open_storage(pair.primary).put(name, whole[name])
+
+
+@pytest.mark.parametrize("how", ["lost", "cut"])
+def test_repair_with_loss_goes_on_without_followers(pair, how):
+    """Only what no follower holds is lost: here the newest commit, which was not acknowledged."""
+    pair.stream.add_follower(pair.follower)
+    pair.stream.append(numbers(0, 10))
+    version = pair.stream.version + 1
+    pair.world.lose_before(pair.follower, f"create log/{version:020d}")
+    with pytest.raises(UnderReplicatedError):
+        pair.stream.append(numbers(10, 20))
+    pair.world.lost.clear()
+    open_storage(pair.primary).put("log/_latest", f"{version:020d}".encode())
+    spoil(pair.primary, f"log/{version:020d}", how)
+    storage = Root(open_storage(pair.primary), pair.world, pair.time)
+    with pytest.raises(CorruptionError, match="allow_loss"):
+        repair_on(storage, clock=pair.time.clock)
+    report = repair_on(storage, allow_loss=True, clock=pair.time.clock)
+    assert (report.lost, report.generation) == ([version], 1)
+    assert any(pair.follower in line for line in report.repaired)
+    again = pair.reopen(pair.primary)
+    assert again.followers == ()
+    again.append(numbers(20, 30))
+    if how == "cut":  # the damaged file stands between what the folder holds and what follows
+        with pytest.raises(StorageError, match="nothing was committed"):
+            again.add_follower(pair.follower)
+    for info in list(open_storage(pair.follower).list("")):
+        open_storage(pair.follower).delete(info.path)
+    again.add_follower(pair.follower)
+    again.append(numbers(30, 40))
+    assert found(pair.reopen(pair.follower)) == [*range(10), *range(20, 40)]
+    assert pair.reopen(pair.follower).verify().ok
+
+
+def test_a_primary_whose_place_was_taken_is_not_repaired_with_loss(pair):
+    """As another generation, and without followers, it would take commits again."""
+    pair.stream.add_follower(pair.follower)
+    pair.stream.append(numbers(0, 10))
+    pair.reopen(pair.follower).promote()
+    with pytest.raises(FencedError):
+        pair.stream.append(numbers(10, 20))
+    spoil(pair.primary, f"log/{pair.stream.version:020d}", "cut")
+    storage = Root(open_storage(pair.primary), pair.world, pair.time)
+    with pytest.raises(FencedError, match="promoted"):
+        repair_on(storage, allow_loss=True, clock=pair.time.clock)
+    with pytest.raises(CorruptionError):
+        repair_on(storage, clock=pair.time.clock)
