@@ -15,6 +15,7 @@ from segstore_ds.errors import InvalidInputError
 READ, WRITE = "read", "write"
 STREAM_READ, STREAM_WRITE = "stream read", "stream write"
 COMPRESSIONS = ("zstd", "lz4", "none")
+SEGMENT_FORMATS = ("auto", "arrow", "parquet")
 
 # When an appender flushes without being asked.
 FLUSH_BYTES = 64 << 20
@@ -281,6 +282,17 @@ TABLE: tuple[Option, ...] = (
         "encoded bytes per segment, about",
         least=1,
         peers=("targetfilesize", "write.target-file-size-bytes"),
+    ),
+    Option(
+        "segmentFormat",
+        "choice",
+        "arrow",
+        _WRITES,
+        "`arrow` is quick to write and read as it comes; `parquet` is smaller, and any engine "
+        "reads it; `auto` is `parquet` for tasks of more than one frame. Whatever Parquet can't "
+        "bring back exactly, and what a task sends inline, is `arrow`",
+        choices=SEGMENT_FORMATS,
+        peers=("write.format.default", "file.format"),
     ),
     Option(
         "inlineBytes",

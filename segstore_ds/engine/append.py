@@ -26,7 +26,13 @@ from segstore_ds.errors import (
     StagedExpiredError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.root import Retired, Root, SegmentEntry, Writer
+from segstore_ds.format.root import (
+    Retired,
+    Root,
+    SegmentEntry,
+    Writer,
+    add_format_features,
+)
 
 _LOG = logging.getLogger(__name__)
 CLOCK_CHECK_S = 600.0
@@ -125,6 +131,7 @@ def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
         operation="append" if plan.overwrite_to is None else "overwrite",
         client=plan.client,
     )
+    appended = add_format_features(appended, {segment.format for segment in plan.segments})
     if plan.overwrite_to is not None:
         appended = drop_below(appended, max(plan.overwrite_to, root.head), slot)
     return appended

@@ -47,8 +47,10 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.frame import Frame, decode_frame
+from segstore_ds.format.parquet_writer import can_store
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema import decode_schema, fingerprint, plan_schema
+from segstore_ds.format.segment import ARROW
 from segstore_ds.storage import Storage
 
 COMMIT_BYTES = 4 << 30  # inputs of one commit: what a lost race can cost
@@ -56,6 +58,7 @@ COMMIT_GROUPS = 256
 ROUNDS = 32
 AHEAD = 4  # frames
 CONFLICTS = 3
+HOT = "hot"  # within the engine: Arrow, but for what was settled before
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,6 +187,7 @@ def _write_piece(
 ) -> tuple[StagedSegment, ...]:
     schema = decode_schema(job.epochs[epoch])
     split = job.rules.mode == SPLIT
+    form = output_format(job.layout, schema, slices)
     stager = TaskStager(
         job.storage,
         schema,
@@ -192,13 +196,16 @@ def _write_piece(
             inline_bytes=0,
             segment_rows=None if split else job.rules.target_rows,
             segment_bytes=1 << 62 if split else job.rules.target_bytes,
+            segment_format=form,
         ),
         token=token,
         task=place[0],
         attempt=str(place[1]),
     )
     try:
-        contents = events_of(job, schema, slices) if split else _contents(job, epoch, slices)
+        # Only where the outputs are of Arrow there is a use for its frames.
+        decoded = split or form != ARROW
+        contents = events_of(job, schema, slices) if decoded else _contents(job, epoch, slices)
         for piece in read_ahead(contents, depth=AHEAD):
             if isinstance(piece, Frame):
                 stager.append_frame(piece)
@@ -210,6 +217,17 @@ def _write_piece(
         raise
 
 
+def output_format(layout: Layout, schema: pa.Schema, slices: Sequence[Slice]) -> str:
+    """Return the option `segmentFormat` that holds for what replaces a group. Pure.
+
+    What was settled before stays settled. Little is left to `auto`, which then writes Arrow.
+    """
+    wanted = layout.segment_format
+    if wanted == HOT:
+        wanted = "auto" if any(one.format != ARROW for one in slices) else ARROW
+    return wanted if can_store(schema) else ARROW
+
+
 def _contents(
     job: CompactJob, epoch: int, slices: Sequence[Slice]
 ) -> Iterator[pa.RecordBatch | Frame]:
@@ -219,7 +237,8 @@ def _contents(
     """
     schema = decode_schema(job.epochs[epoch])
     for one in slices:
-        if one.epoch != epoch or not _is_large(job.layout, one.segment_rows, one.bytes):
+        kept = one.epoch == epoch and one.format == ARROW
+        if not kept or not _is_large(job.layout, one.segment_rows, one.bytes):
             yield from events_of(job, schema, [one])
             continue
         for frame in _raw_frames(job, [one]):

@@ -8,7 +8,7 @@ import logging
 from dataclasses import dataclass, replace
 
 from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.compact import joins_of, plan_job, run_batch
+from segstore_ds.engine.compact import HOT, joins_of, plan_job, run_batch
 from segstore_ds.engine.compact_commit import Compaction
 from segstore_ds.engine.compact_plan import MINOR, CompactRules, plan_groups
 from segstore_ds.engine.staging import Layout
@@ -58,7 +58,11 @@ class AutoCompact:
         try:
             root = self._log.root
             rules = plan_auto(auto.rules)
-            job = plan_job(self._log.storage, self._status, root, rules, auto.layout)
+            layout = auto.layout
+            if layout.segment_format == "auto":
+                # A commit waits for this: large frames are kept as they are, and settled later.
+                layout = replace(layout, segment_format=HOT)
+            job = plan_job(self._log.storage, self._status, root, rules, layout)
             recent = self._recent(root)
             groups = plan_groups(recent, rules, joins=joins_of(job.epochs))
             if not groups:

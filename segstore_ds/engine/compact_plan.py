@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from segstore_ds import options
 from segstore_ds.engine.table_status import PlacedSegment
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.segment import ARROW
 
 MERGE, STITCH, SPLIT = "merge", "stitch", "split"
 MODES = (MERGE, STITCH, SPLIT)
@@ -163,7 +164,7 @@ def plan_groups(
         The groups in offset order, none of which overlap; none where nothing is worth it.
     """
     found: list[Group] = []
-    for stretch in _stretches(segments, shared):
+    for stretch in _stretches(segments, shared, rules):
         if rules.mode == SPLIT:
             found.extend(_splits(stretch, rules))
         else:
@@ -187,12 +188,14 @@ def plan_pieces(rows: int, size: int, rules: CompactRules) -> int:
 
 
 def _stretches(
-    segments: Iterable[PlacedSegment], shared: Callable[[PlacedSegment], bool]
+    segments: Iterable[PlacedSegment],
+    shared: Callable[[PlacedSegment], bool],
+    rules: CompactRules,
 ) -> Iterator[list[PlacedSegment]]:
     stretch: list[PlacedSegment] = []
     for one in segments:
-        # Only frames of Arrow are merged here; whatever else there is ends a run, as a gap does.
-        if one.entry.format == "arrow" and not shared(one):
+        # Frames are joined as they are in Arrow alone; what can't be joined ends a run, as a gap.
+        if (rules.mode != STITCH or one.entry.format == ARROW) and not shared(one):
             stretch.append(one)
         elif stretch:
             yield stretch

@@ -39,7 +39,7 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.fields import build_json
-from segstore_ds.format.root import Root, SegmentEntry, add_features
+from segstore_ds.format.root import Root, SegmentEntry, add_features, add_format_features
 from segstore_ds.format.schema import decode_schema
 from segstore_ds.format.segment import find_format
 from segstore_ds.storage import Storage
@@ -226,7 +226,8 @@ def _first_root(
         entries=entries,
     )
     row = replace(describe_commit(None, root, NO_NOTE), segments=len(entries))
-    return status.tidy(add_features(replace(root, history=(row,))), Slot(0, root.time_us, 0))
+    root = add_format_features(replace(root, history=(row,)), {one.format for one in entries})
+    return status.tidy(add_features(root), Slot(0, root.time_us, 0))
 
 
 def _check_end(end: bytes, entry: SegmentEntry, where: str) -> None:

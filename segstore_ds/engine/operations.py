@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterator, Mapping
 
 from segstore_ds.errors import InternalError
-from segstore_ds.format.root import LEVELS, Root
+from segstore_ds.format.root import LEVELS, PARQUET_SEGMENTS, Root
 
 
 class ObjectState(enum.Enum):
@@ -66,17 +66,21 @@ def broken_by_operation(old: Root, new: Root) -> Iterator[str]:
     """Yield what a commit changes that its operation may not, and what it drops unretired."""
     if new.operation in _KNOWN:
         for field, owners in _OWNERS.items():
-            if new.operation not in owners and _value(new, field) != _value(old, field):
+            before, after = (_value(root, field, new.operation) for root in (old, new))
+            if new.operation not in owners and after != before:
                 yield f"{new.operation} leaves {field} alone"
         if new.operation == "compact" and new.listed_start != old.listed_start:
             yield "compact leaves every offset alone"
         yield from _lost(old, new)
 
 
-def _value(root: Root, field: str) -> object:
+def _value(root: Root, field: str, operation: str) -> object:
     value = getattr(root, field)
-    # Whatever this version commits may use the levels.
-    return set(value) - {LEVELS} if field == "reader_features" else value
+    if field != "reader_features":
+        return value
+    # Whatever this version commits may use the levels; what lists new segments, their formats.
+    lists = operation in _WRITES | {"compact"}
+    return set(value) - ({LEVELS, PARQUET_SEGMENTS} if lists else {LEVELS})
 
 
 def _lost(old: Root, new: Root) -> Iterator[str]:

@@ -12,7 +12,7 @@ from segstore_ds.engine.staging import StagedSegment
 from segstore_ds.engine.state import Slot
 from segstore_ds.engine.table_status import PlacedSegment, TableStatus
 from segstore_ds.errors import InternalError
-from segstore_ds.format.root import PartRef, Retired, Root, SegmentEntry
+from segstore_ds.format.root import PartRef, Retired, Root, SegmentEntry, add_format_features
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +118,9 @@ def replace_runs(status: TableStatus, root: Root, runs: Sequence[Replacement], s
             if kept:
                 parts.append(status.put_part(root.version, cursor, kept))
         cursor = parts[-1].end if parts else cursor
+    formats = {one.format for run in runs for one in run.outputs}
     return replace(
-        root,
+        add_format_features(root, formats),
         parts=tuple(parts),
         entries=tuple(rewritten(root.entries)),
         next_segment=number,

@@ -12,8 +12,11 @@ from segstore_ds.cache.second_copy import SecondCopy
 from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.cache.write_cache import Record
 from segstore_ds.engine.shipping import Shipment, ShipTo
+from segstore_ds.errors import InternalError
 from segstore_ds.format import names
 from segstore_ds.format.frame import Frame
+from segstore_ds.format.parquet_writer import ParquetWriter
+from segstore_ds.format.segment import ARROW, PARQUET
 from segstore_ds.format.segment_arrow import SegmentSummary, SegmentWriter
 from segstore_ds.storage import Storage
 
@@ -26,6 +29,7 @@ class SegmentStager:
         path: The segment, relative to the folder of segments.
         pool: Buffers, which this has until `finish` or `abort`.
         counters: Where the cache counts.
+        layout: Lays the object out.
         ship_to: The followers, which get every buffer too.
 
     Raises:
@@ -39,6 +43,7 @@ class SegmentStager:
         path: str,
         pool: BufferPool,
         counters: CacheCounters,
+        layout: SegmentWriter | ParquetWriter,
         *,
         ship_to: ShipTo | None = None,
     ) -> None:
@@ -46,7 +51,7 @@ class SegmentStager:
         self.followers: tuple[str, ...] = ()  # that have all of it, after `finish`
         self._name = names.segment_object(path)
         self._storage = storage
-        self._layout = SegmentWriter()
+        self._layout = layout
         channel = storage.open_staged(self._name)
         self._shipment = Shipment(ship_to, storage, self._name) if ship_to else None
         self._cache = WriteCacheService(
@@ -63,6 +68,11 @@ class SegmentStager:
     def where(self) -> str:
         """The object, for errors."""
         return f"{self._storage.url}/{self._name}"
+
+    @property
+    def format(self) -> str:
+        """The name of the object's format."""
+        return ARROW if isinstance(self._layout, SegmentWriter) else PARQUET
 
     @property
     def encoded_bytes(self) -> int:
@@ -88,8 +98,29 @@ class SegmentStager:
             StorageError: The storage failed, now or before.
             ClosedError: The segment was finished or aborted.
         """
+        if not isinstance(self._layout, SegmentWriter):
+            raise InternalError("a frame of Arrow in a segment of another format", path=self.path)
         [data] = self._layout.add(frame)
         return self._cache.write(data, frame.crc, frozen=True)
+
+    def add_batch(self, batch: pa.RecordBatch) -> None:
+        """Encode rows as a frame and append it, where the format leaves that to the object.
+
+        Raises:
+            StorageError: The storage failed, now or before.
+            InvalidInputError: The rows can't be encoded.
+            ClosedError: The segment was finished or aborted.
+        """
+        if isinstance(self._layout, SegmentWriter):
+            raise InternalError("rows in a segment that takes frames", path=self.path)
+        data, crc = self._layout.add(batch)
+        self._cache.write(data, crc, frozen=True)
+
+    def expect_bytes(self, batch: pa.RecordBatch) -> int:
+        """Return about how many bytes `add_batch` will take for these rows; 0 where unknown."""
+        if isinstance(self._layout, SegmentWriter):
+            return 0
+        return self._layout.expect_bytes(batch.num_rows)
 
     def finish(self) -> SegmentSummary:
         """Make the object whole and durable; reading goes on until `close`.

@@ -10,81 +10,47 @@ twice.
 import logging
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
-from typing import Any
 
 import pyarrow as pa
 
-from segstore_ds import options
 from segstore_ds.cache.counters import CacheCounters
-from segstore_ds.cache.pool import BufferPool
-from segstore_ds.cache.write_cache import Record
+from segstore_ds.engine.layout import STATS_COLUMNS, Layout
 from segstore_ds.engine.segment_stager import SegmentStager, open_pool
 from segstore_ds.engine.shipping import ShipTo
-from segstore_ds.errors import ClosedError, InvalidInputError, StorageError
+from segstore_ds.engine.staged import (
+    StagedSegment,
+    StagedTask,
+    delete_staged,
+    entry_stats,
+    staged_segment,
+)
+from segstore_ds.engine.task_segments import TaskSegments, decode_staged
+from segstore_ds.errors import ClosedError, InvalidInputError
 from segstore_ds.format import names
-from segstore_ds.format.fields import build_json
-from segstore_ds.format.frame import Frame, decode_frame, encode_frame
-from segstore_ds.format.statistics import Stats, has_stats, to_json
+from segstore_ds.format.frame import Frame
+from segstore_ds.format.segment import ARROW
+from segstore_ds.format.segment_arrow import SegmentWriter
 from segstore_ds.storage import Storage
+
+__all__ = [
+    "INLINE_COMMIT_BYTES",
+    "STATS_COLUMNS",
+    "Layout",
+    "StagedSegment",
+    "StagedTask",
+    "TaskStager",
+    "delete_staged",
+    "entry_stats",
+    "split_batch",
+    "stage_frames",
+    "staged_segment",
+]
 
 _LOG = logging.getLogger(__name__)
 
 INLINE_COMMIT_BYTES = 8 << 20
-STATS_COLUMNS = 32
-ENTRY_STATS_BYTES = 600  # what one segment may add to the root
-
-
-@dataclass(frozen=True, slots=True)
-class Layout:
-    """How bytes are laid out; the names are those of the options, the sizes in bytes and rows."""
-
-    compression: str = options.default("compression")
-    compression_level: int = options.default("compressionLevel")
-    frame_rows: int = options.default("frameRows")
-    frame_bytes: int = options.default("frameBytes")
-    segment_rows: int | None = options.default("segmentRows")
-    segment_bytes: int = options.default("segmentBytes")
-    inline_bytes: int = options.default("inlineBytes")
-    stats_columns: tuple[str, ...] | None = options.default("statsColumns")
-    cache_buffer_bytes: int = options.default("cacheBufferBytes")
-    cache_buffers: int = options.default("cacheBuffers")
-
-    def chosen_stats(self, schema: pa.Schema) -> list[str]:
-        """Return the columns to compute statistics of."""
-        if self.stats_columns is not None:
-            return [name for name in self.stats_columns if name in schema.names]
-        return [field.name for field in schema if has_stats(field.type)][:STATS_COLUMNS]
-
-
-@dataclass(frozen=True, slots=True)
-class StagedSegment:
-    """A segment object that was written and is durable, but not committed."""
-
-    path: str
-    rows: int
-    bytes: int
-    footer_bytes: int
-    footer_crc: int
-    stats: str | None
-    format: str = "arrow"
-    followers: tuple[str, ...] = ()  # that took every buffer of it
-
-
-@dataclass(frozen=True, slots=True)
-class StagedTask:
-    """What one task staged: segments, or the frames of one that was too small to be written.
-
-    Travels from executor to driver: picklable, and small but for `frames`, which stay under
-    `inline_bytes`.
-    """
-
-    task: int
-    host: str
-    rows: int
-    segments: tuple[StagedSegment, ...] = ()
-    frames: tuple[Frame, ...] = ()
+SURELY_LARGER = 64  # raw bytes that no compression brings down to one, as far as a task cares
 
 
 class TaskStager:
@@ -123,9 +89,7 @@ class TaskStager:
         self._storage = storage
         self._schema = schema
         self._layout = layout
-        self._token = names.check_token(token)
         self._task = task
-        self._attempt = attempt
         self._stats_columns = layout.chosen_stats(schema)
         self._inline_limit = min(layout.inline_bytes, INLINE_COMMIT_BYTES // (task + 1))
         self._gathered: list[pa.RecordBatch] = []
@@ -133,13 +97,18 @@ class TaskStager:
         self._gathered_bytes = 0
         self._inline: list[Frame] = []
         self._inline_bytes = 0
-        self._pool: BufferPool | None = None
-        self._writer: SegmentStager | None = None
-        self._segments: list[StagedSegment] = []
         self._readable = readable
-        self._frames: list[_WrittenFrame] = []
         self._counters = counters or CacheCounters()
-        self._ship_to = ship_to
+        self._segments = TaskSegments(
+            storage,
+            schema,
+            layout,
+            token=names.check_token(token),
+            prefix=f"{task}-{attempt}",
+            readable=readable,
+            counters=self._counters,
+            ship_to=ship_to,
+        )
         self._rows = 0
         self._count_only = count_only
         self._closed = False
@@ -159,7 +128,7 @@ class TaskStager:
         for piece in split_batch(batch, self._layout.frame_rows, self._layout.frame_bytes):
             full = self._gathered_rows + piece.num_rows > self._layout.frame_rows
             if full or self._gathered_bytes + piece.nbytes > self._layout.frame_bytes:
-                self._encode()
+                self._encode(full=True)
             self._gathered.append(piece)
             self._gathered_rows += piece.num_rows
             self._gathered_bytes += piece.nbytes
@@ -168,14 +137,14 @@ class TaskStager:
         """Take a frame as it is, behind what was taken before; raises as `append`."""
         self._check_open()
         self._rows += frame.rows
-        self._encode()
-        self._place(frame)
+        self._encode(full=True)
+        self._place(frame, full=True)
 
     def finish(self) -> StagedTask:
         """Write what is left and make it durable; raises as `append`."""
         self._check_open()
-        self._encode()
-        self._finish_segment()
+        self._encode(full=False)
+        self._segments.finish()
         self._closed = True
         if not self._readable:
             self.close()
@@ -184,26 +153,20 @@ class TaskStager:
             task=self._task,
             host=socket.gethostname(),
             rows=self._rows,
-            segments=tuple(self._segments),
+            segments=tuple(self._segments.staged),
             frames=tuple(self._inline),
         )
 
     def abort(self) -> None:
         """Drop what was staged, as well as it can be done; never raises, safe to repeat."""
         self._closed = True
-        if self._writer is not None:
-            self._writer.abort()
-            self._writer = None
+        self._segments.abort()
         self.close()
-        delete_staged(self._storage, self._segments)
+        delete_staged(self._storage, self._segments.staged)
 
     def close(self) -> None:
         """End reading and free the buffers, after `finish`; never raises, safe to repeat."""
-        for frame in self._frames:
-            frame.stager.close()
-        self._frames = []
-        if self._pool is not None:
-            self._pool.close()
+        self._segments.close()
 
     @property
     def schema(self) -> pa.Schema:
@@ -241,10 +204,13 @@ class TaskStager:
             place += rows
 
     def _sources(self) -> Iterator[tuple[int, Callable[[], pa.RecordBatch]]]:
-        for frame in self._frames:
+        for frame in self._segments.frames:
             yield frame.rows, partial(frame.decode, self._schema)
         for inline in self._inline:
-            yield inline.rows, partial(_decode, inline, inline.data, self._schema, "inline frame")
+            yield (
+                inline.rows,
+                partial(decode_staged, inline, inline.data, self._schema, "inline frame"),
+            )
         for batch in self._gathered:
             yield batch.num_rows, partial(_itself, batch)
 
@@ -252,100 +218,38 @@ class TaskStager:
         if self._closed:
             raise ClosedError("task stager was closed", task=self._task)
 
-    def _encode(self) -> None:
+    def _encode(self, *, full: bool) -> None:
+        """Encode what was gathered; `full` says that more follows, so that this is no trifle."""
         if not self._gathered_rows:
             return
-        layout = self._layout
-        frame = encode_frame(
-            _concat(self._gathered),
-            compression=layout.compression,  # type: ignore[arg-type]
-            compression_level=layout.compression_level if layout.compression == "zstd" else None,
-            stats_columns=self._stats_columns,
-        )
+        batch = _concat(self._gathered)
         self._gathered, self._gathered_rows, self._gathered_bytes = [], 0, 0
-        self._place(frame)
-
-    def _place(self, frame: Frame) -> None:
-        if self._writer is None and not self._segments:
-            self._inline.append(frame)
-            self._inline_bytes += frame.data.size
-            if self._inline_bytes <= self._inline_limit:
-                return
-            frames, self._inline = self._inline, []
-        else:
-            frames = [frame]
-        for ready in frames:
-            self._write(ready)
-
-    def _write(self, frame: Frame) -> None:
-        layout, size = self._layout, frame.data.size
-        if self._writer is not None and (
-            self._writer.encoded_bytes + size > layout.segment_bytes
-            or self._writer.rows + frame.rows > (layout.segment_rows or 1 << 62)
-            # What is to be read back stays in buffers until its object can be read.
-            or (self._readable and not self._writer.has_room(size))
-        ):
-            self._finish_segment()
-        if self._writer is None:
-            self._writer = self._open_segment()
-        record = self._writer.add(frame)
-        if self._readable:
-            facts = _WrittenFrame(frame.rows, frame.crc, frame.raw_bytes, self._writer, record)
-            self._frames.append(facts)
-            if size > self._writer.buffer_bytes:
-                self._finish_segment()
-
-    def _open_segment(self) -> SegmentStager:
-        layout = self._layout
-        if self._pool is None:
-            self._pool = open_pool(
-                self._storage,
-                buffers=layout.cache_buffers,
-                buffer_bytes=layout.cache_buffer_bytes,
-            )
-        name = f"{self._task}-{self._attempt}-{len(self._segments)}.arrow"
-        path = names.build_segment_path(self._token, name)
-        return SegmentStager(self._storage, path, self._pool, self._counters, ship_to=self._ship_to)
-
-    def _finish_segment(self) -> None:
-        if self._writer is None:
+        if self._segments.begun:
+            self._segments.write(batch, bulk=full)
             return
-        self._segments.append(staged_segment(self._writer))
-        if not self._readable:
-            self._writer.close()
-        self._writer = None
+        large = full and batch.nbytes > SURELY_LARGER * self._inline_limit
+        if large and self._segments.format_for(bulk=full) != ARROW:
+            self._begin([*self._inline, batch], full=full)
+        else:
+            self._place(self._layout.encode(batch, self._stats_columns), full=full)
 
+    def _place(self, frame: Frame, *, full: bool) -> None:
+        if self._segments.begun:
+            self._segments.write(frame, bulk=full)
+            return
+        self._inline.append(frame)
+        self._inline_bytes += frame.data.size
+        if self._inline_bytes > self._inline_limit:
+            self._begin(self._inline, full=full)
 
-@dataclass(frozen=True, slots=True)
-class _WrittenFrame:
-    """What it takes to read a frame back from the segment it was written to."""
-
-    rows: int
-    crc: int
-    raw_bytes: int
-    stager: SegmentStager
-    record: Record
-
-    def decode(self, schema: pa.Schema) -> pa.RecordBatch:
-        return _decode(self, self.stager.read(self.record), schema, self.stager.where)
+    def _begin(self, pieces: Sequence[Frame | pa.RecordBatch], *, full: bool) -> None:
+        self._inline = []
+        for piece in pieces:
+            self._segments.write(piece, bulk=full)
 
 
 def _itself(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
-
-
-def _decode(
-    facts: Frame | _WrittenFrame, data: pa.Buffer, schema: pa.Schema, where: str
-) -> pa.RecordBatch:
-    return decode_frame(
-        data,
-        crc=facts.crc,
-        rows=facts.rows,
-        schema=schema,
-        columns=None,
-        where=where,
-        limit_bytes=max(facts.raw_bytes, 1),
-    )
 
 
 def stage_frames(
@@ -358,38 +262,13 @@ def stage_frames(
     """
     layout = Layout()
     pool = open_pool(storage, buffers=layout.cache_buffers, buffer_bytes=layout.cache_buffer_bytes)
-    stager = SegmentStager(storage, path, pool, CacheCounters(), ship_to=ship_to)
+    stager = SegmentStager(storage, path, pool, CacheCounters(), SegmentWriter(), ship_to=ship_to)
     try:
         for frame in frames:
             stager.add(frame)
         return staged_segment(stager)
     finally:
         stager.close()
-
-
-def staged_segment(stager: SegmentStager) -> StagedSegment:
-    """Finish a segment and return what a commit needs of it; raises as `SegmentStager.finish`."""
-    summary = stager.finish()
-    return StagedSegment(
-        path=stager.path,
-        rows=summary.rows,
-        bytes=summary.bytes,
-        footer_bytes=summary.footer_bytes,
-        footer_crc=summary.footer_crc,
-        stats=entry_stats(summary.stats),
-        followers=stager.followers,
-    )
-
-
-def delete_staged(storage: Storage, segments: Iterable[StagedSegment]) -> None:
-    """Delete staged objects that no commit can name; what fails is left for vacuum."""
-    for segment in segments:
-        for url in (None, *segment.followers):
-            try:
-                folder = storage if url is None else storage.sibling(url)
-                folder.delete(names.segment_object(segment.path))
-            except (StorageError, InvalidInputError):
-                continue
 
 
 def split_batch(batch: pa.RecordBatch, most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
@@ -405,18 +284,6 @@ def split_batch(batch: pa.RecordBatch, most_rows: int, most_bytes: int) -> Itera
     for piece in range(pieces):
         start, end = rows * piece // pieces, rows * (piece + 1) // pieces
         yield batch.slice(start, end - start)
-
-
-def entry_stats(stats: Stats) -> str | None:
-    """Return a segment's statistics for the table status: as many columns as its share holds."""
-    kept: dict[str, Any] = {}
-    used = 2
-    for name, value in to_json(stats).items():
-        used += len(build_json({name: value}))
-        if used > ENTRY_STATS_BYTES:
-            break
-        kept[name] = value
-    return build_json(kept).decode() if kept else None
 
 
 def _concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from segstore_ds.engine.history_rules import broken_history
 from segstore_ds.engine.operations import broken_by_operation
 from segstore_ds.errors import InternalError
-from segstore_ds.format.root import Root
+from segstore_ds.format.root import PARQUET_SEGMENTS, Root
+from segstore_ds.format.segment import PARQUET
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +81,8 @@ def broken_invariants(root: Root) -> Iterator[str]:
         "segment numbers are unique": len(set(numbers)) == len(numbers),
         "segment numbers lie below the next": all(n < root.next_segment for n in numbers),
         "epochs of segments exist": all(e.epoch < len(root.epochs) for e in root.entries),
+        "readers are told of segments in Parquet": PARQUET_SEGMENTS in root.reader_features
+        or all(entry.format != PARQUET for entry in root.entries),
         "log_start lies below the version": root.log_start <= max(root.version - 1, 0),
         "writers' batches lie before the tail": all(
             writer.end <= root.tail and writer.rows <= writer.end and writer.version <= root.version

@@ -6,7 +6,7 @@ by name: an unknown reader feature means that the stream cannot be read, an unkn
 that it cannot be changed, by this version of segstore.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import astuple, dataclass, field, replace
 from typing import Any
 
@@ -28,7 +28,10 @@ ROOT_RAW_LIMIT_BYTES = 4 << 20
 DROPPED_FEATURE = "dropped"  # On disk: the stream has ended and its objects may be gone.
 LEVELS = "levels"  # On disk: parts of packed columns, lists of parts.
 HISTORY = "history"  # On disk: every commit leaves a row in the history.
-READER_FEATURES = frozenset({DROPPED_FEATURE, LEVELS})  # On disk: names this version can read.
+PARQUET_SEGMENTS = "parquet-segments"  # On disk: segments of the format `parquet`.
+READER_FEATURES = frozenset(  # On disk: names this version can read.
+    {DROPPED_FEATURE, LEVELS, PARQUET_SEGMENTS}
+)
 FOLLOWERS_FEATURE = "followers"  # On disk: a commit counts once the followers have it, too.
 WRITER_FEATURES = frozenset(
     {HISTORY, FOLLOWERS_FEATURE}
@@ -217,6 +220,13 @@ def add_features(root: Root) -> Root:
         reader_features=tuple(dict.fromkeys((*root.reader_features, LEVELS))),
         writer_features=tuple(dict.fromkeys((*root.writer_features, HISTORY))),
     )
+
+
+def add_format_features(root: Root, formats: Iterable[str]) -> Root:
+    """Return the root with the features that a reader of segments of these formats needs."""
+    if "parquet" not in formats or PARQUET_SEGMENTS in root.reader_features:
+        return root
+    return replace(root, reader_features=(*root.reader_features, PARQUET_SEGMENTS))
 
 
 def encode_root(root: Root) -> bytes:

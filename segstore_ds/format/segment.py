@@ -14,8 +14,10 @@ import pyarrow as pa
 from segstore_ds.errors import UnsupportedVersionError
 from segstore_ds.format.segment_arrow import ArrowSegments
 from segstore_ds.format.segment_index import FrameEntry
+from segstore_ds.format.segment_parquet import ParquetSegments
 
 ARROW = ArrowSegments.name
+PARQUET = ParquetSegments.name
 
 
 class SegmentIndex(Protocol):
@@ -102,7 +104,9 @@ class SegmentFormat(Protocol):
         """
 
 
-FORMATS: Mapping[str, SegmentFormat] = {one.name: one for one in (ArrowSegments(),)}
+FORMATS: Mapping[str, SegmentFormat] = {
+    one.name: one for one in (ArrowSegments(), ParquetSegments())
+}
 
 
 def find_format(name: str, *, where: str) -> SegmentFormat:

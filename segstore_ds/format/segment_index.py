@@ -103,7 +103,32 @@ def parse_index(
     Raises:
         CorruptionError: The bytes are no index, or contradict each other.
     """
-    fields = Fields(parse_json(raw, where=where), where=where)
+    value = parse_json(raw, where=where)
+    return parse_index_value(
+        value,
+        frames_start=frames_start,
+        frames_end=frames_end,
+        alignment=ALIGNMENT,
+        where=where,
+    )
+
+
+def parse_index_value(
+    value: Any, *, frames_start: int, frames_end: int, alignment: int, where: str
+) -> tuple[FrameEntry, ...]:
+    """Read an index that stands within other JSON; the rest is as in `parse_index`.
+
+    Args:
+        value: What `build_index` wrote.
+        frames_start: Where the first frame starts in the object.
+        frames_end: Where the last one ends.
+        alignment: What each frame's length is a multiple of.
+        where: The object, for errors.
+
+    Raises:
+        CorruptionError: It is no index, or contradicts itself.
+    """
+    fields = Fields(value, where=where)
     sizes = _numbers(fields, "bytes", limit=frames_end, where=where)
     count = len(sizes)
     rows = _numbers(fields, "rows", limit=MAX_ROWS, count=count, where=where)
@@ -126,7 +151,7 @@ def parse_index(
         )
         entries.append(entry)
         start += size
-    if start != frames_end or any(not size or size % ALIGNMENT for size in sizes):
+    if start != frames_end or any(not size or size % alignment for size in sizes):
         raise CorruptionError("a segment's frames do not fill it", where=where)
     return tuple(entries)
 

@@ -100,6 +100,7 @@ def layout_of(options: Mapping[str, Any]) -> Layout:
         stats_columns=options["statsColumns"],
         cache_buffer_bytes=options["cacheBufferBytes"],
         cache_buffers=options["cacheBuffers"],
+        segment_format=options["segmentFormat"],
     )
 
 

@@ -14,6 +14,7 @@ from crash_kit import content_on, discard, events, files_of, fresh_storage, rest
 from limits import memory_limit
 
 from segstore_ds.engine import table_status
+from segstore_ds.engine.segments import open_segment
 from segstore_ds.engine.staging import Layout
 from segstore_ds.errors import (
     CorruptionError,
@@ -23,7 +24,6 @@ from segstore_ds.errors import (
     NotFoundError,
     SegstoreError,
 )
-from segstore_ds.format.segment_arrow import parse_footer
 from segstore_ds.storage import Storage
 from segstore_ds.stream import create_on, open_on
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
@@ -39,7 +39,7 @@ def _little_memory() -> Iterator[None]:
         yield
 
 
-@pytest.fixture(scope="module", params=["none", "zstd"])
+@pytest.fixture(scope="module", params=["none arrow", "zstd arrow", "zstd parquet"])
 def files(request: pytest.FixtureRequest) -> dict[str, bytes]:
     """Return a small stream that has everything: a part, inline entries, a writer, an old log."""
     with pytest.MonkeyPatch.context() as patch:
@@ -47,7 +47,14 @@ def files(request: pytest.FixtureRequest) -> dict[str, bytes]:
         time = VirtualTime(7)
         storage = TimedStorage(fresh_storage("memory", Path()), time)
         stream = create_on(storage, events(0, 0).schema, clock=time.clock)
-        layout = Layout(compression=request.param, inline_bytes=0, frame_rows=1)
+        codec, form = request.param.split()
+        layout = Layout(
+            compression=codec,
+            inline_bytes=0,
+            frame_rows=1,
+            segment_format=form,
+            stats_columns=("n",),
+        )
         for batch in range(4):
             rows = events(batch * 2, batch * 2 + 2)
             stream.append(rows, layout=layout, writer_id="w", batch_id=batch)
@@ -57,6 +64,7 @@ def files(request: pytest.FixtureRequest) -> dict[str, bytes]:
     assert stream.root.parts
     assert len(stream.root.entries) == 2
     assert stream.version == 5
+    assert sum(path.endswith(f".{form}") for path in found) == 5
     return found
 
 
@@ -158,12 +166,14 @@ def test_noise_is_noticed(storage: Storage, files: dict[str, bytes]) -> None:
         damage(storage, files, path, iter(noise + zeros + others))
 
 
-def test_segment_in_the_place_of_another_is_noticed() -> None:
+@pytest.mark.parametrize("form", ["arrow", "parquet"])
+def test_segment_in_the_place_of_another_is_noticed(form: str) -> None:
     """A sound segment of the same size is still not the one that was committed."""
     storage = fresh_storage("memory", Path())
     stream = create_on(storage, events(0, 0).schema)
     for start in range(10, 50):
-        stream.append(events(start, start + 1), layout=Layout(compression="none"))
+        layout = Layout(compression="none", inline_bytes=0, segment_format=form)
+        stream.append(events(start, start + 1), layout=layout)
     sizes: dict[int, list[str]] = {}
     for entry in stream.root.entries:
         sizes.setdefault(entry.bytes, []).append(f"segments/{entry.path}")
@@ -286,8 +296,7 @@ def test_damaged_frame_is_named_and_hides_no_neighbour(
     entry = stream.root.entries[-1]
     path = f"segments/{entry.path}"
     data = files[path]
-    tail = data[len(data) - entry.footer_bytes :]
-    frames = parse_footer(tail, object_bytes=len(data), where=path)
+    frames = open_segment(storage, entry).frames
     assert len(frames) == 4
     first = stream.tail - entry.rows
     right = stream.read().read_all()

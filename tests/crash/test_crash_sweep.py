@@ -159,11 +159,16 @@ SPILLING = _appending(events(64, 66), writer_id="w", batch_id=1)
 MERGING = _appending(events(8, 9), writer_id="w", batch_id=1)
 WIDENING = _appending(WIDER, writer_id="w", batch_id=1, merge_schema=True)
 STAGING = _appending(events(6, 11), writer_id="w", batch_id=1, layout=SEGMENTS)
+PARQUET = replace(SEGMENTS, segment_format="parquet")
+STAGING_PARQUET = _appending(events(6, 11), writer_id="w", batch_id=1, layout=PARQUET)
+SETTLING = _doing(lambda stream: stream.compact(layout=PARQUET))
 OPERATIONS = [
     Operation("create", lambda *_: None, _create, _create_again),
     Operation("append", _plain, _appending(events(6, 9))),
     Operation("append-with-writer", _plain, KEYED, KEYED),
     Operation("append-staged", _plain, STAGING, STAGING),
+    Operation("append-parquet", _plain, STAGING_PARQUET, STAGING_PARQUET),
+    Operation("compact-to-parquet", _plain, SETTLING),
     Operation("append-that-spills", _crowded, SPILLING, SPILLING),
     Operation("overwrite", _plain, _overwrite, _overwrite),
     Operation("merge-schema", _plain, WIDENING, WIDENING),

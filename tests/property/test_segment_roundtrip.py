@@ -5,11 +5,13 @@ import string
 from decimal import Decimal
 
 import pyarrow as pa
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from segstore_ds.format.frame import decode_frame, encode_frame
+from segstore_ds.format.parquet_writer import ParquetWriter, can_store
 from segstore_ds.format.schema import conform, normalise_schema
+from segstore_ds.format.segment import FORMATS, PARQUET
 from segstore_ds.format.segment_arrow import SegmentWriter, parse_footer
 from segstore_ds.format.statistics import check_types, from_json, to_json
 
@@ -141,3 +143,40 @@ def test_a_segment_of_any_batches_comes_back(batch, cut, compression, data):
             assert result.num_rows == part.num_rows
         check_types(entry.stats, schema, where="seg")
         assert from_json(to_json(entry.stats), where="seg", schema=schema) == entry.stats
+
+
+@given(
+    batch=batches(),
+    cut=st.integers(1, 8),
+    compression=st.sampled_from(["zstd", "lz4", "none"]),
+    data=st.data(),
+)
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+def test_a_parquet_segment_of_any_batches_comes_back(batch, cut, compression, data):
+    schema = normalise_schema(batch.schema)
+    stored = conform(batch, schema)
+    parts = [part for part in (stored.slice(0, cut), stored.slice(cut)) if part.num_rows]
+    assume(parts and can_store(schema))
+    writer = ParquetWriter(
+        schema, compression=compression, compression_level=None, stats_columns=schema.names
+    )
+    pieces = [writer.start(), *(writer.add(part)[0] for part in parts)]
+    assert sum(map(len, pieces)) == writer.encoded_bytes
+    end, summary = writer.finish()
+    whole = b"".join([*pieces, end])
+    assert len(whole) == summary.bytes
+
+    wanted = data.draw(st.lists(st.sampled_from(schema.names), unique=True))
+    index = FORMATS[PARQUET].parse_index(
+        end, object_bytes=len(whole), where="seg", footer_crc=summary.footer_crc
+    )
+    assert index.frames == summary.frames
+    for number, part in enumerate(parts):
+        for columns in (None, wanted):
+            spans = index.spans(number, columns)
+            read = [pa.py_buffer(whole[start:end]) for start, end in spans]
+            result = index.decode(number, read, schema=schema, columns=columns, where="seg")
+            expected = part if columns is None else part.select(columns)
+            assert images(result) == images(expected)
+            assert result.schema.equals(expected.schema, check_metadata=True)
+            assert result.num_rows == part.num_rows

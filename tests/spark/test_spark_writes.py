@@ -133,6 +133,7 @@ def test_every_write_option_of_the_table_is_taken(spark, url, append):
         "frameBytes": "1k",
         "segmentRows": "20",
         "segmentBytes": "1m",
+        "segmentFormat": "Parquet",
         "inlineBytes": "0",
         "cacheBufferBytes": "4k",
         "cacheBuffers": "3",

@@ -1,0 +1,62 @@
+"""How a writer lays bytes out: the options of a write as the engine takes them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from segstore_ds import options
+from segstore_ds.format.frame import Frame, encode_frame
+from segstore_ds.format.parquet_writer import ParquetWriter
+from segstore_ds.format.statistics import has_stats
+
+STATS_COLUMNS = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How bytes are laid out; the names are those of the options, the sizes in bytes and rows."""
+
+    compression: str = options.default("compression")
+    compression_level: int = options.default("compressionLevel")
+    frame_rows: int = options.default("frameRows")
+    frame_bytes: int = options.default("frameBytes")
+    segment_rows: int | None = options.default("segmentRows")
+    segment_bytes: int = options.default("segmentBytes")
+    inline_bytes: int = options.default("inlineBytes")
+    stats_columns: tuple[str, ...] | None = options.default("statsColumns")
+    cache_buffer_bytes: int = options.default("cacheBufferBytes")
+    cache_buffers: int = options.default("cacheBuffers")
+    segment_format: str = options.default("segmentFormat")
+
+    def chosen_stats(self, schema: pa.Schema) -> list[str]:
+        """Return the columns to compute statistics of."""
+        if self.stats_columns is not None:
+            return [name for name in self.stats_columns if name in schema.names]
+        return [field.name for field in schema if has_stats(field.type)][:STATS_COLUMNS]
+
+    @property
+    def _level(self) -> int | None:
+        return self.compression_level if self.compression == "zstd" else None
+
+    def encode(self, batch: pa.RecordBatch, stats_columns: Sequence[str]) -> Frame:
+        """Encode a frame of an Arrow segment; raises as `encode_frame`."""
+        return encode_frame(
+            batch,
+            compression=self.compression,  # type: ignore[arg-type]
+            compression_level=self._level,
+            stats_columns=stats_columns,
+        )
+
+    def parquet_writer(self, schema: pa.Schema, stats_columns: Sequence[str]) -> ParquetWriter:
+        """Return what lays a Parquet segment out.
+
+        Raises:
+            InvalidInputError: The compression is unknown or its level out of range.
+        """
+        return ParquetWriter(
+            schema,
+            compression=self.compression,
+            compression_level=self._level,
+            stats_columns=stats_columns,
+        )

@@ -1,0 +1,195 @@
+"""Writes Parquet segments: what `segment_parquet` reads. Pure: batches to bytes."""
+
+import base64
+import json
+import zlib
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.parquet_encodings import choose_encodings, leaf_types
+from segstore_ds.format.parquet_window import Pieces
+from segstore_ds.format.schema import fingerprint
+from segstore_ds.format.segment_arrow import SegmentSummary
+from segstore_ds.format.segment_index import FrameEntry, build_index
+from segstore_ds.format.statistics import compute, merge
+
+NAME = "parquet"  # On disk. Never change; add a new one.
+MAGIC = b"PAR1"  # On disk, by Parquet.
+INDEX_KEY = b"segstore"  # On disk. Never change; add a new one.
+VERSION = 1  # On disk. Never change; add a new one.
+PARQUET_ERRORS = (
+    pa.ArrowException,
+    OSError,
+    ValueError,
+    KeyError,
+    TypeError,
+    IndexError,
+    OverflowError,
+)
+_CODECS = {"zstd": "zstd", "lz4": "lz4", "none": "none"}
+
+
+class ParquetWriter:
+    """Lays out one segment; the caller writes the bytes it returns, in order.
+
+    Call `start` once, `add` for every frame, `finish` once.
+
+    Args:
+        schema: In normal form; `can_store` holds for it.
+        compression: How pages are compressed.
+        compression_level: The codec's level; None for its own default.
+        stats_columns: Columns to compute statistics of; nested ones are passed over.
+    """
+
+    name = NAME
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        *,
+        compression: str,
+        compression_level: int | None,
+        stats_columns: Sequence[str],
+    ) -> None:
+        if compression not in _CODECS:
+            raise InvalidInputError(
+                "unknown compression", remedy="use zstd, lz4 or none", compression=compression
+            )
+        self._schema = schema
+        self._fingerprint = fingerprint(schema)
+        self._options: dict[str, Any] = {
+            "compression": _CODECS[compression],
+            "compression_level": compression_level,
+            "write_page_checksum": True,
+            "store_decimal_as_integer": True,
+        }
+        self._stats_columns = list(stats_columns)
+        self._pieces = Pieces()
+        self._writer: pq.ParquetWriter | None = None
+        self._frames: list[FrameEntry] = []
+        self._lengths: list[list[int]] = []
+        self._crcs: list[list[int]] = []
+        self.rows = 0
+
+    @property
+    def encoded_bytes(self) -> int:
+        """How many bytes were laid out."""
+        return self._pieces.place
+
+    def expect_bytes(self, rows: int) -> int:
+        """Return about how many bytes so many more rows will take, by those of the last frame."""
+        if not self._frames:
+            return 0
+        last = self._frames[-1]
+        return last.bytes * rows // max(last.rows, 1)
+
+    def start(self) -> bytes:
+        """Return what the segment begins with."""
+        return MAGIC
+
+    def add(self, batch: pa.RecordBatch) -> tuple[bytes, int]:
+        """Append a frame; the first one decides how columns are encoded.
+
+        Args:
+            batch: Rows in the schema; they follow those of the frame before.
+
+        Returns:
+            The bytes to write, and their CRC-32.
+
+        Raises:
+            InvalidInputError: The batch has no rows.
+        """
+        if not batch.num_rows:
+            raise InvalidInputError("a frame has no rows")
+        if self._writer is None:
+            self._writer = self._open(batch)
+        start = self._pieces.place
+        self._writer.write_batch(batch, row_group_size=batch.num_rows)
+        pieces = self._pieces.take()
+        if not self._frames:
+            pieces, start = _without_magic(pieces), len(MAGIC)
+        data = b"".join(pieces)
+        self._lengths.append([len(piece) for piece in pieces])
+        self._crcs.append([zlib.crc32(piece) for piece in pieces])
+        entry = FrameEntry(
+            start=start,
+            bytes=len(data),
+            rows=batch.num_rows,
+            crc=zlib.crc32(data),
+            fingerprint=self._fingerprint,
+            stats=compute(batch, self._stats_columns),
+            raw_bytes=batch.nbytes,
+        )
+        self._frames.append(entry)
+        self.rows += batch.num_rows
+        return data, entry.crc
+
+    def finish(self) -> tuple[bytes, SegmentSummary]:
+        """End the segment.
+
+        Returns:
+            Its last bytes, and what the table status keeps.
+
+        Raises:
+            InvalidInputError: It has no frame.
+        """
+        if self._writer is None:
+            raise InvalidInputError("a segment has no frame", remedy="add a frame before finish")
+        index = _build(self._frames, self._lengths, self._crcs)
+        self._writer.add_key_value_metadata({INDEX_KEY: index})
+        self._writer.close()
+        end = b"".join(self._pieces.take())
+        summary = SegmentSummary(
+            rows=self.rows,
+            bytes=self._pieces.place,
+            footer_bytes=len(end),
+            footer_crc=zlib.crc32(end),
+            stats=merge((entry.rows, entry.stats) for entry in self._frames),
+            frames=tuple(self._frames),
+        )
+        return end, summary
+
+    def _open(self, batch: pa.RecordBatch) -> pq.ParquetWriter:
+        encodings = choose_encodings(batch, self._options)
+        return pq.ParquetWriter(
+            self._pieces, self._schema, **{**self._options, **encodings.options()}
+        )
+
+
+def _without_magic(pieces: list[bytes]) -> list[bytes]:
+    # Parquet's writer begins with the magic, which `start` has returned.
+    if pieces[0] != MAGIC:
+        raise InvalidInputError("Parquet's writer begins with something else")
+    return pieces[1:]
+
+
+def _build(frames: Sequence[FrameEntry], lengths: list[list[int]], crcs: list[list[int]]) -> bytes:
+    pieces = json.dumps({"version": VERSION, "lengths": lengths, "crcs": crcs}).encode()
+    raw = pieces[:-1] + b',"index":' + build_index(frames) + b"}"
+    return base64.b64encode(zstandard.ZstdCompressor(level=3).compress(raw))
+
+
+@lru_cache(maxsize=64)
+def can_store(schema: pa.Schema) -> bool:
+    """Tell whether Parquet brings a schema back exactly; asked by writing an empty file.
+
+    Args:
+        schema: In normal form.
+    """
+    sink = pa.BufferOutputStream()
+    try:
+        pq.write_table(schema.empty_table(), sink, store_decimal_as_integer=True)
+        with pq.ParquetFile(pa.BufferReader(sink.getvalue())) as file:
+            found = file.schema_arrow
+    except PARQUET_ERRORS:
+        return False
+    same = found.names == schema.names and all(
+        ours.type.equals(theirs.type) for ours, theirs in zip(schema, found, strict=True)
+    )
+    return same and len(list(leaf_types(schema))) == len(list(leaf_types(found)))

@@ -1,0 +1,266 @@
+"""Parquet segments: one plain Parquet file, which any engine reads, and which proves every byte.
+
+::
+
+    PAR1                4 bytes
+    row groups          one per frame, side by side
+    footer              as Parquet has it; our index is an entry of its key-value metadata
+    length, PAR1        8 bytes
+
+A frame is a row group. Page checksums cover what lies in a page, not its header, so the index holds
+a CRC-32 of every piece (header or page) as it was written: pieces tile the row groups, so there is
+no byte that no checksum covers, and a column's pieces are checked without the others being read.
+What the footer says is covered by the CRC-32 in the table status. `ARROW:schema` is stored, so that
+types come back exactly; what Parquet can't bring back is not stored in it (`can_store`).
+
+Pure: bytes to values and back. FORMAT.md, section "Parquet segments", is normative.
+"""
+
+import base64
+import binascii
+import struct
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import zstandard
+
+from segstore_ds.errors import (
+    CorruptionError,
+    EmptyObjectError,
+    InvalidInputError,
+    TruncatedObjectError,
+    UnsupportedVersionError,
+)
+from segstore_ds.format.fields import Fields, parse_json
+from segstore_ds.format.parquet_encodings import leaf_types
+from segstore_ds.format.parquet_window import Window
+from segstore_ds.format.parquet_writer import INDEX_KEY, MAGIC, NAME, PARQUET_ERRORS, VERSION
+from segstore_ds.format.segment_index import (
+    MAX_INDEX_BYTES,
+    FrameEntry,
+    parse_index_value,
+)
+
+_END = struct.Struct("<I4s")  # length of the footer, magic
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetIndex:
+    """The index of a Parquet segment; a `SegmentIndex` (see `format.segment`)."""
+
+    frames: tuple[FrameEntry, ...]
+    where: str
+    object_bytes: int
+    metadata: pq.FileMetaData = field(repr=False)
+    schema: pa.Schema = field(repr=False)
+    lengths: tuple[list[int], ...] = field(repr=False)
+    crcs: tuple[list[int], ...] = field(repr=False)
+
+    def spans(self, number: int, columns: Sequence[str] | None) -> tuple[tuple[int, int], ...]:
+        """Return where the chunks of some columns lie; neighbours as one."""
+        frame = self.frames[number]
+        names = self._names(columns)
+        if names is None:
+            return ((frame.start, frame.end),)
+        spans: list[tuple[int, int]] = []
+        group, leaf = self.metadata.row_group(number), 0
+        for one in self.schema:
+            width = len(list(leaf_types(pa.schema([one]))))
+            if one.name in names:
+                for place in range(leaf, leaf + width):
+                    start, end = _chunk(group.column(place))
+                    if not frame.start <= start < end <= frame.end:
+                        raise CorruptionError("a column lies outside its frame", where=self.where)
+                    if spans and spans[-1][1] == start:
+                        spans[-1] = (spans[-1][0], end)
+                    elif spans and spans[-1][1] > start:
+                        raise CorruptionError("columns overlap in their frame", where=self.where)
+                    else:
+                        spans.append((start, end))
+            leaf += width
+        return tuple(spans) or ((frame.start, frame.end),)
+
+    def decode(
+        self,
+        number: int,
+        data: Sequence[pa.Buffer],
+        *,
+        schema: pa.Schema,
+        columns: Sequence[str] | None,
+        where: str,
+    ) -> pa.RecordBatch:
+        """Verify what lies in `spans` and decode it; raises as `SegmentIndex.decode`."""
+        frame = self.frames[number]
+        wanted = schema.names if columns is None else list(columns)
+        if len(set(wanted)) < len(wanted) or not {*wanted} <= {*schema.names}:
+            raise InvalidInputError(
+                "columns must exist and be asked for once", columns=wanted, known=schema.names
+            )
+        place = f"{where}[{frame.start}:{frame.end}]"
+        spans = self.spans(number, columns)
+        for span, buffer in zip(spans, data, strict=True):
+            self._check(number, span, buffer, place)
+        names = self._names(columns) or wanted
+        try:
+            window = Window(self.object_bytes, spans, data)
+            with pq.ParquetFile(
+                pa.PythonFile(window, mode="r"),
+                metadata=self.metadata,
+                page_checksum_verification=True,
+                pre_buffer=False,
+            ) as file:
+                table = file.read_row_group(number, columns=list(names), use_threads=False)
+            batch = _as_batch(table, pa.schema([schema.field(name) for name in names]))
+        except PARQUET_ERRORS as error:
+            raise CorruptionError("a frame cannot be decoded", where=place) from error
+        if batch.num_rows != frame.rows:
+            raise CorruptionError(
+                "a frame holds another number of rows",
+                where=place,
+                expected=frame.rows,
+                actual=batch.num_rows,
+            )
+        return batch if batch.schema.names == wanted else batch.select(wanted)
+
+    def _names(self, columns: Sequence[str] | None) -> list[str] | None:
+        """Return the columns to read, in the file's order; None for all of them."""
+        # Parquet's reader takes `a.b` for a field of `a`, so such files are read as a whole.
+        if columns is None or any("." in name for name in self.schema.names):
+            return None
+        wanted = {*columns} or {self.schema.names[0]}
+        return [name for name in self.schema.names if name in wanted]
+
+    def _check(self, number: int, span: tuple[int, int], data: pa.Buffer, where: str) -> None:
+        view = memoryview(data)
+        ends = list(accumulate(self.lengths[number], initial=self.frames[number].start))
+        checked = 0
+        for (start, end), crc in zip(pairwise(ends), self.crcs[number], strict=True):
+            if start >= span[0] and end <= span[1]:
+                piece = view[start - span[0] : end - span[0]]
+                actual = zlib.crc32(piece)
+                if actual != crc:
+                    raise CorruptionError(
+                        "a frame fails its checksum", where=where, expected=crc, actual=actual
+                    )
+                checked += end - start
+        if checked != span[1] - span[0] or view.nbytes != checked:
+            raise CorruptionError("checksums do not cover a column", where=where)
+
+
+def _chunk(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    start = column.data_page_offset
+    words = column.dictionary_page_offset
+    if words is not None and 0 < words < start:
+        start = words
+    return start, start + column.total_compressed_size
+
+
+def _as_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
+    arrays = []
+    for name in schema.names:
+        chunks = table.column(name)
+        if not chunks.type.equals(schema.field(name).type):
+            raise ValueError(chunks.type)
+        arrays.append(chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks())
+    # Fields of nested types are called as ours are, and what may be null is ours to say.
+    batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
+    batch.validate()
+    return batch
+
+
+class ParquetSegments:
+    """The format `parquet`; a `SegmentFormat` (see `format.segment`)."""
+
+    name = NAME
+    ending = ".parquet"
+    head_bytes = len(MAGIC)
+
+    def parse_index(
+        self, tail: bytes, *, object_bytes: int, where: str, footer_crc: int
+    ) -> ParquetIndex:
+        """Read the index; raises as `SegmentFormat.parse_index`."""
+        _check_end(tail, object_bytes=object_bytes, where=where, footer_crc=footer_crc)
+        try:
+            metadata = pq.read_metadata(pa.BufferReader(tail))
+            schema = metadata.schema.to_arrow_schema()
+            text = (metadata.metadata or {})[INDEX_KEY]
+            compressed = base64.b64decode(text, validate=True)
+        except (*PARQUET_ERRORS, binascii.Error) as error:
+            raise CorruptionError("a segment's footer can't be read", where=where) from error
+        fields = Fields(parse_json(_decompress(compressed, where), where=where), where=where)
+        version = fields.integer("version", least=1)
+        if version > VERSION:
+            raise UnsupportedVersionError(
+                "a segment is of a newer version", where=where, version=version, known=VERSION
+            )
+        frames = parse_index_value(
+            fields.take("index"),
+            frames_start=len(MAGIC),
+            frames_end=object_bytes - len(tail),
+            alignment=1,
+            where=where,
+        )
+        lengths, crcs = fields.items("lengths"), fields.items("crcs")
+        _check_pieces(frames, lengths, crcs, where)
+        _check_groups(frames, metadata, schema, where)
+        return ParquetIndex(
+            frames, where, object_bytes, metadata, schema, tuple(lengths), tuple(crcs)
+        )
+
+    def check_head(self, data: bytes, *, where: str) -> None:
+        """Check the first four bytes; raises as `SegmentFormat.check_head`."""
+        if len(data) < len(MAGIC):
+            raise TruncatedObjectError("a segment is too short", where=where, bytes=len(data))
+        if data[: len(MAGIC)] != MAGIC:
+            raise CorruptionError("a segment's header is damaged", where=where)
+
+
+def _check_end(tail: bytes, *, object_bytes: int, where: str, footer_crc: int) -> None:
+    if object_bytes == 0:
+        raise EmptyObjectError("a segment is empty", where=where)
+    if len(tail) < _END.size or object_bytes < len(tail) + len(MAGIC):
+        raise TruncatedObjectError("a segment is too short", where=where, bytes=object_bytes)
+    size, magic = _END.unpack(tail[-_END.size :])
+    if magic != MAGIC:
+        raise TruncatedObjectError("a segment does not end as Parquet does", where=where)
+    if size + _END.size != len(tail) or zlib.crc32(tail) != footer_crc:
+        raise CorruptionError("a segment is not the one that was committed", where=where)
+
+
+def _decompress(data: bytes, where: str) -> bytes:
+    try:
+        # The size in the compressed data is what would be allocated.
+        if not 0 <= zstandard.frame_content_size(data) <= MAX_INDEX_BYTES:
+            raise CorruptionError("a segment's index has another size", where=where)
+        return zstandard.ZstdDecompressor().decompress(data, max_output_size=MAX_INDEX_BYTES)
+    except zstandard.ZstdError as error:
+        raise CorruptionError("a segment's index cannot be decompressed", where=where) from error
+
+
+def _check_pieces(
+    frames: Sequence[FrameEntry], lengths: list[Any], crcs: list[Any], where: str
+) -> None:
+    def numbers(values: Any, least: int) -> Iterator[bool]:
+        yield isinstance(values, list)
+        yield from (type(one) is int and one >= least for one in values)
+
+    if not len(frames) == len(lengths) == len(crcs):
+        raise CorruptionError("a segment's checksums are wrong", where=where)
+    for frame, sizes, sums in zip(frames, lengths, crcs, strict=True):
+        whole = all(numbers(sizes, 1)) and all(numbers(sums, 0))
+        if not whole or len(sizes) != len(sums) or sum(sizes) != frame.bytes:
+            raise CorruptionError("a segment's checksums are wrong", where=where)
+
+
+def _check_groups(
+    frames: Sequence[FrameEntry], metadata: pq.FileMetaData, schema: pa.Schema, where: str
+) -> None:
+    rows = [metadata.row_group(place).num_rows for place in range(metadata.num_row_groups)]
+    leaves = len(list(leaf_types(schema)))
+    if rows != [frame.rows for frame in frames] or leaves != metadata.num_columns:
+        raise CorruptionError("a segment's row groups are not its frames", where=where)

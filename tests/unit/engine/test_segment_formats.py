@@ -1,0 +1,256 @@
+"""Streams whose segments are Parquet, Arrow, or both: nobody who reads can tell."""
+
+import itertools
+import uuid
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from stream_kit import objects, values
+
+from segstore_ds.engine import segments
+from segstore_ds.engine.staging import Layout
+from segstore_ds.errors import CorruptionError, UnsupportedVersionError
+from segstore_ds.format import root as roots
+from segstore_ds.format.root import PARQUET_SEGMENTS
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import Stream, create_on, open_on, salvage
+
+SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("x", pa.list_(pa.int32()))])
+PARQUET = Layout(inline_bytes=0, frame_rows=10, segment_format="parquet")
+ARROW = replace(PARQUET, segment_format="arrow")
+AUTO = replace(PARQUET, segment_format="auto")
+
+
+def table(start: int, end: int) -> pa.Table:
+    places = range(start, end)
+    lists = [[n, n + 1] if n % 3 else None for n in places]
+    return pa.table({"n": list(places), "s": [f"s{n % 7}" for n in places], "x": lists}, SCHEMA)
+
+
+def make(*layouts: Layout, schema: pa.Schema = SCHEMA, rows: int = 50) -> Stream:
+    stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), schema)
+    for number, layout in enumerate(layouts):
+        stream.append(
+            table(number * rows, number * rows + rows).select(schema.names), layout=layout
+        )
+    return stream
+
+
+def formats(stream: Stream) -> list[str]:
+    found = [entry.format for entry in stream.root.entries]
+    for entry in stream.root.entries:
+        assert entry.path.endswith(f".{entry.format}")
+    return found
+
+
+@pytest.fixture(params=["arrow", "parquet", "mixed"])
+def stream(request) -> Stream:
+    ways = {"arrow": [ARROW], "parquet": [PARQUET], "mixed": [ARROW, PARQUET]}[request.param]
+    made = make(*itertools.islice(itertools.cycle(ways), 4))
+    assert set(formats(made)) == {layout.segment_format for layout in ways}
+    return made
+
+
+def parquet_path(stream: Stream) -> str:
+    return next(f"segments/{e.path}" for e in stream.root.entries if e.format == "parquet")
+
+
+# --- the same events, whatever the format ---------------------------------------------------------
+
+
+def test_every_range_and_column_comes_back(stream):
+    whole = table(0, 200)
+    assert stream.read().read_all() == whole
+    for start, end in ((0, 1), (9, 11), (45, 155), (199, 200), (77, 77)):
+        assert stream.read(start, end).read_all() == table(start, end)
+        for names in (["x"], ["s", "n"], ["x", "n"]):
+            assert stream.read(start, end, columns=names).read_all() == table(start, end).select(
+                names
+            )
+    assert values(stream, 40, 60, offset=True) == [(n, n) for n in range(40, 60)]
+
+
+def test_filters_prune_frames_and_give_the_right_rows(stream, monkeypatch):
+    monkeypatch.setattr(segments, "WHOLE_OBJECT_BYTES", 0)
+    monkeypatch.setattr(segments, "GAP_BYTES", 0)
+    stream.storage.stats.reset()
+    assert values(stream, filters=[["n", "==", 133]]) == [133]
+    assert stream.storage.stats.requests["get_range"] == 2  # one footer, one frame's column
+    assert values(stream, filters=[["s", "==", "s3"], ["n", ">", 190]]) == [192, 199]
+
+
+def test_everything_that_reads_segments_reads_them(stream):
+    assert stream.verify().check().rows == 200
+    assert sum(batch.num_rows for batch in stream.metadata("frames")) == 20
+    target = f"memory://{uuid.uuid4().hex}"
+    stream.copy_to(target, copy_id="c", start=5, end=155)
+    copy = open_on(open_storage(target))
+    assert values(copy) == list(range(5, 155))
+    assert copy.verify().ok
+    kept = {e.segment_id: e.format for e in stream.root.entries}
+    whole = [e for e in copy.root.entries if e.segment_id in kept]
+    assert whole
+    assert all(e.format == kept[e.segment_id] and e.path.endswith(e.format) for e in whole)
+    rescued = f"memory://{uuid.uuid4().hex}"
+    assert salvage(stream.storage.url, rescued).rows == 200
+    assert values(open_on(open_storage(rescued))) == list(range(200))
+
+
+@pytest.mark.parametrize("layout", [ARROW, PARQUET, AUTO])
+def test_any_mix_merges_to_any_format(stream, layout):
+    before = objects(stream.storage, "segments")
+    done = stream.compact(layout=layout)
+    assert done.segments_after == 1
+    assert formats(stream) == ["arrow" if layout is ARROW else "parquet"]
+    assert stream.read().read_all() == table(0, 200)
+    assert stream.verify().ok
+    assert len(objects(stream.storage, "segments") - before) == 1
+    assert (PARQUET_SEGMENTS in stream.root.reader_features) == (
+        layout is not ARROW or any(path.endswith("parquet") for path in before)
+    )
+
+
+def test_split_cuts_them(stream):
+    rules = {"mode": "split", "target_rows": 20}
+    stream.compact(**rules, layout=PARQUET)
+    assert set(formats(stream)) == {"parquet"}
+    assert max(entry.rows for entry in stream.root.entries) <= 20
+    assert stream.read().read_all() == table(0, 200)
+
+
+def test_stitch_joins_frames_of_arrow_and_leaves_parquet_alone():
+    stream = make(ARROW, ARROW, PARQUET, ARROW, ARROW)
+    stream.compact(mode="stitch")
+    assert formats(stream) == ["arrow", "parquet", "arrow"]
+    assert stream.read().read_all() == table(0, 250)
+
+
+def test_restore_truncate_and_vacuum_take_them_as_they_are(stream):
+    version = stream.version
+    stream.overwrite(table(0, 3), layout=PARQUET)
+    stream.restore(version)
+    assert stream.read().read_all() == table(0, 200)
+    stream.truncate(stream.head + 60)
+    assert stream.read().read_all() == table(60, 200)
+    stream.vacuum(dry_run=False)
+    assert stream.verify().ok
+
+
+# --- which format ---------------------------------------------------------------------------------
+
+
+def test_what_is_small_stays_inline_and_in_arrow():
+    for wanted in ("arrow", "parquet", "auto"):
+        stream = make(Layout(segment_format=wanted))
+        assert formats(stream) == ["arrow"]
+
+
+def test_auto_writes_parquet_from_the_second_frame_on():
+    assert formats(make(AUTO, rows=10)) == ["arrow"]
+    assert formats(make(AUTO, rows=11)) == ["parquet"]
+    # What would have gone inline is part of the segment once it turns out not to be small.
+    crawling = replace(AUTO, inline_bytes=3000)
+    stream = make(crawling, crawling, rows=150)
+    assert formats(stream) == ["parquet", "parquet"]
+    assert stream.read().read_all() == table(0, 300)
+    large = replace(Layout(segment_format="auto"), frame_rows=100_000)
+    assert formats(make(large, rows=200_000)) == ["parquet"]
+
+
+def test_what_is_read_back_before_the_commit_is_arrow():
+    stream = make()
+    with stream.appender(layout=PARQUET) as appender:
+        appender.append(table(0, 50))
+        assert appender.read(0).read_all() == table(0, 50)
+        appender.flush()
+    stream.refresh()
+    assert formats(stream) == ["arrow"]
+    assert stream.read().read_all() == table(0, 50)
+
+
+def test_what_parquet_does_not_bring_back_is_arrow():
+    schema = pa.schema([("n", pa.int64()), ("nothing", pa.struct([]))])
+    stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), schema)
+    rows = pa.table({"n": [1, 2], "nothing": [{}, None]}, schema)
+    stream.append(rows, layout=PARQUET)
+    assert formats(stream) == ["arrow"]
+    assert stream.read().read_all() == rows
+    assert PARQUET_SEGMENTS not in stream.root.reader_features
+
+
+def test_segments_end_at_the_rows_and_bytes_that_were_asked_for():
+    stream = make(replace(PARQUET, segment_rows=20), rows=50)
+    assert [entry.rows for entry in stream.root.entries] == [20, 20, 10]
+    size = make(PARQUET, rows=2000).root.entries[0].bytes
+    stream = make(replace(PARQUET, segment_bytes=size // 4), rows=2000)
+    assert len(stream.root.entries) > 1
+    assert all(e.bytes - e.footer_bytes <= size // 4 + 60 for e in stream.root.entries)
+    assert stream.read().read_all() == table(0, 2000)
+
+
+def test_names_with_dots_are_told_apart():
+    fields = [("a.b", pa.int64()), ("a", pa.struct([("b", pa.int64())])), ("c", pa.string())]
+    schema = pa.schema(fields)
+    stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), schema)
+    rows = pa.table({"a.b": [1], "a": [{"b": 2}], "c": ["x"]}, schema)
+    stream.append(rows, layout=PARQUET)
+    assert formats(stream) == ["parquet"]
+    assert stream.read(columns=["a.b"]).read_all() == rows.select(["a.b"])
+    assert stream.read(columns=["c", "a"]).read_all() == rows.select(["c", "a"])
+
+
+# --- who may read it ------------------------------------------------------------------------------
+
+
+def test_readers_that_do_not_know_parquet_refuse_the_stream(monkeypatch):
+    stream = make(ARROW)
+    assert PARQUET_SEGMENTS not in stream.root.reader_features
+    stream.append(table(50, 100), layout=PARQUET)
+    assert PARQUET_SEGMENTS in stream.root.reader_features
+    monkeypatch.setattr(roots, "READER_FEATURES", roots.READER_FEATURES - {PARQUET_SEGMENTS})
+    with pytest.raises(UnsupportedVersionError, match="parquet-segments"):
+        open_on(stream.storage)
+
+
+def test_a_format_of_a_later_version_is_said_to_be_one(stream):
+    entry = replace(stream.root.entries[0], format="lance")
+    with pytest.raises(UnsupportedVersionError, match="lance"):
+        segments.open_segment(stream.storage, entry)
+
+
+# --- damage ---------------------------------------------------------------------------------------
+
+
+def test_only_the_columns_asked_for_are_read_and_checked(monkeypatch):
+    monkeypatch.setattr(segments, "WHOLE_OBJECT_BYTES", 0)
+    monkeypatch.setattr(segments, "GAP_BYTES", 0)
+    stream = make(PARQUET)
+    path = parquet_path(stream)
+    data = stream.storage.get(path)
+    group = pq.read_metadata(pa.BufferReader(data)).row_group(2)
+    chunk = group.column(1)
+    place = chunk.dictionary_page_offset or chunk.data_page_offset
+    for byte in range(place, place + chunk.total_compressed_size):
+        damaged = data[:byte] + bytes([data[byte] ^ 4]) + data[byte + 1 :]
+        stream.storage.put(path, damaged)
+        assert values(stream) == list(range(50))
+        with pytest.raises(CorruptionError, match=path):
+            stream.read(columns=["s"]).read_all()
+        assert stream.read(0, 20).read_all() == table(0, 20)
+
+
+def test_a_damaged_frame_is_rescued_around():
+    stream = make(PARQUET)
+    path = parquet_path(stream)
+    data = stream.storage.get(path)
+    place = pq.read_metadata(pa.BufferReader(data)).row_group(2).column(0).data_page_offset
+    stream.storage.put(path, data[:place] + b"\xff" + data[place + 1 :])
+    (problem,) = stream.verify().problems
+    assert problem.where.startswith(path)
+    assert problem.where.endswith("]")
+    rescued = f"memory://{uuid.uuid4().hex}"
+    report = salvage(stream.storage.url, rescued, skip_damaged=True)
+    assert [(lost.start, lost.end) for lost in report.lost] == [(20, 30)]
+    assert values(open_on(open_storage(rescued))) == [*range(20), *range(30, 50)]
