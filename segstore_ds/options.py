@@ -133,6 +133,13 @@ TABLE: tuple[Option, ...] = (
         "name of an extra column with each event's segment id",
     ),
     Option(
+        "commitTimeColumn",
+        "text",
+        None,
+        _READS,
+        "name of an extra column with the time (UTC) at which each event was committed",
+    ),
+    Option(
         "partitionBytes",
         "bytes",
         128 << 20,

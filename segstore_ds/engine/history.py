@@ -6,6 +6,7 @@ when there are many. Rows are never rewritten in meaning, and no operation drops
 version and by time have the same answer for as long as the stream lives.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
@@ -14,7 +15,7 @@ import pyarrow as pa
 
 from segstore_ds.engine.levels import MergeRules, find_run, plan_merge
 from segstore_ds.engine.state import Slot
-from segstore_ds.errors import CorruptionError
+from segstore_ds.errors import CorruptionError, NotFoundError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import decode_envelope, digest_of, encode_envelope
 from segstore_ds.format.history import (
@@ -171,22 +172,41 @@ class History:
             of the range before the first such offset belong to the first commit.
 
         Raises:
+            NotFoundError: The stream is older than its history, and so are some of the events.
             FormatError: The history can't be read.
             StorageError: The storage failed.
         """
         tails, times = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        before = 0
-        for batch in self.batches(root):
-            ends = column_values(batch, "tail")
-            if int(ends[-1]) > start and before < end:
-                grown = np.diff(ends, prepend=before) > 0
-                tails.append(ends[grown])
-                times.append(column_values(batch, "time")[grown])
-            before = int(ends[-1])
+        reaches = None
+        for batch in self._batches_from(root, start) if start < end else ():
+            ends, rows = column_values(batch, "tail"), column_values(batch, "rows")
+            reaches = int(ends[0] - rows[0]) if reaches is None else reaches
+            tails.append(ends[rows > 0])
+            times.append(column_values(batch, "time")[rows > 0])
+            if int(ends[-1]) >= end:
+                break
+        if start < end and (reaches is None or reaches > start):
+            raise NotFoundError(
+                "the history does not reach so far back",
+                remedy="start later, or read without commit times",
+                start=start,
+                history_starts=root.tail if reaches is None else reaches,
+            )
         found, moments = np.concatenate(tails), np.concatenate(times)
         low = int(np.searchsorted(found, start, "right"))
         high = int(np.searchsorted(found, end, "left")) + 1
         return found[low:high], moments[low:high]
+
+    def _batches_from(self, root: Root, offset: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows from the commit of an event on, and some before it."""
+        inline = root.history
+        if not inline or inline[0].tail - inline[0].rows > offset:
+            refs = list(self.parts(root))
+            # Parts know their versions, not their offsets: log n of them are looked into.
+            first = bisect_right(refs, offset, key=lambda ref: _moment(self.part(ref), -1).tail)
+            yield from map(self.part, refs[first:])
+        if inline:
+            yield to_batch(inline)
 
     # --- writing -----------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ Every frame is verified before it is decoded, and only the columns asked for are
 
 import logging
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import islice
 
 import pyarrow as pa
@@ -41,6 +42,8 @@ def run_task(reading: Reading, task: ReadTask) -> Iterator[pa.RecordBatch]:
         FormatError: An object is missing, cut or damaged; names object and frame.
         StorageError: The storage failed.
     """
+    if task.times is not None:
+        reading = replace(reading, times=task.times)
     for one in task.slices:
         try:
             yield from _read_slice(reading, one)
@@ -157,6 +160,9 @@ def _finish(reading: Reading, batch: pa.RecordBatch, one: Slice, row: int) -> pa
     if reading.segment_column is not None:
         segment = pa.repeat(pa.scalar(one.segment_id, pa.int64()), batch.num_rows)
         batch = batch.append_column(reading.segment_column, segment)
+    if reading.commit_time_column is not None and reading.times is not None:
+        times = reading.times.column(one.start + row, batch.num_rows)
+        batch = batch.append_column(reading.commit_time_column, times)
     if reading.filters:
         batch = reading.filters.apply(batch)
     names_wanted = reading.result_schema.names

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from segstore_ds.engine.commit_times import TIME_TYPE, CommitTimes
 from segstore_ds.engine.epochs import epoch_schema
 from segstore_ds.engine.filters import Filters, parse_filters
 from segstore_ds.engine.replicas import followers_of
@@ -30,9 +31,10 @@ from segstore_ds.storage import Storage
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Slices that one task reads, in offset order."""
+    """Slices that one task reads, in offset order; the commits of their events where asked for."""
 
     slices: Sequence[Slice]
+    times: CommitTimes | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,8 @@ class Reading:
         filters: What rows have to satisfy.
         offset_column: Name of an extra column with offsets, or None.
         segment_column: Name of an extra column with segment ids, or None.
+        commit_time_column: Name of an extra column with commit times, or None.
+        times: The commits of the task's events: `run_task` takes them from its task.
         followers: Where else the segments lie, should one be damaged.
     """
 
@@ -65,6 +69,8 @@ class Reading:
     filters: Filters
     offset_column: str | None = None
     segment_column: str | None = None
+    commit_time_column: str | None = None
+    times: CommitTimes | None = field(default=None, repr=False)
     followers: tuple[str, ...] = ()
 
     @property
@@ -76,6 +82,8 @@ class Reading:
             for name in (self.offset_column, self.segment_column)
             if name is not None
         ]
+        if self.commit_time_column is not None:
+            fields.append(pa.field(self.commit_time_column, TIME_TYPE))
         return pa.schema(fields)
 
     @property
@@ -97,6 +105,7 @@ def plan_reading(
     filters: str | Sequence[Sequence[Any]] | None,
     offset_column: str | None,
     segment_column: str | None,
+    commit_time_column: str | None = None,
 ) -> Reading:
     """Work out what every task of a scan shares.
 
@@ -109,6 +118,7 @@ def plan_reading(
         filters: What rows have to satisfy.
         offset_column: Name of an extra column with offsets, or None.
         segment_column: Name of an extra column with segment ids, or None.
+        commit_time_column: Name of an extra column with commit times, or None.
 
     Raises:
         InvalidInputError: A column or a filter is not valid, or a column would be there twice.
@@ -117,7 +127,8 @@ def plan_reading(
     """
     schema = epoch_schema(status, root.epoch)
     chosen = tuple(schema.names if columns is None else columns)
-    extra = [name for name in (offset_column, segment_column) if name is not None]
+    asked = (offset_column, segment_column, commit_time_column)
+    extra = [name for name in asked if name is not None]
     unknown = [name for name in chosen if name not in schema.names]
     if unknown:
         raise InvalidInputError("no such columns", columns=unknown, known=schema.names)
@@ -140,6 +151,7 @@ def plan_reading(
         filters=parse_filters(filters, schema),
         offset_column=offset_column,
         segment_column=segment_column,
+        commit_time_column=commit_time_column,
         followers=followers_of(root),
     )
 

@@ -38,7 +38,7 @@ from segstore_ds.stream import Stream, client_name, open_on
 PLAN = "compactionPlan"
 MOST_PARTITIONS = 256
 ROUNDS = 8
-_EVENT_OPTIONS = ("columns", "filters", "offsetColumn", "segmentColumn")
+_EVENT_OPTIONS = ("columns", "filters", "offsetColumn", "segmentColumn", "commitTimeColumn")
 
 
 def plan_schema() -> StructType:

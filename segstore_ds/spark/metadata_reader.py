@@ -15,7 +15,7 @@ from segstore_ds.spark.schemas import from_stored, to_arrow
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream
 
-_EVENTS_ONLY = ("columns", "filters", "offsetColumn", "segmentColumn")
+_EVENTS_ONLY = ("columns", "filters", "offsetColumn", "segmentColumn", "commitTimeColumn")
 
 
 def is_view(name: str | None) -> bool:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
-from pyspark.sql.types import LongType, StructType
+from pyspark.sql.types import LongType, StructType, TimestampType
 
 from segstore_ds.engine.scan import run_task
 from segstore_ds.engine.scan_plan import Reading, ReadTask
@@ -35,6 +35,7 @@ def plan_reading(stream: Stream, options: Mapping[str, Any], root: Root) -> Read
         filters=options["filters"],
         offset_column=options["offsetColumn"],
         segment_column=options["segmentColumn"],
+        commit_time_column=options["commitTimeColumn"],
         fail_on_data_loss=options["failOnDataLoss"],
         root=root,
     )
@@ -82,11 +83,13 @@ def project(stream: Stream, options: Mapping[str, Any], schema: StructType) -> t
         FormatError: The stream's schema can't be read.
         StorageError: The storage failed.
     """
-    extra = {options["offsetColumn"], options["segmentColumn"]} - {None}
+    numbers = {options["offsetColumn"], options["segmentColumn"]} - {None}
+    times = {options["commitTimeColumn"]} - {None}
+    extra = numbers | times
     known = {
         field.name: field.dataType for field in from_stored(stream.schema, stream.spark_schema)
     }
-    known.update(dict.fromkeys(extra, LongType()))
+    known.update({**dict.fromkeys(numbers, LongType()), **dict.fromkeys(times, TimestampType())})
     if not schema.fields:
         raise SchemaMismatchError("the schema asked for has no columns", remedy=_ASKED)
     for field in schema:

@@ -81,6 +81,7 @@ class SegstoreDataSource(DataSource):
             filters=options["filters"],
             offset_column=options["offsetColumn"],
             segment_column=options["segmentColumn"],
+            commit_time_column=options["commitTimeColumn"],
         )
         return from_stored(reading.result_schema, stream.spark_schema)
 

@@ -209,6 +209,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             filters=options["filters"],
             offset_column=options["offsetColumn"],
             segment_column=options["segmentColumn"],
+            commit_time_column=options["commitTimeColumn"],
             root=root,
         )
         tasks = stream.plan_tasks(

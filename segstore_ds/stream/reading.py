@@ -5,6 +5,7 @@ from collections.abc import Iterator, Sequence
 import pyarrow as pa
 
 from segstore_ds import options
+from segstore_ds.engine.commit_times import date_tasks
 from segstore_ds.engine.cuts import CutLike, check_range, parse_cut, resolve_cut
 from segstore_ds.engine.filters import FilterLike
 from segstore_ds.engine.scan import run_task
@@ -26,6 +27,7 @@ class Reads(Handle):
         filters: FilterLike = None,
         offset_column: str | None = None,
         segment_column: str | None = None,
+        commit_time_column: str | None = None,
         fail_on_data_loss: bool = True,
         version_as_of: int | None = None,
         timestamp_as_of: str | None = None,
@@ -39,6 +41,7 @@ class Reads(Handle):
             filters: ``[column, op, literal]`` lists that must all hold; SQL's rules for null.
             offset_column: Name of an extra int64 column with each event's offset.
             segment_column: Name of an extra int64 column with each event's segment id.
+            commit_time_column: Name of an extra column with the time of each event's commit (UTC).
             fail_on_data_loss: False starts at the head where the start lies below it.
             version_as_of: Read this version; None for the newest.
             timestamp_as_of: Or the newest version at that time, which has a zone.
@@ -50,7 +53,8 @@ class Reads(Handle):
             InvalidInputError: A cut, a column or a filter is not valid, or start lies behind end.
             PositionError: A cut beyond the tail, or a position of another stream or generation.
             TruncatedError: The start lies below the head.
-            NotFoundError: There is no such version.
+            NotFoundError: There is no such version; or commit times are asked for that are older
+                than the stream's history.
             SnapshotExpiredError: The version was purged.
             FormatError: Metadata can't be read; a damaged segment raises while reading.
             StorageError: The storage failed.
@@ -64,6 +68,7 @@ class Reads(Handle):
             filters=filters,
             offset_column=offset_column,
             segment_column=segment_column,
+            commit_time_column=commit_time_column,
             fail_on_data_loss=fail_on_data_loss,
             root=root,
         )
@@ -84,6 +89,7 @@ class Reads(Handle):
         filters: FilterLike = None,
         offset_column: str | None = None,
         segment_column: str | None = None,
+        commit_time_column: str | None = None,
         fail_on_data_loss: bool = True,
         root: Root | None = None,
     ) -> Reading:
@@ -98,6 +104,7 @@ class Reads(Handle):
             filters: What must hold.
             offset_column: Name of an extra column with offsets.
             segment_column: Name of an extra column with segment ids.
+            commit_time_column: Name of an extra column with commit times.
             fail_on_data_loss: False starts at the head where the start lies below it.
             root: The version to read as of; None for the newest that this handle has seen.
 
@@ -115,6 +122,7 @@ class Reads(Handle):
             filters=filters,
             offset_column=offset_column,
             segment_column=segment_column,
+            commit_time_column=commit_time_column,
         )
 
     def plan_tasks(
@@ -141,6 +149,7 @@ class Reads(Handle):
         Raises:
             InvalidInputError: The read is bound to another stream or version.
             SnapshotExpiredError: Its version was purged.
+            NotFoundError: Commit times are asked for that are older than the stream's history.
             FormatError: A status part can't be read.
             StorageError: The storage failed.
         """
@@ -151,9 +160,12 @@ class Reads(Handle):
                 bound=(reading.stream_id, reading.version),
                 given=(pinned.stream_id, pinned.version),
             )
-        return plan_tasks(
+        tasks = plan_tasks(
             plan_range(self._status, pinned, reading),
             partition_bytes=partition_bytes,
             partition_rows=partition_rows,
             min_partitions=min_partitions,
         )
+        if reading.commit_time_column is None:
+            return tasks
+        return date_tasks(self._log.history, pinned, reading, tasks)

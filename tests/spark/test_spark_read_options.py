@@ -133,6 +133,7 @@ def test_every_read_option_of_the_table_is_taken(stream, url, load):
         "filters": '[["n", "is not null"]]',
         "offsetColumn": "o",
         "segmentColumn": "s",
+        "commitTimeColumn": "at",
         "partitionBytes": "1m",
         "partitionRows": "10",
         "minPartitions": "3",
@@ -143,7 +144,7 @@ def test_every_read_option_of_the_table_is_taken(stream, url, load):
     assert values.keys() | elsewhere == {o.name for o in TABLE if READ in o.scopes}
     del values["path"]
     df = load(**values)
-    assert df.columns == ["n", "user", "o", "s"]
+    assert df.columns == ["n", "user", "o", "s", "at"]
     assert df.count() == len([n for n in range(100) if n % 7])
 
 
@@ -245,6 +246,18 @@ def test_segment_column_names_the_segment_of_each_event(stream, load):
     found = {(row.o // 25, row.s) for row in df.collect()}
     assert len(found) == 4
     assert sorted(found) == sorted(found, key=lambda pair: pair[1])
+
+
+def test_commit_time_column_tells_when_each_event_was_committed(stream, load):
+    df = load(offsetColumn="o", commitTimeColumn="at", partitionRows=30)
+    assert dict(df.dtypes)["at"] == "timestamp"
+    rows = stream.history().read_all().to_pylist()
+    expected = [row["time"] for row in rows for _ in range(row["rows"])]
+    micros = df.selectExpr("o", "unix_micros(at) AS us").orderBy("o").collect()
+    assert [row.us for row in micros] == [round(at.timestamp() * 1e6) for at in expected]
+    asked = load(schema="at timestamp, n bigint", commitTimeColumn="at", endCut=2)
+    assert asked.columns == ["at", "n"]
+    assert asked.count() == 2
 
 
 @pytest.mark.parametrize(

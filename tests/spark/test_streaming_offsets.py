@@ -352,9 +352,8 @@ def test_purged_versions_break_no_restart(
     assert [row["n"] for row in rows(again, start, last)] == list(range(15, 60))
 
 
-@pytest.mark.usefixtures("stream")
 def test_columns_filters_and_offsets_as_in_batch(
-    query: Callable[..., SegstoreStreamReader],
+    stream: Stream, query: Callable[..., SegstoreStreamReader]
 ) -> None:
     """Options of a batch read mean the same."""
     reader = query(
@@ -362,13 +361,15 @@ def test_columns_filters_and_offsets_as_in_batch(
         filters='[["n",">=",8]]',
         offsetColumn="at",
         segmentColumn="segment",
+        commitTimeColumn="time",
         maxRowsPerTrigger=10,
     )
     batches = list(follow(reader))
     assert ends(batches) == [10, 20, 30]
+    time = stream.history(1, 2).read_all()["time"][0].as_py()
     assert rows(reader, *batches[0]) == [
-        {"s": "s8", "at": 8, "segment": 0},
-        {"s": "s9", "at": 9, "segment": 0},
+        {"s": "s8", "at": 8, "segment": 0, "time": time},
+        {"s": "s9", "at": 9, "segment": 0, "time": time},
     ]
     asked = StructType([StructField("s", StringType()), StructField("n", LongType())])
     projected = query(asked, endCut=1)

@@ -1,0 +1,154 @@
+"""Commit times of events: from the history, whatever was done to segments and versions since."""
+
+import datetime as dt
+import pickle
+import shutil
+from pathlib import Path
+
+import pytest
+from stream_kit import HOUR, STAGED, make_stream, numbers, wait
+
+import segstore_ds as segstore
+from segstore_ds.engine import history
+from segstore_ds.engine.scan import run_task
+from segstore_ds.errors import FormatError, InvalidInputError, NotFoundError
+from segstore_ds.stream import open_on
+
+GOLDEN = Path(__file__).parents[2] / "golden"
+
+
+def times(stream, *cuts, **options):
+    """Return the commit time of each number, in microseconds."""
+    found = stream.read(*cuts, columns=["n"], commit_time_column="at", **options).read_all()
+    assert str(found.schema.field("at").type) == "timestamp[us, tz=UTC]"
+    return list(zip(found["n"].to_pylist(), found["at"].cast("int64").to_pylist(), strict=True))
+
+
+def stamps(stream):
+    """Return the commit time of each event, as the history tells it row by row."""
+    rows = stream.history().read_all().to_pylist()
+    epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+    return [
+        (row["time"] - epoch) // dt.timedelta(microseconds=1)
+        for row in rows
+        for _ in range(row["rows"])
+    ]
+
+
+@pytest.fixture
+def tiny(monkeypatch):
+    """Let a dozen commits fill several parts and lists of history."""
+    small = {"ROWS_SOFT": 2, "ROWS_HARD": 4, "FAN_IN": 2, "FINAL_ROWS": 6, "PARTS_INLINE": 4}
+    for name, value in {**small, "LIST_PARTS": 3}.items():
+        monkeypatch.setattr(history, name, value)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_every_range_has_the_times_of_its_commits():
+    stream, _ = make_stream(24)
+    assert stream.root.history_lists
+    expected = list(enumerate(stamps(stream)))
+    assert len({time for _, time in expected}) == 24
+    for cuts in ((0, 240), (0, 1), (9, 11), (95, 125), (239, 240), (50, 50), (230, 240)):
+        assert times(stream, *cuts) == expected[slice(*cuts)]
+
+
+def test_times_outlive_compaction_purge_and_spills(monkeypatch):
+    monkeypatch.setattr(history, "ROWS_SOFT", 4)
+    stream, storage = make_stream(9)
+    before = times(stream)
+    wait(storage, 3 * HOUR)
+    assert stream.compact().groups == 1
+    stream.purge(older_than_s=HOUR)
+    stream.truncate(15)
+    assert times(open_on(storage)) == before[15:]
+
+
+def test_restored_and_overwritten_events_have_the_time_of_that_commit():
+    stream, storage = make_stream(2)
+    wait(storage, HOUR)
+    stream.overwrite(numbers(50, 52))
+    overwritten = stream.root.time_us
+    assert times(stream) == [(50, overwritten), (51, overwritten)]
+    wait(storage, HOUR)
+    stream.restore(1)
+    assert times(stream) == [(n, stream.root.time_us) for n in range(10)]
+
+
+def test_tasks_carry_the_commits_of_their_own_events():
+    stream, _ = make_stream(12)
+    expected = list(enumerate(stamps(stream)))
+    reading = stream.plan_read(5, 115, commit_time_column="at", filters=[["n", ">=", 33]])
+    tasks = stream.plan_tasks(reading, partition_rows=20)
+    assert len(tasks) > 3
+    assert all(len(task.times.ends) <= 4 for task in tasks)
+    tasks = pickle.loads(pickle.dumps(tasks))  # noqa: S301 - our own
+    found = [
+        pair
+        for task in tasks
+        for batch in run_task(reading, task)
+        for pair in zip(batch["n"].to_pylist(), batch["at"].cast("int64").to_pylist(), strict=True)
+    ]
+    assert found == expected[33:115]
+
+
+def test_frames_of_many_commits_are_told_apart():
+    stream, _ = make_stream(0)
+    for n in range(6):
+        wait(stream.storage, 60)
+        stream.append(numbers(n, n + 1), layout=STAGED)
+    expected = list(enumerate(stamps(stream)))
+    wait(stream.storage, 60)
+    stream.compact()
+    assert len(stream.root.entries) == 1
+    assert times(stream) == expected
+    assert times(stream, 2, 5) == expected[2:5]
+
+
+def test_a_version_of_the_past_has_the_same_times():
+    stream, _ = make_stream(5)
+    assert times(stream, version_as_of=3) == list(enumerate(stamps(stream)))[:30]
+
+
+def test_what_is_older_than_the_history_is_refused(tmp_path):
+    folder = shutil.copytree(GOLDEN / "v1-levels" / "continued", tmp_path / "s")
+    stream = segstore.open(folder)
+    with pytest.raises(NotFoundError, match=r"does not reach.*start=0, history_starts=11"):
+        times(stream)
+    assert [n for n, _ in times(stream, 11)] == [50, 51, 52, 53]
+    old = segstore.open(GOLDEN / "v1" / "plain")
+    with pytest.raises(NotFoundError, match="does not reach"):
+        times(old)
+    assert old.read("tail", commit_time_column="at").read_all().num_rows == 0
+
+
+@pytest.mark.usefixtures("tiny")
+def test_damaged_history_is_an_error_and_no_wrong_time():
+    _, storage = make_stream(12)
+    for info in list(storage.list("history")):
+        storage.put(info.path, b"v1\nplain 0 0 x\n")
+    with pytest.raises(FormatError):
+        times(open_on(storage))
+    assert open_on(storage).read().read_all().num_rows == 120
+
+
+@pytest.mark.parametrize("options", [{}, {"offset_column": "s2"}, {"segment_column": "s2"}])
+def test_a_name_that_is_taken_is_refused(options):
+    stream, _ = make_stream(1)
+    name = "s2" if options else "s"
+    with pytest.raises(InvalidInputError, match="would be there twice"):
+        stream.read(commit_time_column=name, **options)
+
+
+@pytest.mark.usefixtures("tiny")
+def test_the_tail_needs_no_old_history():
+    """A read of the newest events asks for no part of it."""
+    _, storage = make_stream(40)
+    handle = open_on(storage)
+    before = storage.stats.total
+    assert len(times(handle, 395)) == 5
+    tail_requests = storage.stats.total - before
+    plain = open_on(storage)
+    before = storage.stats.total
+    plain.read(395).read_all()
+    assert tail_requests == storage.stats.total - before
