@@ -9,6 +9,7 @@ from segstore_ds.engine.compact_commit import Compaction
 from segstore_ds.engine.copy import Copied
 from segstore_ds.engine.cuts import Position
 from segstore_ds.engine.follow import Outcome, OutcomeState
+from segstore_ds.engine.parquet_files import ParquetFile
 from segstore_ds.engine.readers import NamedReader
 from segstore_ds.engine.retain import RetentionPolicy
 from segstore_ds.engine.staging import Layout
@@ -41,6 +42,7 @@ __all__ = [
     "NamedReader",
     "Outcome",
     "OutcomeState",
+    "ParquetFile",
     "Position",
     "Problem",
     "Report",

@@ -4,6 +4,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from segstore_ds.engine.cuts import CutLike, check_range, parse_cut, resolve_cut
+from segstore_ds.engine.parquet_files import ParquetFile, list_parquet_files
 from segstore_ds.engine.views import find_view, plan_view, read_view
 from segstore_ds.format.root import Root
 from segstore_ds.stream.handle import Handle
@@ -22,6 +24,45 @@ class Views(Handle):
             StorageError: The storage failed.
         """
         return self.metadata("segments")
+
+    def parquet_files(
+        self,
+        start: CutLike = "head",
+        end: CutLike = "tail",
+        *,
+        version_as_of: int | None = None,
+        timestamp_as_of: str | None = None,
+        root: Root | None = None,
+    ) -> list[ParquetFile]:
+        """List the segments between two cuts that are plain Parquet files, in offset order.
+
+        Whole files: the first may begin before `start` and the last end behind `end`; row n of a
+        file is the event at its `start` + n. What lies between them is Arrow, for `read` alone.
+        A file stays for the grace of vacuum after the version that lists it was superseded.
+
+        Args:
+            start: First event; any form of cut.
+            end: The event behind the last, in the same forms.
+            version_as_of: Look at this version; None for the newest.
+            timestamp_as_of: Or the newest version at that time, which has a zone.
+            root: Or this root.
+
+        Raises:
+            InvalidInputError: A cut is not valid, or start lies behind end.
+            PositionError: A cut beyond the tail, or a position of another stream or generation.
+            TruncatedError: The start lies below the head.
+            NotFoundError: There is no such version.
+            SnapshotExpiredError: The version was purged.
+            FormatError: Metadata can't be read.
+            StorageError: The storage failed.
+        """
+        if root is None:
+            self._log.refresh()
+            root = self.root_as_of(version=version_as_of, timestamp=timestamp_as_of)
+        first, last = (resolve_cut(self._log, root, parse_cut(cut)) for cut in (start, end))
+        bounds = check_range(root, first, last, fail_on_data_loss=True)
+        url = self._log.storage.url
+        return list(list_parquet_files(self._status, root, bounds, url=url))
 
     def info(self) -> dict[str, Any]:
         """Return what the stream is as of now: its range, sizes, and what is kept of its past.

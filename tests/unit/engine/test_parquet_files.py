@@ -1,0 +1,128 @@
+"""Settled streams are plain Parquet files for engines that know nothing of segstore."""
+
+import datetime as dt
+import uuid
+from decimal import Decimal
+
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+import pytest
+
+from segstore_ds.engine.staging import Layout
+from segstore_ds.errors import InvalidInputError, TruncatedError
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import Stream, create_on
+
+NOON = dt.datetime(2013, 1, 5, 12, tzinfo=dt.UTC)
+SCHEMA = pa.schema(
+    [
+        ("n", pa.int64()),
+        ("small", pa.int16()),
+        ("x", pa.float64()),
+        ("s", pa.string()),
+        ("b", pa.binary()),
+        ("day", pa.date32()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("price", pa.decimal128(12, 2)),
+        ("l", pa.list_(pa.field("element", pa.int32()))),
+        ("st", pa.struct([("a", pa.int32()), ("b", pa.string())])),
+    ]
+)
+PARQUET = Layout(inline_bytes=0, frame_rows=100, segment_rows=300, segment_format="parquet")
+
+
+def table(start: int, end: int) -> pa.Table:
+    def row(n: int) -> dict[str, object]:
+        return {
+            "n": n,
+            "small": n % 300,
+            "x": n / 7,
+            "s": None if n % 11 == 0 else f"user-{n % 13}",
+            "b": bytes([n % 256]) * (n % 3),
+            "day": NOON.date() + dt.timedelta(days=n),
+            "at": NOON + dt.timedelta(seconds=n),
+            "price": Decimal(n) / 100,
+            "l": None if n % 5 == 0 else [n, None],
+            "st": {"a": n, "b": str(n)} if n % 2 else None,
+        }
+
+    return pa.Table.from_pylist([row(n) for n in range(start, end)], SCHEMA)
+
+
+@pytest.fixture
+def stream(tmp_path) -> Stream:
+    made = create_on(open_storage(str(tmp_path / "stream")), SCHEMA)
+    made.append(table(0, 1000), layout=PARQUET)
+    made.append(table(1000, 1010))  # inline, so Arrow
+    made.append(table(1010, 1510), layout=PARQUET)
+    return made
+
+
+def paths_of(stream: Stream) -> list[str]:
+    return [file.url.removeprefix("file://") for file in stream.parquet_files()]
+
+
+SETTLED = pa.concat_tables([table(0, 1000), table(1010, 1510)])
+
+
+def test_files_are_listed_with_their_offsets(stream):
+    files = stream.parquet_files()
+    spans = [(file.start, file.end) for file in files]
+    assert spans == [(0, 300), (300, 600), (600, 900), (900, 1000), (1010, 1310), (1310, 1510)]
+    for file in files:
+        assert file.end - file.start == file.rows == pq.read_metadata(file.url[7:]).num_rows
+        assert file.url == f"{stream.storage.url}/{file.path}"
+        assert len(stream.storage.get(file.path)) == file.bytes
+        assert pq.read_table(file.url)["n"][0].as_py() == file.start
+    assert [entry.segment_id for entry in stream.root.entries if entry.format == "parquet"] == [
+        file.segment_id for file in files
+    ]
+
+
+def test_files_of_a_range_are_whole_and_of_the_version(stream):
+    version = stream.version
+    found = [(file.start, file.end) for file in stream.parquet_files(299, 601)]
+    assert found == [(0, 300), (300, 600), (600, 900)]
+    assert stream.parquet_files(1000, 1010) == []
+    stream.truncate(950)
+    assert [file.start for file in stream.parquet_files()] == [900, 1010, 1310]
+    before = stream.parquet_files(0, "tail", version_as_of=version)
+    assert [file.start for file in before] == [0, 300, 600, 900, 1010, 1310]
+    with pytest.raises(TruncatedError):
+        stream.parquet_files(949)
+    with pytest.raises(InvalidInputError):
+        stream.parquet_files("tail", "head")
+
+
+def test_status_parts_are_looked_through(monkeypatch):
+    monkeypatch.setattr("segstore_ds.engine.table_status.INLINE_SOFT", 2)
+    stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), SCHEMA)
+    for start in range(0, 80, 10):
+        layout = PARQUET if start % 20 else Layout(inline_bytes=0)
+        stream.append(table(start, start + 10), layout=layout)
+    assert stream.root.parts
+    assert [file.start for file in stream.parquet_files()] == [10, 30, 50, 70]
+
+
+def test_pyarrow_reads_them(stream):
+    assert ds.dataset(paths_of(stream)).to_table() == SETTLED
+    whole = pa.concat_tables([pq.read_table(path, page_checksum_verification=True)
+                              for path in paths_of(stream)])  # fmt: skip
+    assert whole == SETTLED
+
+
+def test_duckdb_reads_them(stream):
+    duckdb = pytest.importorskip("duckdb")
+    found = duckdb.read_parquet(paths_of(stream)).order("n").to_arrow_table()
+    assert found.select(["n", "s", "x", "l", "st", "day", "price"]).to_pylist() == (
+        SETTLED.select(["n", "s", "x", "l", "st", "day", "price"]).to_pylist()
+    )
+    assert [one.astimezone(dt.UTC) for one in found["at"].to_pylist()] == SETTLED["at"].to_pylist()
+
+
+def test_polars_reads_them(stream):
+    polars = pytest.importorskip("polars")
+    found = polars.read_parquet(paths_of(stream))
+    assert found.to_arrow().to_pylist() == SETTLED.to_pylist()
+    assert polars.scan_parquet(paths_of(stream)).filter(polars.col("n") == 77).collect().height == 1
