@@ -77,6 +77,13 @@ class Pair:
         self.follower = open_storage(self.follower).url
         self.stream = create_on(storage, SCHEMA, clock=self.time.clock)
 
+        self.followers = [self.follower]
+
+    def another(self) -> str:
+        """Return the location of one more follower."""
+        self.followers.append(open_storage(f"memory://{uuid.uuid4().hex}").url)
+        return self.followers[-1]
+
     def reopen(self, url: str) -> Stream:
         """Return a new handle on one of the two."""
         return open_on(Root(open_storage(url), self.world, self.time), clock=self.time.clock)

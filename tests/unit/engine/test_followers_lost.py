@@ -1,0 +1,136 @@
+"""Losing any one root, at any storage call of whatever is done to a stream: nothing acknowledged
+is lost, and what was not is there whole or not at all."""
+
+import pytest
+
+from segstore_ds.engine.staging import Layout
+from segstore_ds.errors import CommitUnknownError, StorageError, UnderReplicatedError
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import Stream
+from tests.follower_kit import Pair, content, found
+from tests.stream_kit import STAGED, TIGHT, numbers
+
+BUFFERS = Layout(inline_bytes=0, frame_rows=50, compression="none", cache_buffer_bytes=1024)
+
+
+@pytest.fixture(autouse=True)
+def _tight(monkeypatch):
+    for name, value in TIGHT.items():
+        monkeypatch.setattr(name, value)
+
+
+def with_appender(stream: Stream) -> None:
+    with stream.appender(layout=BUFFERS) as appender:
+        for start in range(500, 560, 20):
+            appender.append(numbers(start, start + 20))
+
+
+STEPS = {
+    "append": lambda stream: stream.append(numbers(0, 200), layout=BUFFERS),
+    "inline": lambda stream: stream.append(numbers(200, 210), writer_id="w", batch_id=1),
+    "staged": lambda stream: stream.append(numbers(210, 230), layout=STAGED),
+    "compact": lambda stream: stream.compact(),
+    "truncate": lambda stream: stream.truncate(50),
+    "overwrite": lambda stream: stream.overwrite(numbers(300, 320), layout=BUFFERS),
+    "restore": lambda stream: stream.restore(stream.version - 1),
+    "appender": with_appender,
+    "purge": lambda stream: stream.purge(older_than_s=86_400.0),
+    "vacuum": lambda stream: stream.vacuum(dry_run=False, grace_s=0, short_grace=True),
+    "after": lambda stream: stream.append(numbers(600, 610)),
+}
+
+
+def begin(followers: int) -> Pair:
+    pair = Pair()
+    pair.stream.add_follower(pair.follower)
+    for _ in range(followers - 1):
+        pair.stream.add_follower(pair.another())
+    return pair
+
+
+def step(pair: Pair, name: str) -> None:
+    if name in ("purge", "vacuum"):
+        pair.time.advance(40 * 86_400.0)
+    STEPS[name](pair.stream)
+
+
+def test_followers_stay_the_same_folder_whatever_is_done():
+    pair, held = begin(3), {}
+    for name in STEPS:
+        step(pair, name)
+        held[name] = found(pair.stream)
+        whole = content(pair.primary)
+        for url in pair.followers:
+            assert content(url).keys() == whole.keys(), name
+            assert content(url) == whole, name
+    assert held["after"][-10:] == list(range(600, 610))
+    assert held["restore"] != held["overwrite"]
+
+
+class Snapshot:
+    """What all roots hold at a time, to go back to."""
+
+    def __init__(self, pair: Pair) -> None:
+        self._now_us = pair.time.now_us
+        self._objects = {}
+        for url in (pair.primary, *pair.followers):
+            storage = open_storage(url)
+            names = [info.path for info in storage.list("")]
+            self._objects[url] = {name: storage.get(name) for name in names}
+
+    def put_back(self, pair: Pair) -> None:
+        """Go back to it, with a new handle."""
+        pair.world.lost.clear()
+        pair.world.calls = pair.world.lose_at = 0
+        pair.time.now_us = self._now_us
+        for url, objects in self._objects.items():
+            storage = open_storage(url)
+            for info in list(storage.list("")):
+                storage.delete(info.path)
+            for path, data in objects.items():
+                storage.put(path, data)
+        pair.stream = pair.reopen(pair.primary)
+
+
+def lose(pair: Pair, name: str, victim: str, lose_at: int) -> bool:
+    """Do a step while a root is lost with one of its calls; tell whether it was acknowledged."""
+    pair.world.calls, pair.world.lose_at, pair.world.victim = 0, lose_at, victim
+    try:
+        step(pair, name)
+    except (StorageError, CommitUnknownError, UnderReplicatedError):
+        return False
+    return True
+
+
+@pytest.mark.parametrize("which", [0, 2])
+@pytest.mark.parametrize("name", STEPS)
+def test_losing_a_root_at_any_call_loses_no_acknowledged_event(which, name):
+    """The primary, or a follower: then a follower takes over, or the primary goes on without it."""
+    pair = begin(2)
+    for earlier in list(STEPS)[: list(STEPS).index(name)]:
+        step(pair, earlier)
+    before, snapshot = found(pair.stream), Snapshot(pair)
+    step(pair, name)
+    after = found(pair.stream)
+    victim = (pair.primary, *pair.followers)[which]
+    lose_at = 0
+    while True:
+        lose_at += 1
+        snapshot.put_back(pair)
+        acknowledged = lose(pair, name, victim, lose_at)
+        if not pair.world.lost:
+            break
+        possible = [after] if acknowledged else [before, after]
+        for url in pair.followers if which == 0 else [pair.primary]:
+            left = pair.reopen(url)
+            if which == 0:
+                left.promote()
+            else:
+                left.remove_follower(victim)
+            assert found(left) in possible, (lose_at, url)
+            assert left.verify().ok, (lose_at, url)
+            left.append(numbers(700, 701))
+            assert found(left)[-1] == 700
+        if which:
+            assert content(pair.follower) == content(pair.primary)
+    assert lose_at > 8
