@@ -22,12 +22,10 @@ from crash_kit import (
     quick_folder,
     restore,
 )
+from sweep_operations import OPERATIONS, Operation
 
-from segstore_ds.engine import table_status
 from segstore_ds.engine.clock import Clock
-from segstore_ds.engine.staging import Layout
 from segstore_ds.errors import (
-    AlreadyExistsError,
     CommitUnknownError,
     ConflictError,
     SegstoreError,
@@ -38,8 +36,6 @@ from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
-SEGMENTS = Layout(inline_bytes=0, segment_rows=2, frame_rows=2)
-WIDER = pa.table({"n": [9], "s": ["event 9"], "extra": [1.5]})
 # Every fault in memory; on a disk those that its own code could answer in another way.
 SWEEPS = [
     pytest.param(kind, fault, id=f"{kind}-{fault.kind}-{fault.when}-{fault.calls}")
@@ -57,142 +53,14 @@ SWEEPS = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Operation:
-    """What is swept: the stream before it, what is run, how to ask for the same again."""
-
-    name: str
-    prepare: Callable[[Storage, VirtualTime], None]
-    run: Callable[[Storage, Clock], None]
-    again: Callable[[Storage, Clock], None] | None = None
-    tiny_parts: bool = False
-
-
-def _plain(storage: Storage, time: VirtualTime) -> None:
-    stream = create_on(storage, SCHEMA, clock=time.clock)
-    stream.append(events(0, 4))
-    stream.append(events(4, 6), writer_id="w", batch_id=0)
-
-
-def _crowded(storage: Storage, time: VirtualTime) -> None:
-    most = table_status.INLINE_SOFT
-    stream = create_on(storage, SCHEMA, clock=time.clock)
-    stream.append(events(0, most), layout=Layout(inline_bytes=0, segment_rows=1, frame_rows=1))
-    assert (len(stream.root.entries), stream.root.parts) == (most, ())
-
-
-def _nearly_merged(storage: Storage, time: VirtualTime) -> None:
-    stream = create_on(storage, SCHEMA, clock=time.clock)
-    for n in range(8):
-        stream.append(events(n, n + 1))
-    assert len(stream.root.parts) == 2
-
-
-def _aged(storage: Storage, time: VirtualTime) -> None:
-    stream = create_on(storage, SCHEMA, clock=time.clock)
-    for n in range(4):
-        time.advance(3600)
-        stream.append(events(n, n + 1))
-    time.advance(3600)
-
-
-def _appending(table: pa.Table, **options: object) -> Callable[[Storage, Clock], None]:
-    def run(storage: Storage, clock: Clock) -> None:
-        open_on(storage, clock=clock).append(table, **options)
-
-    return run
-
-
-def _create(storage: Storage, clock: Clock) -> None:
-    create_on(storage, SCHEMA, clock=clock)
-
-
-def _create_again(storage: Storage, clock: Clock) -> None:
-    try:
-        _create(storage, clock)
-    except AlreadyExistsError:
-        return
-
-
-def _overwrite(storage: Storage, clock: Clock) -> None:
-    open_on(storage, clock=clock).overwrite(events(9, 12), writer_id="w", batch_id=1)
-
-
-def _purge(storage: Storage, clock: Clock) -> None:
-    open_on(storage, clock=clock).purge(older_than_s=7200)
-
-
-def _replaced(storage: Storage, time: VirtualTime) -> None:
-    _plain(storage, time)
-    open_on(storage, clock=time.clock).overwrite(events(20, 23))
-
-
-def _dropped(storage: Storage, time: VirtualTime) -> None:
-    stream = create_on(storage, SCHEMA, clock=time.clock)
-    stream.append(events(0, 4), layout=SEGMENTS)
-    stream.plan_write(SCHEMA, layout=SEGMENTS)
-    storage.put("segments/00000000000000000001-0123456789ab/left.arrow", b"by a killed job")
-    stream.truncate(2)
-    for n in range(3):
-        time.advance(48 * 3600)
-        stream.append(events(4 + n, 5 + n))
-    stream.purge(older_than_s=24 * 3600)
-
-
-def _doing(
-    work: Callable[[Stream], object],
-) -> Callable[[Storage, Clock], None]:
-    def run(storage: Storage, clock: Clock) -> None:
-        work(open_on(storage, clock=clock))
-
-    return run
-
-
-TRUNCATING = _doing(lambda stream: stream.truncate(5))
-SEALING = _doing(lambda stream: stream.seal())
-TAGGING = _doing(lambda stream: stream.tag("eod", 4))
-RETAINING = _doing(lambda stream: stream.retain(max_bytes=0, min_bytes=1))
-READING = _doing(lambda stream: stream.reader("etl", owner="a").publish(3))
-VACUUMING = _doing(lambda stream: stream.vacuum(dry_run=False))
-KEYED = _appending(events(6, 9), writer_id="w", batch_id=1)
-SPILLING = _appending(events(64, 66), writer_id="w", batch_id=1)
-MERGING = _appending(events(8, 9), writer_id="w", batch_id=1)
-WIDENING = _appending(WIDER, writer_id="w", batch_id=1, merge_schema=True)
-STAGING = _appending(events(6, 11), writer_id="w", batch_id=1, layout=SEGMENTS)
-PARQUET = replace(SEGMENTS, segment_format="parquet")
-STAGING_PARQUET = _appending(events(6, 11), writer_id="w", batch_id=1, layout=PARQUET)
-SETTLING = _doing(lambda stream: stream.compact(layout=PARQUET))
-OPERATIONS = [
-    Operation("create", lambda *_: None, _create, _create_again),
-    Operation("append", _plain, _appending(events(6, 9))),
-    Operation("append-with-writer", _plain, KEYED, KEYED),
-    Operation("append-staged", _plain, STAGING, STAGING),
-    Operation("append-parquet", _plain, STAGING_PARQUET, STAGING_PARQUET),
-    Operation("compact-to-parquet", _plain, SETTLING),
-    Operation("append-that-spills", _crowded, SPILLING, SPILLING),
-    Operation("overwrite", _plain, _overwrite, _overwrite),
-    Operation("merge-schema", _plain, WIDENING, WIDENING),
-    Operation("purge", _aged, _purge, _purge),
-    Operation("truncate", _plain, TRUNCATING, TRUNCATING),
-    Operation("seal", _plain, SEALING, SEALING),
-    Operation("tag", _plain, TAGGING, TAGGING),
-    Operation("retain", _plain, RETAINING, RETAINING),
-    Operation("restore", _replaced, _doing(lambda stream: stream.restore(2))),
-    Operation("reader", _plain, READING, READING),
-    Operation("vacuum", _dropped, VACUUMING, VACUUMING),
-    Operation("merge-parts", _nearly_merged, MERGING, MERGING, tiny_parts=True),
-]
-
-
 @pytest.fixture(params=OPERATIONS, ids=lambda operation: operation.name)
 def operation(
     request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Operation]:
     """Return what is swept."""
     chosen: Operation = request.param
-    if chosen.tiny_parts:
-        monkeypatch.setattr(table_status, "INLINE_SOFT", 2)
-        monkeypatch.setattr(table_status, "MERGE_FAN_IN", 3)
+    for module, name, value in chosen.tiny:
+        monkeypatch.setattr(module, name, value)
     return chosen
 
 
@@ -251,7 +119,7 @@ def test_operation_survives_a_fault_at_every_call(
     operation.run(start, VirtualTime(2, now_us=prepared_us).clock)
     upkeep = _upkeep(start, operation.name)
     expected = Expected(before, content_on(start), _versions(start), upkeep)
-    assert operation.name != "append-that-spills" or open_on(start).root.parts
+    _check_reaches(operation.name, open_on(start))
     for number in range(1, 1000):
         later = VirtualTime(2 + number, now_us=prepared_us)
         inner = TimedStorage(restore(fresh_storage(kind, folder), files), later)
@@ -277,11 +145,30 @@ def test_operation_survives_a_fault_at_every_call(
     pytest.fail("the operation never succeeds")
 
 
+def _check_reaches(operation: str, stream: Stream) -> None:
+    """Check that the operation did what it is swept for."""
+    root = stream.root
+    reached = {
+        "append-that-spills": root.parts,
+        "merge-parts": max((part.segments for part in root.parts), default=0) > 3,
+        "list-parts": root.indexes,
+        "merge-history": root.operation == "merge-history",
+        "list-history": root.history_lists,
+        "compact": root.operation == "compact",
+    }
+    assert reached.get(operation, True)
+    assert [row["version"] for row in stream.history().read_all().to_pylist()] == list(
+        range(root.version + 1)
+    )
+
+
 def _check_goes_on(storage: Storage, clock: Clock, place: str) -> None:
     stream = open_on(storage, clock=clock)
     tail, fields = stream.tail, list(stream.schema)
     stream.append(pa.table({field.name: pa.nulls(1, field.type) for field in fields}))
     seen = open_on(storage)
+    rows = seen.history().read_all()
+    assert rows["version"].to_pylist() == list(range(seen.version + 1)), place
     assert (seen.tail, seen.read(tail).read_all().num_rows) == (tail + 1, 1), place
 
 
@@ -289,7 +176,8 @@ def _upkeep(storage: Storage, operation: str) -> object:
     """Return what an operation leaves beside events: tags, readers, what vacuum spared."""
     stream = open_on(storage)
     beside = [stream.sealed, {name: tag.offset for name, tag in stream.tags.items()}]
-    if operation == "reader":
+    beside += [stream.retention]
+    if operation in ("reader", "release-reader"):
         beside += [(seen.name, seen.record) for seen in stream.readers()]
     if operation == "vacuum":
         beside += [sorted(info.path for info in storage.list("segments")), stream.root.retired]

@@ -1,0 +1,198 @@
+"""What the crash sweep goes through: each operation, the stream before it, how to repeat it."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from types import ModuleType
+
+import pyarrow as pa
+from crash_kit import SCHEMA, events
+
+from segstore_ds.engine import history, table_status
+from segstore_ds.engine.clock import Clock
+from segstore_ds.engine.retain import RetentionPolicy
+from segstore_ds.engine.staging import Layout
+from segstore_ds.errors import AlreadyExistsError
+from segstore_ds.storage import Storage
+from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.testing.virtual_time import VirtualTime
+
+SEGMENTS = Layout(inline_bytes=0, segment_rows=2, frame_rows=2)
+WIDER = pa.table({"n": [9], "s": ["event 9"], "extra": [1.5]})
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """What is swept: the stream before it, what is run, how to ask for the same again."""
+
+    name: str
+    prepare: Callable[[Storage, VirtualTime], None]
+    run: Callable[[Storage, Clock], None]
+    again: Callable[[Storage, Clock], None] | None = None
+    tiny: tuple[tuple[ModuleType, str, int], ...] = ()
+
+
+def _plain(storage: Storage, time: VirtualTime) -> None:
+    stream = create_on(storage, SCHEMA, clock=time.clock)
+    stream.append(events(0, 4))
+    stream.append(events(4, 6), writer_id="w", batch_id=0)
+
+
+def _crowded(storage: Storage, time: VirtualTime) -> None:
+    most = table_status.INLINE_SOFT
+    stream = create_on(storage, SCHEMA, clock=time.clock)
+    stream.append(events(0, most), layout=Layout(inline_bytes=0, segment_rows=1, frame_rows=1))
+    assert (len(stream.root.entries), stream.root.parts) == (most, ())
+
+
+def _nearly_merged(storage: Storage, time: VirtualTime) -> None:
+    stream = create_on(storage, SCHEMA, clock=time.clock)
+    for n in range(8):
+        stream.append(events(n, n + 1))
+    assert len(stream.root.parts) == 2
+
+
+def _spilled(kind: str, appends: int) -> Callable[[Storage, VirtualTime], None]:
+    """Return what makes a stream whose next commit moves parts of that kind to a list."""
+
+    def prepare(storage: Storage, time: VirtualTime) -> None:
+        stream = create_on(storage, SCHEMA, clock=time.clock)
+        for n in range(appends):
+            stream.append(events(n, n + 1))
+        assert len(getattr(stream.root, kind)) == 4
+
+    return prepare
+
+
+def _aged(storage: Storage, time: VirtualTime) -> None:
+    stream = create_on(storage, SCHEMA, clock=time.clock)
+    for n in range(4):
+        time.advance(3600)
+        stream.append(events(n, n + 1))
+    time.advance(3600)
+
+
+def _appending(table: pa.Table, **options: object) -> Callable[[Storage, Clock], None]:
+    def run(storage: Storage, clock: Clock) -> None:
+        open_on(storage, clock=clock).append(table, **options)
+
+    return run
+
+
+def _create(storage: Storage, clock: Clock) -> None:
+    create_on(storage, SCHEMA, clock=clock)
+
+
+def _create_again(storage: Storage, clock: Clock) -> None:
+    try:
+        _create(storage, clock)
+    except AlreadyExistsError:
+        return
+
+
+def _overwrite(storage: Storage, clock: Clock) -> None:
+    open_on(storage, clock=clock).overwrite(events(9, 12), writer_id="w", batch_id=1)
+
+
+def _purge(storage: Storage, clock: Clock) -> None:
+    open_on(storage, clock=clock).purge(older_than_s=7200)
+
+
+def _replaced(storage: Storage, time: VirtualTime) -> None:
+    _plain(storage, time)
+    open_on(storage, clock=time.clock).overwrite(events(20, 23))
+
+
+def _nearly_merged_history(storage: Storage, time: VirtualTime) -> None:
+    stream = create_on(storage, SCHEMA, clock=time.clock)
+    for n in range(5):
+        stream.append(events(n, n + 1))
+    assert len(stream.root.history_parts) == 2
+
+
+def _tagged(storage: Storage, time: VirtualTime) -> None:
+    _plain(storage, time)
+    stream = open_on(storage, clock=time.clock)
+    stream.tag("eod", 4)
+    stream.reader("etl", owner="a")
+
+
+def _dropped(storage: Storage, time: VirtualTime) -> None:
+    stream = create_on(storage, SCHEMA, clock=time.clock)
+    stream.append(events(0, 4), layout=SEGMENTS)
+    stream.plan_write(SCHEMA, layout=SEGMENTS)
+    storage.put("segments/00000000000000000001-0123456789ab/left.arrow", b"by a killed job")
+    stream.truncate(2)
+    for n in range(3):
+        time.advance(48 * 3600)
+        stream.append(events(4 + n, 5 + n))
+    stream.purge(older_than_s=24 * 3600)
+
+
+def _doing(
+    work: Callable[[Stream], object],
+) -> Callable[[Storage, Clock], None]:
+    def run(storage: Storage, clock: Clock) -> None:
+        work(open_on(storage, clock=clock))
+
+    return run
+
+
+TRUNCATING = _doing(lambda stream: stream.truncate(5))
+SEALING = _doing(lambda stream: stream.seal())
+TAGGING = _doing(lambda stream: stream.tag("eod", 4))
+RETAINING = _doing(lambda stream: stream.retain(max_bytes=0, min_bytes=1))
+READING = _doing(lambda stream: stream.reader("etl", owner="a").publish(3))
+VACUUMING = _doing(lambda stream: stream.vacuum(dry_run=False))
+KEYED = _appending(events(6, 9), writer_id="w", batch_id=1)
+SPILLING = _appending(events(64, 66), writer_id="w", batch_id=1)
+LISTING = _appending(events(9, 10), writer_id="w", batch_id=1)
+ROWS = _appending(events(5, 6), writer_id="w", batch_id=1)
+MERGING = _appending(events(8, 9), writer_id="w", batch_id=1)
+WIDENING = _appending(WIDER, writer_id="w", batch_id=1, merge_schema=True)
+STAGING = _appending(events(6, 11), writer_id="w", batch_id=1, layout=SEGMENTS)
+PARQUET = replace(SEGMENTS, segment_format="parquet")
+STAGING_PARQUET = _appending(events(6, 11), writer_id="w", batch_id=1, layout=PARQUET)
+SETTLING = _doing(lambda stream: stream.compact(layout=PARQUET))
+UNTAGGING = _doing(lambda stream: stream.untag("eod") if "eod" in stream.tags else None)
+RELEASING = _doing(lambda stream: stream.release_reader("etl"))
+KEEPING = _doing(lambda stream: stream.set_retention(RetentionPolicy(min_bytes=1 << 40)))
+COMPACTING = _doing(lambda stream: stream.compact())
+TINY_PARTS = ((table_status, "INLINE_SOFT", 2), (table_status, "MERGE_FAN_IN", 3))
+TINY_LISTS = (
+    (table_status, "INLINE_SOFT", 1),
+    (table_status, "MERGE_FAN_IN", 99),
+    (table_status, "PARTS_INLINE", 4),
+)
+TINY_HISTORY = ((history, "ROWS_SOFT", 2), (history, "ROWS_HARD", 4), (history, "FAN_IN", 3))
+TINY_HISTORY_LISTS = (
+    (history, "ROWS_SOFT", 2),
+    (history, "FAN_IN", 99),
+    (history, "PARTS_INLINE", 4),
+)
+OPERATIONS = [
+    Operation("create", lambda *_: None, _create, _create_again),
+    Operation("append", _plain, _appending(events(6, 9))),
+    Operation("append-with-writer", _plain, KEYED, KEYED),
+    Operation("append-staged", _plain, STAGING, STAGING),
+    Operation("append-parquet", _plain, STAGING_PARQUET, STAGING_PARQUET),
+    Operation("compact-to-parquet", _plain, SETTLING),
+    Operation("append-that-spills", _crowded, SPILLING, SPILLING),
+    Operation("overwrite", _plain, _overwrite, _overwrite),
+    Operation("merge-schema", _plain, WIDENING, WIDENING),
+    Operation("purge", _aged, _purge, _purge),
+    Operation("truncate", _plain, TRUNCATING, TRUNCATING),
+    Operation("seal", _plain, SEALING, SEALING),
+    Operation("tag", _plain, TAGGING, TAGGING),
+    Operation("retain", _plain, RETAINING, RETAINING),
+    Operation("restore", _replaced, _doing(lambda stream: stream.restore(2))),
+    Operation("reader", _plain, READING, READING),
+    Operation("vacuum", _dropped, VACUUMING, VACUUMING),
+    Operation("merge-parts", _nearly_merged, MERGING, MERGING, TINY_PARTS),
+    Operation("list-parts", _spilled("parts", 9), LISTING, LISTING, TINY_LISTS),
+    Operation("merge-history", _nearly_merged_history, ROWS, ROWS, TINY_HISTORY),
+    Operation("list-history", _spilled("history_parts", 9), LISTING, LISTING, TINY_HISTORY_LISTS),
+    Operation("untag", _tagged, UNTAGGING, UNTAGGING),
+    Operation("release-reader", _tagged, RELEASING, RELEASING),
+    Operation("set-retention", _plain, KEEPING, KEEPING),
+    Operation("compact", _plain, COMPACTING, COMPACTING),
+]

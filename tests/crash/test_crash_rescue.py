@@ -1,0 +1,218 @@
+"""Repair, salvage and drop, failing and crashing at their 1st, 2nd, 3rd... storage call.
+
+What they are for is a stream that is damaged or about to end, so the rules differ from those of
+other operations: repair and salvage delete nothing of what they were given, whatever happens to
+them, and a stream that was half dropped is never read as one that is smaller.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pytest
+from crash_kit import (
+    ABSENT,
+    SCHEMA,
+    content_on,
+    discard,
+    events,
+    files_of,
+    fresh_storage,
+    quick_folder,
+    restore,
+)
+
+from segstore_ds.engine import table_status
+from segstore_ds.engine.clock import Clock
+from segstore_ds.engine.drop import run_drop
+from segstore_ds.errors import FormatError, NotFoundError, SegstoreError, UnsupportedVersionError
+from segstore_ds.storage import Storage
+from segstore_ds.stream import create_on, open_on
+from segstore_ds.stream.rescue import repair_on, salvage_on
+from segstore_ds.testing.faults import Crash, Fault, FaultStorage
+from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
+
+FAULTS = [
+    pytest.param(kind, fault, id=f"{kind}-{fault.kind}-{fault.when}-{fault.calls}")
+    for kind, fault in (
+        ("memory", Fault(1, "fail", "before")),
+        ("memory", Fault(1, "fail", "after")),
+        ("memory", Fault(1, "fail", "before", calls=10**9)),
+        ("memory", Fault(1, "crash", "before")),
+        ("memory", Fault(1, "crash", "after")),
+        ("local", Fault(1, "crash", "before")),
+        ("local", Fault(1, "crash", "after")),
+    )
+]
+LOST, DROPPED = "can't be read", "dropped"
+
+
+@pytest.fixture(autouse=True)
+def tiny(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a few commits fill parts, and merge them."""
+    monkeypatch.setattr(table_status, "INLINE_SOFT", 2)
+    monkeypatch.setattr(table_status, "MERGE_FAN_IN", 2)
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    """Return a folder for streams on a disk."""
+    with quick_folder() as path:
+        yield path
+
+
+def seen(storage: Storage) -> object:
+    """Return what a reader learns: the content, or that it is told there is none to be had."""
+    try:
+        return content_on(storage)
+    except UnsupportedVersionError:
+        return DROPPED
+    except FormatError:
+        return LOST
+
+
+def attempt(work: Callable[[], object]) -> BaseException | None:
+    """Run something, and return the error that it ended with."""
+    try:
+        work()
+    except (Crash, SegstoreError) as error:
+        return error
+    return None
+
+
+@dataclass(slots=True)
+class Step:
+    """One run of a sweep: the storage as it was left, and how the run ended."""
+
+    storage: Storage
+    clock: Clock
+    error: BaseException | None
+    place: str
+
+
+def sweep(
+    where: tuple[str, Path],
+    fault: Fault,
+    files: dict[str, bytes],
+    run: Callable[[Storage, Clock], object],
+    *,
+    now_us: int,
+) -> Iterator[Step]:
+    """Run something with a fault at its 1st, 2nd, 3rd... call, up to a run that has none."""
+    for number in range(1, 1000):
+        time = VirtualTime(100 + number, now_us=now_us)
+        inner = TimedStorage(restore(fresh_storage(*where), files), time)
+        faulty = FaultStorage(inner, replace(fault, at=number))
+        error = attempt(lambda faulty=faulty, time=time: run(faulty, time.clock))
+        yield Step(inner, time.clock, error, f"call {number}: {faulty.calls[-1:]}, {error!r}")
+        discard(inner)
+        if not faulty.struck:
+            assert error is None
+            assert number > 3
+            return
+    pytest.fail("it never succeeds")
+
+
+def prepared(kind: str, folder: Path) -> tuple[Storage, VirtualTime]:
+    """Return a stream of nine commits, with a part that was merged from parts of kept versions."""
+    time = VirtualTime(1)
+    storage = TimedStorage(fresh_storage(kind, folder), time)
+    stream = create_on(storage, SCHEMA, clock=time.clock)
+    for n in range(9):
+        stream.append(events(n, n + 1))
+    while stream.root.operation != "append":  # so that to lose the newest commit loses an event
+        stream.append(events(9, 10))
+    assert stream.root.parts
+    return storage, time
+
+
+def lose_part(storage: Storage) -> None:
+    """Lose the merged part."""
+    storage.delete(max(open_on(storage).root.parts, key=lambda part: part.segments).path)
+
+
+def lose_hint(storage: Storage) -> None:
+    """Damage the hint."""
+    storage.put("log/_latest", b"rubbish")
+
+
+def lose_newest(storage: Storage) -> None:
+    """Damage the newest commit."""
+    name = f"log/{open_on(storage).version:020d}"
+    storage.put(name, storage.get(name)[:-9])
+
+
+@pytest.mark.parametrize("harm", [lose_part, lose_hint, lose_newest], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(("kind", "fault"), FAULTS)
+def test_repair_survives_a_fault_at_every_call(
+    harm: Callable[[Storage], None], kind: str, fault: Fault, folder: Path
+) -> None:
+    """Damaged or repaired, nothing else; nothing is deleted; a second repair ends it."""
+    storage, time = prepared(kind, folder)
+    whole = seen(storage)
+    harm(storage)
+    files, before = files_of(storage), seen(storage)
+
+    def run(given: Storage, clock: Clock) -> None:
+        assert repair_on(given, allow_loss=harm is lose_newest, clock=clock).ok
+
+    run(storage, VirtualTime(2, now_us=time.now_us).clock)
+    repaired = seen(storage)
+    assert (repaired == whole) == (harm is not lose_newest)
+    for step in sweep((kind, folder), fault, files, run, now_us=time.now_us):
+        allowed = [repaired] if step.error is None else [before, repaired]
+        assert seen(step.storage) in allowed, step.place
+        now = files_of(step.storage)
+        kept = {path: data for path, data in files.items() if path != "log/_latest"}
+        assert kept.items() <= now.items(), step.place
+        run(step.storage, step.clock)
+        assert seen(step.storage) == repaired, step.place
+        stream = open_on(step.storage, clock=step.clock)
+        stream.append(events(50, 51))
+        stream.verify().check()
+
+
+@pytest.mark.parametrize("harm", [lose_part, lose_newest], ids=lambda f: f.__name__)
+@pytest.mark.parametrize(("kind", "fault"), FAULTS)
+def test_salvage_survives_a_fault_at_every_call(
+    harm: Callable[[Storage], None], kind: str, fault: Fault, folder: Path
+) -> None:
+    """The damaged stream stays as it is; the new one is whole, or as it was made, or not there."""
+    storage, time = prepared(kind, folder)
+    harm(storage)
+    old = files_of(storage)
+
+    def run(given: Storage, clock: Clock) -> None:
+        salvage_on(storage, given, skip_damaged=True, clock=clock)
+
+    second = VirtualTime(2, now_us=time.now_us)
+    target = TimedStorage(fresh_storage(kind, folder), second)
+    run(target, second.clock)
+    expected = content_on(target)
+    empty = content_on(create_on(fresh_storage(kind, folder), SCHEMA).storage)
+    assert expected != empty
+    for step in sweep((kind, folder), fault, {}, run, now_us=time.now_us):
+        allowed = [expected] if step.error is None else [ABSENT, empty, DROPPED, expected]
+        assert seen(step.storage) in allowed, step.place
+        assert files_of(storage) == old, step.place
+
+
+@pytest.mark.parametrize(("kind", "fault"), FAULTS)
+def test_drop_survives_a_fault_at_every_call(kind: str, fault: Fault, folder: Path) -> None:
+    """The stream is whole, or nobody reads it; a second drop leaves nothing."""
+    storage, time = prepared(kind, folder)
+    open_on(storage, clock=time.clock).reader("etl", owner="a")
+    files, before = files_of(storage), seen(storage)
+
+    def run(given: Storage, clock: Clock) -> None:
+        run_drop(given, confirm=given.url, clock=clock, client="")
+
+    for step in sweep((kind, folder), fault, files, run, now_us=time.now_us):
+        allowed = [ABSENT] if step.error is None else [before, DROPPED, ABSENT]
+        found = seen(step.storage)
+        assert found in allowed, step.place
+        if found == before:
+            open_on(step.storage).verify().check()
+        again = attempt(lambda step=step: run(step.storage, step.clock))
+        assert again is None or isinstance(again, NotFoundError), step.place
+        assert files_of(step.storage) == {}, step.place
