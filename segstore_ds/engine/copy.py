@@ -56,12 +56,14 @@ class CopyRequest:
         start: Where it begins, as given; part of what the id stands for.
         end: Where it ends, as given.
         seal: The destination ends with the last event.
+        mode: ``segments`` or ``clone``.
     """
 
     copy_id: str
     start: str
     end: str
     seal: bool = False
+    mode: str = "segments"
 
     def __post_init__(self) -> None:
         """Check the id.
@@ -76,7 +78,7 @@ class CopyRequest:
 
     def digest(self, source: Root) -> str:
         """Return what tells this request from another one under the same id."""
-        given = [source.stream_id, source.generation, self.start, self.end, self.seal, "segments"]
+        given = [source.stream_id, source.generation, self.start, self.end, self.seal, self.mode]
         return digest_of(build_json(given))
 
 
@@ -130,7 +132,7 @@ def run_copy(
         raise InvalidInputError("a stream can't be copied onto itself", url=target.url)
     target.ensure_exclusive()
     log = StreamLog(target, clock=clock)
-    done = _find_done(log, request, root)
+    done = find_done(log, request, root)
     if done is not None:
         return done
     job = plan_job(source.storage, status, root, CompactRules(), Layout(inline_bytes=0))
@@ -148,7 +150,7 @@ def run_copy(
     if broken:
         raise InternalError("copy would break the stream", rules=broken)
     if not log.create(first):
-        done = _find_done(log, request, root)
+        done = find_done(log, request, root)
         if done is None:
             raise InternalError("a stream that exists can't be found", url=target.url)
         return done
@@ -170,7 +172,15 @@ def _record(request: CopyRequest, source: Root, copied: Copied) -> dict[str, Any
     }
 
 
-def _find_done(log: StreamLog, request: CopyRequest, source: Root) -> Copied | None:
+def find_done(log: StreamLog, request: CopyRequest, source: Root) -> Copied | None:
+    """Return what an earlier call has done; None where there is no stream at the destination.
+
+    Raises:
+        AlreadyExistsError: There is another stream at the destination.
+        InvalidInputError: The id stands for another copy.
+        FormatError: The stream there can't be read.
+        StorageError: The storage failed.
+    """
     if log.files.newest_listed() is None:
         return None
     known = log.open().copies.get(request.copy_id)

@@ -11,6 +11,8 @@ from dataclasses import replace
 from segstore_ds.engine.append import drop_below
 from segstore_ds.engine.clock import Clock
 from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.origins import pins_of
+from segstore_ds.engine.pins import unpin_origins
 from segstore_ds.engine.replicas import replication_of
 from segstore_ds.engine.state import Slot
 from segstore_ds.errors import ConflictError, InvalidInputError
@@ -34,11 +36,12 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
     """
     if DROPPED_FEATURE in root.reader_features:
         return None
-    if root.pins:
+    pins = pins_of(root)
+    if pins:
         raise ConflictError(
             "clones read this stream's segments",
             remedy="drop or materialize the clones first, or unpin them",
-            pins=sorted(root.pins),
+            pins=sorted(pins),
         )
     followers = replication_of(root)
     if followers is not None:
@@ -97,6 +100,8 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> in
         if not info.path.startswith(log_files):
             storage.delete(info.path)
             deleted += 1
+    # While the log is there a drop can be repeated, so the origin is told before it goes.
+    unpin_origins(storage, log.root, clock=clock, client=client)
     # The hint first: it must not lead to what is left. The newest commit says what happened here.
     storage.delete(names.HINT_PATH)
     return deleted + log.files.purge(names.MAX_NUMBER)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.engine.history import History
 from segstore_ds.engine.metadata_log import Codec, MetadataLog
+from segstore_ds.engine.origins import share_origins
 from segstore_ds.engine.state import broken_invariants
 from segstore_ds.errors import (
     CorruptionError,
@@ -96,6 +97,7 @@ class FollowedLog:
 
     def adopt(self, root: Root) -> None:
         """Take a root that was seen elsewhere; the next look for newer ones starts by listing."""
+        share_origins(self.storage, root)
         self._base = Base(root, float("-inf"), sound=False)
 
     def open(self) -> Root:
@@ -319,6 +321,7 @@ class FollowedLog:
                 broken=broken,
             )
         self.check_open(root)
+        share_origins(self.storage, root)
         return root
 
     def check_open(self, root: Root) -> None:

@@ -45,6 +45,8 @@ _OWNERS: Mapping[str, frozenset[str]] = {
     "properties": frozenset({"set-properties", "follow", "promote", "repair"}),
     "reader_features": frozenset({"drop"}),
     "generation": frozenset({"repair", "promote"}),
+    "pins": frozenset({"pin", "unpin"}),
+    "origins": frozenset({"materialize"}),
 }
 # Operations of later versions follow rules of their own.
 _KNOWN = frozenset({"reader", "merge-status", "merge-history"}).union(*_OWNERS.values()) - {

@@ -1,10 +1,11 @@
 """The settled part of a stream as what it is: plain Parquet files, for whoever reads those."""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
+from segstore_ds.engine.origins import origins_of
 from segstore_ds.engine.table_status import Run, TableStatus
 from segstore_ds.format import names
 from segstore_ds.format.root import Root
@@ -17,7 +18,7 @@ class ParquetFile:
 
     Attributes:
         url: Where it lies.
-        path: The same within the stream's folder.
+        path: The same within the folder of the stream, or of its origin where a clone shares it.
         segment_id: Of the segment.
         epoch: The generation of the schema that its columns are of.
         start: Offset of its first row.
@@ -51,8 +52,12 @@ def list_parquet_files(
         FormatError: A status part can't be read.
         StorageError: The storage failed.
     """
+    origins = [origin.url for origin in origins_of(root)]
+    here = {info.path for info in status.storage.list(names.SEGMENTS_FOLDER)} if origins else set()
     for run in status.runs(root, *bounds):
-        yield from _files(run, url)
+        for file in _files(run, url):
+            shared = origins and file.path not in here
+            yield replace(file, url=f"{origins[0]}/{file.path}") if shared else file
 
 
 def _files(run: Run, url: str) -> Iterator[ParquetFile]:

@@ -16,6 +16,7 @@ from typing import Protocol, TypeVar
 
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.history import NO_NOTE, describe_commit
+from segstore_ds.engine.origins import share_origins
 from segstore_ds.engine.references import status_objects
 from segstore_ds.engine.repair_from_followers import (
     refuse_promoted,
@@ -133,6 +134,7 @@ def newest_readable(log: StreamLog) -> tuple[Root, list[int]]:
             continue
         if root is not None and not list(broken_invariants(root)):
             log.check_open(root)
+            share_origins(log.storage, root)
             return root, list(range(number + 1, newest + 1))
     raise NotFoundError("no commit that can be read", url=log.storage.url, versions=numbers[:20])
 

@@ -36,6 +36,12 @@ def plan_restore(root: Root, old: Root, listed: Sequence[PlacedSegment], slot: S
         raise SealedError("stream is sealed", stream=root.stream_id, tail=root.tail)
     if old.version < root.log_start:
         raise SnapshotExpiredError("version was purged", version=old.version, oldest=root.log_start)
+    if old.origins and not root.origins:
+        raise SnapshotExpiredError(
+            "version reads another stream's segments, which this one no longer does",
+            version=old.version,
+            origins=sorted(old.origins),
+        )
     epochs = root.epochs
     if old.epoch.number != root.epoch.number:
         # The schema comes back too: what was written since may not fit the old segments.

@@ -17,21 +17,16 @@ leaves nothing that only a lost list could find. Then a second commit takes what
 import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.followers import follower_storages
 from segstore_ds.engine.operations import ObjectState, check_move
+from segstore_ds.engine.origins import parse_pin
 from segstore_ds.engine.readers import store_now_us
 from segstore_ds.engine.references import References, read_references, retired_items
 from segstore_ds.engine.state import Slot
 from segstore_ds.engine.table_status import TableStatus
-from segstore_ds.errors import (
-    CorruptionError,
-    InvalidInputError,
-    SnapshotExpiredError,
-    StorageError,
-)
+from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.root import Retired, Root
 from segstore_ds.storage import ObjectInfo
@@ -115,8 +110,10 @@ def plan_horizon(root: Root, *, floor: int, until_us: int) -> Horizon:
     Raises:
         CorruptionError: A pin can't be read.
     """
-    pins = [_pinned_version(name, value) for name, value in root.pins.items()]
-    oldest = min([root.log_start, *pins])
+    pins = [parse_pin(name, value) for name, value in root.pins.items()]
+    # Readers of a clone's older versions need what it no longer does, for the grace.
+    held = [pin.version for pin in pins if pin.released_us is None or pin.released_us > until_us]
+    oldest = min([root.log_start, *held])
     return Horizon(oldest, until_us, max(floor, root.staging_floor), oldest < root.log_start)
 
 
@@ -276,10 +273,3 @@ def _staged_version(path: str) -> int | None:
     if path.startswith(_METADATA):
         return names.parse_status_version(path)
     return names.parse_token_version(names.segment_token(path.partition("/")[2]))
-
-
-def _pinned_version(name: str, value: Any) -> int:
-    version = value.get("version") if isinstance(value, dict) else None
-    if type(version) is not int or version < 0:
-        raise CorruptionError("pin can't be read", pin=name)
-    return version

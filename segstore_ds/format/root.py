@@ -29,8 +29,9 @@ DROPPED_FEATURE = "dropped"  # On disk: the stream has ended and its objects may
 LEVELS = "levels"  # On disk: parts of packed columns, lists of parts.
 HISTORY = "history"  # On disk: every commit leaves a row in the history.
 PARQUET_SEGMENTS = "parquet-segments"  # On disk: segments of the format `parquet`.
+ORIGINS_FEATURE = "origins"  # On disk: objects may lie in the folder of another stream.
 READER_FEATURES = frozenset(  # On disk: names this version can read.
-    {DROPPED_FEATURE, LEVELS, PARQUET_SEGMENTS}
+    {DROPPED_FEATURE, LEVELS, PARQUET_SEGMENTS, ORIGINS_FEATURE}
 )
 FOLLOWERS_FEATURE = "followers"  # On disk: a commit counts once the followers have it, too.
 WRITER_FEATURES = frozenset(

@@ -317,6 +317,22 @@ class Storage(ABC):
         """
         raise InvalidInputError("storage opens no others", storage=self.url, url=url)
 
+    def share(self, url: str, folders: tuple[str, ...]) -> None:
+        """Read objects that are missing here from another root from now on; sends no request.
+
+        Reads alone: what is listed, written and deleted stays here. Safe to repeat.
+
+        Args:
+            url: The canonical location of the other root, opened with the options of this one.
+            folders: The folders that it stands in for.
+
+        Raises:
+            InvalidInputError: It can't be opened.
+        """
+        raise InvalidInputError(
+            "storage shares no objects", storage=self.url, url=url, folders=folders
+        )
+
     @abstractmethod
     def ensure_exclusive(self) -> None:
         """Make sure that `create` has one winner here; cheap when repeated.

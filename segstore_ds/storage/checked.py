@@ -55,12 +55,14 @@ class CheckedStorage(Storage):
         self.single_writer = single_writer
         self._options = dict(options or {})
         self._redactor: Redactor | None = None
+        self._shared: dict[str, SharedRoot] = {}
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.url!r})"
 
     def __reduce__(self) -> tuple[Callable[..., "CheckedStorage"], tuple[Any, ...]]:
-        return _reopen, (type(self), self.location, self._options, self.single_writer)
+        shared = tuple((url, root.folders) for url, root in self._shared.items())
+        return _reopen, (type(self), self.location, self._options, self.single_writer, shared)
 
     # What a storage implements. `full` is the path that the filesystem wants.
     @abstractmethod
@@ -88,6 +90,13 @@ class CheckedStorage(Storage):
         return (OSError,)
 
     def get(self, path: str, *, limit_bytes: int | None = None) -> bytes:  # noqa: D102
+        return self._shared_read(
+            path,
+            lambda: self._get_here(path, limit_bytes),
+            lambda other: other.get(path, limit_bytes=limit_bytes),
+        )
+
+    def _get_here(self, path: str, limit_bytes: int | None) -> bytes:
         full = self._full(path)
         data = self.run("get", path, self._get, full, limit_bytes)
         self.stats.add("bytes_read", len(data))
@@ -101,6 +110,13 @@ class CheckedStorage(Storage):
         return data
 
     def get_range(self, path: str, start: int, end: int) -> bytes:  # noqa: D102
+        return self._shared_read(
+            path,
+            lambda: self._get_range_here(path, start, end),
+            lambda other: other.get_range(path, start, end),
+        )
+
+    def _get_range_here(self, path: str, start: int, end: int) -> bytes:
         full = self._full(path)
         if not 0 <= start <= end:
             raise InvalidInputError("range is malformed", path=path, start=start, end=end)
@@ -122,6 +138,11 @@ class CheckedStorage(Storage):
         return data
 
     def info(self, path: str) -> ObjectInfo:  # noqa: D102
+        return self._shared_read(
+            path, lambda: self._info_here(path), lambda other: other.info(path)
+        )
+
+    def _info_here(self, path: str) -> ObjectInfo:
         size, modified_us = self.run("info", path, self._info, self._full(path))
         return ObjectInfo(path, size, modified_us)
 
@@ -164,6 +185,48 @@ class CheckedStorage(Storage):
         from segstore_ds.storage.opening import open_storage  # noqa: PLC0415 - it imports us
 
         return open_storage(url, self._options, single_writer=self.single_writer)
+
+    def share(self, url: str, folders: tuple[str, ...]) -> None:  # noqa: D102
+        if url not in self._shared:
+            other = self.sibling(url)
+            other.stats = self.stats
+            self._shared[url] = SharedRoot(other, folders)
+
+    def _shared_read(self, path: str, here: Callable[[], T], there: Callable[[Storage], T]) -> T:
+        """Read what lies here, else what lies in a root that is shared.
+
+        The folder in which an object was found there is asked for there first from then on: names
+        are never used for other bytes, so the order only saves requests.
+        """
+        roots = [root for root in self._shared.values() if path.startswith(root.folders)]
+        if not roots:
+            return here()
+        folder = path.rpartition("/")[0]
+        for root in roots:
+            if folder in root.found:
+                try:
+                    return there(root.storage)
+                except MissingObjectError:
+                    root.found.discard(folder)
+        try:
+            return here()
+        except MissingObjectError:
+            pass
+        for root in roots:
+            try:
+                result = there(root.storage)
+            except MissingObjectError:
+                continue
+            if "/" in folder:
+                root.found.add(folder)
+            return result
+        raise MissingObjectError(
+            "no such object, neither here nor in the stream that shares it",
+            remedy="if that stream was moved, move it back",
+            storage=self.url,
+            path=path,
+            shared=[root.storage.url for root in roots],
+        )
 
     def delete(self, path: str) -> None:  # noqa: D102
         self.run("delete", path, self._delete, self._full(path))
@@ -253,6 +316,20 @@ class CheckedStorage(Storage):
         return f"{self.location.path.rstrip('/')}/{path}"
 
 
+class SharedRoot:
+    """Another root whose objects are read where they are missing here.
+
+    Args:
+        storage: The root.
+        folders: What it stands in for, each with its `/`.
+    """
+
+    def __init__(self, storage: Storage, folders: tuple[str, ...]) -> None:
+        self.storage = storage
+        self.folders = folders
+        self.found: set[str] = set()
+
+
 class GatheredWriter(StagedWriter):
     """Gathers the object and gives it its name when it is whole.
 
@@ -292,6 +369,13 @@ class GatheredWriter(StagedWriter):
 
 
 def _reopen(
-    cls: type[CheckedStorage], location: Location, options: dict[str, Any], single_writer: bool
+    cls: type[CheckedStorage],
+    location: Location,
+    options: dict[str, Any],
+    single_writer: bool,
+    shared: tuple[tuple[str, tuple[str, ...]], ...],
 ) -> CheckedStorage:
-    return cls(location, options, single_writer=single_writer)
+    storage = cls(location, options, single_writer=single_writer)
+    for url, folders in shared:
+        storage.share(url, folders)
+    return storage

@@ -7,17 +7,21 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds import options
+from segstore_ds.engine.clone import run_clone, run_materialize
 from segstore_ds.engine.compact import run_compact
 from segstore_ds.engine.compact_commit import Compaction, commit_groups
 from segstore_ds.engine.compact_plan import CompactRules
 from segstore_ds.engine.copy import Copied, CopyRequest, run_copy
 from segstore_ds.engine.cuts import CutLike, check_range, parse_cut, resolve_cut
+from segstore_ds.engine.origins import Pin, pins_of
+from segstore_ds.engine.pins import run_unpin
 from segstore_ds.engine.replacing import Replacement
 from segstore_ds.engine.retention import run_purge
 from segstore_ds.engine.staging import Layout
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.engine.vacuum import GRACE_S, VacuumReport, run_vacuum
 from segstore_ds.engine.verify import Report, run_verify
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.history import HISTORY_SCHEMA
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.handle import Handle, client_name
@@ -164,32 +168,40 @@ class Upkeep(Handle):
         url: str | os.PathLike[str],
         *,
         copy_id: str,
+        mode: str = "segments",
         start: CutLike = "head",
         end: CutLike = "tail",
         seal: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Copied:
-        """Copy a range to a new stream by its segment objects; ids, epochs and offsets stay.
+        """Make a new stream of this one's segments; ids, epochs and offsets stay.
 
         There is no stream at the destination before all of it is there. Interrupted and run again
         it goes on where it stopped; run again when done it does nothing. Both ends are bound once;
-        what is appended meanwhile is not copied, nor are writers, readers and tags.
+        what is appended meanwhile is not copied, nor are writers, readers, tags and properties.
+
+        A clone copies nothing and shares what this stream holds, however long it is: two commits.
+        Both go their own way, and `vacuum` here spares what the clone needs until it is dropped or
+        materialized, or the pin named by the copy id is taken away with `unpin`.
 
         Args:
             url: Where; a folder of its own, on any filesystem.
             copy_id: Letters, digits and dashes: the same id again is the same copy.
+            mode: ``segments`` copies the objects, ``clone`` shares them.
             start: First event; a segment that it cuts is written anew.
             end: The event behind the last, likewise.
             seal: The copy ends with its last event: nothing can be appended to it.
-            storage_options: For the destination's filesystem.
+            storage_options: For the destination's filesystem; a clone takes this stream's.
 
         Returns:
             What was copied; `repeated` where it had been done before.
 
         Raises:
             AlreadyExistsError: There is another stream at the destination.
-            InvalidInputError: A cut or the id is not valid, the id stands for another copy, or the
-                destination is the stream itself.
+            InvalidInputError: A cut, the mode or the id is not valid, the id stands for another
+                copy, or the destination is the stream itself. Of clones also: a range is given, the
+                stream is a clone itself, or the destination is on another filesystem.
+            ConflictError: Of clones: every race was lost, or the pin was taken away meanwhile.
             TruncatedError: The start lies below the head.
             PositionError: A cut beyond the tail, or of another stream or generation.
             NotFoundError: There is no such version, tag or reader.
@@ -199,8 +211,14 @@ class Upkeep(Handle):
             UnsafeFilesystemError: The destination can't create exclusively.
             StorageError: A storage failed.
         """
+        request = CopyRequest(copy_id, str(start), str(end), seal, mode)
+        if mode == "clone":
+            return self._clone_to(url, request, storage_options)
+        if mode != "segments":
+            raise InvalidInputError(
+                "not a mode of copying", remedy="use segments or clone", mode=mode
+            )
         target = open_storage(url, storage_options)
-        request = CopyRequest(copy_id, str(start), str(end), seal)
         root = self._log.refresh()
         first = resolve_cut(self._log, root, parse_cut(start))
         last = resolve_cut(self._log, root, parse_cut(end))
@@ -214,6 +232,65 @@ class Upkeep(Handle):
             client=client_name(),
             clock=self._log.clock,
         )
+
+    def _clone_to(
+        self,
+        url: str | os.PathLike[str],
+        request: CopyRequest,
+        storage_options: Mapping[str, Any] | None,
+    ) -> Copied:
+        whole = (request.start, request.end) == ("head", "tail")
+        if not whole or storage_options is not None:
+            raise InvalidInputError(
+                "a clone is of the whole stream, with its storage options",
+                remedy='truncate the clone, or copy with mode="segments"',
+                start=request.start,
+                end=request.end,
+            )
+        target = self._log.storage.sibling(open_storage(url).url)
+        clock = self._log.clock
+        return run_clone(self._log, target, request, client=client_name(), clock=clock)
+
+    def materialize(self) -> int:
+        """Copy what this clone shares with its origin, and let go of it.
+
+        Interrupted and run again it goes on where it stopped; a stream that shares nothing is left
+        as it is. From then on the origin may be vacuumed, moved and dropped.
+
+        Returns:
+            How many objects were copied.
+
+        Raises:
+            MissingObjectError: The origin is gone, or was vacuumed after its pin was taken away.
+            ConflictError: Every race was lost.
+            CommitUnknownError: It may or may not be in the log: run it again.
+            FormatError: Metadata can't be read.
+            StorageError: A storage failed: run it again.
+        """
+        return run_materialize(self._log, self._status, client=client_name())
+
+    @property
+    def pins(self) -> dict[str, Pin]:
+        """The versions that clones need, by copy id, as of the newest version seen.
+
+        Raises:
+            CorruptionError: One can't be read.
+        """
+        return pins_of(self._log.root)
+
+    def unpin(self, name: str) -> None:
+        """Take a clone's pin away: `vacuum` may then delete what the clone reads.
+
+        For clones that are gone; others are dropped or materialized instead.
+
+        Raises:
+            NotFoundError: There is no such pin.
+            ConflictError: Every race was lost.
+            CommitUnknownError: It may or may not be in the log.
+            FormatError: Metadata can't be read.
+            StorageError: The storage failed.
+        """
+        run_unpin(self._log, name, client=client_name())
 
     def commit_groups(
         self, done: Sequence[Replacement], *, transaction: str, client: str = ""

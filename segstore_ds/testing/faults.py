@@ -111,6 +111,9 @@ class WrappedStorage(Storage):
     def sibling(self, url: str) -> Storage:  # noqa: D102
         return self.inner.sibling(url)
 
+    def share(self, url: str, folders: tuple[str, ...]) -> None:  # noqa: D102
+        self.inner.share(url, folders)
+
     def delete(self, path: str) -> None:  # noqa: D102
         self.around("delete", path, lambda: self.inner.delete(path))
 

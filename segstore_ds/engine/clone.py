@@ -1,0 +1,240 @@
+"""Clones: streams that begin with the segments of another one, without copying any.
+
+Two commits however long the stream: a pin in the origin, then the clone's first root, which lists
+the origin's parts and segments by the names they have there. From then on both go their own way;
+neither ever deletes an object in the other's folder. `run_materialize` copies what is shared under
+the same names, so that nothing but the root has to change when the clone lets go of its origin.
+
+Crash argument. After the pin alone the origin keeps a version longer than it must, and the same
+call again goes on with that very version; a pin never moves. The clone's root is created
+exclusively, so of two runners one makes it, from the same pinned version as the other.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from segstore_ds.engine.clock import Clock
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.copy import Copied, CopyRequest, find_done
+from segstore_ds.engine.history import NO_NOTE, describe_commit
+from segstore_ds.engine.origins import pins_of, same_filesystem
+from segstore_ds.engine.pins import release_origins, run_pin, run_unpin
+from segstore_ds.engine.references import References, read_references
+from segstore_ds.engine.replica_objects import copy_object
+from segstore_ds.engine.state import Slot, broken_invariants
+from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InternalError,
+    InvalidInputError,
+    MissingObjectError,
+)
+from segstore_ds.format import names
+from segstore_ds.format.root import ORIGINS_FEATURE, Root, add_features
+from segstore_ds.storage import Storage
+
+MATERIALIZE_ROUNDS = 16
+
+
+def run_clone(
+    source: StreamLog, target: Storage, request: CopyRequest, *, client: str, clock: Clock
+) -> Copied:
+    """Make a stream that shares all segments of another one.
+
+    Args:
+        source: The origin's log.
+        target: The clone's folder, on the same filesystem.
+        request: What was asked; its id names the pin.
+        client: Who clones.
+        clock: Time and ids.
+
+    Raises:
+        AlreadyExistsError: There is another stream at the destination.
+        InvalidInputError: The destination is the stream itself or on another filesystem, the
+            stream is a clone, or the id stands for something else.
+        SnapshotExpiredError: An earlier attempt pinned a version that was purged since.
+        ConflictError: Every race was lost, or the pin was taken away meanwhile.
+        CommitUnknownError: A commit may or may not be in a log: run it again.
+        FormatError: Metadata can't be read.
+        UnsafeFilesystemError: The destination can't create exclusively.
+        StorageError: A storage failed: run it again.
+    """
+    _check_places(source.storage.url, target.url)
+    target.ensure_exclusive()
+    log = StreamLog(target, clock=clock)
+    done = find_done(log, request, source.refresh())
+    if done is not None:
+        return done
+    pinned = run_pin(source, request.copy_id, target.url, client=client)
+    first, copied = _first_root(source.storage.url, pinned, request, clock=clock, client=client)
+    if not log.create(first):
+        try:
+            done = find_done(log, request, pinned)
+        except (AlreadyExistsError, InvalidInputError):
+            run_unpin(source, request.copy_id, client=client)
+            raise
+        if done is None:
+            raise InternalError("a stream that exists can't be found", url=target.url)
+        return done
+    if request.copy_id not in pins_of(source.refresh()):
+        raise ConflictError(
+            "the pin was taken away while the clone was made",
+            remedy="drop the clone and make it again",
+            clone=target.url,
+            pin=request.copy_id,
+        )
+    return copied
+
+
+def run_materialize(log: StreamLog, status: TableStatus, *, client: str) -> int:
+    """Copy what a clone shares into its own folder and let go of the origin.
+
+    Every object is copied under the name that it has, so it can be interrupted and repeated, and
+    readers of older versions go on. Appends and compactions meanwhile are rebased over.
+
+    Returns:
+        How many objects were copied; 0 for a stream that shares none.
+
+    Raises:
+        MissingObjectError: The origin is gone, or was vacuumed after its pin was taken away.
+        ConflictError: Every race was lost, or restores came in between every time.
+        CommitUnknownError: It may or may not be in the log: run it again.
+        FormatError: Metadata can't be read.
+        StorageError: A storage failed: run it again.
+    """
+    storage, copied = log.storage, 0
+    sharing = root = log.refresh()
+    for _ in range(MATERIALIZE_ROUNDS):
+        if not root.origins:
+            break
+        sharing = root
+        missing = list(_shared(storage, status, root))
+        for path, required in missing:
+            try:
+                copy_object(storage, storage, path)
+                copied += 1
+            except MissingObjectError:
+                if required:
+                    raise
+        base = root
+
+        def build(newest: Root, _slot: Slot, base: Root = base) -> Root | None:
+            if not newest.origins:
+                return None
+            if newest.version != base.version and any(
+                required for _, required in _shared(storage, status, newest)
+            ):
+                raise ConflictError("segments of the origin were listed anew: copy them, too")
+            return replace(newest, origins={}, operation="materialize", client=client)
+
+        try:
+            log.commit(build, transaction=log.clock.new_id())
+        except ConflictError:
+            root = log.refresh()
+            continue
+        break
+    else:
+        raise ConflictError("restores came in between every time", url=storage.url)
+    release_origins(storage, _last_sharing(log, sharing), clock=log.clock, client=client)
+    return copied
+
+
+def _last_sharing(log: StreamLog, seen: Root) -> Root:
+    """Return a root that names the origins: an earlier call may have stopped before the release."""
+    if seen.origins:
+        return seen
+    origins: dict[str, Any] = {
+        record["source"]: {
+            "url": record["origin"],
+            "pin": name,
+            "version": record["version"],
+        }
+        for name, record in log.root.copies.items()
+        if record.get("mode") == "clone"
+    }
+    return replace(seen, origins=origins)
+
+
+def _shared(storage: Storage, status: TableStatus, root: Root) -> Iterator[tuple[str, bool]]:
+    """Yield what a root refers to and does not lie in its own folder, and whether it must.
+
+    Retired parts are brought over as well where they are left, since vacuum reads them.
+    """
+    here = {
+        info.path
+        for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
+        for info in storage.list(folder)
+    }
+    refs: References = read_references(status, root)
+    for path in sorted(refs.live):
+        if path.startswith(f"{names.HISTORY_FOLDER}/"):
+            continue
+        if path not in here:
+            yield path, True
+    for path in sorted(refs.retired.keys() - refs.live):
+        if path not in here and path.startswith(f"{names.STATUS_FOLDER}/"):
+            yield path, False
+
+
+def _check_places(source: str, target: str) -> None:
+    if source == target or f"{target}/".startswith(f"{source}/"):
+        raise InvalidInputError("a stream can't be cloned into itself", url=target)
+    if f"{source}/".startswith(f"{target}/"):
+        raise InvalidInputError("a clone can't lie around its origin", url=target)
+    if not same_filesystem(source, target):
+        raise InvalidInputError(
+            "a clone lies on its origin's filesystem",
+            remedy='copy_to(url, mode="segments") copies between filesystems',
+            origin=source,
+            url=target,
+        )
+
+
+def _first_root(
+    origin_url: str, pinned: Root, request: CopyRequest, *, clock: Clock, client: str
+) -> tuple[Root, Copied]:
+    segments = len(pinned.entries) + sum(part.segments for part in pinned.parts)
+    segments += sum(index.segments for index in pinned.indexes)
+    copied = Copied(pinned.head, pinned.tail, segments, 0)
+    record = {
+        "source": pinned.stream_id,
+        "generation": pinned.generation,
+        "version": pinned.version,
+        "mode": "clone",
+        "origin": origin_url,
+        "start": copied.start,
+        "end": copied.end,
+        "segments": copied.segments,
+        "bytes": copied.bytes,
+        "digest": request.digest(pinned),
+        "done": True,
+    }
+    origin = {"url": origin_url, "pin": request.copy_id, "version": pinned.version}
+    root = Root(
+        stream_id=clock.new_id(),
+        version=0,
+        transaction=clock.new_id(),
+        parent="",
+        time_us=clock.wall_us(),
+        operation="copy",
+        epochs=pinned.epochs,
+        head=pinned.head,
+        tail=pinned.tail,
+        sealed=request.seal,
+        next_segment=pinned.next_segment,
+        indexes=pinned.indexes,
+        parts=pinned.parts,
+        entries=pinned.entries,
+        origins={pinned.stream_id: origin},
+        copies={request.copy_id: record},
+        reader_features=(*pinned.reader_features, ORIGINS_FEATURE),
+        client=client,
+    )
+    root = add_features(root)
+    root = replace(root, history=(replace(describe_commit(None, root, NO_NOTE), requests=1),))
+    broken = [*broken_invariants(root)]
+    if broken:
+        raise InternalError("clone would break the stream", rules=broken)
+    return root, copied

@@ -1,0 +1,115 @@
+"""Origins and pins: what a clone keeps of the stream that it shares objects with, and the reverse.
+
+A clone's root lists the origin's parts and segments by the names that they have there; what is
+missing in the clone's folder is read from the origin's. The origin's root holds a pin for each
+clone: vacuum spares what the pinned version lists until the clone is dropped or materialized, or
+the pin is taken away explicitly. Whether the clone can be read makes no difference.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from segstore_ds.errors import CorruptionError
+from segstore_ds.format import names
+from segstore_ds.format.root import Root
+from segstore_ds.storage import Storage
+
+_SHARED_FOLDERS = (f"{names.SEGMENTS_FOLDER}/", f"{names.STATUS_FOLDER}/")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """A stream that a clone shares objects with: its id, its folder, and the clone's pin there."""
+
+    stream_id: str
+    url: str
+    pin: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Pin:
+    """A version of a stream that a clone needs.
+
+    Attributes:
+        version: What it lists is spared.
+        url: Where the clone was made; it may have been moved.
+        released_us: When the clone stopped needing it, but readers of its older versions may still;
+            None while it is needed.
+    """
+
+    version: int
+    url: str = ""
+    released_us: int | None = None
+
+    def to_value(self) -> dict[str, Any]:
+        """Return the pin as it stands in a root."""
+        value = {"version": self.version, "url": self.url}
+        return value if self.released_us is None else {**value, "released_us": self.released_us}
+
+
+def parse_pin(name: str, value: Any) -> Pin:
+    """Return a pin of a root.
+
+    Raises:
+        CorruptionError: It can't be read.
+    """
+    fields = value if isinstance(value, Mapping) else {}
+    version, released = fields.get("version"), fields.get("released_us")
+    if type(version) is not int or version < 0 or type(released) not in (int, type(None)):
+        raise CorruptionError("pin can't be read", pin=name)
+    return Pin(version, str(fields.get("url", "")), released)
+
+
+def pins_of(root: Root) -> dict[str, Pin]:
+    """Return the pins of a root by their names, those that are needed.
+
+    Raises:
+        CorruptionError: One can't be read.
+    """
+    pins = {name: parse_pin(name, value) for name, value in root.pins.items()}
+    return {name: pin for name, pin in pins.items() if pin.released_us is None}
+
+
+def origins_of(root: Root) -> Iterator[Origin]:
+    """Yield the streams that a root shares objects with.
+
+    Raises:
+        CorruptionError: One can't be read.
+    """
+    for stream_id, value in root.origins.items():
+        fields = value if isinstance(value, Mapping) else {}
+        url, pin, version = fields.get("url"), fields.get("pin"), fields.get("version")
+        if not isinstance(url, str) or not isinstance(pin, str) or type(version) is not int:
+            raise CorruptionError("origin can't be read", origin=stream_id)
+        yield Origin(stream_id, url, pin, version)
+
+
+def share_origins(storage: Storage, root: Root) -> None:
+    """Have what is missing in a clone's folder read from its origins'; sends no request.
+
+    Raises:
+        CorruptionError: An origin can't be read, or is no location of the clone's filesystem.
+    """
+    for origin in origins_of(root):
+        if not same_filesystem(storage.url, origin.url):
+            raise CorruptionError(
+                "origin is on another filesystem", url=storage.url, origin=origin.url
+            )
+        storage.share(origin.url, _SHARED_FOLDERS)
+
+
+def same_filesystem(one: str, other: str) -> bool:
+    """Tell whether two canonical locations are of one filesystem.
+
+    >>> same_filesystem("file:/a/b", "file:/c"), same_filesystem("s3://a/x", "s3://b/x")
+    (True, False)
+    """
+
+    def place(url: str) -> tuple[str, str]:
+        scheme, _, rest = url.partition(":")
+        shared = scheme in ("file", "memory")
+        return scheme, "" if shared else rest.lstrip("/").partition("/")[0]
+
+    return place(one) == place(other)

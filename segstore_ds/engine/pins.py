@@ -1,0 +1,152 @@
+"""Pins: commits in an origin by which a clone holds on to a version, and lets go of it."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from segstore_ds.engine.clock import Clock
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.origins import Origin, Pin, origins_of, parse_pin, pins_of
+from segstore_ds.engine.state import Slot
+from segstore_ds.engine.vacuum import GRACE_S
+from segstore_ds.errors import InvalidInputError, NotFoundError
+from segstore_ds.format.root import Root
+from segstore_ds.storage import Storage
+
+_LOG = logging.getLogger(__name__)
+MOST_PINS = 64
+
+
+def run_pin(log: StreamLog, name: str, url: str, *, client: str) -> Root:
+    """Pin the newest version for a clone; safe to repeat: a pin never moves.
+
+    Returns:
+        The root that is pinned.
+
+    Raises:
+        InvalidInputError: The name pins another clone, there are too many, or this is a clone.
+        SnapshotExpiredError: It was pinned before, and the version's commit file was purged.
+        ConflictError: Every race was lost.
+        CommitUnknownError: It may or may not be in the log: repeat it.
+        FormatError: Metadata can't be read.
+        StorageError: The storage failed.
+    """
+
+    def build(root: Root, slot: Slot) -> Root | None:
+        if root.origins:
+            raise InvalidInputError(
+                "a clone can't be cloned", remedy="materialize() it first", url=log.storage.url
+            )
+        pins = _current(root, slot)
+        if name in root.pins:
+            known = parse_pin(name, root.pins[name])
+            if known.url != url or known.released_us is not None:
+                raise InvalidInputError(
+                    "the copy id stands for another clone",
+                    remedy="take another id",
+                    copy_id=name,
+                    clone=known.url,
+                )
+            return None
+        if len(pins) >= MOST_PINS:
+            raise InvalidInputError(
+                "stream has too many clones", remedy="drop or materialize some", most=MOST_PINS
+            )
+        pins[name] = Pin(slot.version, url).to_value()
+        return replace(root, pins=pins, operation="pin", client=client)
+
+    root = log.commit(build, transaction=log.clock.new_id()).root
+    version = parse_pin(name, root.pins[name]).version
+    return root if root.version == version else log.read_version(version)
+
+
+def run_unpin(log: StreamLog, name: str, *, client: str) -> None:
+    """Take a pin away: from now on vacuum may delete what the clone reads.
+
+    Raises:
+        NotFoundError: There is no such pin.
+        ConflictError: Every race was lost.
+        CommitUnknownError: It may or may not be in the log.
+        FormatError: Metadata can't be read.
+        StorageError: The storage failed.
+    """
+    if name not in pins_of(log.refresh()):
+        raise NotFoundError("no such pin", name=name, pins=sorted(pins_of(log.root)))
+    _change(log, name, lambda _pin, _slot: None, client)
+
+
+def unpin_origins(storage: Storage, root: Root, *, clock: Clock, client: str) -> None:
+    """Take the pins of a clone that was dropped away; safe to repeat.
+
+    Raises:
+        As `run_unpin`, but an origin that is gone is passed over.
+    """
+    for origin, log in _origin_logs(storage, root, clock):
+        _change(log, origin.pin, lambda _pin, _slot: None, client, version=origin.version)
+
+
+def release_origins(storage: Storage, root: Root, *, clock: Clock, client: str) -> None:
+    """Note that a clone needs its origins no longer; readers of its past may, for vacuum's grace.
+
+    Raises:
+        As `run_unpin`, but an origin that is gone is passed over.
+    """
+    for origin, log in _origin_logs(storage, root, clock):
+        _change(
+            log,
+            origin.pin,
+            lambda pin, slot: replace(pin, released_us=pin.released_us or slot.time_us),
+            client,
+            version=origin.version,
+        )
+
+
+def _origin_logs(storage: Storage, root: Root, clock: Clock) -> list[tuple[Origin, StreamLog]]:
+    found = []
+    for origin in origins_of(root):
+        log = StreamLog(storage.sibling(origin.url), clock=clock)
+        try:
+            there = log.open()
+        except NotFoundError:
+            there = None
+        if there is None or there.stream_id != origin.stream_id:
+            _LOG.warning("origin %s of clone %s is gone", origin.url, storage.url)
+            continue
+        found.append((origin, log))
+    return found
+
+
+def _change(
+    log: StreamLog,
+    name: str,
+    change: Callable[[Pin, Slot], Pin | None],
+    client: str,
+    *,
+    version: int | None = None,
+) -> None:
+    def build(root: Root, slot: Slot) -> Root | None:
+        pins: dict[str, Any] = _current(root, slot)
+        pin = parse_pin(name, pins[name]) if name in pins else None
+        # The name may have been given to another clone since; no two pins are of one version.
+        if pin is not None and version in (None, pin.version):
+            changed = change(pin, slot)
+            pins.pop(name)
+            if changed is not None:
+                pins[name] = changed.to_value()
+        if pins == dict(root.pins):
+            return None
+        return replace(root, pins=pins, operation="unpin", client=client)
+
+    log.commit(build, transaction=log.clock.new_id())
+
+
+def _current(root: Root, slot: Slot) -> dict[str, Mapping[str, Any]]:
+    """Return the pins without those that were released long ago."""
+    until_us = slot.time_us - int(2 * GRACE_S * 1e6)
+    pins = {name: parse_pin(name, value) for name, value in root.pins.items()}
+    return {
+        name: root.pins[name]
+        for name, pin in pins.items()
+        if pin.released_us is None or pin.released_us > until_us
+    }

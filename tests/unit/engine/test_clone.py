@@ -1,0 +1,452 @@
+"""Clones: two commits, nothing copied, and neither stream ever takes anything from the other."""
+
+import pickle
+import shutil
+import uuid
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from stream_kit import DAY, SOFT, STAGED, Meddling, make_stream, numbers, objects, values, wait
+
+import segstore_ds as segstore
+from segstore_ds.engine.clone import run_clone, run_materialize
+from segstore_ds.engine.copy import CopyRequest
+from segstore_ds.engine.staging import Layout
+from segstore_ds.errors import (
+    AlreadyExistsError,
+    CommitUnknownError,
+    ConflictError,
+    CorruptionError,
+    InvalidInputError,
+    MissingObjectError,
+    NotFoundError,
+    SealedError,
+    SnapshotExpiredError,
+    StorageError,
+    UnsupportedVersionError,
+)
+from segstore_ds.format import root as root_format
+from segstore_ds.format.root import ORIGINS_FEATURE, decode_root, encode_root
+from segstore_ds.storage import Storage, open_storage
+from segstore_ds.stream import Stream, open_on
+from segstore_ds.stream.rescue import repair_on, salvage_on
+from segstore_ds.testing.faults import Crash, Fault, FaultStorage
+from segstore_ds.testing.virtual_time import TimedStorage
+
+PARQUET_LAYOUT = Layout(inline_bytes=0, segment_format="parquet")
+REQUEST = CopyRequest("c", "head", "tail", mode="clone")
+
+
+def _place() -> str:
+    return f"memory://{uuid.uuid4().hex}"
+
+
+def _clone(stream: Stream, copy_id: str = "c") -> Stream:
+    """Clone a stream and open the clone on the same clock."""
+    url = _place()
+    stream.copy_to(url, copy_id=copy_id, mode="clone")
+    inner = open_storage(url)
+    storage = inner
+    if isinstance(stream.storage, TimedStorage):
+        storage = TimedStorage(inner, stream.storage.time)
+    return open_on(storage, clock=stream._log.clock)
+
+
+def _clear(stream: Stream, storage: TimedStorage) -> None:
+    """Delete whatever a stream may delete."""
+    for _ in range(2):
+        wait(storage, 3 * DAY)
+        stream.append(numbers(0, 1), merge_schema=True)
+    stream.purge(older_than_s=0)
+    stream.vacuum(dry_run=False)
+
+
+def _local(path: Path, commits: int = 3) -> Stream:
+    stream = segstore.create(str(path), numbers(0, 0).schema)
+    for n in range(commits):
+        stream.append(numbers(10 * n, 10 * n + 10), layout=STAGED)
+    return stream
+
+
+def test_both_go_on_independently(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clone of parts and entries reads as its origin; later events are of one of them only."""
+    monkeypatch.setattr(SOFT, 3)
+    stream, _ = make_stream(8)
+    stream.truncate(5)
+    clone = _clone(stream)
+    assert clone.root.parts
+    assert objects(clone.storage, "segments/") | objects(clone.storage, "status/") == set()
+    clone.append(numbers(500, 510))
+    stream.append(numbers(80, 90))
+    assert values(clone, offset=True) == [(n, n if n < 80 else n + 420) for n in range(5, 90)]
+    assert values(stream) == list(range(5, 90))
+    clone.compact()
+    clone.truncate(17)
+    assert values(clone)[:3] == [17, 18, 19]
+    clone.verify().check()
+    stream.verify().check()
+
+
+@pytest.mark.parametrize("commits", [2, 60])
+def test_a_clone_is_two_commits_however_long_the_stream(
+    commits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Requests do not grow with the stream."""
+    monkeypatch.setattr(SOFT, 3)
+    stream, storage = make_stream(commits)
+    target = open_storage(_place())
+    storage.stats.reset()
+    target.stats.reset()
+    before = stream.version
+    done = run_clone(stream._log, target, REQUEST, client="", clock=stream._log.clock)
+    assert (stream.version, open_on(target).version, done.segments) == (before + 1, 0, commits)
+    assert storage.stats.total + target.stats.total <= 24
+
+
+def test_origin_spares_what_the_clone_needs() -> None:
+    """Compacted, truncated and vacuumed: until the pin ends, nothing the clone reads goes."""
+    stream, storage = make_stream(6)
+    clone = _clone(stream)
+    stream.compact()
+    stream.truncate(40)
+    _clear(stream, storage)
+    assert values(clone) == list(range(60))
+    clone.verify().check()
+    assert list(stream.pins) == ["c"]
+    stream.unpin("c")
+    with pytest.raises(NotFoundError, match="no such pin"):
+        stream.unpin("c")
+    stream.vacuum(dry_run=False)
+    with pytest.raises(MissingObjectError, match="neither here nor"):
+        values(clone)
+    assert not clone.verify().ok
+
+
+def test_clone_deletes_nothing_of_its_origin() -> None:
+    """What a clone drops stays where it is, also once its vacuum has run."""
+    stream, storage = make_stream(5)
+    clone = _clone(stream)
+    before = objects(storage)
+    clone.compact()
+    clone.truncate(30)
+    _clear(clone, storage)
+    assert objects(storage) == before
+    assert values(stream) == list(range(50))
+    assert values(clone)[:20] == list(range(30, 50))
+    clone.verify().check()
+
+
+def test_materialized_clone_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Afterwards the origin may be dropped; its pin lasts for readers of the clone's past."""
+    monkeypatch.setattr(SOFT, 3)
+    stream, storage = make_stream(7)
+    clone = _clone(stream)
+    clone.append(numbers(70, 80))
+    clone.compact(0, 20)
+    old = clone.root
+    assert clone.materialize() > 4
+    assert (clone.materialize(), clone.root.origins) == (0, {})
+    assert stream.refresh().pins == {}
+    assert stream.root.pins["c"]["released_us"] > 0
+    stream.compact()
+    _clear(stream, storage)
+    stream.append(numbers(0, 1))
+    stream.vacuum(dry_run=False)
+    assert values(Stream.at_root(clone.storage, old)) == list(range(80))
+    segstore.drop(stream.url, confirm=stream.url)
+    again = open_on(open_storage(clone.url))
+    assert values(again) == list(range(80))
+    again.verify().check()
+    again.vacuum()
+    with pytest.raises(SnapshotExpiredError, match="another stream's segments"):
+        again.restore(0)
+    assert values(_clone(again, "d")) == list(range(80))
+
+
+def test_a_clone_is_read_in_other_processes() -> None:
+    """The storage travels with where shared objects lie."""
+    stream, _ = make_stream(2)
+    url = _place()
+    stream.copy_to(url, copy_id="c", mode="clone")
+    clone = segstore.open(url)
+    path = f"segments/{clone.root.entries[0].path}"
+    there = pickle.loads(pickle.dumps(clone.storage))  # noqa: S301 - our own
+    assert there.get(path) == stream.storage.get(path)
+    assert there.get_range(path, 0, 8) == stream.storage.get_range(path, 0, 8)
+    assert [*there.list("segments")] == []
+    with pytest.raises(MissingObjectError):
+        there.get("log/00000000000000000001")
+
+
+def test_drop_is_refused_while_pinned_and_unpins_when_a_clone_goes() -> None:
+    """Dropping the clone first lets the origin be dropped."""
+    stream, _ = make_stream(2)
+    clone = _clone(stream)
+    with pytest.raises(ConflictError, match=r"pins=\['c'\]"):
+        segstore.drop(stream.url, confirm=stream.url)
+    segstore.drop(clone.url, confirm=clone.url)
+    assert values(stream.refresh()) == list(range(20))
+    segstore.drop(stream.url, confirm=stream.url)
+
+
+def test_refusals() -> None:
+    """Clones of clones, into itself, across filesystems, of ranges; and nothing is pinned then."""
+    stream, _ = make_stream(2)
+    clone = _clone(stream)
+    refused: list[tuple[Stream, str, str, dict]] = [
+        (clone, _place(), "can't be cloned", {}),
+        (stream, stream.url, "into itself", {}),
+        (stream, f"{stream.url}/inner", "into itself", {}),
+        (stream, "/elsewhere/segstore", "filesystem", {}),
+        (stream, _place(), "whole stream", {"start": 5}),
+        (stream, _place(), "whole stream", {"storage_options": {}}),
+    ]
+    for source, url, text, options in refused:
+        with pytest.raises(InvalidInputError, match=text):
+            source.copy_to(url, copy_id="d", mode="clone", **options)
+    with pytest.raises(InvalidInputError, match="mode of copying"):
+        stream.copy_to(_place(), copy_id="d", mode="cloned")
+    with pytest.raises(InvalidInputError, match="another clone"):
+        stream.copy_to(_place(), copy_id="c", mode="clone")
+    other, _ = make_stream(0)
+    with pytest.raises(AlreadyExistsError):
+        stream.copy_to(other.url, copy_id="d", mode="clone")
+    assert list(stream.refresh().pins) == ["c"]
+
+
+def test_same_clone_again_does_nothing_and_says_so() -> None:
+    """Though both have gone on."""
+    stream, _ = make_stream(2)
+    clone = _clone(stream)
+    stream.append(numbers(20, 30))
+    again = stream.copy_to(clone.url, copy_id="c", mode="clone")
+    assert (again.end, again.segments, again.repeated) == (20, 2, True)
+    with pytest.raises(InvalidInputError, match="another copy"):
+        stream.copy_to(clone.url, copy_id="c")
+
+
+def test_empty_truncated_sealed_and_many_epochs() -> None:
+    """Each clone goes on from where its origin was, and is open unless asked to be sealed."""
+    stream, _ = make_stream(0)
+    empty = _clone(stream, "empty")
+    assert values(empty) == []
+    for n in range(4):
+        table = pa.table({"n": [n], "s": ["x"], f"x{n}": [n]})
+        stream.append(table, merge_schema=True)
+    stream.truncate("tail")
+    truncated = _clone(stream, "truncated")
+    assert (truncated.head, truncated.tail, values(truncated)) == (4, 4, [])
+    stream.append(pa.table({"n": [9], "s": ["y"]}), merge_schema=True)
+    stream.seal()
+    with pytest.raises(SealedError):
+        stream.append(numbers(0, 1), merge_schema=True)
+    many = _clone(stream, "many")
+    assert many.read().read_all().equals(stream.read().read_all())
+    for clone in (empty, truncated, many):
+        clone.append(numbers(1, 3), merge_schema=True)
+        clone.verify().check()
+    url = _place()
+    stream.copy_to(url, copy_id="sealed", mode="clone", seal=True)
+    with pytest.raises(SealedError):
+        segstore.open(url).append(numbers(0, 1), merge_schema=True)
+
+
+def test_moved_clone_and_moved_origin(tmp_path: Path) -> None:
+    """A moved clone reads on; a moved origin is named, and moving it back heals everything."""
+    stream = _local(tmp_path / "a")
+    stream.copy_to(tmp_path / "b", copy_id="c", mode="clone")
+    shutil.move(tmp_path / "b", tmp_path / "far")
+    clone = segstore.open(str(tmp_path / "far"))
+    assert values(clone) == list(range(30))
+    shutil.move(tmp_path / "a", tmp_path / "gone")
+    clone = segstore.open(str(tmp_path / "far"))
+    with pytest.raises(MissingObjectError, match="move it back"):
+        values(clone)
+    with pytest.raises(MissingObjectError):
+        clone.materialize()
+    shutil.move(tmp_path / "gone", tmp_path / "a")
+    assert clone.materialize() == 3
+    shutil.rmtree(tmp_path / "a")
+    assert values(segstore.open(str(tmp_path / "far"))) == list(range(30))
+
+
+def test_clone_of_a_lost_origin_can_be_dropped(tmp_path: Path) -> None:
+    """Nobody is left to be told."""
+    stream = _local(tmp_path / "a")
+    stream.copy_to(tmp_path / "b", copy_id="c", mode="clone")
+    shutil.rmtree(tmp_path / "a")
+    segstore.drop(str(tmp_path / "b"), confirm=str(tmp_path / "b"))
+    assert not segstore.exists(str(tmp_path / "b"))
+
+
+def test_copy_repair_and_salvage_of_a_clone(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever reads a stream reads a clone."""
+    monkeypatch.setattr(SOFT, 3)
+    stream, _ = make_stream(7)
+    clone = _clone(stream)
+    clone.append(numbers(70, 75))
+    copied, saved = _place(), open_storage(_place())
+    clone.copy_to(copied, copy_id="x", start=5)
+    assert values(segstore.open(copied)) == list(range(5, 75))
+    assert segstore.open(copied).root.origins == {}
+    assert repair_on(open_storage(clone.url)).damaged == []
+    assert salvage_on(open_storage(clone.url), saved).rows == 75
+    assert values(open_on(saved)) == list(range(75))
+
+
+def test_origin_vacuumed_between_the_two_commits() -> None:
+    """The pin is there first, so the second commit lists nothing that is gone."""
+    stream, storage = make_stream(4)
+    other = open_on(storage, clock=stream._log.clock)
+
+    def meddle() -> None:
+        other.refresh()
+        other.compact()
+        _clear(other, storage)
+
+    target = Meddling(open_storage(_place()), "create log/", meddle)
+    run_clone(stream._log, target, REQUEST, client="", clock=stream._log.clock)
+    assert target.met
+    assert values(open_on(target.inner)) == list(range(40))
+
+
+def test_pin_taken_away_while_cloning_is_said() -> None:
+    """Whoever took it away wins, and the clone is not taken for sound."""
+    stream, storage = make_stream(2)
+    other = open_on(storage, clock=stream._log.clock)
+    target = Meddling(open_storage(_place()), "create log/", lambda: other.refresh().unpin("c"))
+    with pytest.raises(ConflictError, match="pin was taken away"):
+        run_clone(stream._log, target, REQUEST, client="", clock=stream._log.clock)
+
+
+def test_an_older_reader_refuses_a_clone() -> None:
+    """It would take shared segments for lost ones."""
+    stream, _ = make_stream(1)
+    body = encode_root(_clone(stream).root)
+    kept = root_format.READER_FEATURES
+    try:
+        root_format.READER_FEATURES = kept - {ORIGINS_FEATURE}
+        with pytest.raises(UnsupportedVersionError, match=ORIGINS_FEATURE):
+            decode_root(body, where="test")
+    finally:
+        root_format.READER_FEATURES = kept
+
+
+@pytest.mark.parametrize(
+    "value", [3, {"url": "memory://x"}, {"url": "file:///etc", "pin": "c", "version": 1}]
+)
+def test_an_origin_that_is_none_is_corrupt(value: object) -> None:
+    """Metadata can name no other filesystem."""
+    stream, _ = make_stream(1)
+    clone = _clone(stream)
+    bad = encode_root(clone.root).replace(
+        b'"origins":{', b'"origins":{"x":' + pa_json(value) + b","
+    )
+    with pytest.raises(CorruptionError, match="origin"):
+        clone._log.adopt(decode_root(bad, where="test"))
+
+
+def pa_json(value: object) -> bytes:
+    """Return JSON."""
+    from segstore_ds.format.fields import build_json
+
+    return build_json(value)
+
+
+def _sweep(
+    make: Callable[[], tuple[Stream, Storage]],
+    act: Callable[[Stream, Storage], object],
+    check: Callable[[Stream, Storage], None],
+    kind: str,
+    when: str,
+) -> int:
+    at = 0
+    while True:
+        at += 1
+        stream, storage = make()
+        faulty = FaultStorage(storage, Fault(at, kind=kind, when=when))
+        with suppress(StorageError, CommitUnknownError, Crash):
+            act(stream, faulty)
+        check(stream, storage)
+        if not faulty.struck:
+            return at
+
+
+@pytest.mark.parametrize("kind", ["fail", "crash"])
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("side", ["origin", "clone"])
+def test_interrupted_clones_go_on(kind: str, when: str, side: str) -> None:
+    """At every call of either side: no clone or a whole one, and the next run ends it."""
+    places: list[Storage] = []
+
+    def make() -> tuple[Stream, Storage]:
+        stream, storage = make_stream(2)
+        places[:] = [open_storage(_place())]
+        return stream, storage if side == "origin" else places[0]
+
+    def act(stream: Stream, faulty: Storage) -> None:
+        source = open_on(faulty, clock=stream._log.clock) if side == "origin" else stream
+        target = places[0] if side == "origin" else faulty
+        run_clone(source._log, target, REQUEST, client="", clock=stream._log.clock)
+
+    def check(stream: Stream, _storage: Storage) -> None:
+        with suppress(NotFoundError):
+            assert values(open_on(places[0])) == list(range(20))
+        stream.refresh().append(numbers(20, 30))
+        done = run_clone(stream._log, places[0], REQUEST, client="", clock=stream._log.clock)
+        clone = open_on(places[0])
+        assert done.end == clone.tail
+        assert values(clone) == list(range(clone.tail))
+        clone.verify().check()
+        assert list(stream.refresh().pins) == ["c"]
+
+    assert _sweep(make, act, check, kind, when) > 4
+
+
+@pytest.mark.parametrize("kind", ["fail", "crash"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_interrupted_materialisations_go_on(kind: str, when: str) -> None:
+    """At every call the clone reads as before, and the next run ends it and lets go."""
+
+    def make() -> tuple[Stream, Storage]:
+        stream, _ = make_stream(3)
+        url = _place()
+        stream.copy_to(url, copy_id="c", mode="clone")
+        return stream, open_storage(url)
+
+    def act(_stream: Stream, faulty: Storage) -> None:
+        clone = open_on(faulty)
+        run_materialize(clone._log, clone._status, client="")
+
+    def check(stream: Stream, storage: Storage) -> None:
+        clone = open_on(storage)
+        assert values(clone) == list(range(30))
+        clone.materialize()
+        assert stream.refresh().pins == {}
+        for path in objects(stream.storage):
+            stream.storage.delete(path)
+        again = open_on(open_storage(storage.url))
+        assert values(again) == list(range(30))
+        again.verify().check()
+
+    assert _sweep(make, act, check, kind, when) > 10
+
+
+def test_parquet_files_of_a_clone_are_where_they_lie(tmp_path: Path) -> None:
+    """Those of the origin are named there, its own and materialized ones here."""
+    stream = segstore.create(str(tmp_path / "a"), numbers(0, 0).schema)
+    stream.append(numbers(0, 10), layout=PARQUET_LAYOUT)
+    stream.copy_to(tmp_path / "b", copy_id="c", mode="clone")
+    clone = segstore.open(str(tmp_path / "b"))
+    clone.append(numbers(10, 20), layout=PARQUET_LAYOUT)
+    before = [file.url for file in clone.parquet_files()]
+    assert [url.startswith(stream.url) for url in before] == [True, False]
+    assert clone.materialize() == 1
+    after = [file.url for file in clone.parquet_files()]
+    assert [url.startswith(clone.url) for url in after] == [True, True]
+    assert after[1] == before[1]
+    assert values(clone) == list(range(20))
+    clone.verify().check()
