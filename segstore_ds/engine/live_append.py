@@ -13,7 +13,7 @@ leaving a `with` block without an error.
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -252,6 +252,8 @@ class LiveAppender:
 
     def _plan(self) -> tuple[WriteJob, TaskStager]:
         job = self._ends.plan()
+        # Who commits is here: frames need not travel there, and the counters count all of them.
+        job = replace(job, layout=replace(job.layout, inline_bytes=0))
         attempt = self._clock.new_id()[:8]
         return job, job.open_task(0, attempt, readable=True, counters=self._counters)
 

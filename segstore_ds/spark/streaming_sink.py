@@ -34,6 +34,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema import conform
+from segstore_ds.spark.task_log import show_info
 from segstore_ds.spark.writer import build_request, open_or_create
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, open_on
@@ -122,6 +123,7 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         if job is None or self._is_settled(self._plan.root, key):
             rows = sum(batch.num_rows for batch in iterator)
             return SinkMessage(StagedTask(task, "", rows), query_id, plan)
+        show_info()
         # A task attempt's id is never used twice within an application; the token is one plan's.
         stager, schema = job.open_task(task, str(context.taskAttemptId())), job.schema
         try:

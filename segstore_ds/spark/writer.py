@@ -19,6 +19,7 @@ from segstore_ds.engine.writers import WriterKey
 from segstore_ds.errors import AlreadyExistsError, InternalError, NotFoundError, SegstoreError
 from segstore_ds.format.schema import conform
 from segstore_ds.spark.schemas import to_spark_json, to_stored
+from segstore_ds.spark.task_log import show_info
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, client_name, create_on, open_on
 
@@ -141,6 +142,7 @@ class SegstoreWriter(DataSourceArrowWriter):
         context = TaskContext.get()
         if context is None:
             raise InternalError("write runs outside a Spark task")
+        show_info()
         # A task attempt's id is never used twice within an application, and the token is one job's.
         stager = self._job.open_task(context.partitionId(), str(context.taskAttemptId()))
         schema = self._job.schema

@@ -323,6 +323,18 @@ def test_counters_say_what_was_written(stream):
     assert before.hits == 0
 
 
+def test_counters_count_the_smallest_flush_too(stream):
+    with stream.appender(flush_seconds=None) as appender:
+        for flushes in (1, 2):
+            appender.append(event(0))
+            appender.flush()
+            counters = appender.counters
+            assert (counters.channel_writes, counters.channel_bytes) == (
+                flushes,
+                sum(entry.bytes for entry in stream.refresh().root.entries),
+            )
+
+
 def test_a_sealed_stream_is_refused(stream, monkeypatch):
     appender = stream.appender(flush_seconds=None)
     monkeypatch.setattr(segstore.Stream, "plan_write", _sealed)
