@@ -1,11 +1,12 @@
 """Reading ahead: the next values of an iterator are made while the one before is used."""
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
 def read_ahead(values: Iterator[T], *, depth: int) -> Iterator[T]:
@@ -26,3 +27,31 @@ def read_ahead(values: Iterator[T], *, depth: int) -> Iterator[T]:
         while (value := pending.popleft().result()) is not None:
             yield value
             pending.append(pool.submit(next, values, None))
+
+
+def map_ahead(work: Callable[[T], R], values: Iterator[T], *, threads: int) -> Iterator[R]:
+    """Yield `work` of each value in order; several threads work on the values that come next.
+
+    At most one value more than there are threads is held. What `work` raises is raised here in its
+    turn, and what is left then is not begun.
+
+    Args:
+        work: Runs in any thread.
+        values: Are taken in this one.
+        threads: How many; 1 works here, when the result is asked for.
+    """
+    if threads == 1:
+        yield from map(work, values)
+        return
+    with ThreadPoolExecutor(threads, thread_name_prefix="segstore-map-ahead") as pool:
+        pending: deque[Future[R]] = deque()
+        try:
+            for value in values:
+                pending.append(pool.submit(work, value))
+                if len(pending) > threads:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            for future in pending:
+                future.cancel()

@@ -12,6 +12,7 @@ import pyarrow as pa
 
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.filters import Filters
+from segstore_ds.engine.read_ahead import map_ahead
 from segstore_ds.engine.scan_plan import Reading, ReadTask
 from segstore_ds.engine.segments import OpenSegment, open_segment
 from segstore_ds.engine.slices import Slice
@@ -31,8 +32,13 @@ from segstore_ds.storage import Storage
 _LOG = logging.getLogger(__name__)
 
 
-def run_task(reading: Reading, task: ReadTask) -> Iterator[pa.RecordBatch]:
+def run_task(reading: Reading, task: ReadTask, *, threads: int = 1) -> Iterator[pa.RecordBatch]:
     """Read a task: verified, decoded, lifted to the plan's schema, filtered, in offset order.
+
+    Args:
+        reading: What the tasks of the scan share.
+        task: One of them.
+        threads: How many frames are decoded at once.
 
     Yields:
         Batches of `reading.result_schema`, none of them empty.
@@ -46,7 +52,7 @@ def run_task(reading: Reading, task: ReadTask) -> Iterator[pa.RecordBatch]:
         reading = replace(reading, times=task.times)
     for one in task.slices:
         try:
-            yield from _read_slice(reading, one)
+            yield from _read_slice(reading, one, threads)
         except MissingObjectError as error:
             if _is_live(reading, one):
                 raise
@@ -81,12 +87,12 @@ def read_frames(storage: Storage, one: Slice) -> Iterator[tuple[FrameEntry, memo
         yield segment.frames[number], memoryview(data)
 
 
-def _read_slice(reading: Reading, one: Slice) -> Iterator[pa.RecordBatch]:
+def _read_slice(reading: Reading, one: Slice, threads: int) -> Iterator[pa.RecordBatch]:
     """Read a slice here, and what is missing or damaged here from a follower, which is reported."""
     done = 0
     damage: FormatError
     try:
-        for batch in _run_slice(reading, reading.storage, one):
+        for batch in _run_slice(reading, reading.storage, one, threads):
             yield batch
             done += 1
     except FormatError as error:
@@ -99,7 +105,7 @@ def _read_slice(reading: Reading, one: Slice) -> Iterator[pa.RecordBatch]:
             if StreamLog(storage).open().stream_id != reading.stream_id:
                 continue
             # The same bytes give the same batches, so those that came from here are passed over.
-            for batch in islice(_run_slice(reading, storage, one), done, None):
+            for batch in islice(_run_slice(reading, storage, one, threads), done, None):
                 yield batch
                 done += 1
         except (FormatError, NotFoundError, StorageError) as error:
@@ -110,14 +116,18 @@ def _read_slice(reading: Reading, one: Slice) -> Iterator[pa.RecordBatch]:
     raise damage
 
 
-def _run_slice(reading: Reading, storage: Storage, one: Slice) -> Iterator[pa.RecordBatch]:
+def _run_slice(
+    reading: Reading, storage: Storage, one: Slice, threads: int
+) -> Iterator[pa.RecordBatch]:
     schema = decode_schema(reading.epochs[one.epoch])
     needed = reading.needed_schema
     present = [name for name in needed.names if name in schema.names] or [schema.names[0]]
     expected = fingerprint(schema)
     segment = _open(storage, one)
     rows = dict(_wanted_frames(segment.frames, one, reading.filters))
-    for number, data in segment.fetch(list(rows), present):
+
+    def decode(fetched: tuple[int, list[pa.Buffer]]) -> pa.RecordBatch:
+        number, data = fetched
         row, frame = rows[number], segment.frames[number]
         if frame.fingerprint != expected:
             raise CorruptionError(
@@ -128,7 +138,10 @@ def _run_slice(reading: Reading, storage: Storage, one: Slice) -> Iterator[pa.Re
         last = min(one.rows[1] - row, frame.rows)
         if (first, last) != (0, frame.rows):
             batch = batch.slice(first, last - first)
-        batch = _finish(reading, lift(batch, needed), one, row + first)
+        return _finish(reading, lift(batch, needed), one, row + first)
+
+    fetched = segment.fetch(list(rows), present)
+    for batch in map_ahead(decode, fetched, threads=min(threads, max(len(rows), 1))):
         if batch.num_rows:
             yield batch
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from segstore_ds.engine.read_ahead import read_ahead
+from segstore_ds.engine.read_ahead import map_ahead, read_ahead
 
 
 def _values(count: int, seen: list[int]) -> Iterator[int]:
@@ -38,3 +38,38 @@ def test_breaking_off_ends_the_thread() -> None:
     running.close()  # type: ignore[attr-defined]
     assert len(seen) <= 4
     assert not [t for t in threading.enumerate() if t.name.startswith("segstore-read-ahead")]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+@pytest.mark.parametrize("count", [0, 1, 2, 20])
+def test_results_come_in_order(count: int, threads: int) -> None:
+    """Whichever thread is done first."""
+    results = map_ahead(lambda n: n * n, _values(count, []), threads=threads)
+    assert list(results) == [n * n for n in range(1, count + 1)]
+
+
+@pytest.mark.parametrize("threads", [1, 3])
+def test_errors_of_the_work_come_in_their_turn(threads: int) -> None:
+    """What comes before the value that fails is seen, what comes behind it is not."""
+
+    def work(n: int) -> int:
+        if n >= 5:
+            raise ValueError(n)
+        return n
+
+    found: list[int] = []
+    with pytest.raises(ValueError, match="5"):
+        found.extend(map_ahead(work, _values(20, []), threads=threads))
+    assert found == [1, 2, 3, 4]
+    with pytest.raises(ValueError, match="7"):  # and those of the values
+        list(map_ahead(str, _values(7, []), threads=threads))
+
+
+def test_breaking_off_ends_the_threads() -> None:
+    """One value more than there are threads is held at most."""
+    seen: list[int] = []
+    running = map_ahead(str, _values(100, seen), threads=3)
+    assert next(running) == "1"
+    running.close()  # type: ignore[attr-defined]
+    assert len(seen) <= 4
+    assert not [t for t in threading.enumerate() if t.name.startswith("segstore-map-ahead")]
