@@ -39,7 +39,7 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.fields import build_json
-from segstore_ds.format.root import Root, SegmentEntry, add_features, add_format_features
+from segstore_ds.format.root import Epoch, Root, SegmentEntry, add_features, add_format_features
 from segstore_ds.format.schema import decode_schema
 from segstore_ds.format.segment import find_format
 from segstore_ds.storage import Storage
@@ -218,10 +218,11 @@ def _first_root(
     client: str,
 ) -> Root:
     status = TableStatus(target)
-    epochs = tuple(
-        status.put_epoch(0, epoch.number, epoch.since, *source_status.schema_texts(epoch))
-        for epoch in source.epochs
-    )
+    epochs: tuple[Epoch, ...] = ()
+    for epoch in source.epochs:
+        texts = source_status.schema_texts(epoch)
+        made = status.put_epoch(0, epoch.number, epoch.since, *texts, beside=epochs)
+        epochs = (*epochs, made)
     root = Root(
         stream_id=clock.new_id(),
         version=0,

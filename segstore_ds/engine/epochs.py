@@ -119,5 +119,6 @@ def _extend(
     epochs = list(root.epochs)
     for schema, spark in schemas:
         text = encode_schema(schema)
-        epochs.append(status.put_epoch(root.version, len(epochs), root.tail, text, spark))
+        facts = (root.version, len(epochs), root.tail, text, spark)
+        epochs.append(status.put_epoch(*facts, beside=epochs))
     return tuple(epochs)

@@ -20,6 +20,7 @@ from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.errors import (
     CommitUnknownError,
     CorruptionError,
+    InternalError,
     InvalidInputError,
     MissingObjectError,
     NotFoundError,
@@ -114,8 +115,13 @@ class MetadataLog(Generic[T]):
 
         Raises:
             CommitUnknownError: The storage never gave an answer that settles it.
+            InternalError: It is larger than what readers take; nothing was put.
         """
-        path, data = self.path(number), encode_envelope(self._codec.encode(batch))
+        body = self._codec.encode(batch)
+        path, data = self.path(number), encode_envelope(body)
+        if len(body) > self._codec.limit_bytes or len(data) > FILE_LIMIT_BYTES:
+            # What nobody could read again would end the stream.
+            raise InternalError("batch is too large for its log", path=path, bytes=len(body))
         cause: StorageError | None = None
         for attempt in range(1, self._attempts + 1):
             try:

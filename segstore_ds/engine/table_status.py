@@ -12,7 +12,7 @@ stays below its 64 KiB however long the stream.
 Source: CarbonData's table status proposal (base, delta, pointer), with geometric merging.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
@@ -56,7 +56,9 @@ PARTS_INLINE = 96
 INDEX_PARTS = 1024
 WRITERS_INLINE = 256
 RETIRED_INLINE = 192
+WRITERS_INLINE_BYTES = 16_000
 SCHEMA_INLINE_BYTES = 6_000
+SCHEMAS_INLINE_BYTES = 12_000
 OBJECT_RAW_LIMIT_BYTES = 128 << 20
 _CACHED_OBJECTS = 64
 
@@ -244,14 +246,31 @@ class TableStatus:
     # --- writing -----------------------------------------------------------------------------
 
     def put_epoch(
-        self, version: int, number: int, since: int, schema: str, spark: str | None
+        self,
+        version: int,
+        number: int,
+        since: int,
+        schema: str,
+        spark: str | None,
+        *,
+        beside: Sequence[Epoch] = (),
     ) -> Epoch:
         """Return an epoch, its schema in a blob where it is too big for the root.
+
+        Args:
+            version: The newest version its writer has seen.
+            number: Its number.
+            since: The tail at which it begins.
+            schema: The schema's text.
+            spark: Spark's own JSON of it.
+            beside: The epochs that the root lists already: they share the room for schemas.
 
         Raises:
             StorageError: The storage failed.
         """
-        if len(schema) + len(spark or "") <= SCHEMA_INLINE_BYTES:
+        size = len(schema) + len(spark or "")
+        used = sum(len(one.schema or "") + len(one.spark or "") for one in beside)
+        if size <= SCHEMA_INLINE_BYTES and used + size <= SCHEMAS_INLINE_BYTES:
             return Epoch(number, since, schema, spark)
         blob = self._put_blob(version, "schema", build_json([schema, spark]), 1)
         return Epoch(number, since, None, None, blob)
@@ -277,7 +296,7 @@ class TableStatus:
         if root.indexes and root.indexes[0].start < root.head:
             # The list is read once and kept: only a commit that moved the head finds work here.
             root = self._trim_indexes(root, slot)
-        if len(root.writers) > WRITERS_INLINE:
+        if len(root.writers) > WRITERS_INLINE or _writers_bytes(root) > WRITERS_INLINE_BYTES:
             root = self._spill_writers(root, slot)
         if len(root.retired) > RETIRED_INLINE:
             body = encode_retired(root.retired)
@@ -381,7 +400,10 @@ class TableStatus:
 
     def _spill_writers(self, root: Root, slot: Slot) -> Root:
         by_age = sorted(root.writers.items(), key=lambda item: item[1].version)
-        moved, kept = by_age[: WRITERS_INLINE * 3 // 4], by_age[WRITERS_INLINE * 3 // 4 :]
+        first = max(0, len(by_age) - WRITERS_INLINE // 4)
+        while _text_bytes(by_age[first:]) > WRITERS_INLINE_BYTES // 4:
+            first += 1
+        moved, kept = by_age[:first], by_age[first:]
         old = root.writers_blob
         writers = dict(self.writers_blob(old)) if old else {}
         # A writer that came back stands inline again; its newer entry is the one that counts.
@@ -417,6 +439,15 @@ class TableStatus:
 
     def _where(self, path: str) -> str:
         return f"{self._storage.url}/{path}"
+
+
+def _writers_bytes(root: Root) -> int:
+    return _text_bytes(root.writers.items())
+
+
+def _text_bytes(writers: Iterable[tuple[str, Writer]]) -> int:
+    """Return what the names of writers and of their owners take, about."""
+    return sum(len(name.encode()) + len(writer.owner.encode()) for name, writer in writers)
 
 
 def plan_merge(root: Root) -> tuple[str, ...] | None:

@@ -2,20 +2,23 @@
 
 import json
 import multiprocessing
+import secrets
 import threading
 import uuid
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from segstore_ds.engine.clock import Clock
-from segstore_ds.engine.metadata_log import Codec, MetadataLog, verify_numbers
+from segstore_ds.engine.metadata_log import FILE_LIMIT_BYTES, Codec, MetadataLog, verify_numbers
 from segstore_ds.errors import (
     CommitUnknownError,
     CorruptionError,
     EmptyObjectError,
+    InternalError,
     InvalidInputError,
     NotFoundError,
     StorageError,
@@ -52,6 +55,18 @@ def log() -> MetadataLog[Any]:
 def fill(log: MetadataLog[Any], numbers: range) -> None:
     for number in numbers:
         assert log.add(number, f"batch {number}")
+
+
+def test_what_nobody_could_read_again_is_not_put(log):
+    """Readers refuse files beyond their limits, so a writer must not make one."""
+    small = MetadataLog(log.storage, "log", replace(JSON, limit_bytes=50), clock=PATIENT)
+    assert small.add(0, "x" * 40)
+    with pytest.raises(InternalError, match="too large for its log"):
+        small.add(1, "x" * 60)
+    with pytest.raises(InternalError, match="too large for its log"):
+        log.add(1, secrets.token_hex(2 * FILE_LIMIT_BYTES))
+    assert log.numbers() == [0]
+    assert log.add(1, "y")
 
 
 # --- HDFSMetadataLogSuite -------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import uuid
 from dataclasses import replace
+from random import Random
 
 import pytest
 
@@ -18,6 +19,7 @@ from segstore_ds.engine.table_status import (
     plan_merge,
 )
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError
+from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root import (
     ROOT_LIMIT_BYTES,
     Epoch,
@@ -200,6 +202,42 @@ def test_writers_spill_and_come_back(status):
     found = [known.writer(root, f"w{number}").batch_id for number in range(WRITERS_INLINE + 50)]
     assert found == [1] * 200 + [0] * (WRITERS_INLINE - 150)
     assert any(item.path.count("-writers-") for item in root.retired)
+
+
+def test_writers_with_long_names_spill_by_their_bytes(status):
+    """No number of names, however long, makes the root large; the newest stay in it."""
+    root = EMPTY
+    for number in range(300):
+        writer = Writer(random_text(number), 0, number, 0, 0)
+        writers = {**root.writers, f"{number} {random_text(-number)}": writer}
+        root = step(root, status.tidy(replace(root, writers=writers), SLOT))
+        assert len(encode_envelope(encode_root(root))) < ROOT_LIMIT_BYTES
+        assert not root.writers or max(one.version for one in root.writers.values()) == number
+    known = fresh(status)
+    for number in (0, 150, 299):
+        assert known.writer(root, f"{number} {random_text(-number)}").version == number
+
+
+def random_text(seed):
+    """Return text of the greatest length that an id may have, which does not compress."""
+    chars = Random(seed)
+    return "".join(chr(chars.randrange(0x4E00, 0x9FFF)) for _ in range(190))
+
+
+def test_schemas_share_the_room_in_the_root(status):
+    """Many small schemas are as much as a big one: what does not fit stands in blobs."""
+    epochs = []
+    for number in range(200):
+        text = random_text(number)[:100] * 8
+        epochs.append(status.put_epoch(0, number, 0, text, None, beside=epochs))
+    inline = [epoch for epoch in epochs if epoch.schema is not None]
+    assert inline == epochs[: len(inline)]
+    assert 10 < len(inline) < 20
+    assert len(encode_envelope(encode_root(replace(EMPTY, epochs=tuple(epochs))))) < 32 << 10
+    known = fresh(status)
+    assert [known.schema_texts(one)[0][:50] for one in epochs] == [
+        random_text(number)[:50] for number in range(200)
+    ]
 
 
 def test_retired_objects_move_to_blobs(status):

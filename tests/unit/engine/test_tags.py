@@ -1,5 +1,9 @@
 """Tags: names for cuts that every reader of a cut understands."""
 
+import string
+from dataclasses import replace
+from random import Random
+
 import pytest
 from stream_kit import make_stream, numbers, values
 
@@ -12,6 +16,8 @@ from segstore_ds.errors import (
     PositionError,
     TruncatedError,
 )
+from segstore_ds.format.envelope import encode_envelope
+from segstore_ds.format.root import ROOT_LIMIT_BYTES, encode_root
 from segstore_ds.format.tag import parse_tags
 from segstore_ds.stream import open_on
 
@@ -84,6 +90,18 @@ def test_tags_are_bounded(monkeypatch):
         stream.tag("c")
     stream.append(numbers(10, 11))
     stream.tag("a", move=True)
+
+
+def test_as_many_tags_as_there_may_be_leave_room_in_the_root():
+    """Tags never spill: their number is bounded, so the root is, with the longest names too."""
+    stream, _ = make_stream(200)
+    rng, signs = Random(1), string.ascii_letters + string.digits + "._-"
+    names = ["a" + "".join(rng.choices(signs, k=99)) for _ in range(tags.TAGS_LIMIT)]
+    stream.tag(names[0], 5)
+    _, version, time_us = stream.root.tags[names[0]]
+    many = {name: [rng.randrange(1 << 40), version, time_us + n] for n, name in enumerate(names)}
+    root = replace(stream.root, tags=many)
+    assert 20_000 < len(encode_envelope(encode_root(root))) < ROOT_LIMIT_BYTES - 16_000
 
 
 @pytest.mark.parametrize("value", [None, 5, [], [1, 2], [1, 2, "3"], [-1, 2, 3], {"offset": 1}])
