@@ -18,6 +18,7 @@ from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.engine.segment_stager import SegmentStager, open_pool
 from segstore_ds.engine.staging import Layout
 from segstore_ds.format.frame import Frame, encode_frame
+from segstore_ds.format.segment_arrow import SegmentWriter
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.storage.base import StagedWriter
 from segstore_ds.testing.faults import WrappedStorage, WrappedWriter
@@ -210,7 +211,7 @@ def _stage(
 ) -> CacheCounters:
     counters = CacheCounters()
     pool = open_pool(storage, buffers=layout.cache_buffers, buffer_bytes=layout.cache_buffer_bytes)
-    stager = SegmentStager(storage, "token/0.arrow", pool, counters)
+    stager = SegmentStager(storage, "token/0.arrow", pool, counters, SegmentWriter())
     try:
         for frame in frames:
             stager.add(frame)

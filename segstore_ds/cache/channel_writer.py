@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from segstore_ds.cache.channel import Channel
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.cache.first_error import FirstError
+from segstore_ds.cache.record import Record
 from segstore_ds.cache.second_copy import SecondCopy
 from segstore_ds.cache.views import BufferView
-from segstore_ds.cache.write_cache import Record, WriteCache
+from segstore_ds.cache.write_cache import WriteCache
 from segstore_ds.errors import ClosedError
 
 

@@ -18,43 +18,22 @@ Source: Blazegraph's WriteCacheService, append-only (WORM) mode.
 
 import threading
 import time
-import zlib
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from segstore_ds.cache.channel import Channel
 from segstore_ds.cache.channel_writer import ChannelWriter, Item, LargeRecord
 from segstore_ds.cache.counters import CacheCounters
+from segstore_ds.cache.frontiers import Frontiers
 from segstore_ds.cache.pool import BufferPool
+from segstore_ds.cache.read_through import Loader, ReadThrough, verified
+from segstore_ds.cache.record import LAST_OFFSET, Record
 from segstore_ds.cache.second_copy import SecondCopy
-from segstore_ds.cache.single_flight import SingleFlight
 from segstore_ds.cache.views import BufferView, as_view
-from segstore_ds.cache.write_cache import LAST_OFFSET, Record, WriteCache
-from segstore_ds.errors import ClosedError, CorruptionError, InvalidInputError
-
-Loader = Callable[[int, int], bytes]
-
-
-@dataclass(frozen=True, slots=True)
-class Frontiers:
-    """Byte positions, each at or below the one before; `recycled` is at or below `flushed`.
-
-    Attributes:
-        accepted: The end of what was written into the cache.
-        flushed: The channel has everything below.
-        durable: Everything below survives a crash.
-        visible: A commit names everything below.
-        recycled: Nothing below is in a buffer.
-    """
-
-    accepted: int
-    flushed: int
-    durable: int
-    visible: int
-    recycled: int
+from segstore_ds.cache.write_cache import WriteCache
+from segstore_ds.errors import ClosedError, InvalidInputError
 
 
 class WriteCacheService:
@@ -90,12 +69,11 @@ class WriteCacheService:
         if not 0 <= first_offset <= LAST_OFFSET:
             raise InvalidInputError("offset is out of range", offset=first_offset)
         self._pool = pool
-        self._loads = load and SingleFlight(self._load)
-        self._loader = load
         self._counters = counters or CacheCounters()
         self._now = now
         self._append = threading.Lock()
         self._changed = threading.Condition()
+        self._through = load and ReadThrough(load, self._count_load)
         self._first = self._next = first_offset
         self._durable = self._visible = first_offset
         self._map: dict[int, tuple[Record, Item]] = {}
@@ -272,8 +250,8 @@ class WriteCacheService:
                     holder.release()
                     self._changed.notify_all()
         if holder is not None:
-            return _verified(holder.view.copy(), record)
-        return self._loads.get(record) if self._loads else None
+            return verified(holder.view.copy(), record)
+        return self._through.get(record) if self._through else None
 
     # --- the end -----------------------------------------------------------------------------
 
@@ -418,12 +396,9 @@ class WriteCacheService:
             self._free, self._lent = [], []
             self._pool.give_back()
 
-    def _load(self, record: Record) -> bytes:
+    def _count_load(self) -> None:
         with self._changed:
             self._counters.loads += 1
-        if self._loader is None:
-            raise ClosedError("write cache service has no loader")
-        return _verified(self._loader(record.offset, record.end), record)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -439,17 +414,3 @@ class WriteCacheService:
         self._check_open()
         if not self._writer.committed:
             raise InvalidInputError("object is not durable", remedy="commit it first")
-
-
-def _verified(data: bytes, record: Record) -> bytes:
-    actual = zlib.crc32(data)
-    if len(data) != record.length or actual != record.crc:
-        raise CorruptionError(
-            "a record fails its checksum",
-            offset=record.offset,
-            length=record.length,
-            expected=record.crc,
-            actual=actual,
-            actual_length=len(data),
-        )
-    return data

@@ -6,72 +6,31 @@ order of their offsets; who writes serialises that. Small records are copied int
 buffer's own. Large ones whose owner promises not to change them are held by reference: they count
 against the capacity all the same, and the write gathers them without a copy.
 
-A buffer's content passes four states that do not follow from one another at once: *flushed* (the
-channel has it), *durable* (the channel was committed), *visible* (a commit names it), *recycled*
-(the buffer has dropped it). Flushing neither syncs nor empties: flushed records stay readable until
-the buffer is reset. A flush that failed is never tried again, since nobody knows how much of the
-buffer the channel took.
+Its states are in `buffer_state.py`. A flush that failed is never tried again, since nobody knows
+how much of the buffer the channel took.
 
 Source: Blazegraph's WriteCache, append-only (WORM) mode; held references and gathering writes take
 the place of its direct buffers. A scattered layout would differ in `_lay` and `flush` alone.
 """
 
 import mmap
-import threading
 import time
 import zlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from segstore_ds.cache.buffer_state import BufferState
 from segstore_ds.cache.channel import Channel
 from segstore_ds.cache.composite import join
+from segstore_ds.cache.record import LAST_OFFSET, Allocation, Record
 from segstore_ds.cache.views import BufferView, ByteArraySegment, as_view
 from segstore_ds.errors import ClosedError, CorruptionError, InvalidInputError
 
-LAST_OFFSET = (1 << 63) - 1
 REFERENCE_BYTES = 16 << 10  # below it a copy costs less than one more piece of a write
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
-    """A record's place in its object, and the CRC-32 of its bytes."""
-
-    offset: int
-    length: int
-    crc: int
-
-    @property
-    def end(self) -> int:
-        """The offset behind its last byte."""
-        return self.offset + self.length
-
-
-class Allocation:
-    """Room for one record in a buffer: fill `data`, then `publish` or `discard` it, once."""
-
-    __slots__ = ("_cache", "data", "offset")
-
-    def __init__(self, cache: "WriteCache", offset: int, data: memoryview) -> None:
-        self._cache = cache
-        self.offset = offset
-        self.data = data
-
-    def publish(self, crc: int | None = None) -> Record:
-        """Make the record readable; its bytes must not change any more.
-
-        Raises:
-            ClosedError: The cache was closed meanwhile, or the room was given up.
-        """
-        return self._cache._publish(self, crc)  # noqa: SLF001 - two halves of one thing
-
-    def discard(self) -> None:
-        """Give the room back; safe to repeat, never raises."""
-        self._cache._give_up(self)  # noqa: SLF001
-
-
-class WriteCache:
+class WriteCache(BufferState):
     """One buffer, its record map, and the way to a channel. Safe to use from several threads.
 
     After `close` everything but `close` itself raises ClosedError.
@@ -98,7 +57,7 @@ class WriteCache:
         self._capacity = capacity
         self._wants_checksum = checksum
         self._now = now
-        self._changed = threading.Condition()
+        super().__init__()
         self._memory: memoryview | None = None
         self._copied = 0
         self._piece_start: int | None = None  # of the last piece, where it is a copy
@@ -109,9 +68,6 @@ class WriteCache:
         self._bytes = 0
         self._crc = 0
         self._allocation: Allocation | None = None
-        self._references = 0
-        self._sealed = self._closed = False
-        self._flushed = self._durable = self._visible = self._recycled = False
         self._failure: BaseException | None = None
 
     # --- what it holds -----------------------------------------------------------------------
@@ -183,59 +139,6 @@ class WriteCache:
         """Tell whether a record starts at an offset."""
         self._check_open()
         return offset in self._records
-
-    # --- its states --------------------------------------------------------------------------
-
-    @property
-    def closed(self) -> bool:
-        """True after `close`."""
-        return self._closed
-
-    @property
-    def closed_for_writes(self) -> bool:
-        """True when neither bytes nor record map change any more, until `reset`."""
-        self._check_open()
-        return self._sealed
-
-    @property
-    def flushed(self) -> bool:
-        """True when the channel took the bytes."""
-        self._check_open()
-        return self._flushed
-
-    @property
-    def durable(self) -> bool:
-        """True when the channel was committed."""
-        self._check_open()
-        return self._durable
-
-    @property
-    def visible(self) -> bool:
-        """True when a commit names the object."""
-        self._check_open()
-        return self._visible
-
-    @property
-    def recycled(self) -> bool:
-        """True from a `reset` that dropped records to the next write."""
-        self._check_open()
-        return self._recycled
-
-    def mark_durable(self) -> None:
-        """Note that the channel was committed.
-
-        Raises:
-            InvalidInputError: The bytes are not flushed.
-        """
-        self._mark("_flushed", "_durable")
-
-    def mark_visible(self) -> None:
-        """Note that a commit names the object.
-
-        Raises:
-            InvalidInputError: The bytes are not durable.
-        """
-        self._mark("_durable", "_visible")
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -418,34 +321,6 @@ class WriteCache:
             self._allocation = None
             self._changed.notify_all()
 
-    @property
-    def references(self) -> int:
-        """How many hold the buffer; it is not reset before there are none."""
-        self._check_open()
-        return self._references
-
-    def acquire(self) -> None:
-        """Hold the buffer so that it is not reset.
-
-        Raises:
-            ClosedError: The cache is closed.
-        """
-        with self._changed:
-            self._check_open()
-            self._references += 1
-
-    def release(self) -> None:
-        """Let go of the buffer.
-
-        Raises:
-            InvalidInputError: Nobody held it.
-        """
-        with self._changed:
-            if not self._references:
-                raise InvalidInputError("buffer was released more often than acquired")
-            self._references -= 1
-            self._changed.notify_all()
-
     # --- inside ------------------------------------------------------------------------------
 
     def _lay(self, offset: int, nbytes: int) -> bool:
@@ -512,13 +387,6 @@ class WriteCache:
                 self._allocation = None
                 self._changed.notify_all()
 
-    def _mark(self, needed: str, state: str) -> None:
-        with self._changed:
-            self._check_open()
-            if self._bytes and not getattr(self, needed):
-                raise InvalidInputError(f"buffer is not {needed[1:]}", wanted=state[1:])
-            setattr(self, state, True)
-
     def _clear(self) -> None:
         self._records, self._views, self._pieces = {}, {}, []
         self._first = None
@@ -533,7 +401,3 @@ class WriteCache:
             raise InvalidInputError(
                 "room is reserved", remedy="publish or discard it first", offset=self._first
             )
-
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("write cache was closed")

@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.cache.pool import BufferPool
+from segstore_ds.cache.record import Record
 from segstore_ds.cache.second_copy import SecondCopy
 from segstore_ds.cache.service import WriteCacheService
-from segstore_ds.cache.write_cache import Record
 from segstore_ds.engine.shipping import Shipment, ShipTo
 from segstore_ds.errors import InternalError
 from segstore_ds.format import names

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.cache.pool import BufferPool
-from segstore_ds.cache.write_cache import Record
+from segstore_ds.cache.record import Record
 from segstore_ds.engine.layout import Layout
 from segstore_ds.engine.segment_stager import SegmentStager, open_pool
 from segstore_ds.engine.shipping import ShipTo

@@ -10,11 +10,12 @@ from functools import partial
 import pytest
 
 from segstore_ds.cache.first_error import FirstError
+from segstore_ds.cache.frontiers import Frontiers
 from segstore_ds.cache.pool import BufferPool
+from segstore_ds.cache.record import LAST_OFFSET, Record
 from segstore_ds.cache.second_copy import SecondCopy
-from segstore_ds.cache.service import Frontiers, WriteCacheService
+from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.cache.views import BufferView
-from segstore_ds.cache.write_cache import LAST_OFFSET, Record
 from segstore_ds.errors import (
     ClosedError,
     CorruptionError,
@@ -332,7 +333,7 @@ class TestReading:
             other = threads.submit(cache.read, records[1])
             assert begun.acquire(timeout=30)
             assert begun.acquire(timeout=30)
-            flights = cache._loads._flights
+            flights = cache._through._flights._flights
             until(lambda: sum(len(one._condition._waiters) for one in flights.values()) == 6)
             go_on.set()
             assert {future.result(30) for future in asked} == {bytes(SIZE)}
@@ -371,7 +372,7 @@ class TestReading:
         with ThreadPoolExecutor(3) as threads:
             asked = [threads.submit(cache.read, record) for _ in range(3)]
             assert begun.acquire(timeout=30)
-            flights = cache._loads._flights
+            flights = cache._through._flights._flights
             until(lambda: sum(len(one._condition._waiters) for one in flights.values()) == 2)
             go_on.set()
             for future in asked:

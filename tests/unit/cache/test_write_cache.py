@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore_ds.cache.composite import join
+from segstore_ds.cache.record import LAST_OFFSET
 from segstore_ds.cache.views import ByteArraySegment
-from segstore_ds.cache.write_cache import LAST_OFFSET, WriteCache
+from segstore_ds.cache.write_cache import WriteCache
 from segstore_ds.errors import ClosedError, CorruptionError, InvalidInputError, StorageError
 from segstore_ds.testing.channels import FailingChannel, GatedChannel, MemoryChannel
 
@@ -411,7 +412,7 @@ class TestClosing:
             USES[use](cache)
 
     def test_every_public_name_is_in_the_table(self):
-        names = {name for name in vars(WriteCache) if not name.startswith("_")}
+        names = {name for name in dir(WriteCache) if not name.startswith("_")}
         assert names - set(USES) == {"close", "closed", "release"}
 
     def test_wakes_a_flush_that_waits_for_reserved_room(self):
