@@ -360,9 +360,25 @@ TABLE: tuple[Option, ...] = (
         "append",
         (WRITE,),
         "`compact` takes the rows of `metadata=compactionPlan`, merges the groups in tasks, and "
-        "commits once; `append` takes events",
-        choices=("append", "compact"),
+        "commits once; `copy` takes the rows of `metadata=segments` of another stream; `append` "
+        "takes events",
+        choices=("append", "compact", "copy"),
     ),
+    Option(
+        "copyFrom",
+        "text",
+        None,
+        (WRITE,),
+        "the stream whose segments `operation=copy` copies; there is none yet where it writes to",
+    ),
+    Option(
+        "copyId",
+        "text",
+        None,
+        (WRITE,),
+        "letters, digits and dashes: the same copy again under its id goes on, or does nothing",
+    ),
+    Option("seal", "bool", False, (WRITE,), "the copy ends with its last event"),
     Option(
         "compactRows",
         "int",

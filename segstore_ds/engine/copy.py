@@ -76,6 +76,11 @@ class CopyRequest:
                 "not a copy id", remedy="use letters, digits and dashes", copy_id=self.copy_id
             )
 
+    @property
+    def token(self) -> str:
+        """Name of the folder that the copied objects lie in."""
+        return f"copy-{self.copy_id}"
+
     def digest(self, source: Root) -> str:
         """Return what tells this request from another one under the same id."""
         given = [source.stream_id, source.generation, self.start, self.end, self.seal, self.mode]
@@ -128,31 +133,85 @@ def run_copy(
         StorageError: A storage failed.
     """
     root = source.root
-    if target.url == source.storage.url:
-        raise InvalidInputError("a stream can't be copied onto itself", url=target.url)
-    target.ensure_exclusive()
+    check_target(source.storage, target)
     log = StreamLog(target, clock=clock)
     done = find_done(log, request, root)
     if done is not None:
         return done
     job = plan_job(source.storage, status, root, CompactRules(), Layout(inline_bytes=0))
-    work = _Copying(job, target, root, token=f"copy-{request.copy_id}", clock=clock)
+    work = SegmentCopier(job, target, root, token=request.token, clock=clock)
     entries = tuple(work.entries(status, bounds))
-    first = _first_root(target, root, status, entries, bounds=bounds, clock=clock, client=client)
-    copied = Copied(*bounds, len(entries), sum(one.bytes for one in entries), work.reused)
+    copied = commit_copy(
+        log,
+        root,
+        status,
+        request,
+        entries,
+        bounds=bounds,
+        next_segment=work.next_segment,
+        client=client,
+    )
+    return copied if copied.repeated else replace(copied, reused=work.reused)
+
+
+def check_target(source: Storage, target: Storage) -> None:
+    """Check that a stream may be made at the destination.
+
+    Raises:
+        InvalidInputError: It is the source.
+        UnsafeFilesystemError: It can't create exclusively.
+        StorageError: It failed.
+    """
+    if target.url == source.url:
+        raise InvalidInputError("a stream can't be copied onto itself", url=target.url)
+    target.ensure_exclusive()
+
+
+def commit_copy(
+    log: StreamLog,
+    source: Root,
+    source_status: TableStatus,
+    request: CopyRequest,
+    entries: tuple[SegmentEntry, ...],
+    *,
+    bounds: tuple[int, int],
+    next_segment: int,
+    client: str,
+) -> Copied:
+    """Create the destination's first root, which lists everything that was copied.
+
+    Returns:
+        What was copied; `repeated` where another runner of the same copy was first.
+
+    Raises:
+        AlreadyExistsError: Another stream was made there meanwhile.
+        CommitUnknownError: The storage never said whether it was created.
+        FormatError: Metadata can't be read.
+        StorageError: A storage failed.
+    """
+    first = _first_root(
+        log.storage,
+        source,
+        source_status,
+        entries,
+        bounds=bounds,
+        clock=log.clock,
+        client=client,
+    )
+    copied = Copied(*bounds, len(entries), sum(one.bytes for one in entries))
     first = replace(
         first,
         sealed=request.seal,
-        next_segment=work.next_segment,
-        copies={request.copy_id: _record(request, root, copied)},
+        next_segment=next_segment,
+        copies={request.copy_id: _record(request, source, copied)},
     )
     broken = [*broken_invariants(first)]
     if broken:
         raise InternalError("copy would break the stream", rules=broken)
     if not log.create(first):
-        done = find_done(log, request, root)
+        done = find_done(log, request, source)
         if done is None:
-            raise InternalError("a stream that exists can't be found", url=target.url)
+            raise InternalError("a stream that exists can't be found", url=log.storage.url)
         return done
     return copied
 
@@ -246,7 +305,7 @@ def _check_end(end: bytes, entry: SegmentEntry, where: str) -> None:
         raise CorruptionError("a segment is not the one that was committed", where=where)
 
 
-class _Copying:
+class SegmentCopier:
     """One copy on its way: which segments are there, and the numbers of those written anew."""
 
     def __init__(
@@ -268,11 +327,21 @@ class _Copying:
                 else:
                     yield from self._edge(one)
             except MissingObjectError as error:
-                raise SnapshotExpiredError(
-                    "a segment was deleted while it was copied",
-                    remedy="copy again: what has arrived is kept",
-                    version=self._root.version,
-                ) from error
+                raise self._expired() from error
+
+    def copy(self, placed: PlacedSegment) -> SegmentEntry:
+        """Copy a whole segment, and return what the destination lists; raises as `entries`."""
+        try:
+            return self._whole(placed, *plan_slices([placed], placed.start, placed.end))
+        except MissingObjectError as error:
+            raise self._expired() from error
+
+    def _expired(self) -> SnapshotExpiredError:
+        return SnapshotExpiredError(
+            "a segment was deleted while it was copied",
+            remedy="copy again: what has arrived is kept",
+            version=self._root.version,
+        )
 
     def _whole(self, placed: PlacedSegment, one: Slice) -> SegmentEntry:
         entry = placed.entry

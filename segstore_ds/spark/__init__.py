@@ -5,7 +5,16 @@ everything works the same through Spark Connect.
 """
 
 from segstore_ds.spark.compaction import compact
+from segstore_ds.spark.copying import copy
 from segstore_ds.spark.session import Registration, recommended_conf, register, write
 from segstore_ds.spark.source import SegstoreDataSource
 
-__all__ = ["Registration", "SegstoreDataSource", "compact", "recommended_conf", "register", "write"]
+__all__ = [
+    "Registration",
+    "SegstoreDataSource",
+    "compact",
+    "copy",
+    "recommended_conf",
+    "register",
+    "write",
+]

@@ -23,6 +23,7 @@ from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.root import Root, decode_root, encode_root
 from segstore_ds.options import READ, STREAM_READ, STREAM_WRITE, WRITE, parse_options
 from segstore_ds.spark.compaction import PLAN, plan_compact_writer, plan_rows, plan_schema
+from segstore_ds.spark.copying import check_copy_options, plan_copy_writer
 from segstore_ds.spark.metadata_reader import is_view, plan_view_reader, view_schema
 from segstore_ds.spark.reader import plan_reader, project
 from segstore_ds.spark.schemas import from_stored
@@ -117,6 +118,11 @@ class SegstoreDataSource(DataSource):
         storage = self._storage(options)
         if options["operation"] == "compact":
             return plan_compact_writer(storage, options, schema, overwrite=overwrite)
+        copies = options["operation"] == "copy"
+        check_copy_options(options, copies=copies)
+        if copies:
+            source = self._storage({**options, "path": options["copyFrom"]})
+            return plan_copy_writer(source, storage, options, schema, overwrite=overwrite)
         return SegstoreWriter(plan_writer(storage, options, schema, overwrite=overwrite))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:

@@ -142,12 +142,16 @@ def test_every_write_option_of_the_table_is_taken(spark, url, append):
         "statsColumns": '["id"]',
         "compact": "auto",
         "operation": "append",
+        "copyFrom": "",
+        "copyId": "",
+        "seal": "false",
         "compactRows": "1",
         "compactBytes": "1",
         "compactMode": "stitch",
     }
     assert values.keys() == {option.name for option in TABLE if WRITE in option.scopes}
-    del values["path"]
+    for elsewhere in ("path", "copyFrom", "copyId", "seal"):
+        del values[elsewhere]
     append(spark.range(0, 100, 1, 1), mode="overwrite", **values)
     report = segstore.open(url).verify()
     assert (report.segments, report.frames, report.rows) == (5, 10, 100)

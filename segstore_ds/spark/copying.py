@@ -1,0 +1,141 @@
+"""Copies as a Spark job: tasks copy segment objects, the driver commits once.
+
+The rows that are written are those of `metadata=segments`; only each segment's offset and id count,
+everything else is looked up in the source. What has arrived is never deleted by a job that failed:
+the next one under the same id goes on from there.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyspark
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
+from pyspark.sql.types import StructType
+
+from segstore_ds.engine.copy import CopyRequest
+from segstore_ds.engine.copy_tasks import CopyJob, commit_segments, copy_segments, plan_copy_job
+from segstore_ds.engine.table_status import PlacedSegment
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.spark.metadata_reader import view_schema
+from segstore_ds.storage import Storage
+from segstore_ds.stream import client_name
+
+MOST_TASKS = 256
+TASK_BYTES = 32 << 20
+_SEGMENTS = "segments"
+_COPY_OPTIONS = ("copyFrom", "copyId")
+
+
+def check_copy_options(options: Mapping[str, Any], *, copies: bool) -> None:
+    """Check that the options of a copy are given where they belong.
+
+    Raises:
+        InvalidInputError: One is missing, or given for another operation.
+    """
+    given = [name for name in _COPY_OPTIONS if options[name] is not None]
+    if copies and len(given) < len(_COPY_OPTIONS):
+        raise InvalidInputError(
+            "operation=copy needs copyFrom and copyId",
+            remedy="give both: the source's location, and a name of the copy",
+            given=given,
+        )
+    if not copies and (given or options["seal"]):
+        raise InvalidInputError(
+            "options of a copy",
+            remedy="give them with operation=copy only",
+            options=given or ["seal"],
+        )
+
+
+def plan_copy_writer(
+    source: Storage,
+    target: Storage,
+    options: Mapping[str, Any],
+    schema: StructType,
+    *,
+    overwrite: bool,
+) -> "CopyWriter":
+    """Check that rows of segments are written, and fix the version that is copied.
+
+    Raises:
+        InvalidInputError: Not the columns of the view, or mode overwrite.
+        As `segstore_ds.engine.copy_tasks.plan_copy_job` otherwise.
+    """
+    found = [(field.name, field.dataType) for field in schema]
+    wanted = [(field.name, field.dataType) for field in view_schema(_SEGMENTS)]
+    if overwrite or found != wanted:
+        raise InvalidInputError(
+            "operation=copy takes the rows of metadata=segments, in mode append",
+            remedy='write spark.read.format("segstore").option("metadata", "segments").load(...)',
+            columns=schema.names,
+        )
+    request = CopyRequest(options["copyId"], _SEGMENTS, _SEGMENTS, options["seal"])
+    return CopyWriter(plan_copy_job(source, target, request))
+
+
+@dataclass(frozen=True)
+class CopiedMessage(WriterCommitMessage):
+    """What one task copied, on its way to the driver."""
+
+    found: tuple[PlacedSegment, ...]
+
+
+class CopyWriter(DataSourceArrowWriter):
+    """Copies segments in tasks, commits in the driver; every copy of it holds the same job."""
+
+    def __init__(self, job: CopyJob) -> None:
+        self._job = job
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        """Copy the segments of one task; nothing where the copy had been made before.
+
+        Raises:
+            As `segstore_ds.engine.copy_tasks.copy_segments`.
+        """
+        wanted: list[tuple[int, int]] = []
+        for batch in iterator:
+            starts, ids = batch.column("start").to_pylist(), batch.column("segment_id").to_pylist()
+            wanted.extend(zip(starts, ids, strict=True))
+        return CopiedMessage(() if self._job.done else copy_segments(self._job, wanted))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Make the destination, all at once.
+
+        Raises:
+            As `segstore_ds.engine.copy_tasks.commit_segments`.
+        """
+        found = [one for each in messages if isinstance(each, CopiedMessage) for one in each.found]
+        client = f"{client_name()} pyspark/{pyspark.__version__}"
+        commit_segments(self._job, found, client=client)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        """Leave what has arrived to the next attempt; never raises."""
+
+
+def copy(
+    spark: SparkSession, source: str, target: str, copy_id: str, *, seal: bool = False
+) -> None:
+    """Copy a stream by its segment objects, in Spark's tasks, as one commit.
+
+    As `segstore_ds.Stream.copy_to`, which copies empty streams and ranges that cut segments.
+
+    Args:
+        spark: A session with the format registered.
+        source: The stream.
+        target: Where there is none yet, on any filesystem.
+        copy_id: Letters, digits and dashes: the same copy again goes on, or does nothing.
+        seal: The copy ends with its last event.
+
+    Raises:
+        pyspark.errors.PySparkException: The job failed; the text names our error and the remedy.
+    """
+    rows = spark.read.format("segstore").option("metadata", _SEGMENTS).load(source)
+    segments, encoded = rows.selectExpr("count(*)", "coalesce(sum(bytes), 0)").first() or (0, 0)
+    tasks = min(segments, MOST_TASKS, encoded // TASK_BYTES + 1)
+    if tasks > 1:
+        rows = rows.repartition(tasks)
+    writer = rows.write.format("segstore").mode("append")
+    writer.options(operation="copy", copyFrom=source, copyId=copy_id, seal=seal).save(target)

@@ -1,0 +1,117 @@
+"""Copies that tasks share: any split of the segments, one commit, and what is refused."""
+
+import pickle
+import uuid
+
+import pytest
+from stream_kit import make_stream, numbers, values
+
+from segstore_ds.engine.copy import CopyRequest
+from segstore_ds.engine.copy_tasks import CopyJob, commit_segments, copy_segments, plan_copy_job
+from segstore_ds.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    SealedError,
+)
+from segstore_ds.storage import Storage, open_storage
+from segstore_ds.stream import Stream, open_on
+
+REQUEST = CopyRequest("c", "segments", "segments")
+
+
+def _target() -> Storage:
+    return open_storage(f"memory://{uuid.uuid4().hex}")
+
+
+def _named(stream: Stream) -> list[tuple[int, int]]:
+    root = stream.root
+    listed = stream._status.segments(root, root.head, root.tail)
+    return [(one.start, one.entry.segment_id) for one in listed]
+
+
+def _plan(stream: Stream, target: Storage, request: CopyRequest = REQUEST) -> CopyJob:
+    return plan_copy_job(open_storage(stream.url), target, request)
+
+
+def test_tasks_copy_what_they_are_told_and_the_driver_lists_it() -> None:
+    """Order, doubled rows and what the source gets meanwhile change nothing."""
+    stream, _ = make_stream(6)
+    stream.truncate(5)
+    target = _target()
+    job = pickle.loads(pickle.dumps(_plan(stream, target)))  # noqa: S301 - our own
+    wanted = _named(stream)
+    stream.append(numbers(60, 70))
+    found = [
+        *copy_segments(job, wanted[3:]),
+        *copy_segments(job, wanted[:3]),
+        *copy_segments(job, wanted[2:4]),
+    ]
+    with pytest.raises(NotFoundError):
+        open_on(target)
+    done = commit_segments(job, found, client="")
+    copy = open_on(target)
+    assert (done.start, done.end, done.segments) == (5, 60, 6)
+    assert (copy.head, _named(copy)) == (5, wanted)
+    assert values(copy, offset=True) == [(n, n) for n in range(5, 60)]
+    copy.append(numbers(60, 61))
+    copy.verify().check()
+    again = _plan(stream, target)
+    assert again.done is not None
+    assert commit_segments(again, [], client="").repeated
+
+
+def test_a_second_attempt_takes_what_has_arrived() -> None:
+    """A job that failed deletes nothing, and nothing is copied twice."""
+    stream, _ = make_stream(3)
+    target = _target()
+    first = copy_segments(_plan(stream, target), _named(stream))
+    second = copy_segments(_plan(stream, target), _named(stream))
+    assert [one.entry.path for one in first] == [one.entry.path for one in second]
+
+
+def test_a_range_may_be_copied_but_no_gap() -> None:
+    """Neighbouring rows are a copy of that range; others are refused by the commit."""
+    stream, _ = make_stream(5)
+    wanted, target = _named(stream), _target()
+    job = _plan(stream, target, CopyRequest("c", "segments", "segments", seal=True))
+    found = copy_segments(job, wanted)
+    with pytest.raises(InvalidInputError, match=r"gap='\[10, 20\)'"):
+        commit_segments(job, [found[0], *found[2:]], client="")
+    with pytest.raises(InvalidInputError, match="no segments"):
+        commit_segments(job, [], client="")
+    commit_segments(job, found[1:3], client="")
+    copy = open_on(target)
+    assert values(copy, offset=True) == [(n, n) for n in range(10, 30)]
+    with pytest.raises(SealedError):
+        copy.append(numbers(0, 1))
+
+
+def test_altered_and_stale_rows_are_refused() -> None:
+    """A row counts only as far as the source lists such a segment there."""
+    stream, _ = make_stream(4)
+    wanted = _named(stream)
+    job = _plan(stream, _target())
+    for start, segment in ((wanted[0][0], wanted[1][1]), (5, wanted[0][1]), (999, 1)):
+        with pytest.raises(ConflictError, match="does not list"):
+            copy_segments(job, [(start, segment)])
+    stream.compact()
+    with pytest.raises(ConflictError, match="anew"):
+        copy_segments(_plan(stream, _target()), wanted)
+
+
+def test_destinations_that_are_taken_are_refused() -> None:
+    """Before any task runs, or by the commit where it came later."""
+    stream, _ = make_stream(2)
+    other, _ = make_stream(0)
+    with pytest.raises(AlreadyExistsError):
+        _plan(stream, open_storage(other.url))
+    with pytest.raises(InvalidInputError, match="onto itself"):
+        _plan(stream, open_storage(stream.url))
+    target = _target()
+    job, rival = _plan(stream, target), _plan(stream, target, CopyRequest("d", "x", "x"))
+    found = copy_segments(job, _named(stream))
+    commit_segments(rival, copy_segments(rival, _named(stream)), client="")
+    with pytest.raises(AlreadyExistsError):
+        commit_segments(job, found, client="")
