@@ -17,6 +17,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.engine.clock import Clock
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.compact import CompactJob, events_of, plan_job
@@ -24,6 +25,7 @@ from segstore_ds.engine.compact_plan import CompactRules
 from segstore_ds.engine.history import NO_NOTE, describe_commit
 from segstore_ds.engine.scan import read_frames
 from segstore_ds.engine.scan_plan import plan_slices
+from segstore_ds.engine.segment_stager import open_pool
 from segstore_ds.engine.slices import Slice
 from segstore_ds.engine.staging import Layout, TaskStager
 from segstore_ds.engine.state import Slot, broken_invariants
@@ -315,6 +317,9 @@ class SegmentCopier:
         self._job, self._token, self._clock = job, token, clock
         self.next_segment = root.next_segment
         self.reused = 0
+        self._pool = open_pool(
+            target, buffers=job.layout.cache_buffers, buffer_bytes=job.layout.cache_buffer_bytes
+        )
         self._there = self._list()
 
     def entries(self, status: TableStatus, bounds: tuple[int, int]) -> Iterator[SegmentEntry]:
@@ -381,7 +386,8 @@ class SegmentCopier:
         source = names.segment_object(entry.path)
         where = f"{self._source.url}/{source}"
         form = find_format(entry.format, where=where)
-        with self._target.open_staged(name) as out:
+        # Through the write cache: the next frames are read while full buffers are written.
+        with WriteCacheService(self._target.open_staged(name), self._pool) as out:
             header = self._source.get_range(source, 0, form.head_bytes)
             form.check_head(header, where=where)
             out.write(header)
@@ -394,7 +400,7 @@ class SegmentCopier:
                         expected=frame.crc,
                         actual=actual,
                     )
-                out.write(data)
+                out.write(data, frame.crc, frozen=True)
             # `read_frames` has held it against the checksum in the table status.
             out.write(self._source.get_range(source, entry.bytes - entry.footer_bytes, entry.bytes))
             out.commit()
