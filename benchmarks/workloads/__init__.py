@@ -14,6 +14,7 @@ from benchmarks.workloads import (
     segment_formats,
     stream_source,
     table_status,
+    table_status_rivals,
     task_memory,
     write_cache,
 )
@@ -25,6 +26,7 @@ WORKLOADS: dict[str, Workload] = {
     **commit_rate.WORKLOADS,
     **compaction.WORKLOADS,
     **table_status.WORKLOADS,
+    **table_status_rivals.WORKLOADS,
     **task_memory.WORKLOADS,
     **micro_batches.WORKLOADS,
     **delta_lake.WORKLOADS,

@@ -83,7 +83,7 @@ def run(settings: Settings) -> Report:
 def _measure(folder: Path, size: int, commits: int) -> dict[str, Any]:
     segstore.create(folder, EVENTS)
     storage = open_storage(folder)
-    _fill(storage, size)
+    fill(storage, size)
     stream = open_on(storage)
     facts = _commit_many(stream, commits)
     # The hint is written once a second: a stream that rests is opened, not one in a burst.
@@ -146,7 +146,8 @@ def part_sizes(size: int) -> Iterator[int]:
             left -= level
 
 
-def _fill(storage: Storage, size: int) -> None:
+def fill(storage: Storage, size: int) -> None:
+    """List about so many made-up segments in parts, as a stream of single commits would."""
     stream, status = open_on(storage), TableStatus(storage)
 
     def build(root: Root, slot: Slot) -> Root:
@@ -163,19 +164,9 @@ def _fill(storage: Storage, size: int) -> None:
 
 
 def _commit_many(stream: Stream, commits: int) -> dict[str, Any]:
-    chance = random.Random(3)
-    log, appender = stream._log, stream._appender  # noqa: SLF001
-    schema, seconds, stats = stream.schema, [], stream.storage.stats
+    stats = stream.storage.stats
     before = stats.total, stats.bytes_written
-    for number in range(commits):
-        token = build_token(log.root.version, f"{chance.getrandbits(48):012x}")
-        rows = chance.randrange(900, 1100)
-        entry = StagedSegment(f"{token}/0-0-0.arrow", rows, rows * 40, 200, number, None)
-        plan = AppendPlan(token, (entry,), SchemaChange(schema), rows=rows)
-        began = time.perf_counter()
-        appender.commit(plan, transaction=log.clock.new_id())
-        appender.maintain()
-        seconds.append(time.perf_counter() - began)
+    seconds = commit_entries(stream, commits, random.Random(3))
     written = (stats.bytes_written - before[1]) / commits
     return {
         "commit ms": round(statistics.median(seconds) * 1e3, 2),
@@ -185,6 +176,22 @@ def _commit_many(stream: Stream, commits: int) -> dict[str, Any]:
         "bytes/commit": round(written),
         "MB/day at 1/s": round(written * 86_400 / 1e6, 1),
     }
+
+
+def commit_entries(stream: Stream, commits: int, chance: random.Random) -> list[float]:
+    """Commit made-up segments, one each, and return the seconds that each commit took."""
+    log, appender = stream._log, stream._appender  # noqa: SLF001
+    schema, seconds = stream.schema, []
+    for number in range(commits):
+        token = build_token(log.root.version, f"{chance.getrandbits(48):012x}")
+        rows = chance.randrange(900, 1100)
+        entry = StagedSegment(f"{token}/0-0-0.arrow", rows, rows * 40, 200, number, None)
+        plan = AppendPlan(token, (entry,), SchemaChange(schema), rows=rows)
+        began = time.perf_counter()
+        appender.commit(plan, transaction=log.clock.new_id())
+        appender.maintain()
+        seconds.append(time.perf_counter() - began)
+    return seconds
 
 
 def _open_tail(folder: Path) -> tuple[float, int, int]:

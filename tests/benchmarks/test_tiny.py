@@ -22,6 +22,7 @@ SPARK = (
 LEFT_OUT = ("delta_lake", "micro_batches_tcp")
 PLAIN = (
     "table_status",
+    "table_status_rivals",
     "append_latency",
     "commit_rate",
     "compaction",
