@@ -94,6 +94,18 @@ SCENES = {
         HOURS,
         purger(),
     ),
+    "a truncation and a vacuum, a pinned reader": lambda: scene(
+        {"r": pinned(3), "t": truncater(2), "v": vacuumer()}, *OLD
+    ),
+    "a purge and a truncation, a failure": lambda: scene(
+        {"p": purger(), "t": truncater(1)}, *OLD, faults=1
+    ),
+    "a retention and a vacuum, a pinned reader": lambda: scene(
+        {"r": pinned(2), "t": retainer(), "v": vacuumer()}, *OLD
+    ),
+    "a reader registers while retention and an append run": lambda: scene(
+        {"r": registrar("x", 0), "t": retainer(), "a": appender("e" * 12)}, *OLD[:2]
+    ),
     "a reader registers while retention runs": lambda: scene(
         {"r": registrar("x", 0), "t": retainer()}, *OLD
     ),
