@@ -26,6 +26,8 @@ PLAIN = (
     "append_latency",
     "commit_rate",
     "compaction",
+    "copy_segments",
+    "clone",
     "cache_local",
     "cache_s3",
     "cache_overlap",
