@@ -39,8 +39,8 @@ def run_pin(log: StreamLog, name: str, url: str, *, client: str) -> Root:
                 "a clone can't be cloned", remedy="materialize() it first", url=log.storage.url
             )
         pins = _current(root, slot)
-        if name in root.pins:
-            known = parse_pin(name, root.pins[name])
+        if name in pins:
+            known = parse_pin(name, pins[name])
             if known.url != url or known.released_us is not None:
                 raise InvalidInputError(
                     "the copy id stands for another clone",

@@ -192,6 +192,19 @@ def test_drop_is_refused_while_pinned_and_unpins_when_a_clone_goes() -> None:
     segstore.drop(stream.url, confirm=stream.url)
 
 
+def test_only_the_own_pin_is_taken_away() -> None:
+    """A name that was given up and given out again belongs to the later clone."""
+    stream, _ = make_stream(2)
+    first, second = _clone(stream), _clone(stream, "d")
+    for name in ("c", "d"):
+        stream.unpin(name)
+    third, fourth = _clone(stream), _clone(stream, "d")
+    segstore.drop(first.url, confirm=first.url)
+    second.materialize()
+    assert sorted(stream.refresh().pins) == ["c", "d"]
+    assert values(third) == values(fourth) == values(second) == list(range(20))
+
+
 def test_refusals() -> None:
     """Clones of clones, into itself, across filesystems, of ranges; and nothing is pinned then."""
     stream, _ = make_stream(2)
