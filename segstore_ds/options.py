@@ -13,6 +13,7 @@ from typing import Any
 from segstore_ds.errors import InvalidInputError
 
 READ, WRITE = "read", "write"
+SETTLED = "__segstore_settled"  # not a user's: set by the hybrid scan on its own reads
 STREAM_READ, STREAM_WRITE = "stream read", "stream write"
 COMPRESSIONS = ("zstd", "lz4", "none")
 SEGMENT_FORMATS = ("auto", "arrow", "parquet")
@@ -409,7 +410,7 @@ TABLE: tuple[Option, ...] = (
 
 BY_NAME: Mapping[str, Option] = {option.name.lower(): option for option in TABLE}
 _BY_PEER: Mapping[str, Option] = {peer: option for option in TABLE for peer in option.peers}
-# Keys that Spark itself puts among a source's options.
+# Keys that Spark itself puts among a source's options, and one of ours.
 _SPARKS_OWN = frozenset(
     [
         "paths",
@@ -424,6 +425,7 @@ _SPARKS_OWN = frozenset(
         "serialization.format",
         "is_managed_location",
         "__datetime_rebase_mode",
+        SETTLED,
     ]
 )
 

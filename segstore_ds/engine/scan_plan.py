@@ -24,6 +24,7 @@ from segstore_ds.format.fields import parse_json
 from segstore_ds.format.packed import Ints
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema import decode_schema
+from segstore_ds.format.segment import PARQUET
 from segstore_ds.format.segment_columns import SegmentColumns
 from segstore_ds.format.statistics import Stats, from_json
 from segstore_ds.storage import Storage
@@ -56,6 +57,7 @@ class Reading:
         commit_time_column: Name of an extra column with commit times, or None.
         times: The commits of the task's events: `run_task` takes them from its task.
         followers: Where else the segments lie, should one be damaged.
+        settled: Epochs whose Parquet segments are left out: another engine reads them.
     """
 
     storage: Storage = field(repr=False)
@@ -72,6 +74,7 @@ class Reading:
     commit_time_column: str | None = None
     times: CommitTimes | None = field(default=None, repr=False)
     followers: tuple[str, ...] = ()
+    settled: tuple[int, ...] = ()
 
     @property
     def result_schema(self) -> pa.Schema:
@@ -170,7 +173,8 @@ def plan_range(status: TableStatus, root: Root, reading: Reading) -> SliceTable:
     for run in status.runs(root, reading.start, reading.end):
         kept = _matching(run, reading.filters, schemas) if reading.filters else None
         tables.append(SliceTable.of_run(run, reading.start, reading.end, kept))
-    return SliceTable.join(tables)
+    slices = SliceTable.join(tables)
+    return slices.select(PARQUET, reading.settled, others=True) if reading.settled else slices
 
 
 def _matching(run: Run, filters: Filters, schemas: dict[int, pa.Schema]) -> Ints:

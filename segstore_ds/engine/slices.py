@@ -5,7 +5,7 @@ task as columns. Packing works on two columns, encoded bytes and rows, and gives
 that packing the slices one by one would give (a property test compares the two).
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import overload
 
@@ -201,9 +201,27 @@ class SliceTable(Sequence[Slice]):
             np.concatenate([block.claimed_rows for block in self.blocks]),
         )
 
+    def select(self, form: str, epochs: Collection[int], *, others: bool = False) -> "SliceTable":
+        """Return the slices of segments of a format and of some epochs, or all the others.
+
+        Args:
+            form: The format's name.
+            epochs: Numbers of the epochs.
+            others: Return what does not fit instead.
+        """
+        return SliceTable([_select(block, form, epochs, others=others) for block in self.blocks])
+
     def split(self, most_bytes: int, most_rows: int) -> "SliceTable":
         """Return the slices with large ones split; `exact` must hold."""
         return SliceTable([_split(block, most_bytes, most_rows) for block in self.blocks])
+
+
+def _select(block: _Block, form: str, epochs: Collection[int], *, others: bool) -> _Block:
+    columns = block.columns
+    kinds = [place for place, (name, _) in enumerate(columns.kind_names) if name == form]
+    fits = np.isin(columns.kinds, kinds) & np.isin(columns.epochs, list(epochs))
+    rows = np.flatnonzero(~fits if others else fits)
+    return block if len(rows) == len(block) else block.take(rows)
 
 
 def _split(block: _Block, most_bytes: int, most_rows: int) -> _Block:

@@ -1,11 +1,12 @@
 """Spark: the format `segstore` and the helpers around it. The only importer of pyspark.
 
-A client of the public API. Nothing here touches the JVM but one guarded function in `session`, so
-everything works the same through Spark Connect.
+A client of the public API. The JVM is reached by one guarded function in `session` alone, and what
+needs it has another way: so everything works the same through Spark Connect.
 """
 
 from segstore_ds.spark.compaction import compact
 from segstore_ds.spark.copying import copy
+from segstore_ds.spark.hybrid import read
 from segstore_ds.spark.session import Registration, recommended_conf, register, write
 from segstore_ds.spark.source import SegstoreDataSource
 
@@ -14,6 +15,7 @@ __all__ = [
     "SegstoreDataSource",
     "compact",
     "copy",
+    "read",
     "recommended_conf",
     "register",
     "write",

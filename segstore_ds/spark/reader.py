@@ -1,6 +1,7 @@
 """Batch reads: a plan that is made once in the planner, and tasks that carry parts of it out."""
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -42,14 +43,19 @@ def plan_reading(stream: Stream, options: Mapping[str, Any], root: Root) -> Read
 
 
 def plan_reader(
-    stream: Stream, options: Mapping[str, Any], root: Root, schema: StructType
+    stream: Stream,
+    options: Mapping[str, Any],
+    root: Root,
+    schema: StructType,
+    *,
+    settled: tuple[int, ...] = (),
 ) -> "SegstoreReader":
-    """Plan a read and its tasks.
+    """Plan a read and its tasks, without the Parquet segments of the epochs that are `settled`.
 
     Raises:
         As `segstore_ds.Stream.read`.
     """
-    reading = plan_reading(stream, options, root)
+    reading = replace(plan_reading(stream, options, root), settled=settled)
     tasks = stream.plan_tasks(
         reading,
         partition_bytes=options["partitionBytes"],

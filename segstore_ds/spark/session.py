@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
+from weakref import WeakKeyDictionary
 
 from pyspark.sql import DataFrame, SparkSession
 
@@ -76,6 +77,7 @@ def register(
     # Spark looks in the active session for the name, and refuses one that another session has.
     with _activated(spark):
         spark.dataSource.register(_bound(storage_options))
+    _bound_options[spark] = storage_options
     chosen = {}
     for name, (value, _) in _SETTINGS.items():
         if tune and spark.conf.get(name, None) is None:
@@ -119,6 +121,14 @@ def write(df: DataFrame, url: str, *, mode: str = "append", **options: Any) -> N
         writer.save(url)
 
 
+def bound_source(spark: SparkSession) -> type[SegstoreDataSource]:
+    """Return the format as `register` bound it to a session."""
+    return _bound(_bound_options.get(spark))
+
+
+_bound_options: WeakKeyDictionary[SparkSession, Mapping[str, Any] | None] = WeakKeyDictionary()
+
+
 def _bound(storage_options: Mapping[str, Any] | None) -> type[SegstoreDataSource]:
     if storage_options is None:
         return SegstoreDataSource
@@ -131,14 +141,21 @@ def _bound(storage_options: Mapping[str, Any] | None) -> type[SegstoreDataSource
     return BoundSegstoreDataSource
 
 
+def find_jvm(spark: SparkSession) -> tuple[Any, Any] | None:
+    """Return the JVM of a session and the session in it; None with Connect, which has none."""
+    jvm = getattr(spark, "_jvm", None)
+    return None if jvm is None else (jvm, spark._jsparkSession)  # noqa: SLF001 - no public way
+
+
 @contextmanager
 def _activated(spark: SparkSession) -> Iterator[None]:
     """Make a session the active one of this thread: `DataFrameWriter.save()` looks nowhere else."""
-    jvm = getattr(spark, "_jvm", None)
-    if jvm is not None:
+    found = find_jvm(spark)
+    if found is not None:
+        jvm, session = found
         sessions = jvm.org.apache.spark.sql.SparkSession
         before = sessions.getActiveSession()
-        sessions.setActiveSession(spark._jsparkSession)  # noqa: SLF001 - no public way exists
+        sessions.setActiveSession(session)
         try:
             yield
         finally:

@@ -5,6 +5,7 @@ runs when a DataFrame is loaded and pins the version: the root travels with the 
 later plan of it reads the same events.
 """
 
+import json
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
@@ -21,7 +22,7 @@ from segstore_ds.engine.cuts import parse_cut
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.root import Root, decode_root, encode_root
-from segstore_ds.options import READ, STREAM_READ, STREAM_WRITE, WRITE, parse_options
+from segstore_ds.options import READ, SETTLED, STREAM_READ, STREAM_WRITE, WRITE, parse_options
 from segstore_ds.spark.compaction import PLAN, plan_compact_writer, plan_rows, plan_schema
 from segstore_ds.spark.copying import check_copy_options, plan_copy_writer
 from segstore_ds.spark.metadata_reader import is_view, plan_view_reader, view_schema
@@ -71,7 +72,7 @@ class SegstoreDataSource(DataSource):
         options = parse_options(self.options, READ, STREAM_READ)
         for cut in (options["startCut"], options["endCut"]):
             parse_cut(cut)
-        stream = self._as_of(self._storage(options), options)
+        stream = self.open_stream(options)
         self._pinned = encode_envelope(encode_root(stream.root))
         if options["metadata"] == PLAN:
             return plan_schema()
@@ -106,7 +107,9 @@ class SegstoreDataSource(DataSource):
         if is_view(options["metadata"]):
             return plan_view_reader(stream, options, root, schema)
         wanted = project(stream, options, schema)
-        return plan_reader(stream, {**options, "columns": wanted}, root, schema)
+        settled = tuple(json.loads(self.options.get(SETTLED, "[]")))
+        options = {**options, "columns": wanted}
+        return plan_reader(stream, options, root, schema, settled=settled)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a write: create the stream if it is missing, check the columns, fix the token.
@@ -152,6 +155,14 @@ class SegstoreDataSource(DataSource):
             overwrite=overwrite,
             checkpoint=given.get("checkpointlocation"),
         )
+
+    def open_stream(self, options: Mapping[str, Any]) -> Stream:
+        """Open the stream at the version that parsed options name, or at its newest one.
+
+        Raises:
+            As `schema`, but for the cuts and columns.
+        """
+        return self._as_of(self._storage(options), options)
 
     def _as_of(self, storage: Storage, options: Mapping[str, Any]) -> Stream:
         """Open the stream at the version that the options name, or at its newest one."""

@@ -11,6 +11,7 @@ from segstore_ds.engine.cuts import CutLike, check_range, parse_cut, resolve_cut
 from segstore_ds.engine.filters import FilterLike
 from segstore_ds.engine.scan import run_task
 from segstore_ds.engine.scan_plan import Reading, ReadTask, plan_range, plan_reading, plan_tasks
+from segstore_ds.engine.slices import SliceTable
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
 from segstore_ds.stream.handle import Handle
@@ -130,6 +131,18 @@ class Reads(Handle):
             commit_time_column=commit_time_column,
         )
 
+    def plan_slices(self, reading: Reading, *, root: Root | None = None) -> SliceTable:
+        """Return what a bound read takes of each segment, in offset order.
+
+        Args:
+            reading: From `plan_read`.
+            root: The version that the read is bound to, where it is at hand; None looks it up.
+
+        Raises:
+            As `plan_tasks`.
+        """
+        return plan_range(self._status, self._bound(reading, root), reading)
+
     def plan_tasks(
         self,
         reading: Reading,
@@ -158,13 +171,7 @@ class Reads(Handle):
             FormatError: A status part can't be read.
             StorageError: The storage failed.
         """
-        pinned = root or self._log.read_version(reading.version)
-        if (pinned.stream_id, pinned.version) != (reading.stream_id, reading.version):
-            raise InvalidInputError(
-                "read is bound to another stream or version",
-                bound=(reading.stream_id, reading.version),
-                given=(pinned.stream_id, pinned.version),
-            )
+        pinned = self._bound(reading, root)
         tasks = plan_tasks(
             plan_range(self._status, pinned, reading),
             partition_bytes=partition_bytes,
@@ -174,3 +181,14 @@ class Reads(Handle):
         if reading.commit_time_column is None:
             return tasks
         return date_tasks(self._log.history, pinned, reading, tasks)
+
+    def _bound(self, reading: Reading, root: Root | None) -> Root:
+        """Return the version that a read is bound to."""
+        pinned = root or self._log.read_version(reading.version)
+        if (pinned.stream_id, pinned.version) != (reading.stream_id, reading.version):
+            raise InvalidInputError(
+                "read is bound to another stream or version",
+                bound=(reading.stream_id, reading.version),
+                given=(pinned.stream_id, pinned.version),
+            )
+        return pinned

@@ -47,6 +47,15 @@ def test_write_read_and_repeat(connect, url):
     assert back.union(back).count() == 4000
 
 
+def test_the_hybrid_scan_goes_through_the_source_and_says_so(connect, url):
+    segstore.register(connect)
+    df = connect.range(0, 1000, 1, 2).selectExpr("id")
+    segstore.write(df, url, segmentFormat="parquet", inlineBytes=0)
+    with pytest.warns(UserWarning, match="Spark Connect"):
+        back = segstore.read(connect, url, startCut=10, offsetColumn="o")
+    assert back.count() == 990
+
+
 def test_views_and_tables(connect, url):
     segstore.register(connect)
     segstore.create(url, pa.schema([("id", pa.int64())])).append(pa.table({"id": [1, 2]}))

@@ -1,0 +1,202 @@
+"""The hybrid scan: settled history by Spark's own Parquet reader, the rest through the source.
+
+One plan, bound to one version. Parquet segments are handed to Spark as the files they are, so that
+it prunes columns, pushes filters down and knows sizes; Arrow segments, and what Spark would not
+bring back exactly, are read through `format("segstore")`. Both halves are cut from one plan by one
+rule, so each segment is in exactly one of them.
+"""
+
+import json
+import warnings
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+from pyspark.sql.types import StructField, StructType
+
+from segstore_ds.engine.origins import origins_of
+from segstore_ds.engine.scan_plan import Reading
+from segstore_ds.engine.slices import Slice
+from segstore_ds.format.names import segment_object
+from segstore_ds.format.root import Root
+from segstore_ds.format.segment import PARQUET
+from segstore_ds.options import BY_NAME, READ, SETTLED, parse_options
+from segstore_ds.spark.native import filter_column, find_native_epochs, guard_floats, quote
+from segstore_ds.spark.parquet_relation import (
+    MAX_START,
+    OFFSET,
+    START,
+    NativeFile,
+    UnreachableError,
+    find_base,
+    open_files,
+)
+from segstore_ds.spark.reader import plan_reading
+from segstore_ds.spark.schemas import from_stored
+from segstore_ds.spark.session import bound_source
+from segstore_ds.storage.locations import resolve_location
+from segstore_ds.stream import Stream
+
+_START, _OFFSET, _SEGMENT = "__segstore_start", "__segstore_offset", "__segstore_segment"
+_warned: set[str] = set()
+
+
+@dataclass(frozen=True, slots=True)
+class _Scan:
+    """What the halves of a scan share."""
+
+    spark: SparkSession
+    stream: Stream
+    root: Root
+    reading: Reading
+    needed: StructType
+    result: StructType
+
+
+def read(spark: SparkSession, url: str, **options: Any) -> DataFrame:
+    """Read a stream's events; settled history at the speed of Spark's own Parquet reader.
+
+    Takes the options of ``spark.read.format("segstore")`` and gives the same rows and columns, as
+    of the version that is newest now or the one asked for. Rows come in no particular order:
+    `offsetColumn` gives one. Where Spark can't reach the files itself, everything is read through
+    the source, and a warning says so once.
+
+    Args:
+        spark: The session.
+        url: The stream.
+        options: As in the README's table of read options, for example ``startCut=10``; values may
+            be Python's (lists, numbers).
+
+    Returns:
+        A DataFrame pinned to one version.
+
+    Raises:
+        InvalidInputError: An option is not valid.
+        PositionError: A cut beyond the tail, or a position of another stream or generation.
+        TruncatedError: The start lies below the head.
+        NotFoundError: There is no stream, or no such version, tag or reader.
+        SnapshotExpiredError: The version was purged.
+        FormatError: The stream's metadata can't be read.
+        StorageError: The filesystem failed.
+        pyspark.errors.PySparkException: The source failed; the text names our error.
+    """
+    given = _as_texts(options)
+    parsed = parse_options({**given, "path": url}, READ)
+    source = bound_source(spark)({**given, "path": url})
+    stream = source.open_stream(parsed)
+    if parsed["metadata"] is not None:
+        return _read_source(spark, url, given)
+    root = stream.root
+    reading = plan_reading(stream, parsed, root)
+    needed = from_stored(reading.needed_schema, stream.spark_schema)
+    result = from_stored(reading.result_schema, stream.spark_schema)
+    scan = _Scan(spark, stream, root, reading, needed, result)
+    epochs = find_native_epochs(reading, needed) if _may_settle(root, reading) else ()
+    slices = stream.plan_slices(reading, root=root)
+    settled = slices.select(PARQUET, epochs)
+    if not settled:
+        return _read_source(spark, url, given)
+    try:
+        halves = _read_settled(scan, list(settled))
+    except UnreachableError as error:
+        _warn_once(str(error))
+        return _read_source(spark, url, given)
+    if len(settled) < len(slices):
+        pinned = {"startCut": reading.start, "endCut": reading.end, "versionAsOf": root.version}
+        rest = {name: value for name, value in given.items() if name != "timestampAsOf"}
+        rest |= _as_texts(pinned) | {SETTLED: json.dumps(epochs)}
+        halves.append(_read_source(spark, url, rest))
+    return reduce(DataFrame.unionAll, halves)
+
+
+def _may_settle(root: Root, reading: Reading) -> bool:
+    """Tell whether files can stand for events: they know no commit times and no other folder."""
+    plain = reading.commit_time_column is None and not any(origins_of(root))
+    return plain and reading.end <= MAX_START
+
+
+def _read_source(spark: SparkSession, url: str, options: Mapping[str, str]) -> DataFrame:
+    return spark.read.format("segstore").options(**options).load(url)
+
+
+def _read_settled(scan: _Scan, slices: list[Slice]) -> list[DataFrame]:
+    """Return the rows of Parquet segments: those taken whole, and those that a cut divides.
+
+    Raises:
+        UnreachableError: Spark can't read them itself.
+    """
+    whole = [one for one in slices if one.rows == (0, one.segment_rows)]
+    divided = [one for one in slices if one.rows != (0, one.segment_rows)]
+    base = find_base(scan.spark, resolve_location(scan.stream.url), _native_file(slices[0]))
+    # Rows have to be counted only where a cut divides a segment: in two of them at most.
+    parts = ((whole, False), (divided, True))
+    return [_read_files(scan, base, part, divided=cut) for part, cut in parts if part]
+
+
+def _read_files(scan: _Scan, base: str, slices: list[Slice], *, divided: bool) -> DataFrame:
+    reading = scan.reading
+    # Names and types alone: what else a column says must not change how the file is read.
+    plain = StructType([StructField(field.name, field.dataType) for field in scan.needed])
+    name = f"{scan.stream.stream_id}/{scan.root.version}"
+    frame = open_files(scan.spark, base, [_native_file(one) for one in slices], plain, name)
+    columns = [guard_floats(F.col(quote(f.name)), f.dataType, f.name) for f in plain]
+    if divided or reading.offset_column is not None:
+        columns.append(F.expr(OFFSET).alias(_OFFSET))
+    if reading.segment_column is not None:
+        columns.append(F.expr(START).alias(_START))
+    frame = frame.select(*columns)
+    if divided:
+        frame = frame.where(f"{_OFFSET} >= {reading.start} AND {_OFFSET} < {reading.end}")
+    kept = filter_column(reading.filters)
+    if kept is not None:
+        frame = frame.where(kept)
+    if reading.segment_column is not None:
+        starts, numbers = [one.start for one in slices], [one.segment_id for one in slices]
+        table = scan.spark.createDataFrame(pa.table({_START: starts, _SEGMENT: numbers}))
+        frame = frame.join(F.broadcast(table), _START, "left")
+    return frame.select(*_result_columns(scan))
+
+
+def _result_columns(scan: _Scan) -> list[Column]:
+    made = {scan.reading.offset_column: _OFFSET, scan.reading.segment_column: _SEGMENT}
+    return [
+        F.col(made[field.name] if field.name in made else quote(field.name)).alias(
+            field.name, metadata=field.metadata or {}
+        )
+        for field in scan.result
+    ]
+
+
+def _native_file(one: Slice) -> NativeFile:
+    return NativeFile(segment_object(one.path), one.start, one.bytes)
+
+
+def _as_texts(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return options as Spark hands them over, under their names as the table writes them."""
+    texts = {}
+    for name, value in options.items():
+        known = BY_NAME.get(name.lower())
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            text = str(value).lower()
+        elif isinstance(value, Mapping | list | tuple):
+            text = json.dumps(value)
+        else:
+            text = str(value)
+        texts[known.name if known else name] = text
+    return texts
+
+
+def _warn_once(reason: str) -> None:
+    if reason not in _warned:
+        _warned.add(reason)
+        warnings.warn(
+            f"Spark can't read the Parquet segments itself, so all events come through the "
+            f"segstore source, which is slower: {reason}",
+            stacklevel=3,
+        )

@@ -1,0 +1,382 @@
+"""`segstore.read`: Spark's own Parquet reader for settled history gives what the source gives."""
+
+import contextlib
+import datetime as dt
+import decimal
+import json
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException, PythonException
+
+import segstore_ds as segstore
+from segstore_ds.errors import SegstoreError
+from segstore_ds.spark import hybrid, parquet_relation
+from segstore_ds.storage.locations import resolve_location
+
+LEAVES = {
+    "n": pa.int64(),
+    "i": pa.int32(),
+    "b": pa.int8(),
+    "flag": pa.bool_(),
+    "user.name": pa.string(),
+    "raw": pa.binary(),
+    "f": pa.float32(),
+    "d": pa.float64(),
+    "dec": pa.decimal128(20, 5),
+    "small": pa.decimal128(7, 2),
+    "day": pa.date32(),
+    "ts": pa.timestamp("us", "UTC"),
+    "ntz": pa.timestamp("us"),
+}
+SCHEMA = pa.schema(
+    [
+        *LEAVES.items(),
+        ("tags", pa.list_(pa.string())),
+        ("point", pa.struct([("x", pa.float64()), ("Y", pa.int64())])),
+        ("counts", pa.map_(pa.string(), pa.int64())),
+    ]
+)
+T0 = dt.datetime(2013, 1, 1, tzinfo=dt.UTC)
+OLD = dt.datetime(1492, 10, 12, 1, 2, 3, 4567, tzinfo=dt.UTC)
+FLOATS = [0.0, -0.0, float("nan"), 1.5, float("-inf")]
+
+
+def _row(n: int) -> dict[str, object]:
+    moment = (OLD if n % 4 == 0 else T0) + dt.timedelta(hours=n)
+    row = {
+        "n": n,
+        "i": n - 50,
+        "b": n % 100,
+        "flag": n % 2 == 0,
+        "user.name": ["ada", "bob", "größe", "\U0010ffff", ""][n % 5],
+        "raw": bytes([n % 256, 255]),
+        "f": FLOATS[n % 5],
+        "d": FLOATS[(n + 1) % 5],
+        "dec": decimal.Decimal(n) / 8,
+        "small": decimal.Decimal(n) / 100,
+        "day": moment.date(),
+        "ts": moment,
+        "ntz": moment.replace(tzinfo=None),
+        "tags": ["a", None] * (n % 3),
+        "point": {"x": n / 3, "Y": n},
+        "counts": {"k": n},
+    }
+    names = list(row)
+    row[names[n % len(names)]] = None
+    return row
+
+
+def rows(start: int, end: int) -> pa.Table:
+    return pa.Table.from_pylist([_row(n) for n in range(start, end)], SCHEMA)
+
+
+def layout(form: str) -> segstore.Layout:
+    return segstore.Layout(frame_rows=10, inline_bytes=0, segment_format=form)
+
+
+def make(url: str, formats: str) -> segstore.Stream:
+    """Make a stream of 25 events per letter: `p` in Parquet, `a` in Arrow."""
+    stream = segstore.create(url, SCHEMA)
+    for place, letter in enumerate(formats):
+        form = {"p": "parquet", "a": "arrow"}[letter]
+        stream.append(rows(place * 25, place * 25 + 25), layout=layout(form))
+    return stream
+
+
+def plan(df) -> str:
+    return df._jdf.queryExecution().executedPlan().toString()
+
+
+def collected(df) -> list[str]:
+    # repr: NaN equals itself in it, and -0.0 is not 0.0.
+    return sorted(map(repr, df.collect()))
+
+
+def assert_same(spark, url, **options: object) -> None:
+    texts = {k: json.dumps(v) if isinstance(v, list) else v for k, v in options.items()}
+    source = spark.read.format("segstore").options(**texts).load(url)
+    ours = segstore.read(spark, url, **options)
+    assert ours.schema == source.schema
+    assert collected(ours) == collected(source)
+
+
+@contextlib.contextmanager
+def session_settings(spark, settings: dict[str, str]) -> Iterator[None]:
+    before = {name: spark.conf.get(name, None) for name in settings}
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        yield
+    finally:
+        for name, value in before.items():
+            spark.conf.unset(name) if value is None else spark.conf.set(name, value)
+
+
+@pytest.mark.parametrize("formats", ["pppp", "papa"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"startCut": 7, "endCut": 93, "offsetColumn": "o"},
+        {"startCut": 30, "endCut": 31, "offsetColumn": "o", "segmentColumn": "s"},
+        {"startCut": "version:1", "endCut": "version:3", "segmentColumn": "s"},
+        {"columns": ["point", "n"], "offsetColumn": "o", "versionAsOf": 2},
+        {"filters": [["d", ">=", "NaN"], ["i", "!=", 3]], "columns": "n", "startCut": 3},
+        {"commitTimeColumn": "at", "offsetColumn": "o"},
+    ],
+    ids=str,
+)
+def test_same_rows_and_columns_as_the_source(spark, url, formats, options):
+    make(url, formats)
+    assert_same(spark, url, **options)
+
+
+def test_settled_history_is_one_plain_parquet_scan(spark, url):
+    """No union, no Python: columns are pruned, filters pushed down, the size is known."""
+    make(url, "pppp")
+    df = segstore.read(spark, url).where("n = 30").select("n", "tags")
+    shown = plan(df)
+    assert shown.count("FileScan parquet") == 1
+    assert "Union" not in shown
+    assert "EqualTo(n,30)" in shown
+    assert "ReadSchema: struct<n:bigint,tags:array<string>>" in shown
+    size = df._jdf.queryExecution().optimizedPlan().stats().sizeInBytes()
+    assert int(str(size)) < 10_000_000  # the planner broadcasts it by itself
+
+
+@pytest.mark.parametrize(
+    "condition",
+    [*(f"{c} {op} {v}" for c in ("d", "f", "point.x") for op, v in ((">", 20), ("=", 0.0))),
+     "d = double('NaN')", "d >= double('NaN')", "NOT d < 7", "f <> 0"],
+)  # fmt: skip
+def test_filters_of_spark_keep_nan_and_both_zeros(spark, url, condition):
+    """Bounds in files of Arrow leave NaN out: pushed down, these would lose rows."""
+    stream = segstore.create(url, SCHEMA)
+    for start in range(5):
+        table = pa.Table.from_pylist([_row(n) for n in range(start, 40, 5)], SCHEMA)
+        stream.append(table, layout=layout("parquet"))
+    nan = {
+        **dict.fromkeys(SCHEMA.names),
+        "d": float("nan"),
+        "f": -0.0,
+        "point": {"x": float("nan")},
+    }
+    low = {**dict.fromkeys(SCHEMA.names), "d": -0.0, "f": 0.5, "point": {"x": -0.0}}
+    stream.append(pa.Table.from_pylist([nan, low], SCHEMA), layout=layout("parquet"))
+    source = spark.read.format("segstore").load(url).where(condition)
+    ours = segstore.read(spark, url).where(condition)
+    assert collected(ours) == collected(source)
+
+
+def test_each_segment_is_in_one_half(spark, url):
+    make(url, "papap")
+    shown = plan(segstore.read(spark, url, startCut=5, offsetColumn="o"))
+    # Whole segments, the divided one, and the source.
+    assert shown.count("FileScan parquet") == 2
+    assert shown.count("BatchScan") == 1
+    df = segstore.read(spark, url, startCut=5, offsetColumn="o")
+    assert sorted(row.o for row in df.select("o").collect()) == list(range(5, 125))
+
+
+def test_files_that_no_version_lists_are_not_read(spark, url):
+    """Staged leftovers and what compaction replaced lie in the same folder."""
+    stream = make(url, "pppp")
+    folder = Path(url.removeprefix("file://")) / "segments"
+    found = next(folder.rglob("*.parquet"))
+    found.with_name("0-deadbeef-9.parquet").write_bytes(found.read_bytes())
+    assert segstore.read(spark, url).count() == 100
+    pinned = segstore.read(spark, url, offsetColumn="o")
+    stream.compact()
+    stream.append(rows(100, 125), layout=layout("parquet"))
+    stream.truncate(10)
+    assert pinned.count() == 100
+    assert sorted(row.o for row in pinned.select("o").collect()) == list(range(100))
+    assert_same(spark, url, offsetColumn="o")
+
+
+def test_a_clone_that_shares_segments_is_read_through_the_source(spark, url):
+    make(url, "pp").copy_to(f"{url}-clone", copy_id="c", mode="clone")
+    df = segstore.read(spark, f"{url}-clone", startCut=3)
+    assert "BatchScan" in plan(df)
+    assert df.count() == 47
+
+
+def test_a_refresh_is_refused_and_changes_nothing(spark, url):
+    make(url, "pp")
+    df = segstore.read(spark, url)
+    df.createOrReplaceTempView("hybrid_view")
+    with pytest.raises(PySparkException, match=r"segstore\.invalid"):
+        spark.catalog.refreshTable("hybrid_view")
+    assert df.count() == 50
+    assert df.cache().count() == 50
+    df.unpersist()
+
+
+def test_epochs_columns_added_and_widened(spark, url):
+    """A column that a file lacks is null; one that has become wider comes through the source."""
+    stream = segstore.create(url, pa.schema([("n", pa.int32())]))
+    for table in (
+        pa.table({"n": pa.array([1, 2], pa.int32())}),
+        pa.table({"n": pa.array([3, None], pa.int32()), "w": ["x", "y"]}),
+        pa.table({"n": pa.array([5, 6], pa.int64()), "w": ["z", None]}),
+    ):
+        stream.append(table, layout=layout("parquet"), merge_schema=True)
+    assert_same(spark, url, offsetColumn="o", segmentColumn="s")
+    assert_same(spark, url, filters=[["w", "is null"]])
+    assert "BatchScan" not in plan(segstore.read(spark, url, columns="w"))
+    assert "BatchScan" in plan(segstore.read(spark, url, columns="n"))
+
+
+def test_types_that_spark_does_not_bring_back_come_through_the_source(spark, url):
+    df = spark.range(20).selectExpr(
+        "id",
+        "CAST('a' AS CHAR(3)) AS c",
+        "parse_json('{\"a\":1}') AS v",
+        "make_dt_interval(id) AS iv",
+        "time'10:00:00' AS t",
+    )
+    writer = df.write.format("segstore").mode("append")
+    writer.options(segmentFormat="parquet", inlineBytes=0).save(url)
+    source = spark.read.format("segstore").load(url)
+    for names in (["id"], ["c"], ["v"], ["iv"], ["t"], source.columns):
+        ours = segstore.read(spark, url, columns=names).select(*names)
+        assert ours.schema == source.select(*names).schema
+        shown = [f"CAST({name} AS STRING)" for name in names]
+        expected = source.selectExpr(*shown).collect()
+        assert sorted(ours.selectExpr(*shown).collect()) == sorted(expected)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"startcutt": 1},
+        {"startingOffsets": "earliest"},
+        {"batchId": 1},
+        {"startCut": "yesterday"},
+        {"startCut": 101},
+        {"startCut": 20, "endCut": 10},
+        {"startCut": "tag:none"},
+        {"versionAsOf": 99},
+        {"versionAsOf": 1, "timestampAsOf": "2026-01-01T00:00:00Z"},
+        {"columns": "nope"},
+        {"filters": [["nope", "==", 1]]},
+        {"filters": [["n", "==", "x"]]},
+        {"offsetColumn": "n"},
+        {"failOnDataLoss": "perhaps"},
+        {"startCut": 5},
+    ],
+    ids=str,
+)
+def test_same_errors_as_the_source(spark, url, options):
+    """`read` raises them itself; the source raises the same text within an exception of Spark's."""
+    make(url, "pppp").truncate(10)
+    with pytest.raises(SegstoreError) as ours:
+        segstore.read(spark, url, **options)
+    texts = {k: json.dumps(v) if isinstance(v, list) else v for k, v in options.items()}
+    with pytest.raises((AnalysisException, PythonException)) as sources:
+        spark.read.format("segstore").options(**texts).load(url).collect()
+    # Spark makes the names of options small.
+    assert str(ours.value).lower() in str(sources.value).lower()
+
+
+def test_no_stream_is_the_same_error(spark, url):
+    with pytest.raises(segstore.SegstoreError, match="NOT_FOUND") as ours:
+        segstore.read(spark, url)
+    with pytest.raises(AnalysisException) as sources:
+        spark.read.format("segstore").load(url)
+    assert str(ours.value) in str(sources.value)
+
+
+HOSTILE = {
+    "spark.sql.files.ignoreMissingFiles": "true",
+    "spark.sql.files.ignoreCorruptFiles": "true",
+    "spark.sql.parquet.datetimeRebaseModeInRead": "LEGACY",
+    "spark.sql.parquet.int96RebaseModeInRead": "LEGACY",
+    "spark.sql.parquet.mergeSchema": "true",
+    "spark.sql.parquet.binaryAsString": "true",
+    "spark.sql.parquet.int96AsTimestamp": "false",
+    "spark.sql.parquet.int96TimestampConversion": "true",
+    "spark.sql.parquet.inferTimestampNTZ.enabled": "false",
+    "spark.sql.parquet.fieldId.read.enabled": "true",
+    "spark.sql.parquet.enableVectorizedReader": "false",
+    "spark.sql.parquet.enableNestedColumnVectorizedReader": "false",
+    "spark.sql.parquet.filterPushdown": "false",
+    "spark.sql.parquet.recordLevelFilter.enabled": "true",
+    "spark.sql.legacy.parquet.nanosAsLong": "true",
+    "spark.sql.caseSensitive": "true",
+    "spark.sql.session.timeZone": "Asia/Kathmandu",
+    "spark.sql.ansi.enabled": "false",
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+    "spark.sql.hive.manageFilesourcePartitions": "false",
+    "spark.sql.hive.filesourcePartitionFileCacheSize": "0",
+    "spark.sql.files.maxPartitionBytes": "1000",
+    "spark.sql.sources.useV1SourceList": "",
+    "spark.sql.autoBroadcastJoinThreshold": "-1",
+}
+
+
+def test_no_setting_of_the_session_changes_the_rows(spark, url):
+    """Each alone, then all at once; compared with what Python reads, which no setting reaches."""
+    make(url, "pp")
+    filters = [["ts", ">=", "1000-01-01T00:00:00Z"], ["raw", "!=", "AA=="]]
+    reader = segstore.open(url).read(filters=filters, offset_column="o", segment_column="s")
+    expected = repr(reader.read_all().to_pylist())
+    for chosen in (*({name: value} for name, value in HOSTILE.items()), HOSTILE):
+        with session_settings(spark, chosen):
+            df = segstore.read(spark, url, filters=filters, offsetColumn="o", segmentColumn="s")
+            assert "FileScan parquet" in plan(df), chosen
+            found = df.orderBy("o").toArrow().cast(reader.schema)
+        assert repr(found.to_pylist()) == expected, chosen
+
+
+@pytest.mark.parametrize("harm", ["delete", "damage", "truncate"])
+def test_lost_and_damaged_files_never_vanish_from_a_sum(spark, url, harm):
+    """Whatever the session says of missing and corrupt files."""
+    make(url, "ppp")
+    hostile = {
+        "spark.sql.files.ignoreMissingFiles": "true",
+        "spark.sql.files.ignoreCorruptFiles": "true",
+    }
+    with session_settings(spark, hostile):
+        df = segstore.read(spark, url)
+        folder = Path(url.removeprefix("file://")) / "segments"
+        victim = sorted(folder.rglob("*.parquet"))[1]
+        data = bytearray(victim.read_bytes())
+        if harm == "delete":
+            victim.unlink()
+        elif harm == "truncate":
+            victim.write_bytes(data[: len(data) // 2])
+        else:
+            data[len(data) // 6] ^= 0xFF
+            victim.write_bytes(data)
+        with pytest.raises((PySparkException, Py4JJavaError)):
+            df.collect()
+
+
+def test_where_spark_cannot_read_the_files_the_source_does(spark, url):
+    """And a warning says so, once."""
+    make(url, "pa")
+    broken = {"fs.file.impl": "no.such.FileSystem", "fs.file.impl.disable.cache": "true"}
+    hybrid._warned.clear()
+    with session_settings(spark, broken):
+        with pytest.warns(UserWarning, match="no.such.FileSystem"):
+            df = segstore.read(spark, url)
+        assert "FileScan parquet" not in plan(df)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert segstore.read(spark, url, startCut=3).count() == 47
+
+
+def test_s3_is_tried_as_hadoop_calls_it(spark):
+    probe = parquet_relation.NativeFile("segments/x/y.parquet", 0, 10)
+    with pytest.raises(parquet_relation.UnreachableError) as caught:
+        parquet_relation.find_base(spark, resolve_location("s3://bucket/stream"), probe)
+    assert "s3: " in str(caught.value)
+    assert "s3a: " in str(caught.value)
+    with pytest.raises(parquet_relation.UnreachableError, match="memory"):
+        parquet_relation.find_base(spark, resolve_location("memory://stream"), probe)

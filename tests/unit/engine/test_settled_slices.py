@@ -1,0 +1,45 @@
+"""What another engine reads is left out of a plan, and nothing else is."""
+
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+import segstore_ds as segstore
+from segstore_ds.engine.scan import run_task
+
+FORMATS = ("parquet", "arrow", "parquet", "arrow")
+
+
+@pytest.fixture
+def stream(tmp_path) -> segstore.Stream:
+    """Four segments of five events: three of epoch 1, then one of epoch 2."""
+    made = segstore.create(str(tmp_path / "s"), pa.schema([("n", pa.int64())]))
+    for place, form in enumerate(FORMATS):
+        layout = segstore.Layout(inline_bytes=0, segment_format=form)
+        columns = {"n": range(place * 5, place * 5 + 5)}
+        if place == 3:
+            columns["m"] = columns["n"]
+        made.append(pa.table(columns), layout=layout, merge_schema=True)
+    return made
+
+
+def test_select_divides_the_slices(stream):
+    slices = stream.plan_slices(stream.plan_read(3, 18))
+    first, last = (one.epoch for one in (slices[0], slices[-1]))
+    assert first < last
+    both = (first, last)
+    settled = slices.select("parquet", both)
+    rest = slices.select("parquet", both, others=True)
+    assert [(one.start, one.rows) for one in settled] == [(0, (3, 5)), (10, (0, 5))]
+    assert [(one.start, one.rows) for one in rest] == [(5, (0, 5)), (15, (0, 3))]
+    assert len(slices.select("parquet", ())) == 0
+    assert slices.select("parquet", (), others=True) == slices
+    assert [one.start for one in slices.select("arrow", (last,))] == [15]
+
+
+def test_a_plan_leaves_out_what_is_settled(stream):
+    reading = replace(stream.plan_read(3, 18), settled=tuple(e.number for e in stream.root.epochs))
+    batches = [batch for task in stream.plan_tasks(reading) for batch in run_task(reading, task)]
+    found = [n for batch in batches for n in batch.column("n").to_pylist()]
+    assert found == [*range(5, 10), *range(15, 18)]
