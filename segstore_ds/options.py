@@ -294,7 +294,7 @@ TABLE: tuple[Option, ...] = (
     Option(
         "segmentFormat",
         "choice",
-        "arrow",
+        "auto",
         _WRITES,
         "`arrow` is quick to write and read as it comes; `parquet` is smaller, and any engine "
         "reads it; `auto` is `parquet` for tasks of more than one frame. Whatever Parquet can't "

@@ -240,7 +240,7 @@ class TaskStager:
         self._inline.append(frame)
         self._inline_bytes += frame.data.size
         if self._inline_bytes > self._inline_limit:
-            self._begin(self._inline, full=full)
+            self._begin(self._inline, full=full or len(self._inline) > 1)
 
     def _begin(self, pieces: Sequence[Frame | pa.RecordBatch], *, full: bool) -> None:
         self._inline = []

@@ -16,7 +16,7 @@ from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.testing.virtual_time import VirtualTime
 
-SEGMENTS = Layout(inline_bytes=0, segment_rows=2, frame_rows=2)
+SEGMENTS = Layout(inline_bytes=0, segment_rows=2, frame_rows=2, segment_format="arrow")
 WIDER = pa.table({"n": [9], "s": ["event 9"], "extra": [1.5]})
 
 
@@ -40,7 +40,7 @@ def _plain(storage: Storage, time: VirtualTime) -> None:
 def _crowded(storage: Storage, time: VirtualTime) -> None:
     most = table_status.INLINE_SOFT
     stream = create_on(storage, SCHEMA, clock=time.clock)
-    stream.append(events(0, most), layout=Layout(inline_bytes=0, segment_rows=1, frame_rows=1))
+    stream.append(events(0, most), layout=replace(SEGMENTS, segment_rows=1, frame_rows=1))
     assert (len(stream.root.entries), stream.root.parts) == (most, ())
 
 

@@ -19,7 +19,7 @@ from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
 HERE = Path(__file__).parent
 SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])
-STAGED = Layout(inline_bytes=0, segment_rows=2, frame_rows=2)
+STAGED = Layout(inline_bytes=0, segment_rows=2, frame_rows=2, segment_format="arrow")
 HOUR, DAY = 3600, 86_400
 
 

@@ -56,7 +56,8 @@ def plain(stream: Stream) -> None:
 def codecs(stream: Stream) -> None:
     """Every compression, several frames per segment and segments per commit."""
     for place, compression in enumerate(("none", "lz4", "zstd")):
-        layout = Layout(compression=compression, frame_rows=3, segment_rows=6, inline_bytes=0)
+        sizes = {"frame_rows": 3, "segment_rows": 6, "inline_bytes": 0}
+        layout = Layout(compression=compression, segment_format="arrow", **sizes)
         stream.append(events(place * 20, place * 20 + 20), layout=layout)
 
 

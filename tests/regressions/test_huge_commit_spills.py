@@ -17,7 +17,9 @@ def test_commit_of_many_segments_makes_many_parts(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(table_status, "PART_FINAL_SEGMENTS", 3)
     table = pa.table({"n": list(range(8))})
     stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), table.schema)
-    stream.append(table, layout=Layout(inline_bytes=0, segment_rows=1, frame_rows=1))
+    stream.append(
+        table, layout=Layout(inline_bytes=0, segment_rows=1, frame_rows=1, segment_format="arrow")
+    )
     assert [part.segments for part in stream.root.parts] == [3, 3, 2]
     assert open_on(stream.storage).read().read_all().equals(table)
     stream.verify().check()

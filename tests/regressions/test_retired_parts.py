@@ -21,7 +21,9 @@ def test_segments_of_a_retired_part_are_no_leftovers(
     monkeypatch.setattr(table_status, "INLINE_SOFT", 2)
     monkeypatch.setattr(table_status, "RETIRED_INLINE", retired_inline)
     stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), TABLE.schema)
-    stream.append(TABLE, layout=Layout(inline_bytes=0, segment_rows=1, frame_rows=1))
+    stream.append(
+        TABLE, layout=Layout(inline_bytes=0, segment_rows=1, frame_rows=1, segment_format="arrow")
+    )
     stream.append(TABLE)
     stream.overwrite(TABLE)
     assert bool(stream.root.retired_blobs) == (retired_inline == 0)
@@ -32,7 +34,9 @@ def test_segments_of_a_lost_retired_part_are_leftovers(monkeypatch: pytest.Monke
     """A retired part may be deleted; then nothing refers to its segments any more."""
     monkeypatch.setattr(table_status, "INLINE_SOFT", 2)
     stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), TABLE.schema)
-    stream.append(TABLE, layout=Layout(inline_bytes=0, segment_rows=1, frame_rows=1))
+    stream.append(
+        TABLE, layout=Layout(inline_bytes=0, segment_rows=1, frame_rows=1, segment_format="arrow")
+    )
     stream.overwrite(TABLE)
     (part,) = [one for one in stream.root.retired if one.kind == "part"]
     stream.storage.delete(part.path)

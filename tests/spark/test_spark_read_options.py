@@ -331,7 +331,7 @@ def test_dataframe_with_given_schema_is_a_snapshot_of_its_first_run(stream, load
 
 
 def test_damage_is_named_not_skipped(stream, load, tmp_path):
-    segment = next((tmp_path / "stream" / "segments").rglob("*.arrow"))
+    segment = next((tmp_path / "stream" / "segments").rglob("*.*"))
     data = bytearray(segment.read_bytes())
     data[100] ^= 1
     segment.write_bytes(data)

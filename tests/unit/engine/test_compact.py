@@ -82,9 +82,11 @@ def test_merge_keeps_large_frames_and_combines_small_ones() -> None:
     """What is half a frame or more keeps its bytes; the rest is gathered in its order."""
     stream, _ = make_stream(0)
     for start, end in [(0, 80), (80, 90), (90, 95), (95, 195), (195, 200)]:
-        stream.append(numbers(start, end), layout=replace(STAGED, frame_rows=100))
+        stream.append(
+            numbers(start, end), layout=replace(STAGED, frame_rows=100, segment_format="arrow")
+        )
     kept = dict(_frames(stream))
-    auto = AutoRules(CompactRules(), replace(STAGED, frame_rows=100))
+    auto = AutoRules(CompactRules(), replace(STAGED, frame_rows=100, segment_format="arrow"))
     run_compact(stream._log, stream._status, auto.rules, auto.layout)
     merged = dict(_frames(stream))
     assert [rows for _, rows in merged] == [80, 15, 100, 5]
@@ -99,7 +101,7 @@ def test_merge_keeps_large_frames_and_combines_small_ones() -> None:
 def test_merge_refuses_a_damaged_large_frame() -> None:
     """A frame that is not decoded is checked all the same, and gets no new home."""
     stream, storage = make_stream(0)
-    layout = replace(STAGED, frame_rows=100)
+    layout = replace(STAGED, frame_rows=100, segment_format="arrow")
     for start in (0, 100):
         stream.append(numbers(start, start + 100), layout=layout)
     path = names.segment_object(_segments(stream)[1].entry.path)

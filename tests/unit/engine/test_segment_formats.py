@@ -155,6 +155,9 @@ def test_auto_writes_parquet_from_the_second_frame_on():
     stream = make(crawling, crawling, rows=150)
     assert formats(stream) == ["parquet", "parquet"]
     assert stream.read().read_all() == table(0, 300)
+    # Two frames that are no more than one when they are gathered: 60 of 100 rows each.
+    halves = make(replace(AUTO, frame_rows=100, inline_bytes=2000), rows=120)
+    assert formats(halves) == ["parquet"]
     large = replace(Layout(segment_format="auto"), frame_rows=100_000)
     assert formats(make(large, rows=200_000)) == ["parquet"]
 

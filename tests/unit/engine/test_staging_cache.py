@@ -30,7 +30,8 @@ def events(start: int, end: int) -> pa.RecordBatch:
 
 def layout(**knobs) -> Layout:
     """Return a layout of 100 kB frames."""
-    return Layout(compression="none", frame_rows=100, inline_bytes=0, **knobs)
+    sizes = {"frame_rows": 100, "inline_bytes": 0}
+    return Layout(compression="none", segment_format="arrow", **sizes, **knobs)
 
 
 def stager(storage: Storage, one: Layout, **knobs) -> TaskStager:
