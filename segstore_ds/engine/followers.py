@@ -29,7 +29,7 @@ def run_add_follower(log: StreamLog, url: str, *, client: str) -> Committed:
     Safe to repeat: what was copied before a failure is there already.
 
     Raises:
-        InvalidInputError: The stream's own folder, or one that can't be opened.
+        InvalidInputError: The stream's own folder, one that can't be opened, or a clone's follower.
         AlreadyExistsError: The folder holds another stream, or one that went its own way.
         ConflictError: Every race was lost.
         CommitUnknownError: It may or may not be in the log.
@@ -41,6 +41,7 @@ def run_add_follower(log: StreamLog, url: str, *, client: str) -> Committed:
     target = storage.sibling(url)
     if target.url == storage.url:
         raise InvalidInputError("a stream can't follow itself", url=url)
+    _refuse_clone(log.refresh())
     target.ensure_exclusive()
     _seed(log, Follower(target, ROOT_CODEC, log.clock))
 
@@ -49,6 +50,7 @@ def run_add_follower(log: StreamLog, url: str, *, client: str) -> Committed:
         followers = known.followers if known else ()
         if target.url in followers:
             return None
+        _refuse_clone(root)
         return _following(root, storage.url, (*followers, target.url), client)
 
     return log.commit(build, transaction=log.clock.new_id())
@@ -120,6 +122,16 @@ def purge_followers(log: StreamLog, root: Root) -> None:
             follower.files.purge(root.log_start)
         except StorageError as error:
             _LOG.warning("follower %s keeps purged versions: %s", follower.url, error)
+
+
+def _refuse_clone(root: Root) -> None:
+    # A follower would need the origin as the clone does: losing that would lose both.
+    if root.origins:
+        raise InvalidInputError(
+            "a clone that shares events with its origin can't be followed",
+            remedy="materialize() it first",
+            stream=root.stream_id,
+        )
 
 
 def _following(root: Root, primary: str, followers: tuple[str, ...], client: str) -> Root:

@@ -1,11 +1,14 @@
 """What is done to a stream with followers: afterwards they are the same folder."""
 
+import uuid
+
 import pytest
 
 from segstore_ds.engine.references import read_references
 from segstore_ds.errors import (
     CorruptionError,
     FencedError,
+    InvalidInputError,
     StorageError,
     UnderReplicatedError,
 )
@@ -219,3 +222,21 @@ def test_a_primary_whose_place_was_taken_is_not_repaired_with_loss(pair):
         repair_on(storage, allow_loss=True, clock=pair.time.clock)
     with pytest.raises(CorruptionError):
         repair_on(storage, clock=pair.time.clock)
+
+
+def test_a_clone_is_followed_once_it_stands_by_itself(pair):
+    pair.stream.add_follower(pair.follower)
+    pair.stream.append(numbers(0, 10), layout=STAGED)
+    folder, other = (open_storage(f"memory://{uuid.uuid4().hex}").url for _ in range(2))
+    pair.stream.copy_to(folder, copy_id="one", mode="clone")
+    assert content(pair.follower) == content(pair.primary)
+    clone = pair.reopen(folder)
+    assert clone.followers == ()
+    with pytest.raises(InvalidInputError, match="materialize"):
+        clone.add_follower(other)
+    assert content(other) == {}
+    clone.materialize()
+    clone.add_follower(other)
+    clone.append(numbers(10, 20), layout=STAGED)
+    assert content(other) == content(folder)
+    assert found(pair.reopen(other)) == list(range(20))
