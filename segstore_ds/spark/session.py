@@ -76,7 +76,7 @@ def register(
         )
     # Spark looks in the active session for the name, and refuses one that another session has.
     with _activated(spark):
-        spark.dataSource.register(_bound(storage_options))
+        spark.dataSource.register(_bound(storage_options, spark.conf.get("spark.app.id", None)))
     _bound_options[spark] = storage_options
     chosen = {}
     for name, (value, _) in _SETTINGS.items():
@@ -129,14 +129,17 @@ def bound_source(spark: SparkSession) -> type[SegstoreDataSource]:
 _bound_options: WeakKeyDictionary[SparkSession, Mapping[str, Any] | None] = WeakKeyDictionary()
 
 
-def _bound(storage_options: Mapping[str, Any] | None) -> type[SegstoreDataSource]:
-    if storage_options is None:
+def _bound(
+    storage_options: Mapping[str, Any] | None, application: str | None = None
+) -> type[SegstoreDataSource]:
+    if storage_options is None and not application:
         return SegstoreDataSource
-    bound = dict(storage_options)
+    bound = None if storage_options is None else dict(storage_options)
 
     # A class of its own, which travels by value: so the options are in no plan and no option.
     class BoundSegstoreDataSource(SegstoreDataSource):
         bound_storage_options: ClassVar[Mapping[str, Any] | None] = bound
+        bound_application: ClassVar[str | None] = application
 
     return BoundSegstoreDataSource
 

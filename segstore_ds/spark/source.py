@@ -30,7 +30,7 @@ from segstore_ds.spark.reader import plan_reader, project
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.streaming_sink import SegstoreStreamWriter
 from segstore_ds.spark.streaming_source import SegstoreStreamReader
-from segstore_ds.spark.writer import SegstoreWriter, plan_writer
+from segstore_ds.spark.writer import APPLICATION, SegstoreWriter, plan_writer
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
 
@@ -48,6 +48,7 @@ class SegstoreDataSource(DataSource):
     """
 
     bound_storage_options: ClassVar[Mapping[str, Any] | None] = None
+    bound_application: ClassVar[str | None] = None  # planners and tasks are not told its id
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
@@ -117,7 +118,7 @@ class SegstoreDataSource(DataSource):
         Raises:
             As `segstore_ds.Stream.plan_write`.
         """
-        options = parse_options(self.options, WRITE)
+        options = {**parse_options(self.options, WRITE), APPLICATION: self.bound_application}
         storage = self._storage(options)
         if options["operation"] == "compact":
             return plan_compact_writer(storage, options, schema, overwrite=overwrite)
@@ -146,7 +147,7 @@ class SegstoreDataSource(DataSource):
         Raises:
             InvalidInputError: An option is not valid, or there is no path.
         """
-        options = parse_options(self.options, STREAM_WRITE)
+        options = {**parse_options(self.options, STREAM_WRITE), APPLICATION: self.bound_application}
         given = {name.lower(): value for name, value in self.options.items()}
         return SegstoreStreamWriter(
             self._storage(options),

@@ -23,6 +23,8 @@ from segstore_ds.spark.task_log import show_info
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, client_name, create_on, open_on
 
+APPLICATION = "application"  # beside the options of users: no option has this name
+
 
 @dataclass(frozen=True)
 class StagedMessage(WriterCommitMessage):
@@ -73,9 +75,20 @@ def build_request(
         overwrite=overwrite,
         merge_schema=options["mergeSchema"],
         replace_schema=options["overwriteSchema"],
-        client=f"{client_name()} pyspark/{pyspark.__version__}",
+        client=client_of(options),
         compact=compact_rules(options) if (options["compact"] or unset) == "auto" else None,
     )
+
+
+def client_of(options: Mapping[str, Any]) -> str:
+    """Return who writes, for the history: the software, and the application where it is known.
+
+    Args:
+        options: Parsed, and under `APPLICATION` the id that `register` found in its session.
+    """
+    application = options.get(APPLICATION)
+    suffix = f" app/{application}" if application else ""
+    return f"{client_name()} pyspark/{pyspark.__version__}{suffix}"
 
 
 def compact_rules(options: Mapping[str, Any]) -> AutoRules:

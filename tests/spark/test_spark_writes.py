@@ -1,5 +1,6 @@
 """What each write option does: writers, schema contract, layout, modes."""
 
+import re
 from pathlib import Path
 
 import pyarrow as pa
@@ -48,6 +49,13 @@ def test_overwrite_moves_the_head_and_keeps_offsets_going(spark, url, append, lo
     finally:
         spark.conf.unset("spark.sql.sources.partitionOverwriteMode")
     assert [(row.id, row.o) for row in load(offsetColumn="o").collect()] == [(0, 13), (1, 14)]
+
+
+def test_history_says_which_application_wrote(spark, url, append):
+    append(spark.range(2))
+    row = segstore.open(url).history(1).read_all().to_pylist()[0]
+    assert row["application"] == spark.conf.get("spark.app.id") != ""
+    assert re.fullmatch(r"segstore/\S+ python/\S+ pyarrow/\S+ pyspark/\S+", row["client"])
 
 
 def test_overwrite_with_what_the_stream_itself_holds(spark, url, append, load):
