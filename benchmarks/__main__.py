@@ -18,7 +18,7 @@ def main() -> None:
     arguments = _parse()
     if arguments.name is None:
         for name, workload in WORKLOADS.items():
-            print(f"{name:<18} {workload.meaning}")
+            print(f"{name:<20} {workload.meaning}")
         return
     # Spark's workers import the package and the rivals from here, with this interpreter.
     os.environ["PYSPARK_PYTHON"] = sys.executable
