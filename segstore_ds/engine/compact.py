@@ -31,6 +31,7 @@ from segstore_ds.engine.read_ahead import read_ahead
 from segstore_ds.engine.replacing import Replacement
 from segstore_ds.engine.scan import read_frames, run_task
 from segstore_ds.engine.scan_plan import Reading, ReadTask, plan_slices
+from segstore_ds.engine.shipping import ShipTo
 from segstore_ds.engine.slices import Slice
 from segstore_ds.engine.staging import (
     Layout,
@@ -72,6 +73,7 @@ class CompactJob:
         epochs: Number of an epoch -> its schema as text.
         rules: The targets.
         layout: Compression and frames of what is written.
+        ship_to: The followers, which get every buffer too.
     """
 
     storage: Storage = field(repr=False)
@@ -80,13 +82,20 @@ class CompactJob:
     epochs: dict[int, str] = field(repr=False)
     rules: CompactRules
     layout: Layout
+    ship_to: ShipTo | None = None
 
 
 # --- planning ------------------------------------------------------------------------------------
 
 
 def plan_job(
-    storage: Storage, status: TableStatus, root: Root, rules: CompactRules, layout: Layout
+    storage: Storage,
+    status: TableStatus,
+    root: Root,
+    rules: CompactRules,
+    layout: Layout,
+    *,
+    ship_to: ShipTo | None = None,
 ) -> CompactJob:
     """Work out what every group of a compaction shares.
 
@@ -95,7 +104,7 @@ def plan_job(
         StorageError: The storage failed.
     """
     epochs = {epoch.number: status.schema_texts(epoch)[0] for epoch in root.epochs}
-    return CompactJob(storage, root.stream_id, root.version, epochs, rules, layout)
+    return CompactJob(storage, root.stream_id, root.version, epochs, rules, layout, ship_to)
 
 
 def joins_of(epochs: dict[int, str]) -> Joins:
@@ -159,7 +168,7 @@ def run_group(job: CompactJob, group: Group, *, number: int, nonce: str) -> Repl
         if job.rules.mode == STITCH:
             path = names.build_segment_path(token, f"{number}-0-0.arrow")
             frames = read_ahead(_raw_frames(job, slices), depth=AHEAD)
-            outputs.append(stage_frames(job.storage, frames, path=path))
+            outputs.append(stage_frames(job.storage, frames, path=path, ship_to=job.ship_to))
         else:
             for piece, part in enumerate(_pieces(group, slices)):
                 outputs.extend(_write_piece(job, group.epoch, part, (number, piece), token))
@@ -201,6 +210,7 @@ def _write_piece(
         token=token,
         task=place[0],
         attempt=str(place[1]),
+        ship_to=job.ship_to,
     )
     try:
         # Only where the outputs are of Arrow there is a use for its frames.
@@ -332,7 +342,8 @@ def run_compact(
     for _ in range(ROUNDS):
         root = log.refresh()
         start, end = bounds or (root.listed_start, root.tail)
-        job = plan_job(log.storage, status, root, rules, layout)
+        ship_to = log.replicas.ready(root)
+        job = plan_job(log.storage, status, root, rules, layout, ship_to=ship_to)
         groups = plan_range_groups(status, root, job, (max(start, root.listed_start), end))
         if not groups:
             break

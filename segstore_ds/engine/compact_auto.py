@@ -67,6 +67,7 @@ class AutoCompact:
             groups = plan_groups(recent, rules, joins=joins_of(job.epochs))
             if not groups:
                 return None
+            job = replace(job, ship_to=self._log.replicas.ready(root))
             return run_batch(self._log, self._status, job, groups, client=self._client, attempts=3)
         except SegstoreError as error:
             # The commit before it stands: its caller must not hear of a failure.

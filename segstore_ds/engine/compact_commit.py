@@ -108,8 +108,13 @@ def commit_groups(
             )
         return status.tidy(replace(replace_runs(status, root, kept, slot), client=client), slot)
 
+    shipped = {
+        names.segment_object(one.path): frozenset(one.followers)
+        for run in runs
+        for one in run.outputs
+    }
     try:
-        root = log.commit(build, transaction=transaction, attempts=attempts).root
+        root = log.commit(build, transaction=transaction, attempts=attempts, shipped=shipped).root
     except (CommitUnknownError, UnderReplicatedError, FencedError, InternalError):
         raise  # a log may name what was written
     except SegstoreError:

@@ -126,7 +126,9 @@ def plan_compact_writer(
         )
     stream = open_on(storage)
     rules = CompactRules(options["compactMode"], options["compactRows"], options["compactBytes"])
-    job = plan_job(storage, TableStatus(storage), stream.root, rules, layout_of(options))
+    root = stream.root
+    layout, ship_to = layout_of(options), stream.ship_to(root)
+    job = plan_job(storage, TableStatus(storage), root, rules, layout, ship_to=ship_to)
     return CompactWriter(job, secrets.token_hex(16))
 
 

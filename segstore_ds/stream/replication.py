@@ -2,6 +2,8 @@
 
 from segstore_ds.engine.followers import run_add_follower, run_promote, run_remove_follower
 from segstore_ds.engine.replicas import followers_of
+from segstore_ds.engine.shipping import ShipTo
+from segstore_ds.format.root import Root
 from segstore_ds.stream.handle import Handle, client_name
 
 
@@ -16,6 +18,15 @@ class Replication(Handle):
             CorruptionError: The property can't be read.
         """
         return followers_of(self._log.root)
+
+    def ship_to(self, root: Root) -> ShipTo | None:
+        """Return the followers that take what is staged on a root buffer by buffer.
+
+        Raises:
+            CorruptionError: The property can't be read.
+            InvalidInputError: A follower's location can't be opened.
+        """
+        return self._log.replicas.ready(root)
 
     def add_follower(self, url: str) -> None:
         """Keep a second copy of the stream in another folder, from now on and of all that there is.

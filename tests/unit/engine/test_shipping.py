@@ -158,6 +158,18 @@ def test_a_job_of_many_tasks_ships_from_each(pair):
     assert content(pair.follower) == content(pair.primary)
 
 
+@pytest.mark.parametrize("mode", ["merge", "stitch"])
+def test_a_compaction_ships_what_it_writes(pair, mode):
+    for start in range(0, 90, 30):
+        pair.stream.append(numbers(start, start + 30), layout=STAGED)
+    written = {path for path in content(pair.primary) if path.startswith("segments/")}
+    calls = reads(pair)
+    pair.stream.compact(mode=mode, layout=STAGED)
+    read = {call.split()[1] for call in calls}
+    assert read <= written, "inputs are read; outputs are shipped while they are written"
+    assert content(pair.follower) == content(pair.primary)
+
+
 def test_what_a_task_gave_up_is_gone_from_the_follower(pair):
     before = content(pair.follower)
     job = pair.stream.plan_write(SCHEMA, layout=replace(BUFFERS, segment_rows=500))
