@@ -447,7 +447,8 @@ def _writers_bytes(root: Root) -> int:
 
 def _text_bytes(writers: Iterable[tuple[str, Writer]]) -> int:
     """Return what the names of writers and of their owners take, about."""
-    return sum(len(name.encode()) + len(writer.owner.encode()) for name, writer in writers)
+    texts = (text for name, writer in writers for text in (name, writer.owner))
+    return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
 
 
 def plan_merge(root: Root) -> tuple[str, ...] | None:

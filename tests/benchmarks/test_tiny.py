@@ -9,17 +9,11 @@ from pathlib import Path
 import pytest
 
 REPOSITORY = Path(__file__).parents[2]
-SPARK = (
-    "bulk_append",
-    "bulk_append_tcp",
-    "bulk_scan",
-    "task_memory",
-    "micro_batches",
-    "stream_source",
-    "append_to_seen",
-)
+SPARK = ("bulk_append", "segment_formats", "hybrid_scan")
+# Each starts Spark and several queries: a minute and more.
+LONG = ("bulk_scan", "task_memory", "micro_batches", "stream_source", "append_to_seen")
 # Run by hand: a rival that is fetched from elsewhere, and what another run shows already.
-LEFT_OUT = ("delta_lake", "micro_batches_tcp")
+LEFT_OUT = ("delta_lake", "bulk_append_tcp", "micro_batches_tcp")
 PLAIN = (
     "table_status",
     "table_status_rivals",
@@ -47,7 +41,12 @@ def _benchmarks(*arguments: str) -> str:
 
 
 @pytest.mark.parametrize(
-    "name", [*PLAIN, *(pytest.param(name, marks=pytest.mark.spark) for name in SPARK)]
+    "name",
+    [
+        *PLAIN,
+        *(pytest.param(name, marks=pytest.mark.spark) for name in SPARK),
+        *(pytest.param(name, marks=[pytest.mark.spark, pytest.mark.sweep]) for name in LONG),
+    ],
 )
 def test_workload_runs_and_reports_setup_numbers_and_what_flatters(name, tmp_path):
     result = tmp_path / "result.json"
@@ -63,4 +62,4 @@ def test_workload_runs_and_reports_setup_numbers_and_what_flatters(name, tmp_pat
 
 def test_runner_without_a_name_lists_every_workload():
     listed = [line.split()[0] for line in _benchmarks().splitlines()]
-    assert sorted(listed) == sorted((*PLAIN, *SPARK, *LEFT_OUT))
+    assert sorted(listed) == sorted((*PLAIN, *SPARK, *LONG, *LEFT_OUT))
