@@ -19,7 +19,7 @@ FLATTERS = (
         "rows cost more to hand to Python"
     ),
     "one write of many rows: the fixed cost of a Python task (20 to 50 ms) does not show",
-    "our bytes are more than Parquet's: frames are Arrow without dictionaries",
+    "bytes: the data are ours; each column gets the encoding that suits its first rows",
     "against us: every segment is synced to disk before the commit, Parquet's files are not",
     "against us: frames carry checksums and statistics of all columns; drain and noop keep nothing",
 )

@@ -117,7 +117,7 @@ def _clone(folder: Path, size: int, rounds: int) -> dict[str, Any]:
 
 
 def _copy(folder: Path, target: Path, *, synced: bool) -> None:
-    for path in sorted((folder / "segments").rglob("*.arrow")):
+    for path in sorted(one for one in (folder / "segments").rglob("*") if one.is_file()):
         to = target / path.relative_to(folder)
         to.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, to)

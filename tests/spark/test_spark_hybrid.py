@@ -136,6 +136,7 @@ def test_same_rows_and_columns_as_the_source(spark, url, formats, options):
     assert_same(spark, url, **options)
 
 
+@pytest.mark.smoke
 def test_settled_history_is_one_plain_parquet_scan(spark, url):
     """No union, no Python: columns are pruned, filters pushed down, the size is known."""
     make(url, "pppp")
@@ -173,6 +174,7 @@ def test_filters_of_spark_keep_nan_and_both_zeros(spark, url, condition):
     assert collected(ours) == collected(source)
 
 
+@pytest.mark.smoke
 def test_each_segment_is_in_one_half(spark, url):
     make(url, "papap")
     shown = plan(segstore.read(spark, url, startCut=5, offsetColumn="o"))
