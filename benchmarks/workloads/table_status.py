@@ -27,7 +27,8 @@ from segstore_ds.engine.state import Slot
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.names import build_token
-from segstore_ds.format.root import PartRef, Root, encode_root
+from segstore_ds.format.root import PartRef, Root
+from segstore_ds.format.root_codec import encode_root
 from segstore_ds.format.segment_columns import SegmentColumns
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on

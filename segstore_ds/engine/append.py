@@ -26,13 +26,7 @@ from segstore_ds.errors import (
     StagedExpiredError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.root import (
-    Retired,
-    Root,
-    SegmentEntry,
-    Writer,
-    add_format_features,
-)
+from segstore_ds.format.root import Retired, Root, SegmentEntry, Writer, add_format_features
 
 _LOG = logging.getLogger(__name__)
 CLOCK_CHECK_S = 600.0

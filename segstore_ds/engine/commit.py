@@ -13,7 +13,7 @@ Invariants this module keeps, each against a trace that would lose data:
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 
 from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.engine.follow import (
@@ -49,6 +49,16 @@ class Committed:
     root: Root
     written: bool
     attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Spent:
+    """What a commit took until its put: columns of its row in the history."""
+
+    attempts: int
+    races_lost: int
+    requests: int
+    request_bytes: int
 
 
 class StreamLog(FollowedLog):
@@ -140,23 +150,16 @@ class StreamLog(FollowedLog):
                 # What was committed before is acknowledged here once more, so it has to be there.
                 self.replicas.ship(base.root)
                 return Committed(base.root, written=False, attempts=attempt)
-            slot = Slot(base.root.version + 1, time_us, attempt)
-            kept = self.history.tidy(add_features(planned), slot)
-            root = replace(
-                kept,
-                version=base.root.version + 1,
-                parent=base.root.transaction,
-                transaction=transaction,
-                time_us=time_us,
-            )
-            row = replace(
-                describe_commit(base.root, root, note),
+            spent = _Spent(
                 attempts=attempt + 1,
                 races_lost=races_lost,
                 requests=stats.total - before[0] + 1,  # and the put that follows
                 request_bytes=stats.bytes_written - before[1],
             )
-            root = replace(root, history=(*kept.history, row))
+            slot = Slot(base.root.version + 1, time_us, attempt)
+            root = self._next_root(
+                base.root, planned, slot, transaction=transaction, note=note, spent=spent
+            )
             check_transition(base.root, root)
             if root.operation != "promote":
                 self.replicas.check_primary(base.root)
@@ -170,6 +173,28 @@ class StreamLog(FollowedLog):
         raise ConflictError(
             "other writers came first every time", url=self.storage.url, attempts=attempts
         )
+
+    def _next_root(
+        self,
+        base: Root,
+        planned: Root,
+        slot: Slot,
+        *,
+        transaction: str,
+        note: Note,
+        spent: _Spent,
+    ) -> Root:
+        """Return what is put: the planned change, its place in the log, its row of the history."""
+        kept = self.history.tidy(add_features(planned), slot)
+        root = replace(
+            kept,
+            version=slot.version,
+            parent=base.transaction,
+            transaction=transaction,
+            time_us=slot.time_us,
+        )
+        row = describe_commit(base, root, note)
+        return replace(root, history=(*kept.history, replace(row, **asdict(spent))))
 
     def purge_after(self, threshold: int) -> int:
         """Refuse: the log of a stream only grows.

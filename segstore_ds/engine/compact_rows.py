@@ -16,7 +16,7 @@ from segstore_ds.engine.table_status import PlacedSegment
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.fields import Fields, build_json, parse_json
-from segstore_ds.format.root import entry_value, parse_entry
+from segstore_ds.format.root_codec import entry_value, parse_entry
 
 PLAN_SCHEMA = pa.schema(
     [

@@ -24,13 +24,8 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.format.names import LOG_FOLDER
-from segstore_ds.format.root import (
-    DROPPED_FEATURE,
-    ROOT_RAW_LIMIT_BYTES,
-    Root,
-    decode_root,
-    encode_root,
-)
+from segstore_ds.format.root import DROPPED_FEATURE, ROOT_RAW_LIMIT_BYTES, Root
+from segstore_ds.format.root_codec import decode_root, encode_root
 from segstore_ds.storage import Storage
 
 LOG_GRACE_S = 3600.0

@@ -12,11 +12,8 @@ from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
 from segstore_ds.format.fields import build_json, parse_json
 from segstore_ds.format.frame import declared_bytes
-from segstore_ds.format.root import (
-    PartRef,
-    Retired,
-    SegmentEntry,
-    Writer,
+from segstore_ds.format.root import PartRef, Retired, SegmentEntry, Writer
+from segstore_ds.format.root_codec import (
     parse_part,
     parse_retired,
     parse_writer,

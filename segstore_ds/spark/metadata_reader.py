@@ -10,7 +10,8 @@ from pyspark.sql.types import StructType
 from segstore_ds.engine.views import VIEWS, find_view
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
-from segstore_ds.format.root import Root, decode_root, encode_root
+from segstore_ds.format.root import Root
+from segstore_ds.format.root_codec import decode_root, encode_root
 from segstore_ds.spark.schemas import from_stored, to_arrow
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream

@@ -21,7 +21,8 @@ from pyspark.sql.types import StructType
 from segstore_ds.engine.cuts import parse_cut
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
-from segstore_ds.format.root import Root, decode_root, encode_root
+from segstore_ds.format.root import Root
+from segstore_ds.format.root_codec import decode_root, encode_root
 from segstore_ds.options import READ, SETTLED, STREAM_READ, STREAM_WRITE, WRITE, parse_options
 from segstore_ds.spark.compaction import PLAN, plan_compact_writer, plan_rows, plan_schema
 from segstore_ds.spark.copying import check_copy_options, plan_copy_writer

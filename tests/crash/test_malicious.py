@@ -24,7 +24,7 @@ from segstore_ds.engine.staging import Layout
 from segstore_ds.errors import FormatError, NotFoundError, SegstoreError
 from segstore_ds.format.envelope import digest_of, encode_envelope
 from segstore_ds.format.frame import encode_frame
-from segstore_ds.format.root import encode_root
+from segstore_ds.format.root_codec import encode_root
 from segstore_ds.format.schema import fingerprint
 from segstore_ds.format.segment_arrow import HEADER_BYTES, SegmentWriter
 from segstore_ds.format.status import PART_SCHEMA, encode_part

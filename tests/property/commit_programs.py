@@ -11,7 +11,8 @@ from segstore_ds.engine.retention import run_purge
 from segstore_ds.engine.state import Slot
 from segstore_ds.errors import CommitUnknownError, ConflictError, StorageError
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.root import Root, encode_root
+from segstore_ds.format.root import Root
+from segstore_ds.format.root_codec import encode_root
 from segstore_ds.testing.actors import Actor, Program
 from segstore_ds.testing.interleaving import Scene
 

@@ -37,7 +37,8 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
-from segstore_ds.format.root import Epoch, Root, encode_root
+from segstore_ds.format.root import Epoch, Root
+from segstore_ds.format.root_codec import encode_root
 from segstore_ds.format.schema import encode_schema
 from segstore_ds.testing.actors import Actor, Program, Request
 from segstore_ds.testing.interleaving import Event, Play, Scene, Violation, answer

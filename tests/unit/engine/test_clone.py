@@ -29,7 +29,8 @@ from segstore_ds.errors import (
     UnsupportedVersionError,
 )
 from segstore_ds.format import root as root_format
-from segstore_ds.format.root import ORIGINS_FEATURE, decode_root, encode_root
+from segstore_ds.format.root import ORIGINS_FEATURE
+from segstore_ds.format.root_codec import decode_root, encode_root
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
 from segstore_ds.stream.rescue import repair_on, salvage_on

@@ -23,7 +23,8 @@ from segstore_ds.errors import (
     UnsupportedVersionError,
 )
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.root import Epoch, Root, encode_root
+from segstore_ds.format.root import Epoch, Root
+from segstore_ds.format.root_codec import encode_root
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.testing.faults import Fault, FaultStorage
 from segstore_ds.testing.virtual_time import VirtualTime

@@ -28,8 +28,8 @@ from segstore_ds.format.root import (
     Root,
     SegmentEntry,
     Writer,
-    encode_root,
 )
+from segstore_ds.format.root_codec import encode_root
 from segstore_ds.storage import open_storage
 
 EMPTY = Root("s", 0, "t0", "", 0, "create", (Epoch(0, 0, "x", None),))

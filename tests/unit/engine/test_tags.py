@@ -17,7 +17,8 @@ from segstore_ds.errors import (
     TruncatedError,
 )
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.root import ROOT_LIMIT_BYTES, encode_root
+from segstore_ds.format.root import ROOT_LIMIT_BYTES
+from segstore_ds.format.root_codec import encode_root
 from segstore_ds.format.tag import parse_tags
 from segstore_ds.stream import open_on
 

@@ -1,0 +1,313 @@
+"""The text of a root: its values as JSON rows, and back (FORMAT.md 3).
+
+What is read may come from anywhere: every field is checked before a value is made of it.
+"""
+
+from dataclasses import astuple, replace
+from typing import Any
+
+from segstore_ds.errors import CorruptionError, UnsupportedVersionError
+from segstore_ds.format import names
+from segstore_ds.format.fields import Fields, build_json, check_known, parse_json
+from segstore_ds.format.history_rows import (
+    HistoryPart,
+    parse_part_ref,
+    parse_row,
+    part_ref_value,
+    row_value,
+)
+from segstore_ds.format.root import (
+    READER_FEATURES,
+    ROOT_FORMAT,
+    BlobRef,
+    Epoch,
+    PartIndex,
+    PartRef,
+    Retired,
+    Root,
+    SegmentEntry,
+    Writer,
+)
+
+
+def encode_root(root: Root) -> bytes:
+    """Return the body of the commit file: canonical JSON, unknown fields included."""
+    value = dict(root.extra)
+    value.update(
+        format=ROOT_FORMAT,
+        reader_features=list(root.reader_features),
+        writer_features=list(root.writer_features),
+        stream_id=root.stream_id,
+        generation=root.generation,
+        version=root.version,
+        transaction=root.transaction,
+        parent=root.parent,
+        time_us=root.time_us,
+        operation=root.operation,
+        client=root.client,
+        epochs=[_epoch_value(epoch) for epoch in root.epochs],
+        head=root.head,
+        tail=root.tail,
+        sealed=root.sealed,
+        next_segment=root.next_segment,
+        log_start=root.log_start,
+        staging_floor=root.staging_floor,
+        indexes=[list(astuple(index)) for index in root.indexes],
+        parts=[part_value(part) for part in root.parts],
+        entries=[entry_value(entry) for entry in root.entries],
+        retired=[[r.kind, r.path, r.version, r.time_us] for r in root.retired],
+        retired_blobs=[blob_value(blob) for blob in root.retired_blobs],
+        writers={name: writer_value(writer) for name, writer in root.writers.items()},
+        writers_blob=blob_value(root.writers_blob) if root.writers_blob else None,
+        tags=dict(root.tags),
+        pins=dict(root.pins),
+        origins=dict(root.origins),
+        copies=dict(root.copies),
+        history=[row_value(row) for row in root.history],
+        history_parts=[part_ref_value(part) for part in root.history_parts],
+        history_lists=[part_ref_value(part) for part in root.history_lists],
+        properties=dict(root.properties),
+    )
+    return build_json(value)
+
+
+def decode_root(body: bytes, *, where: str) -> Root:
+    """Return the root that a commit file's body holds.
+
+    Raises:
+        CorruptionError: Not a root, or one that contradicts itself.
+        UnsupportedVersionError: A newer format, or a reader feature this version lacks.
+    """
+    fields = Fields(parse_json(body, where=where), where=where)
+    found = fields.integer("format", least=1)
+    if found > ROOT_FORMAT:
+        raise UnsupportedVersionError(
+            "root is of a newer format", where=where, found=found, supported=ROOT_FORMAT
+        )
+    reader_features = fields.texts("reader_features")
+    unknown = check_known(reader_features, READER_FEATURES)
+    if unknown:
+        raise UnsupportedVersionError(
+            "stream needs reader features this version lacks", where=where, features=unknown
+        )
+    root = _take_root(fields, reader_features)
+    return replace(root, extra=dict(fields.rest()))
+
+
+def _take_root(fields: Fields, reader_features: tuple[str, ...]) -> Root:
+    where = fields.where
+    writers_blob = fields.take("writers_blob")
+    epochs = tuple(_parse_epoch(item, where) for item in fields.items("epochs"))
+    if not epochs or [epoch.number for epoch in epochs] != list(range(len(epochs))):
+        raise CorruptionError("epochs are not numbered from 0", where=where)
+    return Root(
+        reader_features=reader_features,
+        writer_features=fields.texts("writer_features"),
+        stream_id=fields.text("stream_id", limit=100),
+        generation=fields.integer("generation"),
+        version=fields.integer("version"),
+        transaction=fields.text("transaction", limit=100),
+        parent=fields.text("parent", limit=100),
+        time_us=fields.integer("time_us"),
+        operation=fields.text("operation", limit=100),
+        client=fields.text("client", limit=400),
+        epochs=epochs,
+        head=fields.integer("head"),
+        tail=fields.integer("tail"),
+        sealed=fields.flag("sealed"),
+        next_segment=fields.integer("next_segment"),
+        log_start=fields.integer("log_start"),
+        staging_floor=fields.integer("staging_floor"),
+        indexes=tuple(_parse_index(item, where) for item in fields.optional_items("indexes")),
+        parts=tuple(parse_part(item, where=where) for item in fields.items("parts")),
+        entries=tuple(parse_entry(item, where=where) for item in fields.items("entries")),
+        retired=tuple(parse_retired(item, where=where) for item in fields.items("retired")),
+        retired_blobs=tuple(
+            parse_blob(item, where=where) for item in fields.items("retired_blobs")
+        ),
+        writers={
+            name: parse_writer(item, where=where)
+            for name, item in fields.mapping("writers").items()
+        },
+        writers_blob=parse_blob(writers_blob, where=where) if writers_blob is not None else None,
+        tags=fields.mapping("tags"),
+        pins=fields.mapping("pins"),
+        origins=fields.mapping("origins"),
+        copies=fields.mapping("copies"),
+        history=tuple(parse_row(item, where=where) for item in fields.items("history")),
+        history_parts=_history_parts(fields, "history_parts"),
+        history_lists=_history_parts(fields, "history_lists"),
+        properties=fields.mapping("properties"),
+    )
+
+
+def entry_value(entry: SegmentEntry) -> list[Any]:
+    """Return a segment entry as it stands in JSON."""
+    return [
+        entry.segment_id,
+        entry.path,
+        entry.rows,
+        entry.bytes,
+        entry.footer_bytes,
+        entry.footer_crc,
+        entry.format,
+        entry.stats,
+    ]
+
+
+def parse_entry(value: Any, *, where: str) -> SegmentEntry:
+    """Return the segment entry that JSON holds.
+
+    Raises:
+        CorruptionError: It holds something else.
+    """
+    row = _row(
+        value,
+        ("segment_id", "path", "rows", "bytes", "footer_bytes", "footer_crc", "format", "stats"),
+        where,
+    )
+    return SegmentEntry(
+        segment_id=row.integer("segment_id"),
+        path=names.check_segment_path(row.text("path", limit=300), where=where),
+        rows=row.integer("rows", least=1),
+        bytes=row.integer("bytes", least=1),
+        footer_bytes=row.integer("footer_bytes", least=1),
+        footer_crc=row.integer("footer_crc"),
+        format=row.text("format", limit=20),
+        stats=row.optional_text("stats"),
+    )
+
+
+def blob_value(blob: BlobRef) -> list[Any]:
+    """Return a blob's reference as it stands in JSON."""
+    return [blob.path, blob.bytes, blob.digest, blob.count]
+
+
+def parse_blob(value: Any, *, where: str) -> BlobRef:
+    """Return the blob's reference that JSON holds.
+
+    Raises:
+        CorruptionError: It holds something else.
+    """
+    row = _row(value, ("path", "bytes", "digest", "count"), where)
+    return BlobRef(
+        path=names.check_status_path(row.text("path", limit=300), where=where),
+        bytes=row.integer("bytes", least=1),
+        digest=row.text("digest", limit=32),
+        count=row.integer("count"),
+    )
+
+
+def writer_value(writer: Writer) -> list[Any]:
+    """Return a writer as it stands in JSON."""
+    return [writer.owner, writer.batch_id, writer.version, writer.rows, writer.end]
+
+
+def parse_writer(value: Any, *, where: str) -> Writer:
+    """Return the writer that JSON holds.
+
+    Raises:
+        CorruptionError: It holds something else.
+    """
+    row = _row(value, ("owner", "batch_id", "version", "rows", "end"), where)
+    return Writer(
+        owner=row.text("owner", limit=1000),
+        batch_id=row.integer("batch_id"),
+        version=row.integer("version"),
+        rows=row.integer("rows"),
+        end=row.integer("end"),
+    )
+
+
+def retired_value(retired: Retired) -> list[Any]:
+    """Return a retired object as it stands in JSON."""
+    return [retired.kind, retired.path, retired.version, retired.time_us]
+
+
+def parse_retired(value: Any, *, where: str) -> Retired:
+    """Return the retired object that JSON holds.
+
+    Raises:
+        CorruptionError: It holds something else.
+    """
+    row = _row(value, ("kind", "path", "version", "time_us"), where)
+    kind, path = row.text("kind", limit=20), row.text("path", limit=300)
+    check = names.check_segment_path if kind == "segment" else names.check_status_path
+    return Retired(
+        kind=kind,
+        path=check(path, where=where),
+        version=row.integer("version"),
+        time_us=row.integer("time_us"),
+    )
+
+
+def _epoch_value(epoch: Epoch) -> dict[str, Any]:
+    return {
+        "number": epoch.number,
+        "since": epoch.since,
+        "schema": epoch.schema,
+        "spark": epoch.spark,
+        "blob": blob_value(epoch.blob) if epoch.blob else None,
+    }
+
+
+def _parse_epoch(value: Any, where: str) -> Epoch:
+    fields = Fields(value, where=where)
+    blob = fields.take("blob")
+    epoch = Epoch(
+        number=fields.integer("number"),
+        since=fields.integer("since"),
+        schema=fields.optional_text("schema"),
+        spark=fields.optional_text("spark"),
+        blob=parse_blob(blob, where=where) if blob is not None else None,
+    )
+    if (epoch.schema is None) == (epoch.blob is None) or fields.rest():
+        raise CorruptionError("malformed epoch", where=where, epoch=epoch.number)
+    return epoch
+
+
+def part_value(part: PartRef) -> list[Any]:
+    """Return a part's reference as it stands in JSON."""
+    return [part.path, part.start, part.end, part.segments, part.bytes, part.digest]
+
+
+def parse_part(value: Any, *, where: str) -> PartRef:
+    """Return the part's reference that JSON holds.
+
+    Raises:
+        CorruptionError: It holds something else.
+    """
+    row = _row(value, ("path", "start", "end", "segments", "bytes", "digest"), where)
+    return PartRef(
+        path=names.check_status_path(row.text("path", limit=300), where=where),
+        start=row.integer("start"),
+        end=row.integer("end", least=1),
+        segments=row.integer("segments", least=1),
+        bytes=row.integer("bytes", least=1),
+        digest=row.text("digest", limit=32),
+    )
+
+
+def _history_parts(fields: Fields, name: str) -> tuple[HistoryPart, ...]:
+    where = fields.where
+    return tuple(parse_part_ref(item, where=where) for item in fields.optional_items(name))
+
+
+def _parse_index(value: Any, where: str) -> PartIndex:
+    row = _row(value, ("path", "start", "end", "parts", "segments", "bytes", "digest"), where)
+    return PartIndex(
+        path=names.check_status_path(row.text("path", limit=300), where=where),
+        start=row.integer("start"),
+        end=row.integer("end", least=1),
+        parts=row.integer("parts", least=1),
+        segments=row.integer("segments", least=1),
+        bytes=row.integer("bytes", least=1),
+        digest=row.text("digest", limit=32),
+    )
+
+
+def _row(value: Any, columns: tuple[str, ...], where: str) -> Fields:
+    # Rows are closed: a column more needs a feature name, since it could not be carried through.
+    if not isinstance(value, list) or len(value) != len(columns):
+        raise CorruptionError("not a row", where=where, columns=columns)
+    return Fields(dict(zip(columns, value, strict=True)), where=where)
