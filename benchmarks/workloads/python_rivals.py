@@ -23,7 +23,7 @@ APPENDS, EVENTS_EACH, COLUMN = 300, 10, "value"
 FLATTERS = (
     "whole libraries in one process, each with all its threads and its own defaults but for zstd",
     "Iceberg's catalog is a local SQLite file; a catalog service adds a round trip to each commit",
-    "against us: every append is synced to disk; the others leave that to the operating system",
+    "against us: every append of ours is synced to disk",
     "against us: every byte read is checked against a checksum",
     "one writer, local disk, warm page cache; a table of small appends has 300 commits at most",
 )

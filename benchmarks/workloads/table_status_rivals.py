@@ -28,7 +28,7 @@ FLATTERS = (
     "to open means to open anew and to list all files; ours lists them as columns",
     "bytes of delta-rs are those of the commit that filled the table and of its checkpoint",
     "against us: the rivals' tables are filled by one commit, ours has the parts of many",
-    "against us: each of our commits is synced to disk; delta-rs and pyiceberg do not sync",
+    "against us: each of our commits is synced to disk",
     "pyiceberg's catalog is a SQLite file on the same disk",
 )
 

@@ -10,7 +10,7 @@ from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.origins import Origin, Pin, origins_of, parse_pin, pins_of
 from segstore_ds.engine.state import Slot
 from segstore_ds.engine.vacuum import GRACE_S
-from segstore_ds.errors import InvalidInputError, NotFoundError
+from segstore_ds.errors import InvalidInputError, NotFoundError, SnapshotExpiredError
 from segstore_ds.format.root import Root
 from segstore_ds.storage import Storage
 
@@ -58,7 +58,17 @@ def run_pin(log: StreamLog, name: str, url: str, *, client: str) -> Root:
 
     root = log.commit(build, transaction=log.clock.new_id()).root
     version = parse_pin(name, root.pins[name]).version
-    return root if root.version == version else log.read_version(version)
+    if root.version == version:
+        return root
+    try:
+        return log.read_version(version)
+    except SnapshotExpiredError as error:
+        raise SnapshotExpiredError(
+            "the version that an earlier attempt pinned was purged",
+            remedy="unpin(copy_id) on the origin, then clone again",
+            copy_id=name,
+            version=version,
+        ) from error
 
 
 def run_unpin(log: StreamLog, name: str, *, client: str) -> None:

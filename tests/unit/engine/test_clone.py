@@ -28,7 +28,7 @@ from segstore_ds.errors import (
     StorageError,
     UnsupportedVersionError,
 )
-from segstore_ds.format import root as root_format
+from segstore_ds.format import root_codec
 from segstore_ds.format.root import ORIGINS_FEATURE
 from segstore_ds.format.root_codec import decode_root, encode_root
 from segstore_ds.storage import Storage, open_storage
@@ -327,6 +327,27 @@ def test_origin_vacuumed_between_the_two_commits() -> None:
     assert values(open_on(target.inner)) == list(range(40))
 
 
+def test_a_pinned_version_that_was_purged_meanwhile_says_how_to_go_on() -> None:
+    """Crashed between the two commits, and run again when the pinned version is gone."""
+    stream, storage = make_stream(4)
+    inner = open_storage(_place())
+
+    def crash() -> None:
+        raise Crash("between the commits")
+
+    broken = Meddling(inner, "create log/", crash)
+    with pytest.raises(Crash):
+        run_clone(stream._log, broken, REQUEST, client="", clock=stream._log.clock)
+    stream.refresh()
+    for _ in range(2):
+        _clear(stream, storage)
+    with pytest.raises(SnapshotExpiredError, match=r"unpin\(copy_id\) on the origin"):
+        run_clone(stream._log, inner, REQUEST, client="", clock=stream._log.clock)
+    stream.refresh().unpin("c")
+    run_clone(stream._log, inner, REQUEST, client="", clock=stream._log.clock)
+    assert values(open_on(inner)) == values(stream)
+
+
 def test_pin_taken_away_while_cloning_is_said() -> None:
     """Whoever took it away wins, and the clone is not taken for sound."""
     stream, storage = make_stream(2)
@@ -336,17 +357,14 @@ def test_pin_taken_away_while_cloning_is_said() -> None:
         run_clone(stream._log, target, REQUEST, client="", clock=stream._log.clock)
 
 
-def test_an_older_reader_refuses_a_clone() -> None:
+def test_an_older_reader_refuses_a_clone(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would take shared segments for lost ones."""
     stream, _ = make_stream(1)
     body = encode_root(_clone(stream).root)
-    kept = root_format.READER_FEATURES
-    try:
-        root_format.READER_FEATURES = kept - {ORIGINS_FEATURE}
-        with pytest.raises(UnsupportedVersionError, match=ORIGINS_FEATURE):
-            decode_root(body, where="test")
-    finally:
-        root_format.READER_FEATURES = kept
+    known = root_codec.READER_FEATURES - {ORIGINS_FEATURE}
+    monkeypatch.setattr(root_codec, "READER_FEATURES", known)
+    with pytest.raises(UnsupportedVersionError, match=ORIGINS_FEATURE):
+        decode_root(body, where="test")
 
 
 @pytest.mark.parametrize(

@@ -59,6 +59,19 @@ def test_ids_epochs_offsets_and_bytes_stay() -> None:
     copy.verify().check()
 
 
+def test_followers_are_not_copied() -> None:
+    """A copy that named the source's followers could neither commit nor be told from it."""
+    stream, _ = make_stream(2)
+    stream.append(numbers(20, 30))
+    follower, url = _place(), _place()
+    stream.add_follower(follower)
+    stream.copy_to(url, copy_id="c")
+    copy = segstore.open(url)
+    assert (stream.followers, copy.followers) == ((follower,), ())
+    copy.append(numbers(30, 31))
+    assert segstore.open(follower).tail == 30
+
+
 def test_cuts_within_segments_rewrite_only_the_edges() -> None:
     """Edge segments get new numbers, those between keep theirs."""
     stream, _ = make_stream(5)

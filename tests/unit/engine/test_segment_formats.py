@@ -12,7 +12,7 @@ from stream_kit import objects, values
 from segstore_ds.engine import segments
 from segstore_ds.engine.staging import Layout
 from segstore_ds.errors import CorruptionError, UnsupportedVersionError
-from segstore_ds.format import root as roots
+from segstore_ds.format import root_codec
 from segstore_ds.format.root import PARQUET_SEGMENTS
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on, salvage
@@ -212,7 +212,8 @@ def test_readers_that_do_not_know_parquet_refuse_the_stream(monkeypatch):
     assert PARQUET_SEGMENTS not in stream.root.reader_features
     stream.append(table(50, 100), layout=PARQUET)
     assert PARQUET_SEGMENTS in stream.root.reader_features
-    monkeypatch.setattr(roots, "READER_FEATURES", roots.READER_FEATURES - {PARQUET_SEGMENTS})
+    known = root_codec.READER_FEATURES - {PARQUET_SEGMENTS}
+    monkeypatch.setattr(root_codec, "READER_FEATURES", known)
     with pytest.raises(UnsupportedVersionError, match="parquet-segments"):
         open_on(stream.storage)
 
