@@ -1,7 +1,7 @@
 """Reading ahead: the next values of an iterator are made while the one before is used."""
 
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
@@ -29,11 +29,14 @@ def read_ahead(values: Iterator[T], *, depth: int) -> Iterator[T]:
             pending.append(pool.submit(next, values, None))
 
 
-def map_ahead(work: Callable[[T], R], values: Iterator[T], *, threads: int) -> Iterator[R]:
+def map_ahead(
+    work: Callable[[T], R], values: Iterator[T], *, threads: int
+) -> Generator[R, None, None]:
     """Yield `work` of each value in order; several threads work on the values that come next.
 
-    At most one value more than there are threads is held. What `work` raises is raised here in its
-    turn, and what is left then is not begun.
+    At most twice as many values as there are threads are held, and one more: so no thread waits
+    while this one takes the next value. What `work` raises is raised here in its turn, and what is
+    left then is not begun. Closed, it ends its threads.
 
     Args:
         work: Runs in any thread.
@@ -48,7 +51,7 @@ def map_ahead(work: Callable[[T], R], values: Iterator[T], *, threads: int) -> I
         try:
             for value in values:
                 pending.append(pool.submit(work, value))
-                if len(pending) > threads:
+                if len(pending) > 2 * threads:
                     yield pending.popleft().result()
             while pending:
                 yield pending.popleft().result()

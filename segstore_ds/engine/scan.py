@@ -1,12 +1,16 @@
 """Scan: read the tasks of a plan.
 
-Every frame is verified before it is decoded, and only the columns asked for are decoded.
+Every frame is verified before it is decoded, and only the columns asked for are decoded. What is
+read is one row of parts, frames for the most, whatever segment or task they belong to: so with
+several threads the next segment is opened and fetched while the last one is still decoded.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
-from itertools import islice
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import groupby, islice
 
 import pyarrow as pa
 
@@ -14,7 +18,7 @@ from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.filters import Filters
 from segstore_ds.engine.read_ahead import map_ahead
 from segstore_ds.engine.scan_plan import Reading, ReadTask
-from segstore_ds.engine.segments import OpenSegment, open_segment
+from segstore_ds.engine.segments import WHOLE_OBJECT_BYTES, OpenSegment, open_segment
 from segstore_ds.engine.slices import Slice
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import (
@@ -30,6 +34,54 @@ from segstore_ds.format.segment_index import FrameEntry
 from segstore_ds.storage import Storage
 
 _LOG = logging.getLogger(__name__)
+_SMALL_ROWS = 65_536  # one frame, for the most: opened and read as one part
+
+_Part = Callable[[], Iterable[pa.RecordBatch]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Epoch:
+    schema: pa.Schema
+    columns: list[str]
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Scan:
+    """A reading, and what would be worked out of it again for each frame."""
+
+    reading: Reading
+    needed: pa.Schema
+    names: list[str]
+    epochs: dict[int, _Epoch] = field(default_factory=dict)
+
+    def epoch(self, number: int) -> _Epoch:
+        """Return what a segment of an epoch has to look like; raises FormatError."""
+        found = self.epochs.get(number)
+        if found is None:
+            schema = decode_schema(self.reading.epochs[number])
+            columns = [name for name in self.needed.names if name in schema.names]
+            found = _Epoch(schema, columns or [schema.names[0]], fingerprint(schema))
+            self.epochs[number] = found
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Source:
+    """A slice, and where it is read."""
+
+    scan: _Scan
+    storage: Storage
+    slice: Slice
+
+
+@dataclass(frozen=True, slots=True)
+class _Outcome:
+    """What came of a part; an error comes behind the batches."""
+
+    source: _Source
+    batches: Sequence[pa.RecordBatch] = ()
+    error: FormatError | StorageError | None = None
 
 
 def run_task(reading: Reading, task: ReadTask, *, threads: int = 1) -> Iterator[pa.RecordBatch]:
@@ -48,20 +100,43 @@ def run_task(reading: Reading, task: ReadTask, *, threads: int = 1) -> Iterator[
         FormatError: An object is missing, cut or damaged; names object and frame.
         StorageError: The storage failed.
     """
-    if task.times is not None:
-        reading = replace(reading, times=task.times)
-    for one in task.slices:
-        try:
-            yield from _read_slice(reading, one, threads)
-        except MissingObjectError as error:
-            if _is_live(reading, one):
-                raise
-            raise SnapshotExpiredError(
-                "segments of this version were deleted",
-                stream=reading.stream_id,
-                version=reading.version,
-                segment=one.path,
-            ) from error
+    return run_tasks(reading, [task], threads=threads)
+
+
+def run_tasks(
+    reading: Reading, tasks: Iterable[ReadTask], *, threads: int
+) -> Iterator[pa.RecordBatch]:
+    """Read tasks one after the other; otherwise as `run_task`.
+
+    Args:
+        reading: What the tasks of the scan share.
+        tasks: In offset order.
+        threads: How many frames are decoded at once; about two more are held.
+    """
+    parts = ((source, part) for source in _sources(reading, tasks) for part in _parts(source))
+    with closing(map_ahead(_attempt, parts, threads=threads)) as outcomes:
+        for source, found in groupby(outcomes, key=lambda outcome: outcome.source):
+            try:
+                yield from _mend(source, found)
+            except MissingObjectError as error:
+                if _is_live(reading, source.slice):
+                    raise
+                raise SnapshotExpiredError(
+                    "segments of this version were deleted",
+                    stream=reading.stream_id,
+                    version=reading.version,
+                    segment=source.slice.path,
+                ) from error
+
+
+def _sources(reading: Reading, tasks: Iterable[ReadTask]) -> Iterator[_Source]:
+    plain = _Scan(reading, reading.needed_schema, reading.result_schema.names)
+    for task in tasks:
+        dated = plain
+        if task.times is not None:
+            dated = replace(plain, reading=replace(reading, times=task.times))
+        for one in task.slices:
+            yield _Source(dated, reading.storage, one)
 
 
 def _is_live(reading: Reading, one: Slice) -> bool:
@@ -87,25 +162,27 @@ def read_frames(storage: Storage, one: Slice) -> Iterator[tuple[FrameEntry, memo
         yield segment.frames[number], memoryview(data)
 
 
-def _read_slice(reading: Reading, one: Slice, threads: int) -> Iterator[pa.RecordBatch]:
-    """Read a slice here, and what is missing or damaged here from a follower, which is reported."""
+def _mend(source: _Source, outcomes: Iterable[_Outcome]) -> Iterator[pa.RecordBatch]:
+    """Yield a slice, and what is missing or damaged here from a follower, which is reported."""
     done = 0
-    damage: FormatError
-    try:
-        for batch in _run_slice(reading, reading.storage, one, threads):
-            yield batch
-            done += 1
-    except FormatError as error:
-        damage = error
-    else:
+    damage: FormatError | StorageError | None = None
+    for outcome in outcomes:
+        yield from outcome.batches
+        done += len(outcome.batches)
+        if outcome.error is not None:
+            damage = outcome.error
+            break
+    if damage is None:
         return
-    for url in reading.followers:
+    reading, one = source.scan.reading, source.slice
+    for url in reading.followers if isinstance(damage, FormatError) else ():
         try:
             storage = reading.storage.sibling(url)
             if StreamLog(storage).open().stream_id != reading.stream_id:
                 continue
+            there = (batch for part in _parts(replace(source, storage=storage)) for batch in part())
             # The same bytes give the same batches, so those that came from here are passed over.
-            for batch in islice(_run_slice(reading, storage, one, threads), done, None):
+            for batch in islice(there, done, None):
                 yield batch
                 done += 1
         except (FormatError, NotFoundError, StorageError) as error:
@@ -116,34 +193,62 @@ def _read_slice(reading: Reading, one: Slice, threads: int) -> Iterator[pa.Recor
     raise damage
 
 
-def _run_slice(
-    reading: Reading, storage: Storage, one: Slice, threads: int
-) -> Iterator[pa.RecordBatch]:
-    schema = decode_schema(reading.epochs[one.epoch])
-    needed = reading.needed_schema
-    present = [name for name in needed.names if name in schema.names] or [schema.names[0]]
-    expected = fingerprint(schema)
-    segment = _open(storage, one)
-    rows = dict(_wanted_frames(segment.frames, one, reading.filters))
+def _attempt(work: tuple[_Source, _Part]) -> _Outcome:
+    """Carry a part out; what it raises is told in its turn, and to who knows of followers."""
+    source, part = work
+    batches: list[pa.RecordBatch] = []
+    try:
+        batches.extend(part())
+    except (FormatError, StorageError) as error:
+        return _Outcome(source, batches, error)
+    return _Outcome(source, batches)
 
-    def decode(fetched: tuple[int, list[pa.Buffer]]) -> pa.RecordBatch:
-        number, data = fetched
-        row, frame = rows[number], segment.frames[number]
-        if frame.fingerprint != expected:
-            raise CorruptionError(
-                "frame is of another schema", where=segment.where, start=frame.start
-            )
-        batch = segment.decode(number, data, schema=schema, columns=present)
-        first = max(one.rows[0] - row, 0)
-        last = min(one.rows[1] - row, frame.rows)
-        if (first, last) != (0, frame.rows):
-            batch = batch.slice(first, last - first)
-        return _finish(reading, lift(batch, needed), one, row + first)
 
-    fetched = segment.fetch(list(rows), present)
-    for batch in map_ahead(decode, fetched, threads=min(threads, max(len(rows), 1))):
-        if batch.num_rows:
-            yield batch
+def _parts(source: _Source) -> Iterator[_Part]:
+    """Yield what there is to do for a slice, in offset order; each part gives no empty batch."""
+    one = source.slice
+    if one.bytes <= WHOLE_OBJECT_BYTES and one.segment_rows <= _SMALL_ROWS:
+        yield partial(_read_small, source)
+        return
+    try:
+        for work in _frames(source):
+            yield partial(_decode, source, *work)
+    except (FormatError, StorageError) as error:
+        yield partial(_fail, error)
+
+
+def _read_small(source: _Source) -> Iterator[pa.RecordBatch]:
+    for work in _frames(source):
+        yield from _decode(source, *work)
+
+
+def _fail(error: FormatError | StorageError) -> Iterable[pa.RecordBatch]:
+    raise error
+
+
+def _frames(source: _Source) -> Iterator[tuple[OpenSegment, int, int, list[pa.Buffer]]]:
+    """Yield segment, number and first row of each frame to read, with what was fetched of it."""
+    columns = source.scan.epoch(source.slice.epoch).columns
+    segment = _open(source.storage, source.slice)
+    rows = dict(_wanted_frames(segment.frames, source.slice, source.scan.reading.filters))
+    for number, data in segment.fetch(list(rows), columns):
+        yield segment, number, rows[number], data
+
+
+def _decode(
+    source: _Source, segment: OpenSegment, number: int, row: int, data: list[pa.Buffer]
+) -> Iterable[pa.RecordBatch]:
+    one, frame = source.slice, segment.frames[number]
+    epoch = source.scan.epoch(one.epoch)
+    if frame.fingerprint != epoch.fingerprint:
+        raise CorruptionError("frame is of another schema", where=segment.where, start=frame.start)
+    batch = segment.decode(number, data, schema=epoch.schema, columns=epoch.columns)
+    first = max(one.rows[0] - row, 0)
+    last = min(one.rows[1] - row, frame.rows)
+    if (first, last) != (0, frame.rows):
+        batch = batch.slice(first, last - first)
+    batch = _finish(source.scan, lift(batch, source.scan.needed), one, row + first)
+    return (batch,) if batch.num_rows else ()
 
 
 def _open(storage: Storage, one: Slice) -> OpenSegment:
@@ -166,7 +271,8 @@ def _wanted_frames(
         row += frame.rows
 
 
-def _finish(reading: Reading, batch: pa.RecordBatch, one: Slice, row: int) -> pa.RecordBatch:
+def _finish(scan: _Scan, batch: pa.RecordBatch, one: Slice, row: int) -> pa.RecordBatch:
+    reading = scan.reading
     if reading.offset_column is not None:
         offsets = pa.arange(one.start + row, one.start + row + batch.num_rows)
         batch = batch.append_column(reading.offset_column, offsets)
@@ -178,5 +284,4 @@ def _finish(reading: Reading, batch: pa.RecordBatch, one: Slice, row: int) -> pa
         batch = batch.append_column(reading.commit_time_column, times)
     if reading.filters:
         batch = reading.filters.apply(batch)
-    names_wanted = reading.result_schema.names
-    return batch if batch.schema.names == names_wanted else batch.select(names_wanted)
+    return batch if batch.schema.names == scan.names else batch.select(scan.names)

@@ -43,17 +43,22 @@ class Window:
 
     Args:
         size: Of the object.
-        spans: The ranges.
-        data: What lies in them.
     """
 
-    def __init__(
-        self, size: int, spans: Sequence[tuple[int, int]], data: Sequence[pa.Buffer]
-    ) -> None:
+    def __init__(self, size: int) -> None:
         self.closed = False
         self._size = size
-        self._spans = list(zip(spans, data, strict=True))
+        self._spans: list[tuple[tuple[int, int], pa.Buffer]] = []
         self._place = 0
+
+    def show(self, spans: Sequence[tuple[int, int]], data: Sequence[pa.Buffer]) -> None:
+        """Have these ranges read from now on, and none that were shown before.
+
+        Args:
+            spans: The ranges.
+            data: What lies in them.
+        """
+        self._spans = list(zip(spans, data, strict=True))
 
     def read(self, count: int = -1) -> pa.Buffer:
         """Return the next bytes.

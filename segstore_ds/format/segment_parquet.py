@@ -20,9 +20,10 @@ import base64
 import binascii
 import struct
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import accumulate, pairwise
+from itertools import accumulate
 from typing import Any
 
 import pyarrow as pa
@@ -60,6 +61,8 @@ class ParquetIndex:
     schema: pa.Schema = field(repr=False)
     lengths: tuple[list[int], ...] = field(repr=False)
     crcs: tuple[list[int], ...] = field(repr=False)
+    widths: tuple[int, ...] = field(repr=False)  # how many leaves each column has
+    _idle: list["_Decoder"] = field(default_factory=list, repr=False, compare=False)
 
     def spans(self, number: int, columns: Sequence[str] | None) -> tuple[tuple[int, int], ...]:
         """Return where the chunks of some columns lie; neighbours as one."""
@@ -69,9 +72,8 @@ class ParquetIndex:
             return ((frame.start, frame.end),)
         spans: list[tuple[int, int]] = []
         group, leaf = self.metadata.row_group(number), 0
-        for one in self.schema:
-            width = len(list(leaf_types(pa.schema([one]))))
-            if one.name in names:
+        for name, width in zip(self.schema.names, self.widths, strict=True):
+            if name in names:
                 for place in range(leaf, leaf + width):
                     start, end = _chunk(group.column(place))
                     if not frame.start <= start < end <= frame.end:
@@ -107,17 +109,12 @@ class ParquetIndex:
             self._check(number, span, buffer, place)
         names = self._names(columns) or wanted
         try:
-            window = Window(self.object_bytes, spans, data)
-            with pq.ParquetFile(
-                pa.PythonFile(window, mode="r"),
-                metadata=self.metadata,
-                page_checksum_verification=True,
-                pre_buffer=False,
-            ) as file:
-                table = file.read_row_group(number, columns=list(names), use_threads=False)
+            decoder = self._take_decoder()
+            table = decoder.read(number, spans, data, names)
             batch = _as_batch(table, pa.schema([schema.field(name) for name in names]))
         except PARQUET_ERRORS as error:
             raise CorruptionError("a frame cannot be decoded", where=place) from error
+        self._idle.append(decoder)
         if batch.num_rows != frame.rows:
             raise CorruptionError(
                 "a frame holds another number of rows",
@@ -126,6 +123,12 @@ class ParquetIndex:
                 actual=batch.num_rows,
             )
         return batch if batch.schema.names == wanted else batch.select(wanted)
+
+    def _take_decoder(self) -> "_Decoder":
+        try:
+            return self._idle.pop()
+        except IndexError:  # threads decode at once: each has one
+            return _Decoder(self)
 
     def _names(self, columns: Sequence[str] | None) -> list[str] | None:
         """Return the columns to read, in the file's order; None for all of them."""
@@ -137,19 +140,45 @@ class ParquetIndex:
 
     def _check(self, number: int, span: tuple[int, int], data: pa.Buffer, where: str) -> None:
         view = memoryview(data)
-        ends = list(accumulate(self.lengths[number], initial=self.frames[number].start))
-        checked = 0
-        for (start, end), crc in zip(pairwise(ends), self.crcs[number], strict=True):
-            if start >= span[0] and end <= span[1]:
-                piece = view[start - span[0] : end - span[0]]
-                actual = zlib.crc32(piece)
-                if actual != crc:
-                    raise CorruptionError(
-                        "a frame fails its checksum", where=where, expected=crc, actual=actual
-                    )
-                checked += end - start
-        if checked != span[1] - span[0] or view.nbytes != checked:
+        borders = list(accumulate(self.lengths[number], initial=self.frames[number].start))
+        first, last = (bisect_left(borders, place) for place in span)
+        covered = borders[first : first + 1] + borders[last : last + 1]
+        if covered != [*span] or view.nbytes != span[1] - span[0]:
             raise CorruptionError("checksums do not cover a column", where=where)
+        for place in range(first, last):
+            piece = view[borders[place] - span[0] : borders[place + 1] - span[0]]
+            actual, expected = zlib.crc32(piece), self.crcs[number][place]
+            if actual != expected:
+                raise CorruptionError(
+                    "a frame fails its checksum", where=where, expected=expected, actual=actual
+                )
+
+
+class _Decoder:
+    """Parquet's reader of one segment; it serves one frame at a time, and is used again."""
+
+    def __init__(self, index: ParquetIndex) -> None:
+        self._window = Window(index.object_bytes)
+        self._file = pq.ParquetFile(
+            pa.PythonFile(self._window, mode="r"),
+            metadata=index.metadata,
+            # Every byte that is read was checked: a page's checksum says nothing more.
+            page_checksum_verification=False,
+            pre_buffer=False,
+        )
+
+    def read(
+        self,
+        number: int,
+        spans: Sequence[tuple[int, int]],
+        data: Sequence[pa.Buffer],
+        names: Sequence[str],
+    ) -> pa.Table:
+        """Return some columns of a row group, from what was fetched of it; raises as pyarrow."""
+        self._window.show(spans, data)
+        table = self._file.read_row_group(number, columns=list(names), use_threads=False)
+        self._window.show((), ())
+        return table
 
 
 def _chunk(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
@@ -207,9 +236,10 @@ class ParquetSegments:
         )
         lengths, crcs = fields.items("lengths"), fields.items("crcs")
         _check_pieces(frames, lengths, crcs, where)
-        _check_groups(frames, metadata, schema, where)
+        widths = tuple(len(list(leaf_types(pa.schema([one])))) for one in schema)
+        _check_groups(frames, metadata, sum(widths), where)
         return ParquetIndex(
-            frames, where, object_bytes, metadata, schema, tuple(lengths), tuple(crcs)
+            frames, where, object_bytes, metadata, schema, tuple(lengths), tuple(crcs), widths
         )
 
     def check_head(self, data: bytes, *, where: str) -> None:
@@ -258,9 +288,8 @@ def _check_pieces(
 
 
 def _check_groups(
-    frames: Sequence[FrameEntry], metadata: pq.FileMetaData, schema: pa.Schema, where: str
+    frames: Sequence[FrameEntry], metadata: pq.FileMetaData, leaves: int, where: str
 ) -> None:
     rows = [metadata.row_group(place).num_rows for place in range(metadata.num_row_groups)]
-    leaves = len(list(leaf_types(schema)))
     if rows != [frame.rows for frame in frames] or leaves != metadata.num_columns:
         raise CorruptionError("a segment's row groups are not its frames", where=where)

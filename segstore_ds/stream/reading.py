@@ -1,7 +1,7 @@
 """Reading: ranges of events between two cuts."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import pyarrow as pa
 
@@ -9,7 +9,7 @@ from segstore_ds import options
 from segstore_ds.engine.commit_times import date_tasks
 from segstore_ds.engine.cuts import CutLike, check_range, parse_cut, resolve_cut
 from segstore_ds.engine.filters import FilterLike
-from segstore_ds.engine.scan import run_task
+from segstore_ds.engine.scan import run_tasks
 from segstore_ds.engine.scan_plan import Reading, ReadTask, plan_range, plan_reading, plan_tasks
 from segstore_ds.engine.slices import SliceTable
 from segstore_ds.errors import InvalidInputError
@@ -80,11 +80,8 @@ class Reads(Handle):
         tasks = self.plan_tasks(reading, root=root)
         threads = min(os.cpu_count() or 1, READ_THREADS)
 
-        def batches() -> Iterator[pa.RecordBatch]:
-            for task in tasks:
-                yield from run_task(reading, task, threads=threads)
-
-        return pa.RecordBatchReader.from_batches(reading.result_schema, batches())
+        batches = run_tasks(reading, tasks, threads=threads)
+        return pa.RecordBatchReader.from_batches(reading.result_schema, batches)
 
     def plan_read(
         self,

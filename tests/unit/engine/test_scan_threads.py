@@ -1,0 +1,86 @@
+"""Scans by several threads: the order of one thread, its errors in their turn, and no waiting."""
+
+import uuid
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+
+from segstore_ds.engine import scan, segments
+from segstore_ds.engine.scan import run_tasks
+from segstore_ds.engine.staging import Layout
+from segstore_ds.errors import MissingObjectError
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import Stream, create_on
+
+SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
+
+
+def table(start: int, end: int) -> pa.Table:
+    numbers = range(start, end)
+    return pa.table({"n": numbers, "s": [f"s{n}" for n in numbers]}, schema=SCHEMA)
+
+
+@pytest.fixture(params=["arrow", "parquet"])
+def stream(request: pytest.FixtureRequest) -> Stream:
+    """Five segments of a hundred events, in frames of ten."""
+    made = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), SCHEMA)
+    for start in range(0, 500, 100):
+        layout = Layout(frame_rows=10, segment_format=request.param, inline_bytes=0)
+        made.append(table(start, start + 100), layout=layout)
+    return made
+
+
+def batches(stream: Stream, threads: int, **tasks: int) -> Iterator[pa.RecordBatch]:
+    reading = stream.plan_read(offset_column="o")
+    return run_tasks(reading, stream.plan_tasks(reading, **tasks), threads=threads)
+
+
+@pytest.fixture(params=["small", "large"])
+def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Take segments for small ones, which are one part of the work, or for large ones."""
+    if request.param == "large":
+        take_for_large(monkeypatch)
+
+
+def take_for_large(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scan, "_SMALL_ROWS", 0)
+    monkeypatch.setattr(segments, "WHOLE_OBJECT_BYTES", 0)
+    monkeypatch.setattr(segments, "READ_BYTES", 1)
+
+
+@pytest.mark.usefixtures("size")
+@pytest.mark.parametrize("threads", [1, 2, 5])
+@pytest.mark.parametrize("partition_rows", [30, 1000])
+def test_events_come_in_order(stream: Stream, threads: int, partition_rows: int) -> None:
+    """Whatever the tasks: a thread may be at the next segment or the next task already."""
+    found = pa.Table.from_batches(batches(stream, threads, partition_rows=partition_rows))
+    assert found["o"].to_pylist() == list(range(500))
+    assert found.drop_columns("o") == table(0, 500)
+
+
+@pytest.mark.usefixtures("size")
+@pytest.mark.parametrize("threads", [1, 4])
+def test_an_error_comes_behind_what_lies_before_it(stream: Stream, threads: int) -> None:
+    """Although it was met before those events were asked for."""
+    stream.storage.delete(f"segments/{stream.root.entries[2].path}")
+    seen: list[int] = []
+    with pytest.raises(MissingObjectError):
+        seen.extend(n for batch in batches(stream, threads) for n in batch["o"].to_pylist())
+    assert seen == list(range(200))
+
+
+def test_the_next_segment_is_fetched_while_this_one_is_used(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One thread alone fetches nothing ahead."""
+    take_for_large(monkeypatch)
+    requests = []
+    for threads in (1, 2):
+        running = batches(stream, threads)
+        stream.storage.stats.reset()
+        for _ in range(8):  # of the first segment's ten frames
+            next(running)
+        requests.append(stream.storage.stats.requests["get_range"])
+        running.close()  # type: ignore[attr-defined]
+    assert requests == [1 + 8, 1 + 10 + 1 + 2]
