@@ -14,13 +14,14 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import zstandard
 
 
 def read_stream(folder: Path) -> tuple[int, int, pa.Table]:
     """Return head, tail and all events of a stream."""
     root = newest_root(folder)
-    if set(root["reader_features"]) - {"levels"}:
+    if set(root["reader_features"]) - {"levels", "parquet-segments"}:
         raise NotImplementedError(root["reader_features"])
     schemas = {}
     for epoch in root["epochs"]:
@@ -191,10 +192,54 @@ def segment(
 ) -> pa.Table:
     """Return the events of a segment in the newest schema (FORMAT.md 6 and 7)."""
     segment_id, path, rows, size, end_bytes, end_crc, form, _ = entry
-    assert form == "arrow"
     data = (folder / "segments" / path).read_bytes()
     assert len(data) == size
     assert zlib.crc32(data[-end_bytes:]) == end_crc
+    read = {"arrow": read_arrow, "parquet": read_parquet}[form]
+    table = read(data, end_bytes, schemas[segment_id >> 32])
+    assert table.num_rows == rows
+    columns = [
+        table[field.name].cast(field.type)
+        if field.name in table.schema.names
+        else pa.nulls(rows, field.type)
+        for field in wanted
+    ]
+    return pa.Table.from_arrays(columns, schema=wanted)
+
+
+def read_parquet(data: bytes, end_bytes: int, schema: pa.Schema) -> pa.Table:
+    """Return the events of a segment of this format (FORMAT.md 6.1)."""
+    length, magic = struct.unpack("<I4s", data[-8:])
+    assert (data[:4], magic, length + 8) == (b"PAR1", b"PAR1", end_bytes)
+    file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+    stored = base64.b64decode(file.metadata.metadata[b"segstore"], validate=True)
+    facts = json.loads(zstandard.decompress(stored))
+    assert facts["version"] == 1
+    index, start = facts["index"], 4
+    groups = zip(
+        *(index[name] for name in ("bytes", "rows", "crc", "schema")),
+        facts["lengths"],
+        facts["crcs"],
+        strict=True,
+    )
+    for number, (size, rows, crc, place, lengths, crcs) in enumerate(groups):
+        assert zlib.crc32(data[start : start + size]) == crc
+        assert index["schemas"][place] == fingerprint(schema)
+        assert (file.metadata.row_group(number).num_rows, sum(lengths)) == (rows, size)
+        for piece_bytes, piece_crc in zip(lengths, crcs, strict=True):
+            assert zlib.crc32(data[start : start + piece_bytes]) == piece_crc
+            start += piece_bytes
+    assert start == len(data) - end_bytes
+    assert number + 1 == file.metadata.num_row_groups
+    table = file.read()
+    # Fields of lists and maps are called as Parquet calls them: equal, as types.
+    assert [field.type for field in table.schema] == [field.type for field in schema]
+    return pa.Table.from_arrays(table.columns, schema=schema)
+
+
+def read_arrow(data: bytes, end_bytes: int, schema: pa.Schema) -> pa.Table:
+    """Return the events of a segment of this format (FORMAT.md 6)."""
+    size = len(data)
     magic, version = struct.unpack_from("<8sI", data)
     assert (magic, version) == (b"SEGARROW", 1)
     assert data[12:60] == bytes(48)
@@ -206,7 +251,6 @@ def segment(
     footer = data[place : place + length]
     assert zlib.crc32(footer) == crc
     index = json.loads(zstandard.decompress(footer, max_output_size=raw))
-    schema = schemas[segment_id >> 32]
     batches, start = [], 64
     facts = zip(*(index[name] for name in ("bytes", "rows", "crc", "schema")), strict=True)
     for frame_bytes, frame_rows, frame_crc, place_of_schema in facts:
@@ -219,15 +263,7 @@ def segment(
         batches.append(batch)
         start += frame_bytes
     assert start == place
-    table = pa.Table.from_batches(batches, batches[0].schema)
-    assert table.num_rows == rows
-    columns = [
-        table[field.name].cast(field.type)
-        if field.name in table.schema.names
-        else pa.nulls(rows, field.type)
-        for field in wanted
-    ]
-    return pa.Table.from_arrays(columns, schema=wanted)
+    return pa.Table.from_batches(batches, batches[0].schema)
 
 
 def fingerprint(schema: pa.Schema) -> str:

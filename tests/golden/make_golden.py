@@ -4,6 +4,7 @@
 
     PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1
     PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1-levels
+    PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1-parquet
 
 When: once per version of the format, or feature of it, in the commit that begins it. Streams of a
 version that was released are never written again, whatever the code does today: they are what users
@@ -26,6 +27,7 @@ from types import ModuleType
 from typing import Any
 
 import golden_levels
+import golden_parquet
 import pyarrow as pa
 
 from segstore_ds.engine import history, table_status
@@ -191,6 +193,7 @@ TINY = {"INLINE_SOFT": 2, "MERGE_FAN_IN": 2, "WRITERS_INLINE": 4}
 SETS: dict[str, dict[str, Callable[[Stream], None]]] = {
     "v1": STREAMS,
     "v1-levels": golden_levels.LEVELS,
+    "v1-parquet": golden_parquet.PARQUET,
 }
 
 
@@ -202,6 +205,8 @@ def write_stream(storage: Storage, name: str, version: str = "v1") -> None:
         if version == "v1-levels":
             stack.enter_context(thresholds(table_status, golden_levels.TINY_STATUS))
             stack.enter_context(thresholds(history, golden_levels.TINY_HISTORY))
+        elif version == "v1-parquet":
+            stack.enter_context(thresholds(table_status, golden_parquet.TINY))
         elif name in ("parts", "writers"):
             stack.enter_context(thresholds(table_status, TINY))
         if version == "v1-levels" and name in golden_levels.STARTS:
