@@ -20,18 +20,9 @@ from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on
 from segstore_ds.stream.rescue import repair_on
 from tests.follower_kit import Pair, content, found
-from tests.stream_kit import SCHEMA, TIGHT, numbers
+from tests.stream_kit import SCHEMA, numbers
 
-
-@pytest.fixture(autouse=True)
-def _tight(monkeypatch):
-    for name, value in TIGHT.items():
-        monkeypatch.setattr(name, value)
-
-
-@pytest.fixture
-def pair() -> Pair:
-    return Pair()
+pytestmark = pytest.mark.usefixtures("tight")
 
 
 def test_a_follower_is_the_same_folder_byte_for_byte(pair):

@@ -8,15 +8,12 @@ from segstore_ds.errors import CommitUnknownError, StorageError, UnderReplicated
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream
 from tests.follower_kit import Pair, content, found
-from tests.stream_kit import STAGED, TIGHT, numbers
+from tests.stream_kit import STAGED, numbers
 
 BUFFERS = Layout(inline_bytes=0, frame_rows=50, compression="none", cache_buffer_bytes=1024)
 
 
-@pytest.fixture(autouse=True)
-def _tight(monkeypatch):
-    for name, value in TIGHT.items():
-        monkeypatch.setattr(name, value)
+pytestmark = pytest.mark.usefixtures("tight")
 
 
 def with_appender(stream: Stream) -> None:

@@ -17,18 +17,9 @@ from segstore_ds.stream import open_on
 from segstore_ds.stream.rescue import repair_on
 from segstore_ds.testing.faults import Crash, WrappedStorage
 from tests.follower_kit import Pair, Root, content, found
-from tests.stream_kit import STAGED, TIGHT, numbers
+from tests.stream_kit import STAGED, numbers
 
-
-@pytest.fixture(autouse=True)
-def _tight(monkeypatch):
-    for name, value in TIGHT.items():
-        monkeypatch.setattr(name, value)
-
-
-@pytest.fixture
-def pair() -> Pair:
-    return Pair()
+pytestmark = pytest.mark.usefixtures("tight")
 
 
 def test_a_compaction_that_a_follower_lacks_keeps_what_it_wrote(pair):

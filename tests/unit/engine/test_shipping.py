@@ -17,16 +17,13 @@ from segstore_ds.errors import (
 )
 from segstore_ds.storage import open_storage
 from tests.follower_kit import Pair, content, found
-from tests.stream_kit import SCHEMA, STAGED, TIGHT, numbers
+from tests.stream_kit import SCHEMA, STAGED, numbers
 
 BUFFERS = Layout(inline_bytes=0, frame_rows=100, compression="none", cache_buffer_bytes=4096)
 STREAM, PATH = "5" * 32, "segments/00000000000000000001-aaaaaaaaaaaa/0-0-0.arrow"
 
 
-@pytest.fixture(autouse=True)
-def _tight(monkeypatch):
-    for name, value in TIGHT.items():
-        monkeypatch.setattr(name, value)
+pytestmark = pytest.mark.usefixtures("tight")
 
 
 @pytest.fixture
