@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 
 from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.engine.copy_state import check_commit
 from segstore_ds.engine.follow import (
     CONFIRM_S,
     LOG_GRACE_S,
@@ -68,12 +69,18 @@ class StreamLog(FollowedLog):
         storage: The stream's folder.
         clock: Time and waiting.
         grace_s: How long a superseded version keeps its name in the log.
+        incomplete: Open a stream whose copy is not done, too.
     """
 
     def __init__(
-        self, storage: Storage, *, clock: Clock = SYSTEM_CLOCK, grace_s: float = LOG_GRACE_S
+        self,
+        storage: Storage,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        grace_s: float = LOG_GRACE_S,
+        incomplete: bool = False,
     ) -> None:
-        super().__init__(storage, clock=clock, grace_s=grace_s)
+        super().__init__(storage, clock=clock, grace_s=grace_s, incomplete=incomplete)
         self._hinted_s = float("-inf")
         self.replicas = Replicas(storage, self.files, ROOT_CODEC, clock)
 
@@ -125,6 +132,7 @@ class StreamLog(FollowedLog):
             CommitUnknownError: The change may or may not be in the log; names version, transaction.
             InternalError: The change would break a rule between two roots.
             InvalidInputError: This machine's clock is off.
+            IncompleteStreamError: A copy into the stream is not done.
             UnsupportedVersionError: The stream needs a writer feature this version lacks.
             StorageError: The storage failed before anything was put.
             UnsafeFilesystemError: The filesystem can't create exclusively.
@@ -156,6 +164,7 @@ class StreamLog(FollowedLog):
                 requests=stats.total - before[0] + 1,  # and the put that follows
                 request_bytes=stats.bytes_written - before[1],
             )
+            check_commit(base.root, planned, url=self.storage.url)
             slot = Slot(base.root.version + 1, time_us, attempt)
             root = self._next_root(
                 base.root, planned, slot, transaction=transaction, note=note, spent=spent

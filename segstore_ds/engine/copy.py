@@ -58,7 +58,7 @@ class CopyRequest:
         start: Where it begins, as given; part of what the id stands for.
         end: Where it ends, as given.
         seal: The destination ends with the last event.
-        mode: ``segments`` or ``clone``.
+        mode: ``segments``, ``events`` or ``clone``.
     """
 
     copy_id: str

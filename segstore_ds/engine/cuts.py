@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.copy_state import check_complete
 from segstore_ds.engine.readers import find_reader
 from segstore_ds.errors import InvalidInputError, NotFoundError, PositionError, TruncatedError
 from segstore_ds.format import names
@@ -109,9 +110,11 @@ def resolve_cut(log: StreamLog, root: Root, cut: Cut) -> int:
         NotFoundError: There is no such version, tag or reader.
         SnapshotExpiredError: The version, or the versions of that time, were purged.
         PositionError: Another stream's or generation's position.
+        IncompleteStreamError: A copy into the stream was not done as of that root.
         FormatError: A commit file can't be read.
         StorageError: The storage failed.
     """
+    check_complete(root, url=log.storage.url)
     match cut.kind:
         case "head" | "tail":
             return root.head if cut.kind == "head" else root.tail

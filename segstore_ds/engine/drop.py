@@ -86,7 +86,7 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> in
             url=storage.url,
             confirm=confirm,
         )
-    log = DroppableLog(storage, clock=clock)
+    log = DroppableLog(storage, clock=clock, incomplete=True)
     log.reopen()
 
     def build(root: Root, slot: Slot) -> Root | None:

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.engine.copy_state import check_complete
 from segstore_ds.engine.history import History
 from segstore_ds.engine.metadata_log import Codec, MetadataLog
 from segstore_ds.engine.origins import share_origins
@@ -73,14 +74,21 @@ class FollowedLog:
         storage: The stream's folder.
         clock: Time and waiting.
         grace_s: How long a superseded version keeps its name in the log.
+        incomplete: Open a stream whose copy is not done, too.
     """
 
     def __init__(
-        self, storage: Storage, *, clock: Clock = SYSTEM_CLOCK, grace_s: float = LOG_GRACE_S
+        self,
+        storage: Storage,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        grace_s: float = LOG_GRACE_S,
+        incomplete: bool = False,
     ) -> None:
         self.storage = storage
         self.clock = clock
         self.grace_s = grace_s
+        self.incomplete = incomplete
         self.files = MetadataLog(storage, LOG_FOLDER, ROOT_CODEC, clock=clock)
         self.history = History(storage)
         self._base: Base | None = None
@@ -100,6 +108,7 @@ class FollowedLog:
 
         Raises:
             NotFoundError: There is no stream.
+            IncompleteStreamError: A copy into it is not done.
             FormatError: The newest root can't be read; an older one is never taken instead.
             StorageError: The storage failed.
         """
@@ -235,6 +244,8 @@ class FollowedLog:
             # From start to end within half of the grace, or names were purged on the way.
             found = find() if began <= limit_s else None
             if found is not None and self.clock.boot_s() <= limit_s:
+                if not self.incomplete:
+                    check_complete(found.root, url=self.storage.url)
                 self._base = replace(found, confirmed_s=began)
                 return found.root
             find, known_s = self._open_listed, None

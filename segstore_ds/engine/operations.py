@@ -31,14 +31,14 @@ MOVES: Mapping[tuple[ObjectState, ObjectState], str] = {
     (ObjectState.RETIRED, ObjectState.DELETED): "vacuum after the grace",
 }
 
-_WRITES = frozenset({"append", "overwrite", "restore"})
+_WRITES = frozenset({"append", "overwrite", "restore", "copy"})
 # Field -> the operations that may change it; a field that is not named is upkeep of any commit.
 _OWNERS: Mapping[str, frozenset[str]] = {
     "head": frozenset({"overwrite", "truncate", "restore", "drop"}),
     "tail": _WRITES,
     "next_segment": _WRITES | {"compact"},
     "epochs": _WRITES,
-    "sealed": frozenset({"seal", "drop"}),
+    "sealed": frozenset({"seal", "drop", "copy"}),
     "log_start": frozenset({"purge"}),
     "staging_floor": frozenset({"vacuum", "drop"}),
     "tags": frozenset({"tag", "untag"}),
@@ -47,6 +47,7 @@ _OWNERS: Mapping[str, frozenset[str]] = {
     "generation": frozenset({"repair", "promote"}),
     "pins": frozenset({"pin", "unpin"}),
     "origins": frozenset({"materialize"}),
+    "copies": frozenset({"copy"}),
 }
 # Operations of later versions follow rules of their own.
 _KNOWN = frozenset({"reader", "merge-status", "merge-history"}).union(*_OWNERS.values()) - {

@@ -10,6 +10,7 @@ from dataclasses import replace
 
 from segstore_ds.engine.append import drop_below
 from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.copy_state import check_complete
 from segstore_ds.engine.state import Slot
 from segstore_ds.engine.table_status import PlacedSegment, TableStatus
 from segstore_ds.engine.writers import Commit
@@ -79,6 +80,7 @@ def run_restore(log: StreamLog, status: TableStatus, version: int, *, client: st
     Raises:
         NotFoundError: There is no such version.
         SnapshotExpiredError: It was purged.
+        IncompleteStreamError: A copy into the stream was not done then.
         SealedError: The stream has ended.
         ConflictError: Every race was lost; nothing was committed.
         CommitUnknownError: It may or may not be in the log.
@@ -87,6 +89,7 @@ def run_restore(log: StreamLog, status: TableStatus, version: int, *, client: st
     """
     log.refresh()
     old = log.read_version(version)
+    check_complete(old, url=log.storage.url)
     listed = list(status.segments(old, old.head, old.tail))
 
     def build(root: Root, slot: Slot) -> Root | None:

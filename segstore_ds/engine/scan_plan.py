@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 
 from segstore_ds.engine.commit_times import TIME_TYPE, CommitTimes
+from segstore_ds.engine.copy_state import check_complete
 from segstore_ds.engine.epochs import epoch_schema
 from segstore_ds.engine.filters import Filters, parse_filters
 from segstore_ds.engine.replicas import followers_of
@@ -125,9 +126,11 @@ def plan_reading(
 
     Raises:
         InvalidInputError: A column or a filter is not valid, or a column would be there twice.
+        IncompleteStreamError: A copy into the stream was not done as of that version.
         FormatError: A schema can't be read.
         StorageError: The storage failed.
     """
+    check_complete(root, url=storage.url)
     schema = epoch_schema(status, root.epoch)
     chosen = tuple(schema.names if columns is None else columns)
     asked = (offset_column, segment_column, commit_time_column)

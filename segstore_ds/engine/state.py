@@ -6,6 +6,7 @@ Pure. A violation is a bug of ours, never a user's: InternalError, and nothing i
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from segstore_ds.engine.copy_state import broken_copies
 from segstore_ds.engine.history_rules import broken_history
 from segstore_ds.engine.operations import broken_by_operation
 from segstore_ds.errors import InternalError
@@ -29,6 +30,7 @@ def check_transition(old: Root, new: Root) -> None:
         InternalError: Names every rule that is broken.
     """
     broken = [*broken_rules(old, new), *broken_invariants(new), *broken_by_operation(old, new)]
+    broken += broken_copies(old, new)
     if broken:
         raise InternalError(
             "commit would break the stream", rules=broken, version=new.version, stream=new.stream_id

@@ -25,8 +25,9 @@ LEVELS = "levels"  # On disk: parts of packed columns, lists of parts.
 HISTORY = "history"  # On disk: every commit leaves a row in the history.
 PARQUET_SEGMENTS = "parquet-segments"  # On disk: segments of the format `parquet`.
 ORIGINS_FEATURE = "origins"  # On disk: objects may lie in the folder of another stream.
+STEPWISE_COPIES = "stepwise-copies"  # On disk: a copy into the stream may not be done.
 READER_FEATURES = frozenset(  # On disk: names this version can read.
-    {DROPPED_FEATURE, LEVELS, PARQUET_SEGMENTS, ORIGINS_FEATURE}
+    {DROPPED_FEATURE, LEVELS, PARQUET_SEGMENTS, ORIGINS_FEATURE, STEPWISE_COPIES}
 )
 FOLLOWERS_FEATURE = "followers"  # On disk: a commit counts once the followers have it, too.
 WRITER_FEATURES = frozenset(

@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from segstore_ds.engine.append import Appender
 from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.copy_state import check_complete
 from segstore_ds.engine.cuts import CutLike, Position, parse_cut, parse_time, resolve_cut
 from segstore_ds.engine.epochs import epoch_schema
 from segstore_ds.engine.follow import Outcome, OutcomeState
@@ -126,6 +127,7 @@ class Handle:
             InvalidInputError: Both are given, or the time is not one or has no zone.
             NotFoundError: The stream has not got that far, or was made later.
             SnapshotExpiredError: The version was purged.
+            IncompleteStreamError: A copy into the stream was not done then.
             FormatError: A commit file can't be read.
             StorageError: The storage failed.
         """
@@ -136,15 +138,17 @@ class Handle:
                 version=version,
                 timestamp=timestamp,
             )
-        if version is not None:
-            return self._log.read_version(version)
-        if timestamp is None:
+        if version is None and timestamp is None:
             return self._log.root
-        root = self._log.version_at(parse_time(timestamp))
+        if version is not None:
+            root: Root | None = self._log.read_version(version)
+        else:
+            root = self._log.version_at(parse_time(timestamp or ""))
         if root is None:
             raise NotFoundError(
                 "stream was made later than that", url=self.url, timestamp=timestamp
             )
+        check_complete(root, url=self.url)
         return root
 
     def outcome(self, transaction: str, version: int | None = None) -> Outcome:

@@ -90,22 +90,33 @@ def open(  # noqa: A001 - segstore.open(url) is the name users expect
     *,
     storage_options: Mapping[str, Any] | None = None,
     single_writer: bool = False,
+    incomplete: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Stream:
     """Open a stream at its newest version.
 
+    Args:
+        url: Where it is.
+        storage_options: For the filesystem, flat or keyed by URL prefix; `env:NAME` values allowed.
+        single_writer: Allow a filesystem without exclusive create.
+        incomplete: Open it although a copy into it is not done: `info`, `history`, `verify`,
+            `vacuum` and `purge` work then; reads and every other change are refused all the same.
+        clock: Time and ids.
+
     Raises:
         NotFoundError: There is no stream; never an empty answer.
+        IncompleteStreamError: A copy into it is not done.
         InvalidInputError: The location or the options are not valid.
         FormatError: The newest root can't be read.
         StorageError: The filesystem failed.
     """
-    return open_on(open_storage(url, storage_options, single_writer=single_writer), clock=clock)
+    storage = open_storage(url, storage_options, single_writer=single_writer)
+    return open_on(storage, incomplete=incomplete, clock=clock)
 
 
-def open_on(storage: Storage, *, clock: Clock = SYSTEM_CLOCK) -> Stream:
+def open_on(storage: Storage, *, incomplete: bool = False, clock: Clock = SYSTEM_CLOCK) -> Stream:
     """Open a stream on a storage that is open already; see `open`, raises as it does."""
-    log = StreamLog(storage, clock=clock)
+    log = StreamLog(storage, clock=clock, incomplete=incomplete)
     log.open()
     return Stream(log, TableStatus(storage))
 

@@ -8,6 +8,7 @@ import pyarrow as pa
 
 from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.copy_state import check_complete
 from segstore_ds.engine.create import run_create
 from segstore_ds.engine.drop import run_drop
 from segstore_ds.engine.repair import RepairReport, newest_readable, run_repair
@@ -74,6 +75,7 @@ def salvage(
 
     Raises:
         NotFoundError: There is no stream, or no commit of it can be read.
+        IncompleteStreamError: A copy into it is not done.
         AlreadyExistsError: There is a stream at the new location.
         CorruptionError: Something can't be read, and is not to be skipped.
         FormatError: The newest schema can't be read.
@@ -91,6 +93,7 @@ def salvage_on(
     """Salvage a stream between open storages; see `salvage`, raises as it does."""
     log, status = StreamLog(old, clock=clock), TableStatus(old)
     root, lost = newest_readable(log)
+    check_complete(root, url=old.url)
     log.adopt(root)
     report = SalvageReport(new.url, root.version, lost)
     salvager = Salvager(log, status, root, skip_damaged=skip_damaged, report=report)

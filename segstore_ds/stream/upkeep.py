@@ -12,6 +12,7 @@ from segstore_ds.engine.compact import run_compact
 from segstore_ds.engine.compact_commit import Compaction, commit_groups
 from segstore_ds.engine.compact_plan import CompactRules
 from segstore_ds.engine.copy import Copied, CopyRequest, run_copy
+from segstore_ds.engine.copy_events import CopySource, run_copy_events
 from segstore_ds.engine.cuts import CutLike, check_range, parse_cut, resolve_cut
 from segstore_ds.engine.origins import Pin, pins_of
 from segstore_ds.engine.pins import run_unpin
@@ -23,6 +24,7 @@ from segstore_ds.engine.vacuum import GRACE_S, VacuumReport, run_vacuum
 from segstore_ds.engine.verify import Report, run_verify
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.history import HISTORY_SCHEMA
+from segstore_ds.format.root import Root
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.handle import Handle, client_name
 
@@ -174,11 +176,16 @@ class Upkeep(Handle):
         seal: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Copied:
-        """Make a new stream of this one's segments; ids, epochs and offsets stay.
+        """Make a new stream of this one's segments, or of its events.
 
-        There is no stream at the destination before all of it is there. Interrupted and run again
-        it goes on where it stopped; run again when done it does nothing. Both ends are bound once;
-        what is appended meanwhile is not copied, nor are writers, readers, tags and properties.
+        By segments ids, epochs and offsets stay, and there is no stream at the destination before
+        all of it is there. By events they are written anew, in today's schema, with offsets from 0,
+        a bounded step per commit; until the last one every read of the destination answers
+        IncompleteStreamError, and every commit but the copy's is refused.
+
+        Interrupted and run again it goes on where it stopped; run again when done it does nothing.
+        Both ends are bound once; what is appended meanwhile is not copied, nor are writers,
+        readers, tags and properties.
 
         A clone copies nothing and shares what this stream holds, however long it is: two commits.
         Both go their own way, and `vacuum` here spares what the clone needs until it is dropped or
@@ -187,7 +194,7 @@ class Upkeep(Handle):
         Args:
             url: Where; a folder of its own, on any filesystem.
             copy_id: Letters, digits and dashes: the same id again is the same copy.
-            mode: ``segments`` copies the objects, ``clone`` shares them.
+            mode: ``segments`` copies the objects, ``events`` writes anew, ``clone`` shares.
             start: First event; a segment that it cuts is written anew.
             end: The event behind the last, likewise.
             seal: The copy ends with its last event: nothing can be appended to it.
@@ -201,9 +208,11 @@ class Upkeep(Handle):
             InvalidInputError: A cut, the mode or the id is not valid, the id stands for another
                 copy, or the destination is the stream itself. Of clones also: a range is given, the
                 stream is a clone itself, or the destination is on another filesystem.
-            ConflictError: Of clones: every race was lost, or the pin was taken away meanwhile.
-            TruncatedError: The start lies below the head.
+            ConflictError: Of clones: every race was lost, or the pin was taken away meanwhile. Of
+                events: every race was lost, or a step took longer than vacuum's grace: copy again.
+            TruncatedError: The start lies below the head, or events that are still to be copied do.
             PositionError: A cut beyond the tail, or of another stream or generation.
+            IncompleteStreamError: Another copy into the destination is not done.
             NotFoundError: There is no such version, tag or reader.
             SnapshotExpiredError: A segment was deleted while it was copied: copy again.
             FormatError: Metadata or a segment can't be read.
@@ -214,23 +223,24 @@ class Upkeep(Handle):
         request = CopyRequest(copy_id, str(start), str(end), seal, mode)
         if mode == "clone":
             return self._clone_to(url, request, storage_options)
-        if mode != "segments":
+        if mode not in ("segments", "events"):
             raise InvalidInputError(
-                "not a mode of copying", remedy="use segments or clone", mode=mode
+                "not a mode of copying", remedy="use segments, events or clone", mode=mode
             )
         target = open_storage(url, storage_options)
-        root = self._log.refresh()
-        first = resolve_cut(self._log, root, parse_cut(start))
-        last = resolve_cut(self._log, root, parse_cut(end))
-        bounds = check_range(root, first, last, fail_on_data_loss=True)
+        cuts = (parse_cut(start), parse_cut(end))
+
+        def bind(root: Root) -> tuple[int, int]:
+            first, last = (resolve_cut(self._log, root, cut) for cut in cuts)
+            return check_range(root, first, last, fail_on_data_loss=True)
+
+        clock, client = self._log.clock, client_name()
+        if mode == "events":
+            source = CopySource(self._log, self._status)
+            return run_copy_events(source, target, request, bind, client=client, clock=clock)
+        bounds = bind(self._log.refresh())
         return run_copy(
-            self._log,
-            self._status,
-            target,
-            request,
-            bounds,
-            client=client_name(),
-            clock=self._log.clock,
+            self._log, self._status, target, request, bounds, client=client, clock=clock
         )
 
     def _clone_to(

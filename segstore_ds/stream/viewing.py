@@ -4,6 +4,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from segstore_ds.engine.copy_state import check_complete
 from segstore_ds.engine.cuts import CutLike, check_range, parse_cut, resolve_cut
 from segstore_ds.engine.parquet_files import ParquetFile, list_parquet_files
 from segstore_ds.engine.views import find_view, plan_view, read_view
@@ -11,6 +12,7 @@ from segstore_ds.format.root import Root
 from segstore_ds.stream.handle import Handle
 
 SEGMENTS_PER_RANGE = 65_536
+_ALWAYS = ("info", "history")  # tell nothing about events, also while a copy is not done
 
 
 class Views(Handle):
@@ -88,11 +90,14 @@ class Views(Handle):
 
         Raises:
             InvalidInputError: There is no such view.
+            IncompleteStreamError: A copy into the stream is not done; `info`, `history` go on.
             FormatError: Metadata can't be read.
             StorageError: The storage failed.
         """
         found = find_view(view)
         pinned = root or self._log.refresh()
+        if view not in _ALWAYS:
+            check_complete(pinned, url=self.url)
         bounds = (pinned.head, pinned.tail) if span is None else span
         batches = read_view(self._log, self._status, pinned, found, bounds)
         return pa.RecordBatchReader.from_batches(found.schema, batches)
