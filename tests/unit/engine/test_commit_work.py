@@ -1,0 +1,43 @@
+"""What a commit has to do besides itself stays small, for every commit."""
+
+from random import Random
+
+from stream_kit import make_stream
+
+from segstore_ds.engine.append import AppendPlan
+from segstore_ds.engine.epochs import SchemaChange
+from segstore_ds.engine.staging import StagedSegment
+from segstore_ds.format.names import build_token
+from segstore_ds.stream import Stream
+
+COMMITS = 1500
+
+
+def _commit(stream: Stream, number: int, chance: Random) -> None:
+    """Commit one segment that exists as an entry only, and do the maintenance after it."""
+    log = stream._log
+    token = build_token(log.root.version, f"{chance.getrandbits(48):012x}")
+    entry = StagedSegment(f"{token}/0-0-0.arrow", 10, 99, 40, number, None)
+    plan = AppendPlan(token, (entry,), SchemaChange(stream.schema), rows=10)
+    stream._appender.commit(plan, transaction=log.clock.new_id())
+    stream._appender.maintain()
+
+
+def test_no_commit_pays_for_a_cascade_and_few_pay_for_more_than_themselves():
+    """At most 1 in 25 puts more than its root; none more than two parts and two roots.
+
+    A merge reads nothing that this process wrote, and writes what it merges once.
+    """
+    stream, storage = make_stream(0)
+    chance, stats = Random(7), storage.stats
+    creates, written = [], []
+    for number in range(COMMITS):
+        before = stats.requests.get("create", 0), stats.bytes_written, stats.bytes_read
+        _commit(stream, number, chance)
+        creates.append(stats.requests["create"] - before[0])
+        written.append(stats.bytes_written - before[1])
+        assert stats.bytes_read == before[2]
+    assert sum(count > 1 for count in creates) <= COMMITS / 25
+    assert max(creates) <= 5  # a part of entries or of history with either root, and the merged one
+    assert sorted(written)[COMMITS // 2] < 8_000
+    assert max(written) < 40_000
