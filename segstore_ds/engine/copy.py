@@ -81,7 +81,7 @@ class CopyRequest:
     @property
     def token(self) -> str:
         """Name of the folder that the copied objects lie in."""
-        return f"copy-{self.copy_id}"
+        return names.build_copy_token(self.copy_id)
 
     def digest(self, source: Root) -> str:
         """Return what tells this request from another one under the same id."""

@@ -4,7 +4,7 @@ The one place that knows all the ways in which metadata names an object. Whateve
 raises: an object that nobody could look up is never "not referred to".
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from segstore_ds.engine.history import History
@@ -61,6 +61,17 @@ def status_objects(root: Root) -> Iterator[str]:
     blobs: list[BlobRef | None] = [root.writers_blob, *root.retired_blobs]
     blobs += [epoch.blob for epoch in root.epochs]
     yield from (blob.path for blob in blobs if blob is not None)
+
+
+def copied_tokens(root: Root) -> Iterator[str]:
+    """Yield the folders of the copies that made a stream. Pure.
+
+    Nobody stages there any more: whatever still writes under such a copy's id finds it done.
+    """
+    for copy_id, record in root.copies.items():
+        known = isinstance(record, Mapping) and record.get("mode") == "segments"
+        if known and record.get("done") is True:
+            yield names.build_copy_token(copy_id)
 
 
 def read_references(

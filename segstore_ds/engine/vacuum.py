@@ -23,7 +23,12 @@ from segstore_ds.engine.followers import follower_storages
 from segstore_ds.engine.operations import ObjectState, check_move
 from segstore_ds.engine.origins import parse_pin
 from segstore_ds.engine.readers import store_now_us
-from segstore_ds.engine.references import References, read_references, retired_items
+from segstore_ds.engine.references import (
+    References,
+    copied_tokens,
+    read_references,
+    retired_items,
+)
 from segstore_ds.engine.state import Slot
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StorageError
@@ -96,12 +101,14 @@ class Horizon:
         time_us: Now less the grace, by the store's clock.
         floor: The staging floor.
         pinned: Whether a pin, not `log_start`, sets the version.
+        copied: Folders of copies that are done: what no version names there was left on the way.
     """
 
     version: int
     time_us: int
     floor: int
     pinned: bool
+    copied: frozenset[str] = frozenset()
 
 
 def plan_horizon(root: Root, *, floor: int, until_us: int) -> Horizon:
@@ -114,7 +121,13 @@ def plan_horizon(root: Root, *, floor: int, until_us: int) -> Horizon:
     # Readers of a clone's older versions need what it no longer does, for the grace.
     held = [pin.version for pin in pins if pin.released_us is None or pin.released_us > until_us]
     oldest = min([root.log_start, *held])
-    return Horizon(oldest, until_us, max(floor, root.staging_floor), oldest < root.log_start)
+    return Horizon(
+        oldest,
+        until_us,
+        max(floor, root.staging_floor),
+        oldest < root.log_start,
+        frozenset(copied_tokens(root)),
+    )
 
 
 def plan_vacuum(
@@ -262,6 +275,9 @@ def _judge_retired(version: int, time_us: int, horizon: Horizon) -> tuple[bool, 
 
 def _judge_staged(path: str, horizon: Horizon) -> tuple[bool, str]:
     version = _staged_version(path)
+    if version is None and names.segment_token(path.partition("/")[2]) in horizon.copied:
+        # Another runner of that copy finds it done, whatever it has written by then.
+        return True, "left by an attempt at a copy that is done, and never committed"
     if version is None:
         return False, "no commit names it, and its name does not say how old it is"
     if version >= horizon.floor:

@@ -105,6 +105,11 @@ def check_segment_path(path: str, *, where: str) -> str:
     return path
 
 
+def build_copy_token(copy_id: str) -> str:
+    """Return the name of the folder that the objects of a copy lie in."""
+    return f"copy-{copy_id}"
+
+
 def segment_token(path: str) -> str:
     """Return the token of a segment's place."""
     return path.split("/", 1)[0]

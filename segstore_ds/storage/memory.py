@@ -60,7 +60,9 @@ class MemoryStorage(CheckedStorage):
 
     def _list(self, folder: str) -> Iterator[tuple[str, int, int]]:
         prefix = folder.rstrip("/") + "/"
-        for name, file in tuple(MemoryFileSystem.store.items()):
+        with _GATE.lock:  # others may not add names while these are gathered
+            found = tuple(MemoryFileSystem.store.items())
+        for name, file in found:
             if name.startswith(prefix):
                 yield name, len(file.getvalue()), _microseconds(file)
 

@@ -9,6 +9,7 @@ from crash_kit import SCHEMA, events
 
 from segstore_ds.engine import history, table_status
 from segstore_ds.engine.clock import Clock
+from segstore_ds.engine.pins import run_pin
 from segstore_ds.engine.retain import RetentionPolicy
 from segstore_ds.engine.staging import Layout
 from segstore_ds.errors import AlreadyExistsError
@@ -116,6 +117,15 @@ def _tagged(storage: Storage, time: VirtualTime) -> None:
     stream.reader("etl", owner="a")
 
 
+def _pin(storage: Storage, clock: Clock) -> None:
+    run_pin(open_on(storage, clock=clock)._log, "c", "memory://clone", client="")
+
+
+def _pinned(storage: Storage, time: VirtualTime) -> None:
+    _plain(storage, time)
+    _pin(storage, time.clock)
+
+
 def _dropped(storage: Storage, time: VirtualTime) -> None:
     stream = create_on(storage, SCHEMA, clock=time.clock)
     stream.append(events(0, 4), layout=SEGMENTS)
@@ -157,6 +167,9 @@ UNTAGGING = _doing(lambda stream: stream.untag("eod") if "eod" in stream.tags el
 RELEASING = _doing(lambda stream: stream.release_reader("etl"))
 KEEPING = _doing(lambda stream: stream.set_retention(RetentionPolicy(min_bytes=1 << 40)))
 COMPACTING = _doing(lambda stream: stream.compact())
+STITCHING = _doing(lambda stream: stream.compact(mode="stitch"))
+SPLITTING = _doing(lambda stream: stream.compact(mode="split", target_rows=2))
+UNPINNING = _doing(lambda stream: stream.unpin("c") if "c" in stream.pins else None)
 TINY_PARTS = ((table_status, "INLINE_SOFT", 2), (table_status, "MERGE_FAN_IN", 3))
 TINY_LISTS = (
     (table_status, "INLINE_SOFT", 1),
@@ -195,4 +208,8 @@ OPERATIONS = [
     Operation("release-reader", _tagged, RELEASING, RELEASING),
     Operation("set-retention", _plain, KEEPING, KEEPING),
     Operation("compact", _plain, COMPACTING, COMPACTING),
+    Operation("compact-stitch", _plain, STITCHING, STITCHING),
+    Operation("compact-split", _plain, SPLITTING, SPLITTING),
+    Operation("pin", _plain, _pin, _pin),
+    Operation("unpin", _pinned, UNPINNING, UNPINNING),
 ]

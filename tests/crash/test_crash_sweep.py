@@ -155,6 +155,10 @@ def _check_reaches(operation: str, stream: Stream) -> None:
         "merge-history": root.operation == "merge-history",
         "list-history": root.history_lists,
         "compact": root.operation == "compact",
+        "compact-stitch": root.operation == "compact",
+        "compact-split": root.operation == "compact",
+        "pin": root.pins,
+        "unpin": root.operation == "unpin",
     }
     assert reached.get(operation, True)
     assert [row["version"] for row in stream.history().read_all().to_pylist()] == list(
@@ -176,7 +180,7 @@ def _upkeep(storage: Storage, operation: str) -> object:
     """Return what an operation leaves beside events: tags, readers, what vacuum spared."""
     stream = open_on(storage)
     beside = [stream.sealed, {name: tag.offset for name, tag in stream.tags.items()}]
-    beside += [stream.retention]
+    beside += [stream.retention, stream.pins]
     if operation in ("reader", "release-reader"):
         beside += [(seen.name, seen.record) for seen in stream.readers()]
     if operation == "vacuum":

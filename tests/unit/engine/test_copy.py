@@ -1,11 +1,13 @@
 """Copies by segment objects: all at once or not at all, and never twice."""
 
+import threading
 import uuid
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 import pyarrow as pa
 import pytest
-from stream_kit import SOFT, STAGED, make_stream, numbers, objects, values
+from stream_kit import SCHEMA, SOFT, STAGED, Meddling, make_stream, numbers, objects, values
 
 import segstore_ds as segstore
 from segstore_ds.engine.copy import CopyRequest, run_copy
@@ -166,18 +168,24 @@ def _copy(stream: Stream, target: Storage) -> object:
 
 @pytest.mark.parametrize("kind", ["fail", "crash"])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_interrupted_copies_go_on(kind: str, when: str) -> None:
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_interrupted_copies_go_on(kind: str, when: str, side: str) -> None:
     """At every call: nothing or all of it is there, and the next run takes up what arrived."""
-    stream, _ = make_stream(0)
+    stream, origin = make_stream(0)
     for n in range(4):
         stream.append(numbers(10 * n, 10 * n + 10), layout=STAGED)
     at, reused = 0, 0
     while True:
         at += 1
         storage = open_storage(_place())
-        faulty = FaultStorage(storage, Fault(at, kind=kind, when=when))
+        faulty = FaultStorage(
+            storage if side == "target" else origin, Fault(at, kind=kind, when=when)
+        )
         with suppress(StorageError, CommitUnknownError, Crash):
-            _copy(stream, faulty)
+            if side == "target":
+                _copy(stream, faulty)
+            else:
+                _copy(open_on(faulty, clock=stream._log.clock), storage)
         with suppress(NotFoundError):
             assert values(open_on(storage)) == list(range(35))
         stream.append(numbers(0, 1))  # the source goes on meanwhile
@@ -187,7 +195,83 @@ def test_interrupted_copies_go_on(kind: str, when: str) -> None:
         assert values(copy) == list(range(35))
         copy.verify().check()
         assert len(objects(storage, "log/")) <= 2
+        copy.vacuum(dry_run=False)
+        assert copy.refresh().verify().leftovers == []
         if not faulty.struck:
             break
-    assert at > 15
+    assert at > 10
     assert reused == 3
+
+
+def test_what_happens_to_the_source_meanwhile_is_not_copied() -> None:
+    """Others append, compact and vacuum between two segments: the copy is of its version."""
+    stream, storage = make_stream(4)
+    other = open_on(storage, clock=stream._log.clock)
+
+    def meddle() -> None:
+        other.append(numbers(40, 50))
+        other.compact()
+        other.vacuum(dry_run=False)
+
+    target = Meddling(
+        open_storage(_place()), "open_staged segments/copy-c/0000000000000002", meddle
+    )
+    done = run_copy(
+        stream._log,
+        stream._status,
+        target,
+        CopyRequest("c", "head", "tail"),
+        (0, 40),
+        client="",
+        clock=stream._log.clock,
+    )
+    assert target.met
+    assert (done.end, values(open_on(target.inner))) == (40, list(range(40)))
+    open_on(target.inner).verify().check()
+    assert values(stream.refresh()) == list(range(50))
+
+
+def test_copies_beside_busy_appenders_are_prefixes_without_a_gap() -> None:
+    """Threads append all the while; each copy holds exactly what the source held when it began."""
+    stream = segstore.create(_place(), SCHEMA)
+    stop = threading.Event()
+
+    def append() -> None:
+        mine = segstore.open(stream.url)
+        while not stop.is_set():
+            mine.append(pa.table({"n": [mine.tail], "s": ["x"]}, SCHEMA))
+
+    with ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(append) for _ in range(2)]
+        try:
+            for n in range(6):
+                url, least = _place(), stream.refresh().tail
+                done = segstore.open(stream.url).copy_to(url, copy_id=f"c{n}", start="head")
+                copy = segstore.open(url)
+                assert least <= done.end == copy.tail
+                assert copy.read().read_all().equals(stream.refresh().read(0, copy.tail).read_all())
+                copy.verify().check()
+        finally:
+            stop.set()
+        for one in running:
+            one.result()
+    assert stream.refresh().tail > done.end
+
+
+def test_vacuum_takes_what_attempts_at_a_copy_left_once_it_is_done() -> None:
+    """What no commit names goes from that copy's folder, and from no other one."""
+    stream, _ = make_stream(2)
+    copy = segstore.open(_copied(stream))
+    left = "segments/copy-c/0000000000000001-aaaaaaaaaaaa.arrow"
+    other = "segments/copy-d/0000000000000001-aaaaaaaaaaaa.arrow"
+    for path in (left, other):
+        copy.storage.put(path, b"in part")
+    assert [one.path for one in copy.vacuum(dry_run=False).doomed] == [left]
+    assert objects(copy.storage, "segments") >= {other}
+    assert values(segstore.open(copy.url)) == list(range(20))
+
+
+def _copied(stream: Stream) -> str:
+    url = _place()
+    stream.copy_to(url, copy_id="c")
+    return url

@@ -1,0 +1,221 @@
+"""What upkeep's processes run until they are killed: the stream before it, the work, the checks."""
+
+import itertools
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from crash_kit import ABSENT, SCHEMA, content, content_on, events
+
+import segstore_ds as segstore
+from segstore_ds.engine.references import read_references
+from segstore_ds.engine.staging import Layout
+from segstore_ds.errors import NotFoundError
+from segstore_ds.format import names
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import Stream
+
+STAGED = Layout(inline_bytes=0, frame_rows=4)
+ROWS = 5
+SEGMENTS = 4
+# Whatever changes a file, whoever calls it.
+SYSTEM_CALLS = (
+    "open",
+    "write",
+    "writev",
+    "copy_file_range",
+    "fsync",
+    "link",
+    "unlink",
+    "mkdir",
+    "replace",
+    "close",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One kind of upkeep: how it is run, and what may be seen after it was killed anywhere."""
+
+    run: Callable[[Path], object]
+    look: Callable[[Path, object], None]
+    finish: Callable[[Path, object], None]
+    clone: bool = False
+
+
+def prepare(folder: Path, program: Program) -> object:
+    """Make the stream, and a clone where one is needed; return what the stream holds."""
+    stream = segstore.create(folder / "stream", SCHEMA)
+    for n in range(SEGMENTS):
+        stream.append(events(ROWS * n, ROWS * (n + 1)), layout=STAGED)
+    if program.clone:
+        _clone(folder)
+    return content(stream)
+
+
+def die_at_call(reply: Connection, name: str, folder: Path, number: int) -> None:
+    """Run a program and be killed at its n-th system call that changes a file."""
+    with _deadly(number):
+        PROGRAMS[name].run(folder)
+    reply.send("done")
+
+
+@contextmanager
+def _deadly(number: int) -> Iterator[None]:
+    calls, lock = itertools.count(1), threading.Lock()
+    kept = {name: getattr(os, name) for name in SYSTEM_CALLS}
+
+    def deadly(call: Any) -> Any:
+        def run(*arguments: Any, **options: Any) -> Any:
+            with lock:
+                fatal = next(calls) == number
+            if fatal:
+                if call is kept["write"]:
+                    call(arguments[0], arguments[1][: len(arguments[1]) // 2])
+                os.kill(os.getpid(), signal.SIGKILL)
+            return call(*arguments, **options)
+
+        return run
+
+    for name, call in kept.items():
+        setattr(os, name, deadly(call))
+    try:
+        yield
+    finally:
+        for name, call in kept.items():
+            setattr(os, name, call)
+
+
+def check_clean(stream: Stream) -> None:
+    """Check that vacuum leaves no segment that nobody names."""
+    for _ in range(2):  # what was staged on the newest version goes once that is not the newest
+        stream.refresh()
+        stream.vacuum(dry_run=False, grace_s=0, short_grace=True)
+    refs = read_references(stream._status, stream.refresh().root)
+    there = {info.path for info in stream.storage.list(names.SEGMENTS_FOLDER)}
+    assert there <= refs.live | refs.retired.keys()
+
+
+def check_same(folder: Path, expected: object, name: str = "stream") -> Stream:
+    """Check that a stream is whole and holds what it shall; return it."""
+    stream = segstore.open(folder / name)
+    assert content(stream) == expected
+    stream.verify().check()
+    return stream
+
+
+def _source_is_whole(folder: Path, before: object) -> None:
+    check_same(folder, before)
+
+
+def _compact(folder: Path) -> int:
+    return segstore.open(folder / "stream").compact().commits
+
+
+def _compacted(folder: Path, before: object) -> None:
+    _compact(folder)
+    stream = check_same(folder, before)
+    assert len([*stream._status.segments(stream.root, 0, stream.tail)]) == 1
+    assert _compact(folder) == 0
+    check_clean(stream)
+    check_same(folder, before)
+
+
+def _copy(folder: Path) -> bool:
+    stream = segstore.open(folder / "stream")
+    return stream.copy_to(folder / "copy", copy_id="c", start=2, end=ROWS * SEGMENTS).repeated
+
+
+def _clone(folder: Path) -> bool:
+    stream = segstore.open(folder / "stream")
+    return stream.copy_to(folder / "copy", copy_id="c", mode="clone").repeated
+
+
+def _copy_is_all_or_nothing(folder: Path, before: object) -> None:
+    check_same(folder, before)
+    if content_on(open_storage(folder / "copy")) != ABSENT:
+        _check_copy(folder)
+
+
+def _check_copy(folder: Path) -> Stream:
+    stream, copy = segstore.open(folder / "stream"), segstore.open(folder / "copy")
+    assert copy.read().read_all().equals(stream.read(copy.head).read_all())
+    copy.verify().check()
+    return copy
+
+
+def _copied(run: Callable[[Path], bool]) -> Callable[[Path, object], None]:
+    def finish(folder: Path, before: object) -> None:
+        segstore.open(folder / "stream").refresh()
+        run(folder)
+        check_clean(_check_copy(folder))
+        assert run(folder)
+        check_same(folder, before)
+        _check_copy(folder)
+
+    return finish
+
+
+def _materialize(folder: Path) -> int:
+    return segstore.open(folder / "copy").materialize()
+
+
+def _clone_is_whole(folder: Path, before: object) -> None:
+    check_same(folder, before)
+    check_same(folder, before, "copy")
+
+
+def _materialized(folder: Path, before: object) -> None:
+    _materialize(folder)
+    assert _materialize(folder) == 0
+    clone = check_same(folder, before, "copy")
+    assert clone.root.origins == {}
+    origin = check_same(folder, before)
+    assert origin.pins == {}
+    segstore.drop(origin.url, confirm=origin.url)
+    check_clean(check_same(folder, before, "copy"))
+
+
+def _drop(folder: Path) -> None:
+    url = open_storage(folder / "copy").url
+    with suppress(NotFoundError):
+        segstore.drop(url, confirm=url)
+
+
+def _there_or_gone(folder: Path, before: object) -> None:
+    check_same(folder, before)
+    found = content_on(open_storage(folder / "copy"))
+    assert found in (before, ABSENT)
+
+
+def _dropped(folder: Path, before: object) -> None:
+    _drop(folder)
+    assert content_on(open_storage(folder / "copy")) == ABSENT
+    assert [*open_storage(folder / "copy").list("")] == []
+    assert check_same(folder, before).pins == {}
+
+
+def _unpin(folder: Path) -> None:
+    with suppress(NotFoundError):
+        segstore.open(folder / "stream").unpin("c")
+
+
+def _unpinned(folder: Path, before: object) -> None:
+    _unpin(folder)
+    assert check_same(folder, before).pins == {}
+
+
+PROGRAMS = {
+    "compact": Program(_compact, _source_is_whole, _compacted),
+    "copy": Program(_copy, _copy_is_all_or_nothing, _copied(_copy)),
+    "clone": Program(_clone, _copy_is_all_or_nothing, _copied(_clone)),
+    "materialize": Program(_materialize, _clone_is_whole, _materialized, clone=True),
+    "drop": Program(_drop, _there_or_gone, _dropped, clone=True),
+    "unpin": Program(_unpin, _clone_is_whole, _unpinned, clone=True),
+}
