@@ -30,9 +30,9 @@ from segstore_ds.stream import (
 from segstore_ds.version import __version__
 
 if TYPE_CHECKING:
-    from segstore_ds.spark import compact, copy, read, recommended_conf, register, write
+    from segstore_ds.spark import clone, compact, copy, read, recommended_conf, register, write
 
-_SPARK_HELPERS = ("compact", "copy", "read", "recommended_conf", "register", "write")
+_SPARK_HELPERS = ("clone", "compact", "copy", "read", "recommended_conf", "register", "write")
 
 __all__ = [
     "Commit",
@@ -51,6 +51,7 @@ __all__ = [
     "Stream",
     "VacuumReport",
     "__version__",
+    "clone",
     "compact",
     "copy",
     "create",

@@ -14,6 +14,7 @@ from segstore_ds.errors import InvalidInputError
 
 READ, WRITE = "read", "write"
 SETTLED = "__segstore_settled"  # not a user's: set by the hybrid scan on its own reads
+COPIED = "__segstore_copied"  # nor this: set by the helper `copy` on its own writes
 STREAM_READ, STREAM_WRITE = "stream read", "stream write"
 COMPRESSIONS = ("zstd", "lz4", "none")
 SEGMENT_FORMATS = ("auto", "arrow", "parquet")
@@ -370,7 +371,16 @@ TABLE: tuple[Option, ...] = (
         "text",
         None,
         (WRITE,),
-        "the stream whose segments `operation=copy` copies; there is none yet where it writes to",
+        "the stream that is copied; there is none yet where it is written to",
+    ),
+    Option(
+        "copyMode",
+        "choice",
+        None,
+        (WRITE,),
+        "`segments` (with `operation=copy`) copies segment objects; `events` takes rows that were "
+        "made of the source's events, as the whole of a new stream: one write, safe to repeat",
+        choices=("segments", "events"),
     ),
     Option(
         "copyId",
@@ -426,6 +436,7 @@ _SPARKS_OWN = frozenset(
         "is_managed_location",
         "__datetime_rebase_mode",
         SETTLED,
+        COPIED,
     ]
 )
 

@@ -5,7 +5,7 @@ needs it has another way: so everything works the same through Spark Connect.
 """
 
 from segstore_ds.spark.compaction import compact
-from segstore_ds.spark.copying import copy
+from segstore_ds.spark.copy_helpers import clone, copy
 from segstore_ds.spark.hybrid import read
 from segstore_ds.spark.session import Registration, recommended_conf, register, write
 from segstore_ds.spark.source import SegstoreDataSource
@@ -13,6 +13,7 @@ from segstore_ds.spark.source import SegstoreDataSource
 __all__ = [
     "Registration",
     "SegstoreDataSource",
+    "clone",
     "compact",
     "copy",
     "read",

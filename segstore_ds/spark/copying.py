@@ -11,7 +11,6 @@ from typing import Any
 
 import pyarrow as pa
 import pyspark
-from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
@@ -25,29 +24,39 @@ from segstore_ds.stream import client_name
 
 MOST_TASKS = 256
 TASK_BYTES = 32 << 20
-_SEGMENTS = "segments"
+SEGMENTS = "segments"
+EVENTS = "events"
 _COPY_OPTIONS = ("copyFrom", "copyId")
 
 
-def check_copy_options(options: Mapping[str, Any], *, copies: bool) -> None:
-    """Check that the options of a copy are given where they belong.
+def check_copy_options(options: Mapping[str, Any]) -> str | None:
+    """Return how a write copies, ``segments`` or ``events``; None for one that does not.
 
     Raises:
-        InvalidInputError: One is missing, or given for another operation.
+        InvalidInputError: An option of a copy is missing, or given for another write.
     """
-    given = [name for name in _COPY_OPTIONS if options[name] is not None]
-    if copies and len(given) < len(_COPY_OPTIONS):
+    copies, mode = options["operation"] == "copy", options["copyMode"]
+    if copies and mode == EVENTS:
         raise InvalidInputError(
-            "operation=copy needs copyFrom and copyId",
-            remedy="give both: the source's location, and a name of the copy",
-            given=given,
+            "operation=copy takes the rows of metadata=segments",
+            remedy="leave operation out to write rows of events with copyMode=events",
         )
-    if not copies and (given or options["seal"]):
+    given = [name for name in _COPY_OPTIONS if options[name] is not None]
+    if copies or mode == EVENTS:
+        if len(given) < len(_COPY_OPTIONS):
+            raise InvalidInputError(
+                "a copy needs copyFrom and copyId",
+                remedy="give both: the source's location, and a name of the copy",
+                given=given,
+            )
+        return mode or SEGMENTS
+    if given or options["seal"] or mode is not None:
         raise InvalidInputError(
             "options of a copy",
-            remedy="give them with operation=copy only",
-            options=given or ["seal"],
+            remedy="give them with operation=copy or copyMode=events only",
+            options=given or ["seal" if options["seal"] else "copyMode"],
         )
+    return None
 
 
 def plan_copy_writer(
@@ -65,14 +74,14 @@ def plan_copy_writer(
         As `segstore_ds.engine.copy_tasks.plan_copy_job` otherwise.
     """
     found = [(field.name, field.dataType) for field in schema]
-    wanted = [(field.name, field.dataType) for field in view_schema(_SEGMENTS)]
+    wanted = [(field.name, field.dataType) for field in view_schema(SEGMENTS)]
     if overwrite or found != wanted:
         raise InvalidInputError(
             "operation=copy takes the rows of metadata=segments, in mode append",
             remedy='write spark.read.format("segstore").option("metadata", "segments").load(...)',
             columns=schema.names,
         )
-    request = CopyRequest(options["copyId"], _SEGMENTS, _SEGMENTS, options["seal"])
+    request = CopyRequest(options["copyId"], SEGMENTS, SEGMENTS, options["seal"])
     return CopyWriter(plan_copy_job(source, target, request))
 
 
@@ -113,29 +122,3 @@ class CopyWriter(DataSourceArrowWriter):
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Leave what has arrived to the next attempt; never raises."""
-
-
-def copy(
-    spark: SparkSession, source: str, target: str, copy_id: str, *, seal: bool = False
-) -> None:
-    """Copy a stream by its segment objects, in Spark's tasks, as one commit.
-
-    As `segstore_ds.Stream.copy_to`, which copies empty streams and ranges that cut segments.
-
-    Args:
-        spark: A session with the format registered.
-        source: The stream.
-        target: Where there is none yet, on any filesystem.
-        copy_id: Letters, digits and dashes: the same copy again goes on, or does nothing.
-        seal: The copy ends with its last event.
-
-    Raises:
-        pyspark.errors.PySparkException: The job failed; the text names our error and the remedy.
-    """
-    rows = spark.read.format("segstore").option("metadata", _SEGMENTS).load(source)
-    segments, encoded = rows.selectExpr("count(*)", "coalesce(sum(bytes), 0)").first() or (0, 0)
-    tasks = min(segments, MOST_TASKS, encoded // TASK_BYTES + 1)
-    if tasks > 1:
-        rows = rows.repartition(tasks)
-    writer = rows.write.format("segstore").mode("append")
-    writer.options(operation="copy", copyFrom=source, copyId=copy_id, seal=seal).save(target)

@@ -23,9 +23,18 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.root import Root
 from segstore_ds.format.root_codec import decode_root, encode_root
-from segstore_ds.options import READ, SETTLED, STREAM_READ, STREAM_WRITE, WRITE, parse_options
+from segstore_ds.options import (
+    COPIED,
+    READ,
+    SETTLED,
+    STREAM_READ,
+    STREAM_WRITE,
+    WRITE,
+    parse_options,
+)
 from segstore_ds.spark.compaction import PLAN, plan_compact_writer, plan_rows, plan_schema
-from segstore_ds.spark.copying import check_copy_options, plan_copy_writer
+from segstore_ds.spark.copying import SEGMENTS, check_copy_options, plan_copy_writer
+from segstore_ds.spark.event_copying import EventsCopyWriter, plan_events_copy
 from segstore_ds.spark.metadata_reader import is_view, plan_view_reader, view_schema
 from segstore_ds.spark.reader import plan_reader, project
 from segstore_ds.spark.schemas import from_stored
@@ -101,7 +110,7 @@ class SegstoreDataSource(DataSource):
         """
         options = parse_options(self.options, READ)
         root = self._pinned_root()
-        storage = self._storage(options)
+        storage = self.open_storage(options)
         stream = Stream.at_root(storage, root) if root else self._as_of(storage, options)
         root = stream.root
         if options["metadata"] == PLAN:
@@ -120,14 +129,18 @@ class SegstoreDataSource(DataSource):
             As `segstore_ds.Stream.plan_write`.
         """
         options = {**parse_options(self.options, WRITE), APPLICATION: self.bound_application}
-        storage = self._storage(options)
+        storage = self.open_storage(options)
         if options["operation"] == "compact":
             return plan_compact_writer(storage, options, schema, overwrite=overwrite)
-        copies = options["operation"] == "copy"
-        check_copy_options(options, copies=copies)
-        if copies:
-            source = self._storage({**options, "path": options["copyFrom"]})
-            return plan_copy_writer(source, storage, options, schema, overwrite=overwrite)
+        mode = check_copy_options(options)
+        if mode is not None:
+            source = self.open_storage({**options, "path": options["copyFrom"]})
+            if mode == SEGMENTS:
+                return plan_copy_writer(source, storage, options, schema, overwrite=overwrite)
+            options[COPIED] = self.options.get(COPIED)
+            return EventsCopyWriter(
+                plan_events_copy(source, storage, options, schema, overwrite=overwrite)
+            )
         return SegstoreWriter(plan_writer(storage, options, schema, overwrite=overwrite))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
@@ -140,7 +153,7 @@ class SegstoreDataSource(DataSource):
             InvalidInputError: An option is not valid, or there is no path.
         """
         options = parse_options(self.options, STREAM_READ)
-        return SegstoreStreamReader(self._storage(options), options, schema)
+        return SegstoreStreamReader(self.open_storage(options), options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
         """Return what writes a streaming query's micro-batches; sends no request.
@@ -151,7 +164,7 @@ class SegstoreDataSource(DataSource):
         options = {**parse_options(self.options, STREAM_WRITE), APPLICATION: self.bound_application}
         given = {name.lower(): value for name, value in self.options.items()}
         return SegstoreStreamWriter(
-            self._storage(options),
+            self.open_storage(options),
             options,
             schema,
             overwrite=overwrite,
@@ -164,7 +177,7 @@ class SegstoreDataSource(DataSource):
         Raises:
             As `schema`, but for the cuts and columns.
         """
-        return self._as_of(self._storage(options), options)
+        return self._as_of(self.open_storage(options), options)
 
     def _as_of(self, storage: Storage, options: Mapping[str, Any]) -> Stream:
         """Open the stream at the version that the options name, or at its newest one."""
@@ -175,7 +188,12 @@ class SegstoreDataSource(DataSource):
         root = stream.root_as_of(version=version, timestamp=timestamp)
         return Stream.at_root(storage, root)
 
-    def _storage(self, options: Mapping[str, Any]) -> Storage:
+    def open_storage(self, options: Mapping[str, Any]) -> Storage:
+        """Return the folder that parsed options name, with the session's storage options.
+
+        Raises:
+            InvalidInputError: There is no path, or an option is not valid.
+        """
         path = options["path"]
         if path is None:
             if "paths" in self.options:

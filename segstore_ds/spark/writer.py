@@ -173,7 +173,7 @@ class SegstoreWriter(DataSourceArrowWriter):
         Raises:
             As `segstore_ds.Stream.commit`.
         """
-        open_on(self._job.storage).commit(self._job, _staged(messages))
+        open_on(self._job.storage).commit(self._job, staged_of(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Clean up after a job that failed; never raises.
@@ -183,10 +183,11 @@ class SegstoreWriter(DataSourceArrowWriter):
         if all(message is not None for message in messages):
             return
         try:
-            open_on(self._job.storage).discard(_staged(messages))
+            open_on(self._job.storage).discard(staged_of(messages))
         except SegstoreError:
             return
 
 
-def _staged(messages: Sequence[WriterCommitMessage | None]) -> list[StagedTask]:
+def staged_of(messages: Sequence[WriterCommitMessage | None]) -> list[StagedTask]:
+    """Return what tasks staged, of the messages that arrived."""
     return [message.staged for message in messages if isinstance(message, StagedMessage)]

@@ -5,6 +5,7 @@ import pytest
 from pyspark.errors import AnalysisException, PythonException
 
 import segstore_ds as segstore
+from segstore_ds.errors import AlreadyExistsError, IncompleteStreamError, InvalidInputError
 
 pytestmark = pytest.mark.usefixtures("verified")
 
@@ -26,15 +27,17 @@ def test_segments_are_copied_by_tasks_in_one_commit(spark, url, tmp_path, monkey
     monkeypatch.setattr("segstore_ds.spark.copying.TASK_BYTES", 1)
     stream = fill(url, 4)
     target = f"file://{tmp_path}/copied"
-    segstore.copy(spark, url, target, "night", seal=True)
+    done = segstore.copy(spark, url, target, "night", seal=True)
+    assert (done.start, done.end, done.segments, done.repeated) == (0, 40, 4, False)
     copy = segstore.open(target)
     assert (copy.version, copy.tail, copy.sealed) == (0, 40, True)
     assert copy.read().read_all().equals(stream.read().read_all())
     assert copy.verify().ok
     stream.append(pa.table({"id": [1]}))
-    segstore.copy(spark, url, target, "night", seal=True)
+    assert segstore.copy(spark, url, target, "night", seal=True).repeated
     assert segstore.open(target).version == 0
-    assert "SEG_ALREADY_EXISTS" in error(lambda: segstore.copy(spark, url, target, "other"))
+    with pytest.raises(AlreadyExistsError):
+        segstore.copy(spark, url, target, "other")
 
 
 def test_only_segments_of_one_range_and_a_whole_set_of_options_are_taken(spark, url, tmp_path):
@@ -48,8 +51,92 @@ def test_only_segments_of_one_range_and_a_whole_set_of_options_are_taken(spark, 
     whole = {"operation": "copy", "copyFrom": url, "copyId": "c"}
     assert "metadata=segments" in error(lambda: write(spark.range(3), **whole))
     assert "copyId" in error(lambda: write(rows, operation="copy", copyFrom=url))
-    assert "operation=copy only" in error(lambda: write(spark.range(3), copyId="c"))
+    assert "operation=copy or" in error(lambda: write(spark.range(3), copyId="c"))
     assert "gap=" in error(lambda: write(rows.where("start <> 10"), **whole))
     assert not segstore.exists(target)
     write(rows.where("start >= 10 and start < 30"), **whole)
     assert segstore.open(target).read().read_all()["id"].to_pylist() == list(range(10, 30))
+
+
+def boom(batches):
+    for batch in batches:
+        if batch.column("id").to_pylist()[-1] >= 45:
+            raise ValueError("a bug in the transformation")
+        yield batch
+
+
+def test_failing_transformation_leaves_nothing_and_the_next_one_fills_it(spark, url, tmp_path):
+    stream = fill(url, 8)
+    target = f"file://{tmp_path}/copied"
+
+    def parted(rows):
+        # Row-local: keeps partitions and their order, so the events stay in order.
+        return rows.where("id % 2 = 0").selectExpr("id", "id * 2 AS twice")
+
+    def failing(rows):
+        return rows.where("id % 2 = 0").mapInArrow(boom, rows.schema)
+
+    with pytest.raises(PythonException, match="a bug in the transformation"):
+        segstore.copy(spark, url, target, "c", failing, end=60)
+    with pytest.raises(IncompleteStreamError):
+        segstore.open(target)
+    assert "SEG_INCOMPLETE_STREAM" in error(
+        lambda: spark.read.format("segstore").load(target).count()
+    )
+    assert not [path for path in (tmp_path / "copied" / "segments").rglob("*") if path.is_file()]
+    stream.append(pa.table({"id": [1000]}))
+    done = segstore.copy(spark, url, target, "c", parted, end=60, seal=False)
+    assert (done.start, done.end, done.repeated) == (0, 60, False)
+    copy = segstore.open(target)
+    table = copy.read().read_all()
+    assert table["id"].to_pylist() == list(range(0, 60, 2))
+    assert table["twice"].to_pylist() == list(range(0, 120, 4))
+    assert copy.verify().ok
+    version = copy.version
+    assert segstore.copy(spark, url, target, "c", parted, end=60).repeated
+    assert copy.refresh().version == version
+    with pytest.raises(InvalidInputError, match="another copy"):
+        segstore.copy(spark, url, target, "c", parted, end=50)
+
+
+def test_order_is_kept_over_many_tasks_in_one_write(spark, url, tmp_path):
+    stream = fill(url, 40)
+    target = f"file://{tmp_path}/copied"
+    rows = (
+        spark.read.format("segstore")
+        .options(minPartitions=16, startCut=5, endCut=395)
+        .load(url)
+        .selectExpr("id", "spark_partition_id() AS part")
+    )
+
+    def write(copy_id: str = "c", **options: object) -> None:
+        writer = rows.write.format("segstore").mode("append")
+        writer.options(copyFrom=url, copyMode="events", copyId=copy_id, **options).save(target)
+
+    write(inlineBytes=0, seal=True)
+    copy = segstore.open(target)
+    table = copy.read().read_all()
+    assert table["id"].to_pylist() == list(range(5, 395))
+    assert len(set(table["part"].to_pylist())) >= 16
+    assert (copy.version, copy.sealed) == (1, True)
+    record = copy.root.copies["c"]
+    assert (record["source"], record["done"], record["end"]) == (stream.stream_id, True, 400)
+    stream.append(pa.table({"id": [1000]}))
+    write(inlineBytes=0, seal=True)
+    assert copy.refresh().version == 1
+    assert "another copy" in error(lambda: write(seal=False))
+    assert "SEG_ALREADY_EXISTS" in error(lambda: write("other"))
+    assert "leave these options out" in error(lambda: write(seal=True, writerId="w", batchId=1))
+    assert "leave operation out" in error(lambda: write(operation="copy"))
+
+
+def test_clone_is_read_in_the_session(spark, url, tmp_path):
+    stream = fill(url, 3)
+    target = f"file://{tmp_path}/cloned"
+    assert segstore.clone(spark, url, target, "test").segments == 3
+    assert segstore.clone(spark, url, target, "test").repeated
+    assert spark.read.format("segstore").load(target).count() == 30
+    assert segstore.read(spark, target, columns="id").count() == 30
+    assert list(stream.refresh().pins) == ["test"]
+    spark.range(5).write.format("segstore").mode("append").save(target)
+    assert (segstore.open(target).tail, stream.refresh().tail) == (35, 30)

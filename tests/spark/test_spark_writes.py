@@ -151,6 +151,7 @@ def test_every_write_option_of_the_table_is_taken(spark, url, append):
         "compact": "auto",
         "operation": "append",
         "copyFrom": "",
+        "copyMode": "segments",
         "copyId": "",
         "seal": "false",
         "compactRows": "1",
@@ -158,7 +159,7 @@ def test_every_write_option_of_the_table_is_taken(spark, url, append):
         "compactMode": "stitch",
     }
     assert values.keys() == {option.name for option in TABLE if WRITE in option.scopes}
-    for elsewhere in ("path", "copyFrom", "copyId", "seal"):
+    for elsewhere in ("path", "copyFrom", "copyMode", "copyId", "seal"):
         del values[elsewhere]
     append(spark.range(0, 100, 1, 1), mode="overwrite", **values)
     report = segstore.open(url).verify()

@@ -1,0 +1,164 @@
+"""`copy` and `clone`: the helpers for whole copies from a Spark session."""
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pyspark.sql import DataFrame, SparkSession
+
+from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.copy import Copied, CopyRequest, find_done
+from segstore_ds.engine.copy_events import copied_of, find_copy
+from segstore_ds.engine.copy_rows import ROWS
+from segstore_ds.engine.copy_state import CopyState
+from segstore_ds.errors import InternalError, InvalidInputError, NotFoundError
+from segstore_ds.options import COPIED, WRITE, parse_options
+from segstore_ds.spark.copying import EVENTS, MOST_TASKS, SEGMENTS, TASK_BYTES
+from segstore_ds.spark.event_copying import plan_events_copy
+from segstore_ds.spark.session import bound_source, write
+from segstore_ds.storage import Storage
+from segstore_ds.stream import open_on
+
+_WHOLE = ("head", "tail")
+
+
+def copy(
+    spark: SparkSession,
+    source: str,
+    target: str,
+    copy_id: str,
+    transform: Callable[[DataFrame], DataFrame] | None = None,
+    *,
+    mode: str | None = None,
+    start: int | str = "head",
+    end: int | str = "tail",
+    seal: bool = False,
+) -> Copied:
+    """Copy a stream with Spark's tasks, as one commit.
+
+    By segments the objects are copied (`segstore_ds.Stream.copy_to` also copies empty streams and
+    ranges). By events rows are written anew, transformed on the way; order is kept as long as the
+    transformation keeps it, as row-local ones do (no joins, sorts or shuffles). The range is bound
+    by the first call; a job that failed is started anew by the next call under the same id, and
+    until one ends well nobody can read the destination.
+
+    Args:
+        spark: A session with the format registered; this process opens both streams as well.
+        source: The stream.
+        target: Where there is none yet, on any filesystem.
+        copy_id: Letters, digits and dashes: the same copy again does nothing when it is done.
+        transform: Makes the rows that are written of the events; needs mode ``events``.
+        mode: ``segments`` or ``events``; None is ``events`` where there is a transformation.
+        start: First event, of mode ``events``; any form of cut but a time object.
+        end: The event behind the last, likewise.
+        seal: The copy ends with its last event.
+
+    Returns:
+        What was copied; `repeated` where it had been done before.
+
+    Raises:
+        InvalidInputError: A mode or a cut is not valid, or the id stands for another copy.
+        AlreadyExistsError: There is another stream at the destination.
+        SegstoreError: As `segstore_ds.Stream.copy_to` otherwise, for what is asked before the job.
+        pyspark.errors.PySparkException: The job failed; the text names our error and the remedy.
+    """
+    mode = mode or (EVENTS if transform is not None else SEGMENTS)
+    if mode not in (EVENTS, SEGMENTS):
+        raise InvalidInputError(
+            "not a mode of copying",
+            remedy="use segments or events; segstore.clone(...) shares segments",
+            mode=mode,
+        )
+    options = {"copyFrom": source, "copyId": copy_id, "seal": seal}
+    if mode == EVENTS:
+        cuts = (str(start), str(end))
+        return _copy_events(spark, target, options, cuts, transform or (lambda rows: rows))
+    if transform is not None or (str(start), str(end)) != _WHOLE:
+        raise InvalidInputError(
+            "segments are copied whole, and as they are",
+            remedy='use mode="events"; Stream.copy_to copies a range by segments',
+        )
+    return _copy_segments(spark, target, options)
+
+
+def clone(
+    spark: SparkSession, source: str, target: str, copy_id: str, *, seal: bool = False
+) -> Copied:
+    """Make a stream that shares all segments of another one: two commits, and no job.
+
+    As `segstore_ds.Stream.copy_to` with mode ``clone``, with the session's storage options.
+
+    Args:
+        spark: A session with the format registered.
+        source: The origin.
+        target: Where there is no stream yet, on the origin's filesystem.
+        copy_id: Names the clone's pin in the origin: the same id again does nothing.
+        seal: The clone ends with its last event.
+
+    Returns:
+        What is shared; `repeated` where it had been done before.
+
+    Raises:
+        SegstoreError: As `segstore_ds.Stream.copy_to`.
+    """
+    stream = open_on(_storage(spark, source))
+    return stream.copy_to(target, copy_id=copy_id, mode="clone", seal=seal)
+
+
+def _copy_events(
+    spark: SparkSession,
+    target: str,
+    options: Mapping[str, Any],
+    cuts: tuple[str, str],
+    transform: Callable[[DataFrame], DataFrame],
+) -> Copied:
+    old, new = _storage(spark, options["copyFrom"]), _storage(spark, target)
+    request = CopyRequest(options["copyId"], *cuts, options["seal"], ROWS)
+    root = open_on(old).root
+    known = find_copy(StreamLog(new, incomplete=True), request, root)
+    if known is not None and known.done:
+        return copied_of(known, repeated=True)
+
+    def rows_of(state: CopyState | None) -> DataFrame:
+        first, last = cuts if state is None else (state.start, state.end)
+        return transform(_events(spark, options["copyFrom"], startCut=first, endCut=last))
+
+    # What the rows look like has to be known before the destination is made and binds the range.
+    asked = {**options, "copyMode": EVENTS}
+    parsed = {**parse_options(asked, WRITE), COPIED: json.dumps(cuts)}
+    state = plan_events_copy(old, new, parsed, rows_of(known).schema).state
+    rows = rows_of(state)
+    write(rows, target, **asked, **{COPIED: json.dumps(cuts)})
+    done = find_copy(StreamLog(new, incomplete=True), request, root)
+    if done is None or not done.done:
+        raise InternalError("a copy that was committed can't be found", url=new.url)
+    return copied_of(done, repeated=False)
+
+
+def _events(spark: SparkSession, source: str, **options: Any) -> DataFrame:
+    return spark.read.format("segstore").options(**options).load(source)
+
+
+def _copy_segments(spark: SparkSession, target: str, options: Mapping[str, Any]) -> Copied:
+    old, new = _storage(spark, options["copyFrom"]), _storage(spark, target)
+    request = CopyRequest(options["copyId"], SEGMENTS, SEGMENTS, options["seal"])
+    root = open_on(old).root
+    done = find_done(StreamLog(new), request, root)
+    if done is not None:
+        return done
+    rows = _events(spark, options["copyFrom"], metadata=SEGMENTS)
+    segments, encoded = rows.selectExpr("count(*)", "coalesce(sum(bytes), 0)").first() or (0, 0)
+    tasks = min(segments, MOST_TASKS, encoded // TASK_BYTES + 1)
+    if tasks > 1:
+        rows = rows.repartition(tasks)
+    writer = rows.write.format("segstore").mode("append")
+    writer.options(operation="copy", **options).save(target)
+    done = find_done(StreamLog(new), request, root)
+    if done is None:
+        raise NotFoundError("the copy was dropped meanwhile", url=new.url)
+    return Copied(done.start, done.end, done.segments, done.bytes)
+
+
+def _storage(spark: SparkSession, url: str) -> Storage:
+    source = bound_source(spark)({"path": url})
+    return source.open_storage(parse_options({"path": url}, WRITE))
