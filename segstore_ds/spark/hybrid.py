@@ -25,7 +25,14 @@ from segstore_ds.format.names import segment_object
 from segstore_ds.format.root import Root
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.options import BY_NAME, READ, SETTLED, parse_options
-from segstore_ds.spark.native import filter_column, find_native_epochs, guard_floats, quote
+from segstore_ds.spark.native import (
+    OFFSET_NAME,
+    SEGMENT_NAME,
+    START_NAME,
+    filter_column,
+    find_native_epochs,
+    quote,
+)
 from segstore_ds.spark.parquet_relation import (
     MAX_START,
     OFFSET,
@@ -41,7 +48,6 @@ from segstore_ds.spark.session import bound_source
 from segstore_ds.storage.locations import resolve_location
 from segstore_ds.stream import Stream
 
-_START, _OFFSET, _SEGMENT = "__segstore_start", "__segstore_offset", "__segstore_segment"
 _warned: set[str] = set()
 
 
@@ -143,28 +149,34 @@ def _read_files(scan: _Scan, base: str, slices: list[Slice], *, divided: bool) -
     plain = StructType([StructField(field.name, field.dataType) for field in scan.needed])
     name = f"{scan.stream.stream_id}/{scan.root.version}"
     frame = open_files(scan.spark, base, [_native_file(one) for one in slices], plain, name)
-    columns = [guard_floats(F.col(quote(f.name)), f.dataType, f.name) for f in plain]
+    added = {}
+    offset = reading.offset_column or OFFSET_NAME
     if divided or reading.offset_column is not None:
-        columns.append(F.expr(OFFSET).alias(_OFFSET))
+        added[offset] = F.expr(OFFSET)
     if reading.segment_column is not None:
-        columns.append(F.expr(START).alias(_START))
-    frame = frame.select(*columns)
+        added[START_NAME] = F.expr(START)
+    if added:
+        frame = frame.withColumns(added)
     if divided:
-        frame = frame.where(f"{_OFFSET} >= {reading.start} AND {_OFFSET} < {reading.end}")
+        place = F.col(quote(offset))
+        frame = frame.where((place >= reading.start) & (place < reading.end))
     kept = filter_column(reading.filters)
     if kept is not None:
         frame = frame.where(kept)
     if reading.segment_column is not None:
         starts, numbers = [one.start for one in slices], [one.segment_id for one in slices]
-        table = scan.spark.createDataFrame(pa.table({_START: starts, _SEGMENT: numbers}))
-        frame = frame.join(F.broadcast(table), _START, "left")
+        table = scan.spark.createDataFrame(pa.table({START_NAME: starts, SEGMENT_NAME: numbers}))
+        frame = frame.join(F.broadcast(table), START_NAME, "left")
+    names = [field.name for field in scan.result]
+    if names == [*plain.names, *added] and not any(field.metadata for field in scan.result):
+        return frame  # each column said once more would take Spark a millisecond
     return frame.select(*_result_columns(scan))
 
 
 def _result_columns(scan: _Scan) -> list[Column]:
-    made = {scan.reading.offset_column: _OFFSET, scan.reading.segment_column: _SEGMENT}
+    made = {scan.reading.segment_column: SEGMENT_NAME}
     return [
-        F.col(made[field.name] if field.name in made else quote(field.name)).alias(
+        F.col(quote(made.get(field.name, field.name))).alias(
             field.name, metadata=field.metadata or {}
         )
         for field in scan.result

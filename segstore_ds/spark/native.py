@@ -50,7 +50,10 @@ _PLAIN = (
     TimestampNTZType,
     TimestampType,
 )
-METADATA = "_metadata"  # Spark's hidden column: a stream's own of that name would stand before it
+START_NAME, OFFSET_NAME = "__segstore_start", "__segstore_offset"
+SEGMENT_NAME = "__segstore_segment"
+# Spark's hidden column, which a stream's own of that name would stand before, and ours.
+_RESERVED = ("_metadata", START_NAME, OFFSET_NAME, SEGMENT_NAME)
 _COMPARE: dict[str, Any] = {
     "==": lambda column, value: column == value,
     "!=": lambda column, value: column != value,
@@ -80,8 +83,8 @@ def find_native_epochs(reading: Reading, needed: StructType) -> tuple[int, ...]:
     """Return the epochs whose Parquet segments Spark reads as the source would.
 
     A segment of such an epoch has every needed column in the type asked for, or not at all: then
-    its values are null in both. Names that differ in case only are left to the source, since it
-    depends on the session what Spark takes them for.
+    its values are null in both. Names that differ in case only, those asked for included, are left
+    to the source, since it depends on the session what Spark takes them for.
 
     Raises:
         FormatError: A schema can't be read.
@@ -89,11 +92,13 @@ def find_native_epochs(reading: Reading, needed: StructType) -> tuple[int, ...]:
     if not all(is_native(field.dataType) for field in needed):
         return ()
     wanted = reading.needed_schema
+    asked = (reading.offset_column, reading.segment_column)
+    made = [*_RESERVED, *(name for name in asked if name is not None)]
     found = []
     for number, text in reading.epochs.items():
         schema = decode_schema(text)
-        names = {*schema.names, *wanted.names, METADATA}
-        if len({name.lower() for name in names}) < len(names) or METADATA in schema.names:
+        names = [*{*schema.names, *wanted.names}, *made]
+        if len({name.lower() for name in names}) < len(names):
             continue
         if all(_is_same(schema, field) for field in wanted):
             found.append(number)
@@ -114,38 +119,17 @@ def quote(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 
-def guard_floats(column: Column, data_type: DataType, name: str) -> Column:
-    """Return a column, under its name, in a form whose floats no filter is pushed down to.
+def holds_floats(data_type: DataType) -> bool:
+    """Tell whether a filter on floats may be pushed down to a column of a type.
 
-    Files written by Arrow have bounds that leave NaN out, and Parquet takes the two zeros for
-    different; Spark holds NaN above every number and the zeros equal, so a filter that it pushes
-    down would lose rows.
+    >>> holds_floats(StructType().add("x", DoubleType()))
+    True
+    >>> holds_floats(ArrayType(DoubleType()))  # nothing is pushed down to what lies in these
+    False
     """
-    return _guarded(column, data_type).alias(name)
-
-
-def _guarded(column: Column, data_type: DataType) -> Column:
-    if isinstance(data_type, FloatType | DoubleType):
-        return F.nanvl(column, F.lit(float("nan")).cast(data_type))
-    if not isinstance(data_type, StructType) or not _holds_floats(data_type):
-        return column
-    fields = [
-        _guarded(column.getField(field.name), field.dataType).alias(
-            field.name, metadata=field.metadata or {}
-        )
-        for field in data_type
-    ]
-    return F.when(column.isNotNull(), F.struct(*fields))
-
-
-def _holds_floats(data_type: StructType) -> bool:
-    # Nothing is pushed down to what lies in arrays and maps.
-    kinds = [field.dataType for field in data_type]
-    return any(
-        isinstance(kind, FloatType | DoubleType)
-        or (isinstance(kind, StructType) and _holds_floats(kind))
-        for kind in kinds
-    )
+    if isinstance(data_type, StructType):
+        return any(holds_floats(field.dataType) for field in data_type)
+    return isinstance(data_type, FloatType | DoubleType)
 
 
 def filter_column(filters: Filters) -> Column | None:

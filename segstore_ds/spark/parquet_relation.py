@@ -12,12 +12,14 @@ import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from py4j.protocol import Py4JError  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from segstore_ds.spark.native import holds_floats
 from segstore_ds.spark.session import find_jvm
 from segstore_ds.storage.locations import Location
 
@@ -27,7 +29,6 @@ START = "unix_millis(_metadata.file_modification_time)"  # the offset of the fil
 OFFSET = f"CASE WHEN _metadata.row_index IS NOT NULL THEN {START} + _metadata.row_index END"
 # Hadoop knows the scheme, and that nothing can be listed there.
 _NOWHERE = "http://segstore.invalid"
-_BLOCK_BYTES = 128 << 20
 _SCHEMES = {"file": ("file",), "s3": ("s3", "s3a"), "gs": ("gs",), "abfs": ("abfss", "abfs")}
 _OPTIONS = {
     "recursiveFileLookup": "true",
@@ -40,7 +41,6 @@ _OPTIONS = {
     "mergeSchema": "false",
     "parquet.page.verify-checksum.enabled": "true",
 }
-_FIELDS = {"isdir": False, "block_replication": 1, "blocksize": _BLOCK_BYTES}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +69,12 @@ def find_base(spark: SparkSession, location: Location, probe: NativeFile) -> str
         UnreachableError: The session is Spark Connect's, or Spark does not see the file.
     """
     reasons = []
-    insides = _insides(spark)
+    session, known = _insides(spark)[1], _classes(spark)
     rest = location.path if location.scheme == "file" else location.url.partition(":")[2]
     for scheme in _SCHEMES.get(location.scheme, ()):
         base = f"{scheme}:{rest}"
         try:
-            size = _find_size(insides, f"{base}/{probe.path}")
+            size = _find_size(session, known.path(f"{base}/{probe.path}"))
         except (Py4JError, PySparkException) as error:
             reasons.append(f"{scheme}: {_reason(error)}")
             continue
@@ -100,57 +100,95 @@ def open_files(
         UnreachableError: This Spark is not made as the ones we know.
     """
     try:
-        return _open_files(spark, base, files, schema, name)
+        frame = _open_files(spark, base, files, schema, name)
+        frame = _guard_floats(_classes(spark), frame, schema)
     except (Py4JError, PySparkException, TypeError) as error:
-        raise UnreachableError(f"its internals are not as expected: {_reason(error)}") from error
+        raise _foreign(error) from error
+    return DataFrame(frame, spark)
 
 
 def _open_files(
     spark: SparkSession, base: str, files: Sequence[NativeFile], schema: StructType, name: str
-) -> DataFrame:
-    jvm, session = _insides(spark)
-    sources = jvm.org.apache.spark.sql.execution.datasources
-    place = jvm.org.apache.hadoop.fs.Path(f"{_NOWHERE}/{name}")
+) -> Any:
+    session, known = _insides(spark)[1], _classes(spark)
+    place = known.path(f"{_NOWHERE}/{name}")
     # A cache of our own: the session's may be off, or drop the list before it is asked.
-    cache = sources.SharedInMemoryCache(1 << 62, -1).createForNewClient()
-    cache.putLeafFiles(place, _make_statuses(jvm, base, files))
-    options = jvm.PythonUtils.toScalaMap(_OPTIONS)
-    columns = jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
-    nothing = jvm.scala.Option.empty()
-    index = sources.InMemoryFileIndex(
+    cache = known.cache(1 << 62, -1).createForNewClient()
+    cache.putLeafFiles(place, _make_statuses(known, base, files))
+    columns = known.data_type.fromJson(schema.json())
+    index = known.index(
         session,
-        jvm.PythonUtils.toSeq([place]),
-        options,
-        jvm.scala.Option.apply(columns),
+        known.utils.toSeq([place]),
+        known.options,
+        known.option.apply(columns),
         cache,
-        nothing,
-        nothing,
+        known.nothing,
+        known.nothing,
     )
-    relation = sources.HadoopFsRelation(
-        index,
-        jvm.org.apache.spark.sql.types.StructType(),
-        columns,
-        nothing,
-        sources.parquet.ParquetFileFormat(),
-        options,
-        session,
+    relation = known.relation(
+        index, known.no_columns, columns, known.nothing, known.parquet, known.options, session
     )
-    return DataFrame(session.baseRelationToDataFrame(relation), spark)
+    return session.baseRelationToDataFrame(relation)
 
 
-def _make_statuses(jvm: Any, base: str, files: Sequence[NativeFile]) -> Any:
+def _make_statuses(known: "_Classes", base: str, files: Sequence[NativeFile]) -> Any:
     """Make Hadoop's descriptions of all files in one call; one each would take seconds."""
     values = [
-        {
-            "path": f"{base}/{file.path}",
-            "length": file.bytes,
-            "modification_time": file.start,
-            **_FIELDS,
-        }
+        f'{{"path":{json.dumps(f"{base}/{file.path}")},"length":{file.bytes},'
+        f'"modification_time":{file.start}}}'
         for file in files
     ]
+    return known.mapper.readValue(f"[{','.join(values)}]", known.statuses)
+
+
+def _guard_floats(known: "_Classes", frame: Any, schema: StructType) -> Any:
+    """Return the rows in a form in which no filter on a float is pushed down to the files.
+
+    Files written by Arrow have bounds that leave NaN out, and Parquet takes the two zeros for
+    different; Spark holds NaN above every number and the zeros equal, so a filter that it pushes
+    down would lose rows. "May be null" changes no value and costs nothing, and Spark pushes down
+    what it says of columns, not of expressions.
+    """
+    names = [field.name for field in schema if holds_floats(field.dataType)]
+    if not names:
+        return frame
+    columns = [
+        known.expressions.column(known.nullable(known.attribute.quoted(name))) for name in names
+    ]
+    return frame.withColumns(known.utils.toSeq(names), known.utils.toSeq(columns))
+
+
+class _Classes:
+    """What Spark has of classes and constants, looked up once: each look takes up to a millisecond.
+
+    Its attributes are JVM's, of no session.
+    """
+
+    def __init__(self, jvm: Any) -> None:
+        hadoop, spark = jvm.org.apache.hadoop.fs, jvm.org.apache.spark
+        sources, catalyst = spark.sql.execution.datasources, spark.sql.catalyst
+        self.path = hadoop.Path
+        self.utils = jvm.PythonUtils
+        self.cache = sources.SharedInMemoryCache
+        self.index = sources.InMemoryFileIndex
+        self.relation = sources.HadoopFsRelation
+        self.parquet = sources.parquet.ParquetFileFormat()
+        self.data_type = spark.sql.types.DataType
+        self.no_columns = spark.sql.types.StructType()
+        self.option = jvm.scala.Option
+        self.nothing = self.option.empty()
+        self.options = self.utils.toScalaMap(_OPTIONS)
+        self.expressions = spark.sql.classic.ExpressionUtils
+        self.nullable = catalyst.expressions.KnownNullable
+        self.attribute = catalyst.analysis.UnresolvedAttribute
+        find = jvm.java.lang.Class.forName
+        self.statuses = find("[Lorg.apache.hadoop.fs.FileStatus;")
+        self.mapper = _make_mapper(jvm, find)
+
+
+def _make_mapper(jvm: Any, find: Any) -> Any:
+    """Return what reads fields as they are called, since Hadoop has no setters."""
     json_classes = jvm.com.fasterxml.jackson
-    find = jvm.java.lang.Class.forName
     levels = find("com.fasterxml.jackson.annotation.JsonAutoDetect$Visibility").getEnumConstants()
     visible = {str(level): level for level in levels}
     accessors = json_classes.annotation.PropertyAccessor
@@ -158,7 +196,25 @@ def _make_statuses(jvm: Any, base: str, files: Sequence[NativeFile]) -> Any:
     mapper.setVisibility(accessors.ALL, visible["NONE"])
     mapper.setVisibility(accessors.FIELD, visible["ANY"])
     mapper.setVisibility(accessors.CREATOR, visible["ANY"])
-    return mapper.readValue(json.dumps(values), find("[Lorg.apache.hadoop.fs.FileStatus;"))
+    return mapper
+
+
+_found: WeakKeyDictionary[Any, _Classes] = WeakKeyDictionary()
+
+
+def _classes(spark: SparkSession) -> _Classes:
+    jvm = _insides(spark)[0]
+    found = _found.get(jvm)
+    if found is None:
+        try:
+            found = _found[jvm] = _Classes(jvm)
+        except (Py4JError, PySparkException, TypeError) as error:
+            raise _foreign(error) from error
+    return found
+
+
+def _foreign(error: Exception) -> UnreachableError:
+    return UnreachableError(f"its internals are not as expected: {_reason(error)}")
 
 
 def _insides(spark: SparkSession) -> tuple[Any, Any]:
@@ -168,9 +224,7 @@ def _insides(spark: SparkSession) -> tuple[Any, Any]:
     return found
 
 
-def _find_size(insides: tuple[Any, Any], url: str) -> int:
-    jvm, session = insides
-    path = jvm.org.apache.hadoop.fs.Path(url)
+def _find_size(session: Any, path: Any) -> int:
     settings = session.sessionState().newHadoopConf()
     return int(path.getFileSystem(settings).getFileStatus(path).getLen())
 

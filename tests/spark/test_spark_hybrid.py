@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from py4j.clientserver import JavaClient
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException, PySparkException, PythonException
 
@@ -128,6 +129,7 @@ def session_settings(spark, settings: dict[str, str]) -> Iterator[None]:
         {"columns": ["point", "n"], "offsetColumn": "o", "versionAsOf": 2},
         {"filters": [["d", ">=", "NaN"], ["i", "!=", 3]], "columns": "n", "startCut": 3},
         {"commitTimeColumn": "at", "offsetColumn": "o"},
+        {"startCut": 7, "offsetColumn": "N", "segmentColumn": "_METADATA"},
     ],
     ids=str,
 )
@@ -172,6 +174,33 @@ def test_filters_of_spark_keep_nan_and_both_zeros(spark, url, condition):
     source = spark.read.format("segstore").load(url).where(condition)
     ours = segstore.read(spark, url).where(condition)
     assert collected(ours) == collected(source)
+
+
+def test_read_asks_the_jvm_as_often_whatever_it_reads(spark, url, monkeypatch):
+    """A call takes Spark a millisecond at times: there are none per file, and none per column."""
+    asked = []
+    send = JavaClient.send_command
+
+    def count(self: JavaClient, command: str, *rest: object) -> object:
+        if not command.startswith("m\n"):  # "that object is not used any more", at any time
+            asked.append(command)
+        return send(self, command, *rest)
+
+    def calls(**options: object) -> int:
+        segstore.read(spark, url, **options)  # what is looked up once
+        asked.clear()
+        segstore.read(spark, url, **options)
+        return len(asked)
+
+    stream = make(url, "pp")
+    monkeypatch.setattr(JavaClient, "send_command", count)
+    one = calls(columns="n")
+    assert one < 30
+    assert calls(columns=["n", "i", "b", "flag", "raw", "dec", "day", "ts", "tags"]) == one
+    for start in range(50, 100, 5):
+        stream.append(rows(start, start + 5), layout=layout("parquet"))
+    assert calls(columns="n") == one
+    assert calls() <= one + 30  # three columns hold floats, which are guarded
 
 
 @pytest.mark.smoke
