@@ -11,7 +11,14 @@ import pytest
 REPOSITORY = Path(__file__).parents[2]
 SPARK = ("bulk_append", "segment_formats", "hybrid_scan")
 # Each starts Spark and several queries: a minute and more.
-LONG = ("bulk_scan", "task_memory", "micro_batches", "stream_source", "append_to_seen")
+LONG = (
+    "bulk_scan",
+    "copy_events",
+    "task_memory",
+    "micro_batches",
+    "stream_source",
+    "append_to_seen",
+)
 # Run by hand: a rival that is fetched from elsewhere, and what another run shows already.
 LEFT_OUT = ("delta_lake", "bulk_append_tcp", "micro_batches_tcp")
 PLAIN = (
