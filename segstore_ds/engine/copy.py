@@ -58,7 +58,7 @@ class CopyRequest:
         start: Where it begins, as given; part of what the id stands for.
         end: Where it ends, as given.
         seal: The destination ends with the last event.
-        mode: ``segments``, ``events`` or ``clone``.
+        mode: ``segments``, ``events``, ``rows`` (of a job, made of the events) or ``clone``.
     """
 
     copy_id: str
@@ -91,7 +91,7 @@ class CopyRequest:
 
 @dataclass(frozen=True, slots=True)
 class Copied:
-    """What a copy did: the destination holds the source's events ``[start, end)``.
+    """What a copy did: the destination holds the source's events ``[start, end)``, or a job's rows.
 
     `repeated` says that it had been done before; `reused` how many segments had arrived whole.
     """

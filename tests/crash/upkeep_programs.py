@@ -10,13 +10,15 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 from crash_kit import ABSENT, SCHEMA, content, content_on, events
 
 import segstore_ds as segstore
+from segstore_ds.engine import copy_events
 from segstore_ds.engine.references import read_references
 from segstore_ds.engine.staging import Layout
-from segstore_ds.errors import NotFoundError
+from segstore_ds.errors import IncompleteStreamError, NotFoundError
 from segstore_ds.format import names
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream
@@ -162,6 +164,42 @@ def _copied(run: Callable[[Path], bool]) -> Callable[[Path, object], None]:
     return finish
 
 
+def _copy_events(folder: Path) -> bool:
+    stream = segstore.open(folder / "stream")
+    with patch.object(copy_events, "STEP_BYTES", 1):  # a commit per segment of the source
+        done = stream.copy_to(folder / "copy", mode="events", copy_id="c", start=2, seal=True)
+    assert (done.start, done.end) == (2, ROWS * SEGMENTS)
+    return done.repeated
+
+
+def _event_copy_is_unreadable_or_whole(folder: Path, before: object) -> None:
+    check_same(folder, before)
+    try:
+        _check_event_copy(folder)
+    except NotFoundError:
+        return
+    except IncompleteStreamError:
+        part = segstore.open(folder / "copy", incomplete=True)
+        part.verify().check()
+        assert part.root.copies["c"]["progress"] == part.tail < ROWS * SEGMENTS - 2
+
+
+def _check_event_copy(folder: Path) -> Stream:
+    copy = segstore.open(folder / "copy")
+    assert copy.read().read_all().equals(segstore.open(folder / "stream").read(2).read_all())
+    assert (copy.head, copy.sealed) == (0, True)
+    copy.verify().check()
+    return copy
+
+
+def _event_copied(folder: Path, before: object) -> None:
+    _copy_events(folder)
+    check_clean(_check_event_copy(folder))
+    assert _copy_events(folder)
+    check_same(folder, before)
+    _check_event_copy(folder)
+
+
 def _materialize(folder: Path) -> int:
     return segstore.open(folder / "copy").materialize()
 
@@ -214,6 +252,7 @@ def _unpinned(folder: Path, before: object) -> None:
 PROGRAMS = {
     "compact": Program(_compact, _source_is_whole, _compacted),
     "copy": Program(_copy, _copy_is_all_or_nothing, _copied(_copy)),
+    "copy-events": Program(_copy_events, _event_copy_is_unreadable_or_whole, _event_copied),
     "clone": Program(_clone, _copy_is_all_or_nothing, _copied(_clone)),
     "materialize": Program(_materialize, _clone_is_whole, _materialized, clone=True),
     "drop": Program(_drop, _there_or_gone, _dropped, clone=True),

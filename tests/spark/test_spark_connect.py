@@ -93,6 +93,20 @@ def test_errors_hold_our_text(connect, url):
     assert not segstore.exists(url)
 
 
+def test_copies_and_clones(connect, url, tmp_path):
+    segstore.register(connect)
+    stream = segstore.create(tmp_path / "source", pa.schema([("id", pa.int64())]))
+    stream.append(pa.table({"id": range(100)}))
+    for _ in range(2):
+        done = segstore.copy(connect, stream.url, url, "c", lambda rows: rows.where("id < 7"))
+    assert (done.end, done.repeated, segstore.open(url).tail) == (100, True, 7)
+    segments = f"file://{tmp_path}/segments"
+    assert segstore.copy(connect, stream.url, segments, "c", seal=True).segments == 1
+    clone = f"file://{tmp_path}/clone"
+    segstore.clone(connect, stream.url, clone, "c")
+    assert connect.read.format("segstore").load(clone).count() == 100
+
+
 def test_streams_from_stream_to_stream(connect, url, tmp_path):
     """Source and sink through the client, twice: the second run adds what came since."""
     segstore.register(connect)
