@@ -3,10 +3,12 @@
 Run as a program: `python -m benchmarks.s3_server LOG SECONDS` prints its port.
 """
 
+import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +36,29 @@ def serve(log: Path, delay_s: float) -> None:
     server = make_server("127.0.0.1", 0, slow, threaded=True, request_handler=Handler)
     print(server.server_port, flush=True)
     server.serve_forever()
+
+
+@contextmanager
+def running(folder: Path, delay_s: float) -> Iterator[tuple[dict[str, Any], Path]]:
+    """Give the options of a server that runs by itself, with the bucket `bench`, and its log."""
+    log = folder / "requests"
+    log.touch()
+    command = [sys.executable, "-m", "benchmarks.s3_server", str(log), str(delay_s)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        port = process.stdout.readline().strip()  # type: ignore[union-attr]
+        options = {
+            "endpoint_url": f"http://127.0.0.1:{port}",
+            "key": "benchmark",
+            "secret": "benchmark",
+        }
+        from s3fs.core import S3FileSystem
+
+        S3FileSystem(**options, use_listings_cache=False).mkdir("bench")
+        yield options, log
+    finally:
+        process.terminate()
+        process.wait()
 
 
 if __name__ == "__main__":

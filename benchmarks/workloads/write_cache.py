@@ -1,11 +1,8 @@
 """The write cache beside writing the same bytes without it: local disk, S3, and its overlap."""
 
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +10,7 @@ import pyarrow as pa
 
 from benchmarks.datasets import events
 from benchmarks.report import Ratio, Report, machine
+from benchmarks.s3_server import running
 from benchmarks.workload import Settings, Workload, folder_bytes, race
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.engine.segment_stager import SegmentStager, open_pool
@@ -79,7 +77,7 @@ def run_local(settings: Settings) -> Report:
 def run_s3(settings: Settings) -> Report:
     """Upload to a server whose every answer takes 30 ms, and count its requests."""
     rows, ratios = [], []
-    with settings.scratch() as scratch, _s3_server(scratch) as (options, log):
+    with settings.scratch() as scratch, running(scratch, DELAY_S) as (options, log):
         # Fewer of the small ones: one put each takes a second for 2 MiB.
         for size, mebibytes in ((SMALL, max(settings.rows // 8, 1)), (LARGE, settings.rows)):
             frames = _frames(mebibytes, size)
@@ -295,28 +293,6 @@ class _SlowWriter(WrappedWriter):
         self._inner.write_all(pieces)
         due = sum(memoryview(piece).nbytes for piece in pieces) / self._rate
         time.sleep(max(due - (time.perf_counter() - start), 0))
-
-
-@contextmanager
-def _s3_server(folder: Path) -> Iterator[tuple[dict[str, Any], Path]]:
-    log = folder / "requests"
-    log.touch()
-    command = [sys.executable, "-m", "benchmarks.s3_server", str(log), str(DELAY_S)]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        port = process.stdout.readline().strip()  # type: ignore[union-attr]
-        options = {
-            "endpoint_url": f"http://127.0.0.1:{port}",
-            "key": "benchmark",
-            "secret": "benchmark",
-        }
-        from s3fs.core import S3FileSystem
-
-        S3FileSystem(**options, use_listings_cache=False).mkdir("bench")
-        yield options, log
-    finally:
-        process.terminate()
-        process.wait()
 
 
 WORKLOADS = {

@@ -12,38 +12,28 @@ Source: the second approach of Pravega's copyStream.
 """
 
 import re
-import zlib
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.engine.clock import Clock
 from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.compact import CompactJob, events_of, plan_job
+from segstore_ds.engine.compact import plan_job
 from segstore_ds.engine.compact_plan import CompactRules
 from segstore_ds.engine.history import NO_NOTE, describe_commit
-from segstore_ds.engine.scan import read_frames
-from segstore_ds.engine.scan_plan import plan_slices
-from segstore_ds.engine.segment_stager import open_pool
-from segstore_ds.engine.slices import Slice
-from segstore_ds.engine.staging import Layout, TaskStager
+from segstore_ds.engine.segment_copier import SegmentCopier
+from segstore_ds.engine.staging import Layout
 from segstore_ds.engine.state import Slot, broken_invariants
-from segstore_ds.engine.table_status import PlacedSegment, TableStatus
+from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import (
     AlreadyExistsError,
     CorruptionError,
     InternalError,
     InvalidInputError,
-    MissingObjectError,
-    SnapshotExpiredError,
 )
 from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.fields import build_json
 from segstore_ds.format.root import Epoch, Root, SegmentEntry, add_features, add_format_features
-from segstore_ds.format.schema import decode_schema
-from segstore_ds.format.segment import find_format
 from segstore_ds.storage import Storage
 
 _COPY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
@@ -300,137 +290,3 @@ def _first_root(
     row = replace(describe_commit(None, root, NO_NOTE), segments=len(entries))
     root = add_format_features(replace(root, history=(row,)), {one.format for one in entries})
     return status.tidy(add_features(root), Slot(0, root.time_us, 0))
-
-
-def _check_end(end: bytes, entry: SegmentEntry, where: str) -> None:
-    if zlib.crc32(end) != entry.footer_crc:
-        raise CorruptionError("a segment is not the one that was committed", where=where)
-
-
-class SegmentCopier:
-    """One copy on its way: which segments are there, and the numbers of those written anew."""
-
-    def __init__(
-        self, job: CompactJob, target: Storage, root: Root, *, token: str, clock: Clock
-    ) -> None:
-        self._source, self._target, self._root = job.storage, target, root
-        self._job, self._token, self._clock = job, token, clock
-        self.next_segment = root.next_segment
-        self.reused = 0
-        self._pool = open_pool(
-            target, buffers=job.layout.cache_buffers, buffer_bytes=job.layout.cache_buffer_bytes
-        )
-        self._there = self._list()
-
-    def entries(self, status: TableStatus, bounds: tuple[int, int]) -> Iterator[SegmentEntry]:
-        """Copy what holds events of the range and yield what the destination lists of it."""
-        for placed in status.segments(self._root, *bounds):
-            (one,) = plan_slices([placed], *bounds)
-            try:
-                if one.rows == (0, placed.entry.rows):
-                    yield self._whole(placed, one)
-                else:
-                    yield from self._edge(one)
-            except MissingObjectError as error:
-                raise self._expired() from error
-
-    def copy(self, placed: PlacedSegment) -> SegmentEntry:
-        """Copy a whole segment, and return what the destination lists; raises as `entries`."""
-        try:
-            return self._whole(placed, *plan_slices([placed], placed.start, placed.end))
-        except MissingObjectError as error:
-            raise self._expired() from error
-
-    def _expired(self) -> SnapshotExpiredError:
-        return SnapshotExpiredError(
-            "a segment was deleted while it was copied",
-            remedy="copy again: what has arrived is kept",
-            version=self._root.version,
-        )
-
-    def _whole(self, placed: PlacedSegment, one: Slice) -> SegmentEntry:
-        entry = placed.entry
-        prefix = f"{entry.segment_id:016x}-"
-        for path in self._there.get(prefix, ()):
-            if self._arrived(path, entry):
-                self.reused += 1
-                return replace(entry, path=path)
-        # A name that no other attempt has: nothing that another one may commit is ever touched.
-        form = find_format(entry.format, where=names.segment_object(entry.path))
-        name = f"{prefix}{self._clock.new_id()[:12]}{form.ending}"
-        path = names.build_segment_path(self._token, name)
-        self._copy(names.segment_object(path), entry, one)
-        return replace(entry, path=path)
-
-    def _list(self) -> dict[str, list[str]]:
-        """Return what earlier attempts left, whole or not, by the segment that it is of."""
-        found: dict[str, list[str]] = {}
-        for info in self._target.list(f"{names.SEGMENTS_FOLDER}/{self._token}"):
-            path = info.path.removeprefix(f"{names.SEGMENTS_FOLDER}/")
-            found.setdefault(path.partition("/")[2][:17], []).append(path)
-        return found
-
-    def _arrived(self, path: str, entry: SegmentEntry) -> bool:
-        """Tell whether a segment is there: its end is written last, and made durable with it."""
-        name = names.segment_object(path)
-        try:
-            size = self._target.info(name).size
-            if size != entry.bytes:
-                return False
-            end = self._target.get_range(name, size - entry.footer_bytes, size)
-        except MissingObjectError:
-            return False
-        return zlib.crc32(end) == entry.footer_crc
-
-    def _copy(self, name: str, entry: SegmentEntry, one: Slice) -> None:
-        source = names.segment_object(entry.path)
-        where = f"{self._source.url}/{source}"
-        form = find_format(entry.format, where=where)
-        # Through the write cache: the next frames are read while full buffers are written.
-        with WriteCacheService(self._target.open_staged(name), self._pool) as out:
-            header = self._source.get_range(source, 0, form.head_bytes)
-            form.check_head(header, where=where)
-            out.write(header)
-            for frame, data in read_frames(self._source, one):
-                actual = zlib.crc32(data)
-                if actual != frame.crc:
-                    raise CorruptionError(
-                        "a frame fails its checksum",
-                        where=f"{where}[{frame.start}:{frame.end}]",
-                        expected=frame.crc,
-                        actual=actual,
-                    )
-                out.write(data, frame.crc, frozen=True)
-            # `read_frames` has held it against the checksum in the table status.
-            out.write(self._source.get_range(source, entry.bytes - entry.footer_bytes, entry.bytes))
-            out.commit()
-
-    def _edge(self, one: Slice) -> Iterator[SegmentEntry]:
-        schema = decode_schema(self._job.epochs[one.epoch])
-        stager = TaskStager(
-            self._target,
-            schema,
-            self._job.layout,
-            token=self._token,
-            task=one.start + one.rows[0],
-            attempt=self._clock.new_id()[:12],
-        )
-        try:
-            for batch in events_of(self._job, schema, [one]):
-                stager.append(batch)
-            staged = stager.finish().segments
-        except BaseException:
-            stager.abort()
-            raise
-        for segment in staged:
-            yield SegmentEntry(
-                segment_id=one.epoch << 32 | self.next_segment,
-                path=segment.path,
-                rows=segment.rows,
-                bytes=segment.bytes,
-                footer_bytes=segment.footer_bytes,
-                footer_crc=segment.footer_crc,
-                format=segment.format,
-                stats=segment.stats,
-            )
-            self.next_segment += 1

@@ -17,11 +17,11 @@ from segstore_ds.engine.compact_plan import CompactRules
 from segstore_ds.engine.copy import (
     Copied,
     CopyRequest,
-    SegmentCopier,
     check_target,
     commit_copy,
     find_done,
 )
+from segstore_ds.engine.segment_copier import SegmentCopier
 from segstore_ds.engine.staging import Layout
 from segstore_ds.engine.table_status import PlacedSegment, TableStatus
 from segstore_ds.errors import ConflictError, InvalidInputError

@@ -35,6 +35,8 @@ def copy_object(source: Storage, target: Storage, path: str) -> None:
         FormatError: It is not there.
         StorageError: A storage failed.
     """
+    if target.copy_from(source, path, path, replace=True):
+        return
     size = source.info(path).size
     with target.open_staged(path, replace=True) as writer:
         for start in range(0, size, COPY_BYTES):

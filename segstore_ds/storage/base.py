@@ -60,7 +60,7 @@ class StorageStats:
 
     @property
     def requests(self) -> dict[str, int]:
-        """Calls by verb: get, get_range, info, create, put, stage, list, delete."""
+        """Calls by verb: get, get_range, info, create, put, stage, copy, list, delete."""
         return {name: n for name, n in self._sums().items() if not name.startswith("bytes_")}
 
     @property
@@ -258,6 +258,33 @@ class Storage(ABC):
             StorageError: The filesystem failed.
             InvalidInputError: The path is not one inside the root.
         """
+
+    def copy_from(
+        self, source: "Storage", source_path: str, path: str, *, replace: bool = False
+    ) -> bool:
+        """Copy an object without its bytes passing through this process, where the store can.
+
+        It copies what lies there, sound or not: whoever needs to know reads the copy.
+
+        Args:
+            source: Where the object is; any storage.
+            source_path: The object.
+            path: What the copy is called; as for `open_staged`, nobody else uses that name.
+            replace: As for `open_staged`.
+
+        Returns:
+            Whether the copy was made; it is whole and durable then. False where the two are not of
+            one store, or it can't copy: there is nothing then, and the bytes have to be written.
+
+        Raises:
+            MissingObjectError: There is no such object.
+            StorageError: A filesystem failed.
+            InvalidInputError: A path is not one inside its root.
+        """
+        check_path(source_path)
+        check_path(path)
+        del source, replace
+        return False
 
     @abstractmethod
     def list(self, prefix: str) -> Iterator[ObjectInfo]:

@@ -86,6 +86,12 @@ class CheckedStorage(Storage):
         # An object that gets its name when it is whole takes the place of another by that.
         return self._open_staged(path, full)
 
+    def _copies_from(self, source: "CheckedStorage") -> bool:  # noqa: ARG002
+        return False
+
+    def _copy(self, source: Any, source_path: str, path: str, *, replace: bool) -> bool:
+        raise NotImplementedError
+
     def _foreign(self) -> tuple[type[BaseException], ...]:
         return (OSError,)
 
@@ -163,6 +169,19 @@ class CheckedStorage(Storage):
     def open_staged(self, path: str, *, replace: bool = False) -> StagedWriter:  # noqa: D102
         open_ = self._open_replacing if replace else self._open_staged
         return self.run("stage", path, open_, path, self._full(path))
+
+    def copy_from(  # noqa: D102
+        self, source: Storage, source_path: str, path: str, *, replace: bool = False
+    ) -> bool:
+        check_path(source_path)
+        check_path(path)
+        if not isinstance(source, CheckedStorage) or not self._copies_from(source):
+            return False
+        return source._shared_read(  # noqa: SLF001
+            source_path,
+            lambda: self._copy(source, source_path, path, replace=replace),
+            lambda other: self.copy_from(other, source_path, path, replace=replace),
+        )
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:  # noqa: D102
         prefix = prefix if prefix == "/" else prefix.removesuffix("/")

@@ -30,6 +30,18 @@ _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
 # Without NONBLOCK, a named pipe in a stream's folder would block its reader for ever.
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+# What systems without it, and pairs of filesystems that can't, say to a copy within the kernel.
+_NO_COPY = frozenset(
+    {
+        errno.EXDEV,
+        errno.ENOSYS,
+        errno.EINVAL,
+        errno.EOPNOTSUPP,
+        errno.ENOTSUP,
+        errno.EPERM,
+        errno.ETXTBSY,
+    }
+)
 _MOST_AT_ONCE = 1 << 30
 _MOST_PIECES = 1024  # what one call may gather, everywhere
 
@@ -86,13 +98,29 @@ class LocalStorage(CheckedStorage):
                 os.unlink(temporary)
             raise
 
-    def _open_staged(self, path: str, full: str) -> StagedWriter:
+    def _open_staged(self, path: str, full: str) -> "LocalStagedWriter":
         return LocalStagedWriter(self, path, full, self._open_new(full))
 
-    def _open_replacing(self, path: str, full: str) -> StagedWriter:
+    def _open_replacing(self, path: str, full: str) -> "LocalStagedWriter":
         temporary = _temporary_name(os.path.dirname(full))
         descriptor = self._open_new(temporary)
         return LocalStagedWriter(self, path, temporary, descriptor, final=full)
+
+    def _copies_from(self, source: CheckedStorage) -> bool:
+        return isinstance(source, LocalStorage) and hasattr(os, "copy_file_range")
+
+    def _copy(self, source: Any, source_path: str, path: str, *, replace: bool) -> bool:
+        """Copy within the kernel, which shares the blocks where the filesystem has reflinks."""
+        full = source._full(source_path)  # noqa: SLF001
+        with source.resume("get_range", source_path, _Reader, full) as file:
+            if not file.size:
+                return False
+            open_ = self._open_replacing if replace else self._open_staged
+            with self.run("copy", path, open_, path, self._full(path)) as writer:
+                if not self.resume("copy", path, writer.copy, file):
+                    return False
+                writer.commit()
+        return True
 
     def _list(self, folder: str) -> Iterator[tuple[str, int, int]]:
         pending = [folder]
@@ -241,6 +269,24 @@ class LocalStagedWriter(StagedWriter):
         self.size += size
         self._storage.stats.add("bytes_written", size)
 
+    def copy(self, file: "_Reader") -> bool:
+        """Append a whole file within the kernel; False where it can't.
+
+        Raises:
+            OSError: A filesystem failed.
+        """
+        while self.size < file.size:
+            try:
+                copied = file.copy(self.size, self._open())
+            except OSError as cause:
+                if cause.errno in _NO_COPY:
+                    return False
+                raise
+            if not copied:
+                return False  # some filesystems say so instead of refusing
+            self.size += copied
+        return True
+
     def commit(self) -> int:  # noqa: D102
         descriptor = self._open()
         refuse_empty(self._path, self.size)
@@ -291,6 +337,11 @@ class _Reader:
 
     def __exit__(self, *_: object) -> None:
         os.close(self._descriptor)
+
+    def copy(self, start: int, descriptor: int) -> int:
+        """Copy from a place on to where another file stands; return how much went there."""
+        most = min(self.size - start, _MOST_AT_ONCE)
+        return os.copy_file_range(self._descriptor, descriptor, most, offset_src=start)
 
     def read(self, start: int, end: int) -> bytes:
         """Read `[start, end)`, or less when the file ends before."""

@@ -58,6 +58,15 @@ class MemoryStorage(CheckedStorage):
     def _open_staged(self, path: str, full: str) -> StagedWriter:
         return GatheredWriter(self, path, full)
 
+    def _copies_from(self, source: CheckedStorage) -> bool:
+        return isinstance(source, MemoryStorage)
+
+    def _copy(self, source: Any, source_path: str, path: str, *, replace: bool) -> bool:  # noqa: ARG002
+        content = source.resume("get", source_path, source._get, source._full(source_path), None)  # noqa: SLF001
+        if content:
+            self.run("copy", path, self._put, self._full(path), content)
+        return bool(content)
+
     def _list(self, folder: str) -> Iterator[tuple[str, int, int]]:
         prefix = folder.rstrip("/") + "/"
         with _GATE.lock:  # others may not add names while these are gathered

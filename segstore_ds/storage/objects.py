@@ -109,6 +109,27 @@ class ObjectStorage(CheckedStorage):
     def _open_staged(self, path: str, full: str) -> StagedWriter:
         return ObjectStagedWriter(self, path, self.fs.open(full, "wb", block_size=_PART_BYTES))
 
+    def _copies_from(self, source: CheckedStorage) -> bool:
+        # One set of credentials has to read there and to write here, at one endpoint.
+        return (
+            self._store.copies
+            and isinstance(source, ObjectStorage)
+            and source.location.scheme == self.location.scheme
+            and self._resolved() == source._resolved()  # noqa: SLF001
+        )
+
+    def _resolved(self) -> Mapping[str, Any]:
+        return resolve_storage_options(self._options, self.location)
+
+    def _copy(self, source: Any, source_path: str, path: str, *, replace: bool) -> bool:  # noqa: ARG002
+        full = source._full(source_path)  # noqa: SLF001
+        try:
+            self.run("copy", path, self.fs.cp_file, full, self._full(path))
+        except StorageError:
+            source.info(source_path)  # says so where the object is missing
+            raise
+        return True
+
     def _list(self, folder: str) -> Iterator[tuple[str, int, int]]:
         self.fs.invalidate_cache()
         found = self.fs.find(folder, detail=True)

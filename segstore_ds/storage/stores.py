@@ -26,6 +26,7 @@ class ObjectStore(ABC):
     least_versions: ClassVar[Mapping[str, str]]
     own_hosts: ClassVar[tuple[str, ...]]
     foreign_classes: ClassVar[tuple[str, ...]]
+    copies: ClassVar[bool] = False  # within the store, between any two buckets, tried by us
 
     def connect(self, location: Location, options: Mapping[str, Any]) -> Any:
         """Make the filesystem; no request is sent yet.
@@ -197,6 +198,7 @@ class S3Store(ObjectStore):
     class_name = "S3FileSystem"
     least_versions: ClassVar[Mapping[str, str]] = {"s3fs": "2025.7.0", "botocore": "1.35.20"}
     own_hosts = (".amazonaws.com", ".amazonaws.com.cn")
+    copies = True
     foreign_classes = (
         "botocore.exceptions.BotoCoreError",
         "botocore.exceptions.ClientError",

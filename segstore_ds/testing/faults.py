@@ -10,6 +10,7 @@ the code under test reaches the storage any more. A staged object that was not y
 left behind in part.
 """
 
+import threading
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -105,6 +106,15 @@ class WrappedStorage(Storage):
         )
         return WrappedWriter(self, path, inner)
 
+    def copy_from(  # noqa: D102
+        self, source: Storage, source_path: str, path: str, *, replace: bool = False
+    ) -> bool:
+        return self.around(
+            "copy_from",
+            path,
+            lambda: self.inner.copy_from(source, source_path, path, replace=replace),
+        )
+
     def list(self, prefix: str) -> Iterator[ObjectInfo]:  # noqa: D102
         yield from self.around("list", prefix, lambda: list(self.inner.list(prefix)))
 
@@ -164,6 +174,7 @@ class FaultStorage(WrappedStorage):
         self.fault = fault
         self.calls: list[str] = []
         self.struck = False
+        self._counting = threading.Lock()
 
     def __reduce__(self) -> tuple[Callable[..., Storage], tuple[Any, ...]]:
         return FaultStorage, (self.inner, self.fault)
@@ -176,8 +187,9 @@ class FaultStorage(WrappedStorage):
     def around(self, verb: str, path: str, work: Callable[[], T]) -> T:  # noqa: D102
         if self.crashed:
             raise Crash(f"after the crash: {verb} {path}")
-        self.calls.append(f"{verb} {path}".rstrip())
-        number, fault = len(self.calls), self.fault
+        with self._counting:
+            self.calls.append(f"{verb} {path}".rstrip())
+            number, fault = len(self.calls), self.fault
         if fault is None or not fault.at <= number < fault.at + fault.calls:
             return work()
         if fault.when == "before":

@@ -62,6 +62,8 @@ class StorageContract:
 
     # False for a store that other processes can't see: its races stay within one process.
     shared_by_processes: ClassVar[bool] = True
+    # Whether the store copies objects within itself.
+    copies: ClassVar[bool] = False
     # A value of the storage options that no text may show.
     secret: ClassVar[str] = ""
 
@@ -269,9 +271,34 @@ class StorageContract:
         assert storage.get("segments/t/1") == b"abc"
         assert self.raw_names(storage) == ["segments/t/1"]
 
+    @pytest.mark.parametrize("size", [1, 11_000_000])
+    @pytest.mark.parametrize("replace", [False, True])
+    def test_copy_within_the_store_is_whole(
+        self, storage: Storage, size: int, replace: bool
+    ) -> None:
+        """From a root beside this one, and from this one; an object that was there is replaced."""
+        data = secrets.token_bytes(size)
+        other = storage.sibling(f"{storage.url}-other")
+        other.create("segments/t/1", data)
+        if replace:
+            storage.create("segments/u/1", b"in part")
+        made = storage.copy_from(other, "segments/t/1", "segments/u/1", replace=replace)
+        assert made is self.copies
+        if made:
+            assert storage.get("segments/u/1") == data
+            assert storage.copy_from(storage, "segments/u/1", "segments/u/2")
+            assert storage.get("segments/u/2") == data
+            assert sorted(self.raw_names(storage)) == ["segments/u/1", "segments/u/2"]
+            assert storage.stats.requests["copy"] == 2
+            with pytest.raises(MissingObjectError):
+                storage.copy_from(other, "segments/t/2", "segments/u/3")
+        other.delete("segments/t/1")
+
     @pytest.mark.parametrize("path", LEAVING_PATHS)
     def test_path_that_leaves_the_root_is_refused(self, storage: Storage, path: str) -> None:
         uses: list[Callable[[], object]] = [
+            lambda: storage.copy_from(storage, path, "a"),
+            lambda: storage.copy_from(storage, "a", path),
             lambda: storage.get(path),
             lambda: storage.get_range(path, 0, 1),
             lambda: storage.info(path),

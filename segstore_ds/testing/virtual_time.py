@@ -53,7 +53,7 @@ class TimedStorage(WrappedStorage):
 
     def around(self, verb: str, path: str, work: Callable[[], T]) -> T:  # noqa: D102
         done = work()
-        if verb in ("put", "commit") or (verb == "create" and done):
+        if verb in ("put", "commit") or (verb in ("create", "copy_from") and done):
             self._made_us[path] = self.time.now_us
         return done
 

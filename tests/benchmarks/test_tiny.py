@@ -28,6 +28,7 @@ PLAIN = (
     "commit_rate",
     "compaction",
     "copy_segments",
+    "copy_segments_s3",
     "clone",
     "cache_local",
     "cache_s3",

@@ -4,6 +4,7 @@ import errno
 import multiprocessing
 import os
 import signal
+import stat
 from pathlib import Path
 
 import pytest
@@ -14,6 +15,8 @@ from segstore_ds.testing.storage_contract import StorageContract
 
 
 class TestLocal(StorageContract):
+    copies = True
+
     @pytest.fixture
     def storage(self, tmp_path: Path) -> Storage:
         return open_storage(tmp_path / "not" / "yet" / "there")
@@ -181,3 +184,56 @@ def test_a_gathering_write_that_stops_halfway_is_gone_on_with(tmp_path, monkeypa
         writer.write_all([b"abcdefgh", b"", b"ijk", b"l"])
         assert writer.commit() == 12
     assert storage.get("s/1") == b"abcdefghijkl"
+
+
+@pytest.mark.parametrize("code", [errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, None])
+def test_kernel_that_copies_nothing_leaves_it_to_the_caller(tmp_path, monkeypatch, code):
+    """Whatever way it says so, also after a first piece; and nothing is left behind."""
+    storage = open_storage(tmp_path)
+    storage.create("segments/1", b"x" * 10_000)
+    real = os.copy_file_range
+
+    def refuse(source, target, _, *, offset_src):
+        if offset_src == 0:
+            return real(source, target, 100, offset_src=0)
+        if code is None:
+            return 0
+        raise OSError(code, os.strerror(code))
+
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    assert not storage.copy_from(storage, "segments/1", "segments/2")
+    assert [one.path for one in storage.list("")] == ["segments/1"]
+
+
+def test_copy_whose_disk_is_full_is_an_error_and_leaves_nothing(tmp_path, monkeypatch):
+    storage = open_storage(tmp_path)
+    storage.create("segments/1", b"x" * 10_000)
+
+    def refuse(*_, **__):
+        raise OSError(errno.ENOSPC, "full")
+
+    monkeypatch.setattr(os, "copy_file_range", refuse)
+    with pytest.raises(StorageError, match="full"):
+        storage.copy_from(storage, "segments/1", "segments/2")
+    assert [one.path for one in storage.list("")] == ["segments/1"]
+
+
+def test_a_copy_is_synced_before_its_folder(tmp_path, monkeypatch):
+    """As a staged object: whole on the disk, then its name."""
+    storage = open_storage(tmp_path)
+    storage.create("segments/1", b"x" * 10_000)
+    events, synced = [], os.fsync
+    copy = os.copy_file_range
+
+    def note(descriptor):
+        events.append("folder" if stat.S_ISDIR(os.fstat(descriptor).st_mode) else "file")
+        synced(descriptor)
+
+    def copying(*arguments, **options):
+        events.append("copy")
+        return copy(*arguments, **options)
+
+    monkeypatch.setattr(os, "fsync", note)
+    monkeypatch.setattr(os, "copy_file_range", copying)
+    assert storage.copy_from(storage, "segments/1", "segments/2")
+    assert events == ["copy", "file", "folder"]

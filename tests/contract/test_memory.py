@@ -11,6 +11,7 @@ from segstore_ds.testing.storage_contract import StorageContract
 
 class TestMemory(StorageContract):
     shared_by_processes = False
+    copies = True
 
     @pytest.fixture
     def storage(self) -> Storage:

@@ -21,6 +21,8 @@ from segstore_ds.testing.storage_contract import StorageContract
 
 
 class TestS3(StorageContract):
+    copies = True
+
     @pytest.fixture
     def storage(self, s3_server, request) -> Storage:
         request.cls.secret = s3_server.secret
@@ -70,6 +72,28 @@ def test_small_staged_object_is_one_put(s3_server, storage):
             writer.commit()
 
     assert [line.split()[0] for line in s3_server.requests(stage)] == ["PUT"]
+
+
+def test_a_copy_within_the_store_sends_no_content(s3_server, storage):
+    data = secrets.token_bytes(3_000_000)
+    storage.create("segments/1", data)
+    storage.stats.reset()
+    verbs = [
+        line.split()[0]
+        for line in s3_server.requests(
+            lambda: storage.copy_from(storage, "segments/1", "segments/2")
+        )
+    ]
+    assert verbs == ["HEAD", "PUT"]
+    assert storage.stats.bytes_read == storage.stats.bytes_written == 0
+    assert storage.get("segments/2") == data
+
+
+def test_other_credentials_copy_nothing_within_the_store(s3_server, storage):
+    """The one that writes may not be allowed to read there: the bytes are passed on instead."""
+    other = open_storage(storage.url + "-2", {**s3_server.options, "secret": "another"})
+    assert not storage.copy_from(other, "segments/1", "segments/2")
+    assert not storage.copy_from(open_storage("memory://x"), "segments/1", "segments/2")
 
 
 def test_custom_endpoint_is_probed_once(s3_server, monkeypatch):
