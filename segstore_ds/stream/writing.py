@@ -1,12 +1,15 @@
 """Writing: appends and overwrites, from this process or staged by many."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
 
+from segstore_ds import options
 from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.compact_auto import AutoCompact
+from segstore_ds.engine.compact_auto import AutoCompact, AutoRules
+from segstore_ds.engine.compact_plan import CompactRules
 from segstore_ds.engine.inputs import as_reader, writer_key
 from segstore_ds.engine.retain import AutoRetain
 from segstore_ds.engine.staging import Layout, StagedSegment, StagedTask
@@ -48,6 +51,7 @@ class Writes(Handle):
         expected_version: int | None = None,
         merge_schema: bool = False,
         layout: Layout | None = None,
+        compact: str = "off",
     ) -> Commit:
         """Append events: all of them in one commit, or none.
 
@@ -64,6 +68,8 @@ class Writes(Handle):
             expected_version: Commit only on top of this version.
             merge_schema: Allow new columns, missing columns and wider types.
             layout: Sizes and compression.
+            compact: ``auto`` merges the newest small segments afterwards: bounded work, and a
+                failure of it never fails the commit. ``off`` leaves them to `compact`.
 
         Returns:
             The commit, with the offsets that the events got.
@@ -87,6 +93,7 @@ class Writes(Handle):
             expected_version=expected_version,
             merge_schema=merge_schema,
             layout=layout,
+            compact=compact,
         )
 
     def overwrite(
@@ -238,7 +245,9 @@ class Writes(Handle):
         merge_schema: bool = False,
         replace_schema: bool = False,
         layout: Layout | None = None,
+        compact: str = "off",
     ) -> Commit:
+        asked = options.parse_value(options.BY_NAME["compact"], compact)
         reader = as_reader(data)
         job = self.plan_write(
             reader.schema,
@@ -250,6 +259,8 @@ class Writes(Handle):
             replace_schema=replace_schema,
             layout=layout,
         )
+        if asked == "auto":
+            job = replace(job, compact=AutoRules(CompactRules(), layout or Layout()))
         task = job.open_task(0, "0")  # the only attempt that this job's folder ever sees
         schema = job.schema
         try:

@@ -27,6 +27,7 @@ from segstore_ds.errors import (
     CommitUnknownError,
     ConflictError,
     CorruptionError,
+    InvalidInputError,
     StagedExpiredError,
     StorageError,
 )
@@ -336,6 +337,20 @@ def _append_auto(stream: Stream, data: pa.Table, layout: Layout = STAGED) -> Non
     for batch in data.to_batches():
         task.append(batch)
     stream.commit(job, [task.finish()])
+
+
+def test_appends_in_python_may_ask_for_it() -> None:
+    """The newest small segments are merged after the commit, of which they say nothing."""
+    stream, _ = make_stream(0)
+    for n in range(40):
+        commit = stream.append(numbers(10 * n, 10 * n + 10), compact="auto")
+        assert (commit.start, commit.end) == (10 * n, 10 * n + 10)
+    assert len(_segments(stream.refresh())) < 10
+    assert values(stream) == list(range(400))
+    stream.verify().check()
+    with pytest.raises(InvalidInputError, match="compact"):
+        stream.append(numbers(0, 1), compact="always")
+    assert stream.refresh().tail == 400
 
 
 def test_two_hundred_commits_stay_few_segments() -> None:
