@@ -32,6 +32,7 @@ _NOWHERE = "http://segstore.invalid"
 _SCHEMES = {"file": ("file",), "s3": ("s3", "s3a"), "gs": ("gs",), "abfs": ("abfss", "abfs")}
 _OPTIONS = {
     "recursiveFileLookup": "true",
+    "ignoredPathSegmentRegex": "^[._]",  # with another one Spark would not take our list
     # Whatever the session says: a file that is gone or damaged must not vanish from a sum.
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",

@@ -1,0 +1,111 @@
+"""Where `segstore.read` lets Spark read the files itself: what Hadoop reaches, and its names."""
+
+import contextlib
+import os
+import subprocess
+import sys
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from fixtures_s3 import S3Server
+
+import segstore_ds as segstore
+from segstore_ds.spark import hybrid, parquet_relation
+from segstore_ds.storage.locations import resolve_location
+
+SCHEMA = pa.schema([("n", pa.int64()), ("d", pa.float64())])
+DRIVER = Path(__file__).with_name("s3a_driver.py")
+
+
+def make(url: str, formats: str, options: dict[str, object] | None = None) -> segstore.Stream:
+    """Make a stream of 25 events per letter: `p` in Parquet, `a` in Arrow."""
+    stream = segstore.create(url, SCHEMA, storage_options=options)
+    for place, letter in enumerate(formats):
+        numbers = range(place * 25, place * 25 + 25)
+        form = {"p": "parquet", "a": "arrow"}[letter]
+        layout = segstore.Layout(frame_rows=10, inline_bytes=0, segment_format=form)
+        stream.append(pa.table({"n": numbers, "d": numbers}, schema=SCHEMA), layout=layout)
+    return stream
+
+
+def plan(df) -> str:
+    return df._jdf.queryExecution().executedPlan().toString()
+
+
+@contextlib.contextmanager
+def session_settings(spark, settings: dict[str, str]) -> Iterator[None]:
+    for name, value in settings.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+
+
+def test_where_spark_cannot_read_the_files_the_source_does(spark, url):
+    """And a warning says so, once."""
+    make(url, "pa")
+    broken = {"fs.file.impl": "no.such.FileSystem", "fs.file.impl.disable.cache": "true"}
+    hybrid._warned.clear()
+    with session_settings(spark, broken):
+        with pytest.warns(UserWarning, match="no.such.FileSystem"):
+            df = segstore.read(spark, url)
+        assert "FileScan parquet" not in plan(df)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            assert segstore.read(spark, url, startCut=3).count() == 47
+
+
+def test_s3_is_tried_as_hadoop_calls_it(spark):
+    probe = parquet_relation.NativeFile("segments/x/y.parquet", 0, 10)
+    with pytest.raises(parquet_relation.UnreachableError) as caught:
+        parquet_relation.find_base(spark, resolve_location("s3://bucket/stream"), probe)
+    assert "s3: " in str(caught.value)
+    assert "s3a: " in str(caught.value)
+    with pytest.raises(parquet_relation.UnreachableError, match="memory"):
+        parquet_relation.find_base(spark, resolve_location("memory://stream"), probe)
+
+
+def test_s3_is_read_as_s3a_where_hadoop_knows_only_that(spark, tmp_path, s3_server: S3Server):
+    """Hadoop's own view of one filesystem as another stands for the one of AWS, under its name."""
+    bucket = s3_server.new_bucket()
+    url = f"s3://{bucket}/some/stream"
+    stream = make(url, "ppa", s3_server.options)
+    for found in stream.storage.list("segments/"):
+        copy = tmp_path / found.path
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_bytes(stream.storage.get(found.path))
+    settings = {
+        "fs.s3a.impl": "org.apache.hadoop.fs.viewfs.ViewFileSystemOverloadScheme",
+        "fs.viewfs.overload.scheme.target.file.impl": "org.apache.hadoop.fs.LocalFileSystem",
+        f"fs.viewfs.mounttable.{bucket}.link./some/stream": f"file://{tmp_path}",
+    }
+    segstore.register(spark, s3_server.options)
+    try:
+        with session_settings(spark, settings), warnings.catch_warnings():
+            warnings.simplefilter("error", UserWarning)
+            df = segstore.read(spark, url, startCut=3, offsetColumn="o")
+            assert plan(df).count("FileScan parquet") == 2
+            assert {one.partition(":")[0] for one in df.inputFiles()} == {"s3a"}
+            assert sorted((row.o, row.n) for row in df.collect()) == [(n, n) for n in range(3, 75)]
+    finally:
+        segstore.register(spark)
+
+
+@pytest.mark.sweep
+@pytest.mark.skipif("SEGSTORE_S3A" not in os.environ, reason="downloads 690 MB from Maven Central")
+def test_s3_is_read_by_the_real_s3a(s3_server: S3Server):
+    url = f"s3://{s3_server.new_bucket()}/stream"
+    make(url, "ppa", s3_server.options)
+    given = [s3_server.endpoint, s3_server.key, s3_server.secret, url]
+    done = subprocess.run(
+        [sys.executable, DRIVER, *given],
+        env={**os.environ, "PYSPARK_PYTHON": sys.executable},
+        stdout=subprocess.PIPE,
+        check=True,
+    )
+    assert done.stdout.decode().split() == ["FileScan", "s3a", "72", "2772"]
