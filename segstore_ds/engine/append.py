@@ -15,7 +15,7 @@ from segstore_ds.engine.history import Note, plan_history_merge
 from segstore_ds.engine.shipping import ShipTo
 from segstore_ds.engine.staging import StagedSegment, StagedTask, delete_staged, stage_frames
 from segstore_ds.engine.state import Slot
-from segstore_ds.engine.table_status import TableStatus, plan_merge
+from segstore_ds.engine.table_status import TableStatus, plan_merge, plan_retired_merge
 from segstore_ds.engine.writers import Commit, WriterKey, check_claim, find_repeated
 from segstore_ds.errors import (
     ConflictError,
@@ -315,6 +315,8 @@ class Appender:
                 self._merge(self._status.merge, paths, "merge-status")
             elif (paths := plan_history_merge(root)) is not None:
                 self._merge(self._log.history.merge, paths, "merge-history")
+            elif (paths := plan_retired_merge(root)) is not None:
+                self._merge(self._status.merge_retired, paths, "merge-status")
         except SegstoreError as error:
             # The append before it is committed: its caller must not hear of a failure.
             _LOG.warning("merging status parts was put off: %s", error)

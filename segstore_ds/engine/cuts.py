@@ -9,10 +9,11 @@ from typing import Any
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.copy_state import check_complete
 from segstore_ds.engine.readers import find_reader
+from segstore_ds.engine.status_blobs import StatusBlobs
 from segstore_ds.errors import InvalidInputError, NotFoundError, PositionError, TruncatedError
 from segstore_ds.format import names
 from segstore_ds.format.root import Root
-from segstore_ds.format.tag import parse_tags
+from segstore_ds.format.tag import SHOWN_TAGS
 
 FORMS = (
     "an offset, 'head', 'tail', 'version:N', 'tag:NAME', 'reader:NAME', a position, or a time like "
@@ -161,10 +162,12 @@ def tail_at(log: StreamLog, time_us: int) -> int:
 
 def _resolve_named(log: StreamLog, root: Root, cut: Cut) -> int:
     if cut.kind == "tag":
-        tags = parse_tags(root.tags, where=f"version {root.version}")
-        if cut.value not in tags:
-            raise NotFoundError("no such tag", tag=cut.value, known=sorted(tags))
-        return tags[cut.value].offset
+        blobs = StatusBlobs(log.storage)
+        tag = blobs.tag(root, cut.value)
+        if tag is None:
+            known = sorted(blobs.tags(root))
+            raise NotFoundError("no such tag", tag=cut.value, known=known[:SHOWN_TAGS])
+        return tag.offset
     seen = find_reader(log, cut.value)
     if seen is None:
         raise NotFoundError("no such reader", reader=cut.value)

@@ -7,7 +7,7 @@ version and by time have the same answer for as long as the stream lives.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -34,6 +34,7 @@ from segstore_ds.storage import Storage
 
 ROWS_SOFT = 48
 ROWS_HARD = 160
+TEXTS_BYTES = 3_000  # of the texts of the rows in the root that differ
 FAN_IN = 10
 FINAL_ROWS = 32_768
 PARTS_INLINE = 64
@@ -217,10 +218,13 @@ class History:
             FormatError: A list that had to be extended can't be read.
             StorageError: The storage failed.
         """
-        if len(root.history) >= (ROWS_SOFT if slot.attempt == 0 else ROWS_HARD):
+        calm = slot.attempt == 0
+        texts_most = TEXTS_BYTES if calm else 4 * TEXTS_BYTES
+        rows_most = ROWS_SOFT if calm else ROWS_HARD
+        if len(root.history) >= rows_most or _texts_bytes(root.history) > texts_most:
             part = self._put(root.version, to_batch(root.history))
             root = replace(root, history=(), history_parts=(*root.history_parts, part))
-        if len(root.history_parts) > (PARTS_INLINE if slot.attempt == 0 else 2 * PARTS_INLINE):
+        if len(root.history_parts) > (PARTS_INLINE if calm else 2 * PARTS_INLINE):
             root = self._spill_parts(root, slot)
         return root
 
@@ -323,6 +327,11 @@ def describe_commit(old: Root | None, new: Root, note: Note) -> HistoryRow:
         client=" ".join(word for word in words if not word.startswith(_APPLICATION)),
         application=next((word[4:] for word in words if word.startswith(_APPLICATION)), ""),
     )
+
+
+def _texts_bytes(rows: Sequence[HistoryRow]) -> int:
+    texts = {text for row in rows for text in (row.writer_id, row.client, row.application)}
+    return sum(map(len, filter(None, texts)))
 
 
 def _moment(batch: pa.RecordBatch, place: int) -> Moment:

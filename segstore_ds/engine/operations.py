@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterator, Mapping
 
 from segstore_ds.errors import InternalError
-from segstore_ds.format.root import LEVELS, PARQUET_SEGMENTS, Root
+from segstore_ds.format.root import LEVELS, PARQUET_SEGMENTS, TAG_BLOBS, Root
 
 
 class ObjectState(enum.Enum):
@@ -31,6 +31,7 @@ MOVES: Mapping[tuple[ObjectState, ObjectState], str] = {
     (ObjectState.RETIRED, ObjectState.DELETED): "vacuum after the grace",
 }
 
+_TAGGING = frozenset({"tag", "untag"})
 _WRITES = frozenset({"append", "overwrite", "restore", "copy"})
 # Field -> the operations that may change it; a field that is not named is upkeep of any commit.
 _OWNERS: Mapping[str, frozenset[str]] = {
@@ -41,7 +42,8 @@ _OWNERS: Mapping[str, frozenset[str]] = {
     "sealed": frozenset({"seal", "drop", "copy"}),
     "log_start": frozenset({"purge"}),
     "staging_floor": frozenset({"vacuum", "drop"}),
-    "tags": frozenset({"tag", "untag"}),
+    "tags": _TAGGING,
+    "tags_blob": _TAGGING,
     "properties": frozenset({"set-properties", "follow", "promote", "repair"}),
     "reader_features": frozenset({"drop"}),
     "generation": frozenset({"repair", "promote"}),
@@ -82,8 +84,12 @@ def _value(root: Root, field: str, operation: str) -> object:
     if field != "reader_features":
         return value
     # Whatever this version commits may use the levels; what lists new segments, their formats.
-    lists = operation in _WRITES | {"compact"}
-    return set(value) - ({LEVELS, PARQUET_SEGMENTS} if lists else {LEVELS})
+    may = {LEVELS}
+    if operation in _WRITES | {"compact"}:
+        may.add(PARQUET_SEGMENTS)
+    if operation in _TAGGING:
+        may.add(TAG_BLOBS)
+    return set(value) - may
 
 
 def _lost(old: Root, new: Root) -> Iterator[str]:

@@ -58,7 +58,7 @@ def status_objects(root: Root) -> Iterator[str]:
     yield from (index.path for index in root.indexes)
     yield from (part.path for part in root.parts)
     yield from (part.path for part in (*root.history_lists, *root.history_parts))
-    blobs: list[BlobRef | None] = [root.writers_blob, *root.retired_blobs]
+    blobs: list[BlobRef | None] = [root.writers_blob, root.tags_blob, *root.retired_blobs]
     blobs += [epoch.blob for epoch in root.epochs]
     yield from (blob.path for blob in blobs if blob is not None)
 

@@ -17,7 +17,6 @@ from segstore_ds.engine.commit import Committed, StreamLog
 from segstore_ds.engine.readers import held_back, store_now_us
 from segstore_ds.engine.state import Slot
 from segstore_ds.engine.table_status import PlacedSegment, TableStatus
-from segstore_ds.engine.tags import tags_of
 from segstore_ds.engine.truncate import finish_truncate, plan_truncate
 from segstore_ds.errors import (
     CorruptionError,
@@ -148,7 +147,7 @@ def run_retain(
         held, tagged = list[int](), list[int]()
         if policy.respect_readers:
             held = list(held_back(log, now_us).values())
-            tagged = [tag.offset for tag in tags_of(root).values() if tag.offset >= root.head]
+            tagged = [tag.offset for tag in status.tags(root).values() if tag.offset >= root.head]
         segments = status.segments(root, root.head, root.tail)
         offset = plan_retain(
             root, segments, policy, aged=aged, young=young, held=held, tagged=tagged

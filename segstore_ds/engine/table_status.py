@@ -22,14 +22,11 @@ from segstore_ds.engine.levels import MergeRules, find_run
 from segstore_ds.engine.levels import plan_merge as plan_part_merge
 from segstore_ds.engine.part_files import PartFiles
 from segstore_ds.engine.state import Slot
+from segstore_ds.engine.status_blobs import StatusBlobs
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format import names
-from segstore_ds.format.envelope import decode_envelope, digest_of, encode_envelope
-from segstore_ds.format.fields import build_json, parse_json
+from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.packed import Ints
 from segstore_ds.format.root import (
-    BlobRef,
-    Epoch,
     PartIndex,
     PartRef,
     Retired,
@@ -40,8 +37,6 @@ from segstore_ds.format.root import (
 from segstore_ds.format.segment_columns import SegmentColumns, from_entries
 from segstore_ds.format.status import (
     decode_part_list,
-    decode_retired,
-    decode_writers,
     encode_part_list,
     encode_retired,
     encode_writers,
@@ -56,11 +51,9 @@ PARTS_INLINE = 96
 INDEX_PARTS = 1024
 WRITERS_INLINE = 256
 RETIRED_INLINE = 192
-WRITERS_INLINE_BYTES = 16_000
-SCHEMA_INLINE_BYTES = 6_000
-SCHEMAS_INLINE_BYTES = 12_000
-OBJECT_RAW_LIMIT_BYTES = 128 << 20
-_CACHED_OBJECTS = 64
+RETIRED_FINAL = 100_000
+WRITERS_INLINE_BYTES = 6_000
+STATS_INLINE_BYTES = 8_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +102,7 @@ class Run:
         return Run(int(starts[first]), columns, lambda: load()[first:last])
 
 
-class TableStatus:
+class TableStatus(StatusBlobs):
     """Reads and writes the status objects of one stream.
 
     Immutable objects are kept in memory by name, the last few of them.
@@ -119,14 +112,8 @@ class TableStatus:
     """
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
+        super().__init__(storage)
         self._files = PartFiles(storage)
-        self._cache: dict[str, object] = {}
-
-    @property
-    def storage(self) -> Storage:
-        """The stream's folder."""
-        return self._storage
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -201,26 +188,6 @@ class TableStatus:
     def _stats_loader(self, ref: PartRef) -> Callable[[], Sequence[str | None]]:
         return lambda: self._files.stats(ref)
 
-    def writer(self, root: Root, writer_id: str) -> Writer | None:
-        """Return what a writer id committed last, wherever it is kept; raises as `segments`."""
-        if writer_id in root.writers or root.writers_blob is None:
-            return root.writers.get(writer_id)
-        return self.writers_blob(root.writers_blob).get(writer_id)
-
-    def writers_blob(self, blob: BlobRef) -> dict[str, Writer]:
-        """Return the writers of a blob; raises as `segments`."""
-        found = self._cache.get(blob.path)
-        if isinstance(found, dict):
-            return found
-        where = self._where(blob.path)
-        writers = decode_writers(self._read(blob), where=where)
-        self._keep(blob.path, writers)
-        return writers
-
-    def retired_blob(self, blob: BlobRef) -> tuple[Retired, ...]:
-        """Return the retired objects of a blob; raises as `segments`."""
-        return decode_retired(self._read(blob), where=self._where(blob.path))
-
     def retired_part(self, path: str, *, required: bool = False) -> tuple[SegmentEntry, ...]:
         """Return the entries of a part that was retired, none where it was deleted since.
 
@@ -230,50 +197,7 @@ class TableStatus:
         """
         return self._files.retired(path, required=required)
 
-    def schema_texts(self, epoch: Epoch) -> tuple[str, str | None]:
-        """Return an epoch's Arrow schema (base64) and Spark's JSON of it; raises as `segments`."""
-        if epoch.schema is not None:
-            return epoch.schema, epoch.spark
-        if epoch.blob is None:
-            raise CorruptionError("epoch has no schema", epoch=epoch.number)
-        where = self._where(epoch.blob.path)
-        value = parse_json(self._read(epoch.blob), where=where)
-        match value:
-            case [str(schema), (str() | None) as spark]:
-                return schema, spark
-        raise CorruptionError("blob holds no schema", where=where)
-
     # --- writing -----------------------------------------------------------------------------
-
-    def put_epoch(
-        self,
-        version: int,
-        number: int,
-        since: int,
-        schema: str,
-        spark: str | None,
-        *,
-        beside: Sequence[Epoch] = (),
-    ) -> Epoch:
-        """Return an epoch, its schema in a blob where it is too big for the root.
-
-        Args:
-            version: The newest version its writer has seen.
-            number: Its number.
-            since: The tail at which it begins.
-            schema: The schema's text.
-            spark: Spark's own JSON of it.
-            beside: The epochs that the root lists already: they share the room for schemas.
-
-        Raises:
-            StorageError: The storage failed.
-        """
-        size = len(schema) + len(spark or "")
-        used = sum(len(one.schema or "") + len(one.spark or "") for one in beside)
-        if size <= SCHEMA_INLINE_BYTES and used + size <= SCHEMAS_INLINE_BYTES:
-            return Epoch(number, since, schema, spark)
-        blob = self._put_blob(version, "schema", build_json([schema, spark]), 1)
-        return Epoch(number, since, None, None, blob)
 
     def tidy(self, root: Root, slot: Slot) -> Root:
         """Move what outgrew the root's share to status objects of its own.
@@ -289,7 +213,10 @@ class TableStatus:
             FormatError: A blob that had to be extended can't be read.
             StorageError: The storage failed.
         """
-        if len(root.entries) > (INLINE_SOFT if slot.attempt == 0 else INLINE_HARD):
+        calm = slot.attempt == 0
+        stats_most = STATS_INLINE_BYTES if calm else 2 * STATS_INLINE_BYTES
+        entries_most = INLINE_SOFT if calm else INLINE_HARD
+        if len(root.entries) > entries_most or _stats_bytes(root) > stats_most:
             root = self._spill_entries(root)
         if len(root.parts) > (PARTS_INLINE if slot.attempt == 0 else 2 * PARTS_INLINE):
             root = self._spill_parts(root, slot)
@@ -300,7 +227,7 @@ class TableStatus:
             root = self._spill_writers(root, slot)
         if len(root.retired) > RETIRED_INLINE:
             body = encode_retired(root.retired)
-            blob = self._put_blob(root.version, "retired", body, len(root.retired))
+            blob = self.put(root.version, "retired", body, len(root.retired))
             root = replace(root, retired=(), retired_blobs=(*root.retired_blobs, blob))
         return root
 
@@ -319,6 +246,19 @@ class TableStatus:
         retired = tuple(Retired("status", old.path, slot.version, slot.time_us) for old in merged)
         parts = (*root.parts[:first], part, *root.parts[first + len(paths) :])
         return replace(root, parts=parts, retired=(*root.retired, *retired))
+
+    def merge_retired(self, root: Root, paths: tuple[str, ...], slot: Slot) -> Root | None:
+        """Replace neighbouring blobs of retired objects by one; as `merge`."""
+        first = find_run([blob.path for blob in root.retired_blobs], paths)
+        if first is None:
+            return None
+        last = first + len(paths)
+        old = root.retired_blobs[first:last]
+        items = tuple(item for blob in old for item in self.retired_blob(blob))
+        blob = self.put(root.version, "retired", encode_retired(items), len(items))
+        gone = (Retired("status", one.path, slot.version, slot.time_us) for one in old)
+        blobs = (*root.retired_blobs[:first], blob, *root.retired_blobs[last:])
+        return replace(root, retired_blobs=blobs, retired=(*root.retired, *gone))
 
     def unfold(self, root: Root, offset: int, slot: Slot) -> Root:
         """Return the root with all parts that end behind an offset inline, for a change of them.
@@ -392,7 +332,7 @@ class TableStatus:
         return replace(root, indexes=tuple(indexes), retired=(*root.retired, *gone))
 
     def _put_index(self, version: int, parts: tuple[PartRef, ...]) -> PartIndex:
-        blob = self._put_blob(version, "index", encode_part_list(parts), len(parts))
+        blob = self.put(version, "index", encode_part_list(parts), len(parts))
         self._keep(blob.path, parts)
         segments = sum(part.segments for part in parts)
         start, end = parts[0].start, parts[-1].end
@@ -409,36 +349,21 @@ class TableStatus:
         # A writer that came back stands inline again; its newer entry is the one that counts.
         writers = {name: writer for name, writer in writers.items() if name not in root.writers}
         writers.update(moved)
-        blob = self._put_blob(root.version, "writers", encode_writers(writers), len(writers))
+        blob = self.put(root.version, "writers", encode_writers(writers), len(writers))
         retired = root.retired
         if old is not None:
             retired = (*retired, Retired("status", old.path, slot.version, slot.time_us))
         return replace(root, writers=dict(kept), writers_blob=blob, retired=retired)
 
-    def _put_blob(self, version: int, kind: str, body: bytes, count: int) -> BlobRef:
-        data = encode_envelope(body)
-        digest = digest_of(data)
-        path = names.build_status_path(version, kind, digest)
-        # Named by digest: a name that is taken holds the same bytes already.
-        self._storage.create(path, data)
-        return BlobRef(path, len(data), digest, count)
 
-    def _read(self, ref: PartIndex | BlobRef) -> bytes:
-        data = self._storage.get(ref.path, limit_bytes=min(ref.bytes, OBJECT_RAW_LIMIT_BYTES))
-        where = self._where(ref.path)
-        body = decode_envelope(data, where=where, raw_limit_bytes=OBJECT_RAW_LIMIT_BYTES)
-        actual = digest_of(data)
-        if actual != ref.digest:
-            raise CorruptionError("wrong digest", where=where, expected=ref.digest, actual=actual)
-        return body
-
-    def _keep(self, path: str, value: object) -> None:
-        while len(self._cache) >= _CACHED_OBJECTS:
-            self._cache.pop(next(iter(self._cache)))
-        self._cache[path] = value
-
-    def _where(self, path: str) -> str:
-        return f"{self._storage.url}/{path}"
+def _stats_bytes(root: Root) -> int:
+    """Return what the statistics of the entries take in a commit file, about."""
+    texts = [entry.stats for entry in root.entries if entry.stats is not None]
+    plain = sum(map(len, texts))
+    if plain <= STATS_INLINE_BYTES:
+        return plain
+    # Names of columns and much else repeat: only compression tells what is new.
+    return len(encode_envelope("".join(texts).encode("utf-8", "surrogatepass")))
 
 
 def _writers_bytes(root: Root) -> int:
@@ -455,3 +380,9 @@ def plan_merge(root: Root) -> tuple[str, ...] | None:
     """Choose neighbouring parts to merge; None when nothing is due. Pure."""
     rules = MergeRules(INLINE_HARD, MERGE_FAN_IN, PART_FINAL_SEGMENTS)
     return plan_part_merge(root.parts, rules)
+
+
+def plan_retired_merge(root: Root) -> tuple[str, ...] | None:
+    """Choose neighbouring blobs of retired objects to merge; None when nothing is due. Pure."""
+    rules = MergeRules(2 * RETIRED_INLINE + 1, MERGE_FAN_IN, RETIRED_FINAL)
+    return plan_part_merge(root.retired_blobs, rules)

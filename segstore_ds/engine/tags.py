@@ -1,7 +1,8 @@
-"""Tags: names for cuts, kept in the root.
+"""Tags: names for cuts, kept in the root and, where there are many, in a blob.
 
 A tag holds back `retain`, never an explicit truncation; one that has fallen below the head stays
-and answers with TruncatedError.
+and answers with TruncatedError. Only the operations `tag` and `untag` move tags to the blob. A tag
+of the blob that was removed stands in the root as null until they next do.
 """
 
 from dataclasses import replace
@@ -9,30 +10,33 @@ from dataclasses import replace
 from segstore_ds.engine.commit import Committed, StreamLog
 from segstore_ds.engine.cuts import Cut, check_range, resolve_cut
 from segstore_ds.engine.state import Slot
+from segstore_ds.engine.status_blobs import StatusBlobs
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from segstore_ds.format import names
-from segstore_ds.format.root import Root
-from segstore_ds.format.tag import TAGS_LIMIT, Tag, parse_tags, tag_value
+from segstore_ds.format.root import Retired, Root, add_tag_feature
+from segstore_ds.format.tag import SHOWN_TAGS, TAGS_LIMIT, Tag, encode_tags, tag_value
+
+TAGS_INLINE = 64
+TAGS_INLINE_HARD = 256
 
 
-def tags_of(root: Root) -> dict[str, Tag]:
-    """Return a root's tags by name.
-
-    Raises:
-        CorruptionError: One can't be read.
-    """
-    return parse_tags(root.tags, where=f"version {root.version}")
-
-
-def plan_tag(root: Root, name: str, offset: int, slot: Slot, *, move: bool) -> Root | None:
+def plan_tag(
+    root: Root, name: str, offset: int, slot: Slot, *, known: Tag | None, move: bool
+) -> Root | None:
     """Return the root with a tag; None where it stands there already. Pure.
+
+    Args:
+        root: The newest root.
+        name: The tag.
+        offset: Its cut.
+        slot: Where the commit will land.
+        known: The tag as it stands, wherever it is kept.
+        move: It may move.
 
     Raises:
         AlreadyExistsError: The name stands elsewhere and may not move.
         InvalidInputError: There are too many tags.
-        CorruptionError: The tags can't be read.
     """
-    known = tags_of(root).get(name)
     if known is not None and known.offset == offset:
         return None
     if known is not None and not move:
@@ -43,15 +47,43 @@ def plan_tag(root: Root, name: str, offset: int, slot: Slot, *, move: bool) -> R
             offset=known.offset,
             asked=offset,
         )
-    if known is None and len(root.tags) >= TAGS_LIMIT:
+    count = len(root.tags) + (root.tags_blob.count if root.tags_blob else 0)
+    if known is None and count >= TAGS_LIMIT:
         raise InvalidInputError(
-            "too many tags", remedy="remove some with untag(name)", tags=len(root.tags)
+            "too many tags", remedy="remove some with untag(name)", tags=count, most=TAGS_LIMIT
         )
     tag = Tag(offset, slot.version, slot.time_us)
     return replace(root, tags={**root.tags, name: tag_value(tag)}, operation="tag")
 
 
-def run_tag(log: StreamLog, name: str, cut: Cut, *, move: bool, client: str) -> Tag:
+def plan_untag(root: Root, name: str, *, moved: bool) -> Root:
+    """Return the root without a tag; `moved` says that the blob has one of that name. Pure."""
+    tags = {key: value for key, value in root.tags.items() if key != name}
+    if moved:
+        tags[name] = None
+    return replace(root, tags=tags, operation="untag")
+
+
+def spill_tags(blobs: StatusBlobs, root: Root, slot: Slot) -> Root:
+    """Move the tags of a root to a blob where they are many; after a lost race, too many.
+
+    Raises:
+        FormatError: The blob can't be read.
+        StorageError: The storage failed.
+    """
+    if len(root.tags) <= (TAGS_INLINE if slot.attempt == 0 else TAGS_INLINE_HARD):
+        return root
+    tags, old, retired, blob = blobs.tags(root), root.tags_blob, root.retired, None
+    if tags:
+        blob = blobs.put(root.version, "tags", encode_tags(tags), len(tags))
+    if old is not None:
+        retired = (*retired, Retired("status", old.path, slot.version, slot.time_us))
+    return add_tag_feature(replace(root, tags={}, tags_blob=blob, retired=retired))
+
+
+def run_tag(
+    log: StreamLog, blobs: StatusBlobs, name: str, cut: Cut, *, move: bool, client: str
+) -> Tag:
     """Give a cut a name; safe to repeat. The cut is bound once, against the newest version.
 
     Returns:
@@ -74,13 +106,15 @@ def run_tag(log: StreamLog, name: str, cut: Cut, *, move: bool, client: str) -> 
     check_range(root, offset, offset, fail_on_data_loss=True)
 
     def build(root: Root, slot: Slot) -> Root | None:
-        planned = plan_tag(root, name, offset, slot, move=move)
-        return None if planned is None else replace(planned, client=client)
+        known = blobs.tag(root, name)
+        planned = plan_tag(root, name, offset, slot, known=known, move=move)
+        return planned and spill_tags(blobs, replace(planned, client=client), slot)
 
-    return tags_of(log.commit(build, transaction=log.clock.new_id()).root)[name]
+    done = log.commit(build, transaction=log.clock.new_id()).root
+    return blobs.tag(done, name) or Tag(offset, done.version, done.time_us)
 
 
-def run_untag(log: StreamLog, name: str, *, client: str) -> Committed:
+def run_untag(log: StreamLog, blobs: StatusBlobs, name: str, *, client: str) -> Committed:
     """Remove a tag; safe to repeat, unless it never was there.
 
     Raises:
@@ -90,13 +124,15 @@ def run_untag(log: StreamLog, name: str, *, client: str) -> Committed:
         FormatError: Metadata can't be read.
         StorageError: The storage failed.
     """
-    if name not in log.refresh().tags:
-        raise NotFoundError("no such tag", tag=name, known=sorted(log.root.tags))
+    if blobs.tag(log.refresh(), name) is None:
+        known = sorted(blobs.tags(log.root))
+        raise NotFoundError("no such tag", tag=name, known=known[:SHOWN_TAGS])
 
-    def build(root: Root, _slot: Slot) -> Root | None:
-        if name not in root.tags:
+    def build(root: Root, slot: Slot) -> Root | None:
+        if blobs.tag(root, name) is None:
             return None
-        kept = {key: value for key, value in root.tags.items() if key != name}
-        return replace(root, tags=kept, operation="untag", client=client)
+        moved = root.tags_blob is not None and name in blobs.tags_blob(root.tags_blob)
+        planned = plan_untag(root, name, moved=moved)
+        return spill_tags(blobs, replace(planned, client=client), slot)
 
     return log.commit(build, transaction=log.clock.new_id())

@@ -232,6 +232,12 @@ class _Verifier:
                 self._status.writers_blob(root.writers_blob)
             except FormatError as error:
                 self._problem(root.writers_blob.path, error)
+        if root.tags_blob:
+            self._named.add(root.tags_blob.path)
+        try:
+            self._status.tags(root)
+        except FormatError as error:
+            self._problem(root.tags_blob.path if root.tags_blob else "tags", error)
         return schemas
 
     def _verify_segment(self, placed: PlacedSegment, schemas: dict[int, pa.Schema]) -> None:

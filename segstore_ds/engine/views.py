@@ -15,7 +15,6 @@ from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.readers import list_readers
 from segstore_ds.engine.segments import open_segment
 from segstore_ds.engine.table_status import Run, TableStatus
-from segstore_ds.engine.tags import tags_of
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.history import HISTORY_SCHEMA
@@ -251,11 +250,11 @@ def _readers(
 
 
 def _tags(
-    _log: StreamLog, _status: TableStatus, root: Root, _span: Range
+    _log: StreamLog, status: TableStatus, root: Root, _span: Range
 ) -> Iterator[pa.RecordBatch]:
     rows = [
         {"name": name, "offset": tag.offset, "version": tag.version, "time": tag.time_us}
-        for name, tag in sorted(tags_of(root).items())
+        for name, tag in sorted(status.tags(root).items())
     ]
     yield from _batches(rows, _TAGS)
 
@@ -305,7 +304,7 @@ def _info(
         "log_start": root.log_start,
         "staging_floor": root.staging_floor,
         "retired": len(root.retired) + sum(blob.count for blob in root.retired_blobs),
-        "tags": len(root.tags),
+        "tags": len(status.tags(root)),
         "pins": len(root.pins),
         "next_segment": root.next_segment,
     }

@@ -66,6 +66,10 @@ class Fields:
         except KeyError:
             raise CorruptionError("missing field", where=self.where, field=name) from None
 
+    def optional(self, name: str) -> Any:
+        """Take a field of any type; None where it is absent."""
+        return self._left.pop(name, None)
+
     def integer(self, name: str, *, least: int = 0) -> int:
         """Take an int64 of at least `least`."""
         value = self.take(name)

@@ -26,8 +26,9 @@ HISTORY = "history"  # On disk: every commit leaves a row in the history.
 PARQUET_SEGMENTS = "parquet-segments"  # On disk: segments of the format `parquet`.
 ORIGINS_FEATURE = "origins"  # On disk: objects may lie in the folder of another stream.
 STEPWISE_COPIES = "stepwise-copies"  # On disk: a copy into the stream may not be done.
+TAG_BLOBS = "tag-blobs"  # On disk: tags may stand in a blob.
 READER_FEATURES = frozenset(  # On disk: names this version can read.
-    {DROPPED_FEATURE, LEVELS, PARQUET_SEGMENTS, ORIGINS_FEATURE, STEPWISE_COPIES}
+    {DROPPED_FEATURE, LEVELS, PARQUET_SEGMENTS, ORIGINS_FEATURE, STEPWISE_COPIES, TAG_BLOBS}
 )
 FOLLOWERS_FEATURE = "followers"  # On disk: a commit counts once the followers have it, too.
 WRITER_FEATURES = frozenset(
@@ -43,6 +44,11 @@ class BlobRef:
     bytes: int
     digest: str
     count: int = 0
+
+    @property
+    def size(self) -> int:
+        """How many rows it holds."""
+        return self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +169,7 @@ class Root:
     writers: Mapping[str, Writer] = field(default_factory=dict)
     writers_blob: BlobRef | None = None
     tags: Mapping[str, Any] = field(default_factory=dict)
+    tags_blob: BlobRef | None = None
     pins: Mapping[str, Any] = field(default_factory=dict)
     origins: Mapping[str, Any] = field(default_factory=dict)
     copies: Mapping[str, Any] = field(default_factory=dict)
@@ -224,3 +231,10 @@ def add_format_features(root: Root, formats: Iterable[str]) -> Root:
     if "parquet" not in formats or PARQUET_SEGMENTS in root.reader_features:
         return root
     return replace(root, reader_features=(*root.reader_features, PARQUET_SEGMENTS))
+
+
+def add_tag_feature(root: Root) -> Root:
+    """Return the root with the feature that a reader of tags in a blob needs."""
+    if root.tags_blob is None or TAG_BLOBS in root.reader_features:
+        return root
+    return replace(root, reader_features=(*root.reader_features, TAG_BLOBS))

@@ -68,6 +68,8 @@ def encode_root(root: Root) -> bytes:
         history_lists=[part_ref_value(part) for part in root.history_lists],
         properties=dict(root.properties),
     )
+    if root.tags_blob is not None:
+        value["tags_blob"] = blob_value(root.tags_blob)
     return build_json(value)
 
 
@@ -97,6 +99,7 @@ def decode_root(body: bytes, *, where: str) -> Root:
 def _take_root(fields: Fields, reader_features: tuple[str, ...]) -> Root:
     where = fields.where
     writers_blob = fields.take("writers_blob")
+    tags_blob = fields.optional("tags_blob")
     epochs = tuple(_parse_epoch(item, where) for item in fields.items("epochs"))
     if not epochs or [epoch.number for epoch in epochs] != list(range(len(epochs))):
         raise CorruptionError("epochs are not numbered from 0", where=where)
@@ -131,6 +134,7 @@ def _take_root(fields: Fields, reader_features: tuple[str, ...]) -> Root:
         },
         writers_blob=parse_blob(writers_blob, where=where) if writers_blob is not None else None,
         tags=fields.mapping("tags"),
+        tags_blob=parse_blob(tags_blob, where=where) if tags_blob is not None else None,
         pins=fields.mapping("pins"),
         origins=fields.mapping("origins"),
         copies=fields.mapping("copies"),

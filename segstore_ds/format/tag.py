@@ -1,13 +1,14 @@
-"""Tags: named cuts, as the root keeps them (FORMAT.md 3.1)."""
+"""Tags: named cuts, as the root and its blob of tags keep them (FORMAT.md 3.1)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format.fields import Fields
+from segstore_ds.format.fields import Fields, build_json, parse_json
 
-TAGS_LIMIT = 256
+TAGS_LIMIT = 100_000
+SHOWN_TAGS = 50  # in an error that names the known ones
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +35,32 @@ def parse_tags(tags: Mapping[str, Any], *, where: str) -> dict[str, Tag]:
     Raises:
         CorruptionError: One is no tag.
     """
-    return {name: _parse_tag(value, where=f"{where}, tag {name!r}") for name, value in tags.items()}
+    return {name: parse_tag(value, where=f"{where}, tag {name!r}") for name, value in tags.items()}
 
 
-def _parse_tag(value: Any, *, where: str) -> Tag:
+def encode_tags(tags: Mapping[str, Tag]) -> bytes:
+    """Return the body of a blob of tags."""
+    return build_json({name: tag_value(tag) for name, tag in tags.items()})
+
+
+def decode_tags(body: bytes, *, where: str) -> dict[str, Tag]:
+    """Return the tags that a blob holds, by name.
+
+    Raises:
+        CorruptionError: It holds something else.
+    """
+    value = parse_json(body, where=where)
+    if not isinstance(value, dict):
+        raise CorruptionError("blob holds no tags", where=where)
+    return parse_tags(value, where=where)
+
+
+def parse_tag(value: Any, *, where: str) -> Tag:
+    """Return the tag that JSON holds.
+
+    Raises:
+        CorruptionError: It is none.
+    """
     columns = ("offset", "version", "time_us")
     if not isinstance(value, list) or len(value) != len(columns):
         raise CorruptionError("not a tag", where=where)

@@ -12,7 +12,7 @@ from segstore_ds.engine.readers import (
 )
 from segstore_ds.engine.restore import run_restore
 from segstore_ds.engine.retain import PROPERTY, RetentionPolicy, parse_policy, run_retain
-from segstore_ds.engine.tags import run_tag, run_untag, tags_of
+from segstore_ds.engine.tags import run_tag, run_untag
 from segstore_ds.engine.truncate import run_seal, run_truncate
 from segstore_ds.engine.writers import Commit
 from segstore_ds.format.tag import Tag
@@ -147,7 +147,7 @@ class Lifecycle(Handle):
         Raises:
             CorruptionError: One can't be read.
         """
-        return dict(sorted(tags_of(self._log.root).items()))
+        return dict(sorted(self._status.tags(self._log.root).items()))
 
     def tag(self, name: str, cut: CutLike = "tail", *, move: bool = False) -> Tag:
         """Give a cut a name; from then on `tag:NAME` is accepted wherever a cut is.
@@ -170,7 +170,9 @@ class Lifecycle(Handle):
             FormatError: Metadata can't be read.
             StorageError: The storage failed.
         """
-        return run_tag(self._log, name, parse_cut(cut), move=move, client=client_name())
+        return run_tag(
+            self._log, self._status, name, parse_cut(cut), move=move, client=client_name()
+        )
 
     def untag(self, name: str) -> None:
         """Remove a tag.
@@ -182,7 +184,7 @@ class Lifecycle(Handle):
             FormatError: Metadata can't be read.
             StorageError: The storage failed.
         """
-        run_untag(self._log, name, client=client_name())
+        run_untag(self._log, self._status, name, client=client_name())
 
     def reader(
         self,

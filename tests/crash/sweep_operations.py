@@ -7,7 +7,7 @@ from types import ModuleType
 import pyarrow as pa
 from crash_kit import SCHEMA, events
 
-from segstore_ds.engine import history, table_status
+from segstore_ds.engine import history, table_status, tags
 from segstore_ds.engine.clock import Clock
 from segstore_ds.engine.pins import run_pin
 from segstore_ds.engine.retain import RetentionPolicy
@@ -126,6 +126,14 @@ def _pinned(storage: Storage, time: VirtualTime) -> None:
     _pin(storage, time.clock)
 
 
+def _retagged(storage: Storage, time: VirtualTime) -> None:
+    _tagged(storage, time)
+    stream = open_on(storage, clock=time.clock)
+    stream.tag("late", 5)
+    stream.tag("more", 3)
+    assert (stream.root.tags_blob is not None, list(stream.root.tags)) == (True, ["more"])
+
+
 def _dropped(storage: Storage, time: VirtualTime) -> None:
     stream = create_on(storage, SCHEMA, clock=time.clock)
     stream.append(events(0, 4), layout=SEGMENTS)
@@ -163,6 +171,7 @@ STAGING = _appending(events(6, 11), writer_id="w", batch_id=1, layout=SEGMENTS)
 PARQUET = replace(SEGMENTS, segment_format="parquet")
 STAGING_PARQUET = _appending(events(6, 11), writer_id="w", batch_id=1, layout=PARQUET)
 SETTLING = _doing(lambda stream: stream.compact(layout=PARQUET))
+RETAGGING = _doing(lambda stream: stream.tag("late", 5))
 UNTAGGING = _doing(lambda stream: stream.untag("eod") if "eod" in stream.tags else None)
 RELEASING = _doing(lambda stream: stream.release_reader("etl"))
 KEEPING = _doing(lambda stream: stream.set_retention(RetentionPolicy(min_bytes=1 << 40)))
@@ -171,6 +180,7 @@ STITCHING = _doing(lambda stream: stream.compact(mode="stitch"))
 SPLITTING = _doing(lambda stream: stream.compact(mode="split", target_rows=2))
 UNPINNING = _doing(lambda stream: stream.unpin("c") if "c" in stream.pins else None)
 TINY_PARTS = ((table_status, "INLINE_SOFT", 2), (table_status, "MERGE_FAN_IN", 3))
+TINY_TAGS = ((tags, "TAGS_INLINE", 1), (tags, "TAGS_INLINE_HARD", 2))
 TINY_LISTS = (
     (table_status, "INLINE_SOFT", 1),
     (table_status, "MERGE_FAN_IN", 99),
@@ -205,6 +215,8 @@ OPERATIONS = [
     Operation("merge-history", _nearly_merged_history, ROWS, ROWS, TINY_HISTORY),
     Operation("list-history", _spilled("history_parts", 9), LISTING, LISTING, TINY_HISTORY_LISTS),
     Operation("untag", _tagged, UNTAGGING, UNTAGGING),
+    Operation("tag-that-spills", _tagged, RETAGGING, RETAGGING, TINY_TAGS),
+    Operation("untag-that-spills", _retagged, UNTAGGING, UNTAGGING, TINY_TAGS),
     Operation("release-reader", _tagged, RELEASING, RELEASING),
     Operation("set-retention", _plain, KEEPING, KEEPING),
     Operation("compact", _plain, COMPACTING, COMPACTING),

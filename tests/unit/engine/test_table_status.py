@@ -8,12 +8,12 @@ import pytest
 
 from segstore_ds.engine import part_files, table_status
 from segstore_ds.engine.state import Slot, broken_invariants, check_transition
+from segstore_ds.engine.status_blobs import SCHEMA_INLINE_BYTES
 from segstore_ds.engine.table_status import (
     INLINE_HARD,
     INLINE_SOFT,
     MERGE_FAN_IN,
     RETIRED_INLINE,
-    SCHEMA_INLINE_BYTES,
     WRITERS_INLINE,
     TableStatus,
     plan_merge,

@@ -1,23 +1,27 @@
 """Tags: names for cuts that every reader of a cut understands."""
 
-import string
 from dataclasses import replace
 from random import Random
 
 import pytest
-from stream_kit import make_stream, numbers, values
+from stream_kit import DAY, make_stream, numbers, objects, values, wait
 
 from segstore_ds.engine import tags
+from segstore_ds.engine.state import Slot
+from segstore_ds.engine.status_blobs import StatusBlobs
 from segstore_ds.errors import (
     AlreadyExistsError,
     CorruptionError,
     InvalidInputError,
+    MissingObjectError,
     NotFoundError,
     PositionError,
     TruncatedError,
+    UnsupportedVersionError,
 )
+from segstore_ds.format import root_codec
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.root import ROOT_LIMIT_BYTES
+from segstore_ds.format.root import TAG_BLOBS
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.format.tag import parse_tags
 from segstore_ds.stream import open_on
@@ -93,16 +97,138 @@ def test_tags_are_bounded(monkeypatch):
     stream.tag("a", move=True)
 
 
-def test_as_many_tags_as_there_may_be_leave_room_in_the_root():
-    """Tags never spill: their number is bounded, so the root is, with the longest names too."""
-    stream, _ = make_stream(200)
-    rng, signs = Random(1), string.ascii_letters + string.digits + "._-"
-    names = ["a" + "".join(rng.choices(signs, k=99)) for _ in range(tags.TAGS_LIMIT)]
-    stream.tag(names[0], 5)
-    _, version, time_us = stream.root.tags[names[0]]
-    many = {name: [rng.randrange(1 << 40), version, time_us + n] for n, name in enumerate(names)}
+def test_ten_thousand_tags_leave_the_root_small_and_are_all_found():
+    """Tags that outgrow their share move to a blob; every one is a cut, also for a new handle."""
+    stream, storage = make_stream(3)
+    plain = len(encode_envelope(encode_root(stream.root)))
+    blobs, many = StatusBlobs(storage), {f"t{n}": [n % 31, 0, 0] for n in range(9_700)}
+    stream._log.commit(
+        lambda root, slot: tags.spill_tags(blobs, replace(root, tags=many, operation="tag"), slot),
+        transaction="f" * 32,
+    )
+    for n in range(9_700, 10_000):
+        stream.tag(f"t{n}", n % 31)
+    root = stream.root
+    assert root.tags_blob is not None
+    assert TAG_BLOBS in root.reader_features
+    assert len(root.tags) <= tags.TAGS_INLINE
+    assert len(encode_envelope(encode_root(root))) < plain + 10_000
+    seen = open_on(storage, clock=stream._log.clock)
+    found = seen.tags
+    assert {name: tag.offset for name, tag in found.items()} == {
+        f"t{n}": n % 31 for n in range(10_000)
+    }
+    assert seen.metadata("info").read_all()["tags"].to_pylist() == [10_000]
+    assert seen.metadata("tags").read_all().num_rows == 10_000
+    assert [seen.position(f"tag:t{n}").offset for n in (0, 17, 9_999)] == [0, 17, 9_999 % 31]
+    with pytest.raises(NotFoundError, match="no such tag"):
+        seen.position("tag:t10000")
+    assert seen.verify().ok
+    assert len([path for path in objects(storage) if "-tags-" in path]) > 1
+    wait(storage, 30 * DAY)
+    stream.append(numbers(30, 31))
+    wait(storage, 30 * DAY)
+    stream.append(numbers(31, 32))
+    stream.purge()
+    stream.vacuum(dry_run=False)
+    assert [path for path in objects(storage) if "-tags-" in path] == [root.tags_blob.path]
+    assert len(open_on(storage, clock=stream._log.clock).tags) == 10_000
+
+
+def test_tags_in_the_blob_move_and_go_like_others(monkeypatch):
+    """A removed one stays removed though the blob has it, and can be named again."""
+    monkeypatch.setattr(tags, "TAGS_INLINE", 3)
+    stream, storage = make_stream(3)
+    expected: dict[str, int] = {}
+    rng = Random(5)
+    for _ in range(200):
+        name, offset = f"t{rng.randrange(12)}", rng.randrange(31)
+        if name in expected and rng.random() < 0.5:
+            stream.untag(name)
+            del expected[name]
+            with pytest.raises(NotFoundError):
+                stream.untag(name)
+        elif name in expected and expected[name] != offset:
+            with pytest.raises(AlreadyExistsError, match=f"offset={expected[name]}"):
+                stream.tag(name, offset)
+            stream.tag(name, offset, move=True)
+            expected[name] = offset
+        else:
+            stream.tag(name, offset)
+            expected[name] = offset
+        seen = open_on(storage, clock=stream._log.clock)
+        assert {name: tag.offset for name, tag in seen.tags.items()} == expected
+        assert len(stream.root.tags) <= 3
+    for name in list(expected):
+        stream.untag(name)
+    assert stream.tags == {}
+    assert stream.verify().ok
+
+
+def test_retention_waits_for_tags_in_the_blob(monkeypatch):
+    """A tag that outgrew the root holds back `retain` like any other."""
+    monkeypatch.setattr(tags, "TAGS_INLINE", 1)
+    stream, _ = make_stream(4)
+    stream.tag("held", 10)
+    stream.tag("later", 25)
+    assert stream.root.tags == {}
+    stream.retain(max_bytes=0)
+    assert stream.head == 10
+    stream.untag("held")
+    stream.retain(max_bytes=0)
+    assert stream.head == 25
+
+
+def test_a_lost_race_moves_no_tags_below_the_hard_limit(monkeypatch):
+    """Maintenance never stands between a lost race and its retry."""
+    monkeypatch.setattr(tags, "TAGS_INLINE", 1)
+    monkeypatch.setattr(tags, "TAGS_INLINE_HARD", 3)
+    stream, _ = make_stream(1)
+    blobs = StatusBlobs(stream.storage)
+    many = {f"t{n}": [n, 0, 0] for n in range(3)}
     root = replace(stream.root, tags=many)
-    assert 20_000 < len(encode_envelope(encode_root(root))) < ROOT_LIMIT_BYTES - 16_000
+    assert tags.spill_tags(blobs, root, Slot(9, 0, 1)) is root
+    assert tags.spill_tags(blobs, root, Slot(9, 0, 0)).tags == {}
+    root = replace(root, tags={**many, "t3": [3, 0, 0]})
+    assert tags.spill_tags(blobs, root, Slot(9, 0, 1)).tags == {}
+
+
+def test_an_older_segstore_refuses_tags_it_would_not_find(monkeypatch):
+    """It would call a tag missing, retain events that one holds, and vacuum the blob away."""
+    monkeypatch.setattr(tags, "TAGS_INLINE", 1)
+    stream, storage = make_stream(1)
+    stream.tag("a", 1)
+    open_on(storage)
+    stream.tag("b", 2)
+    known = root_codec.READER_FEATURES - {TAG_BLOBS}
+    monkeypatch.setattr(root_codec, "READER_FEATURES", known)
+    with pytest.raises(UnsupportedVersionError, match="tag-blobs"):
+        open_on(storage)
+
+
+def test_a_lost_or_damaged_blob_of_tags_is_never_no_tags(monkeypatch):
+    """Cuts, lists, retention and verify all say what is lost; reading by offset goes on."""
+    monkeypatch.setattr(tags, "TAGS_INLINE", 1)
+    stream, storage = make_stream(3)
+    stream.tag("a", 10)
+    stream.tag("b", 20)
+    path = stream.root.tags_blob.path
+    data = storage.get(path)
+    for damage, error in ((None, MissingObjectError), (data[:-1] + b"x", CorruptionError)):
+        storage.delete(path)
+        if damage:
+            storage.put(path, damage)
+        seen = open_on(storage, clock=stream._log.clock)
+        for ask in (
+            lambda seen=seen: seen.tags,
+            lambda seen=seen: seen.position("tag:a"),
+            lambda seen=seen: seen.untag("a"),
+            lambda seen=seen: seen.retain(max_bytes=0),
+        ):
+            with pytest.raises(error):
+                ask()
+        assert values(seen) == list(range(30))
+        assert any(path in str(problem) for problem in seen.verify().problems)
 
 
 @pytest.mark.parametrize("value", [None, 5, [], [1, 2], [1, 2, "3"], [-1, 2, 3], {"offset": 1}])

@@ -51,6 +51,7 @@ FULL = Root(
     retired_blobs=(BLOB,),
     writers={"etl": Writer("query", 4, 9, 5, 30), "ärger": Writer("", 0, 2, 0, 0)},
     writers_blob=BLOB,
+    tags_blob=BLOB,
     tags={"eod": 12},
     pins={"clone": {"version": 3}},
     origins={"o": "s3://x"},
@@ -119,7 +120,8 @@ def test_a_newer_root_format_is_named():
         decode({"format": 2, "nothing": "else"})
 
 
-ADDED = {"indexes", "history_parts", "history_lists"}  # by features, to roots that lack them
+# By features, to roots that lack them.
+ADDED = {"indexes", "history_parts", "history_lists", "tags_blob"}
 
 
 @pytest.mark.parametrize("name", sorted(set(value_of()) - set(FULL.extra) - ADDED))

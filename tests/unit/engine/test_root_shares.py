@@ -1,0 +1,237 @@
+"""The root stays below 64 KiB when everything it holds has grown to its share."""
+
+import json
+import string
+import uuid
+from dataclasses import replace
+from random import Random
+
+import pytest
+from stream_kit import make_stream
+
+from segstore_ds.engine import history, pins, status_blobs, table_status, tags
+from segstore_ds.engine.history import History
+from segstore_ds.engine.references import retired_items
+from segstore_ds.engine.state import Slot
+from segstore_ds.engine.table_status import TableStatus, plan_retired_merge
+from segstore_ds.format.envelope import encode_envelope
+from segstore_ds.format.history_rows import HistoryPart, HistoryRow
+from segstore_ds.format.root import (
+    ROOT_LIMIT_BYTES,
+    BlobRef,
+    Epoch,
+    PartIndex,
+    PartRef,
+    Retired,
+    Root,
+    SegmentEntry,
+    Writer,
+)
+from segstore_ds.format.root_codec import encode_root
+from segstore_ds.storage import open_storage
+
+SIGNS = string.ascii_letters + string.digits + "._-"
+TIME = 1_800_000_000_000_000
+SLOT = Slot(1, TIME, 0)
+
+
+class Chance:
+    """Random values of the sizes that a root holds: nothing of them compresses."""
+
+    def __init__(self, seed: int = 1) -> None:
+        self._random = Random(seed)
+
+    def number(self, most: int = 1 << 40) -> int:
+        """Return a number."""
+        return self._random.randrange(most)
+
+    def text(self, length: int) -> str:
+        """Return a name."""
+        return "".join(self._random.choices(SIGNS, k=length))
+
+    def digest(self) -> str:
+        """Return a digest."""
+        return f"{self._random.getrandbits(128):032x}"
+
+    def segment(self) -> str:
+        """Return the place of a segment."""
+        nonce = self._random.getrandbits(48)
+        return f"{self.number(1 << 30):020d}-{nonce:012x}/{self.number(99)}-0-0.arrow"
+
+    def named(self, folder: str, kind: str) -> tuple[str, str]:
+        """Return a status object's path and its digest."""
+        digest = self.digest()
+        return f"{folder}/{self.number(1 << 30):020d}-{kind}-{digest}", digest
+
+    def stats(self, columns: int) -> str:
+        """Return the statistics of a segment."""
+        return json.dumps({f"c{n}": [self.text(32), self.text(32), 0] for n in range(columns)})
+
+
+def _size(root: Root) -> int:
+    return len(encode_envelope(encode_root(root)))
+
+
+def _entries(chance: Chance, count: int, columns: int) -> tuple[SegmentEntry, ...]:
+    return tuple(
+        SegmentEntry(
+            segment_id=n,
+            path=chance.segment(),
+            rows=1 + chance.number(1 << 20),
+            bytes=1 + chance.number(1 << 30),
+            footer_bytes=1 + chance.number(1000),
+            footer_crc=chance.number(1 << 32),
+            stats=chance.stats(columns),
+        )
+        for n in range(count)
+    )
+
+
+def _rows(chance: Chance, count: int) -> tuple[HistoryRow, ...]:
+    length = history.TEXTS_BYTES // count - 2
+    return tuple(
+        HistoryRow(
+            version=n,
+            time_us=TIME + chance.number(),
+            operation="append",
+            head=0,
+            tail=chance.number(),
+            rows=chance.number(1 << 20),
+            segments=1,
+            bytes=chance.number(1 << 30),
+            writer_id=chance.text(length),
+            batch_id=chance.number(1 << 20),
+            request_bytes=chance.number(9999),
+        )
+        for n in range(count)
+    )
+
+
+def _parts(chance: Chance) -> dict[str, object]:
+    places = range(table_status.PARTS_INLINE)
+    numbers = [sorted(chance.number() for _ in range(3)) for _ in places]
+    level, index, rows = (
+        [chance.named(*kind) for _ in places]
+        for kind in (("status", "level"), ("status", "index"), ("history", "rows"))
+    )
+    return {
+        "parts": tuple(
+            PartRef(path, low, high, 65, 999, digest)
+            for (path, digest), (low, high, _) in zip(level, numbers, strict=True)
+        ),
+        "indexes": tuple(
+            PartIndex(path, low, high, 1024, 65_000, 99_999, digest)
+            for (path, digest), (low, high, _) in zip(index[:64], numbers, strict=False)
+        ),
+        "history_parts": tuple(
+            HistoryPart(path, low, low + 48, TIME + low, TIME + high, 900, digest)
+            for (path, digest), (low, high, _) in zip(
+                rows[: history.PARTS_INLINE], numbers, strict=False
+            )
+        ),
+    }
+
+
+def _full(chance: Chance) -> dict[str, object]:
+    """Return every field that grows, as large as the next commit would leave it."""
+    half = status_blobs.SCHEMAS_INLINE_BYTES // 2
+    blobs = [chance.named("status", "schema") for _ in range(32)]
+    writers = 100
+    name = table_status.WRITERS_INLINE_BYTES // writers // 2 - 1
+    return {
+        **_parts(chance),
+        "entries": _entries(chance, table_status.INLINE_SOFT, 1),
+        "history": _rows(chance, history.ROWS_SOFT - 1),
+        "tags": {
+            chance.text(100): [chance.number(), chance.number(1 << 30), TIME + chance.number()]
+            for _ in range(tags.TAGS_INLINE)
+        },
+        "writers": {
+            chance.text(name): Writer(
+                chance.text(name), chance.number(1 << 30), 9, chance.number(1 << 20), 1 << 20
+            )
+            for _ in range(writers)
+        },
+        "retired": tuple(
+            Retired("segment", chance.segment(), chance.number(1 << 30), TIME + chance.number())
+            for _ in range(table_status.RETIRED_INLINE)
+        ),
+        "retired_blobs": tuple(
+            BlobRef(path, 9_999, digest, 192)
+            for path, digest in (chance.named("status", "retired") for _ in range(40))
+        ),
+        "epochs": (
+            *(Epoch(n, n, chance.text(half), None) for n in range(2)),
+            *(
+                Epoch(n + 2, n, None, None, BlobRef(path, 9_999, digest, 1))
+                for n, (path, digest) in enumerate(blobs)
+            ),
+        ),
+        "pins": {
+            chance.digest(): {"version": chance.number(1 << 30), "url": f"s3://b/{chance.text(12)}"}
+            for _ in range(pins.MOST_PINS)
+        },
+    }
+
+
+def test_a_root_with_every_share_full_of_random_names_stays_below_64_kib():
+    """Tags, writers, retired objects, parts, lists, history, entries, schemas and pins at once."""
+    stream, _ = make_stream(1)
+    full = _full(Chance())
+    sizes = {name: _size(replace(stream.root, **{name: full[name]})) for name in full}
+    total = _size(replace(stream.root, **full))
+    assert total < ROOT_LIMIT_BYTES, sizes
+
+
+@pytest.mark.parametrize("columns", [1, 4, 32])
+def test_wide_statistics_move_out_before_they_fill_the_root(columns):
+    """Thirty-two columns of random strings take more than a root has, and few commits show it."""
+    chance, status = Chance(), TableStatus(open_storage(f"memory://{uuid.uuid4().hex}"))
+    root, most = make_stream(0)[0].root, 0
+    for number in range(2 * table_status.INLINE_SOFT):
+        (entry,) = _entries(chance, 1, columns)
+        root = replace(
+            root,
+            entries=(*root.entries, replace(entry, segment_id=number)),
+            tail=root.tail + entry.rows,
+            next_segment=number + 1,
+        )
+        root = status.tidy(root, SLOT)
+        most = max(most, _size(replace(root, parts=())))
+    assert most < 24_000
+    assert sum(part.segments for part in root.parts) + len(root.entries) == number + 1
+
+
+def test_long_writer_ids_move_out_of_the_history_before_they_fill_the_root():
+    """Forty-eight rows of a thousand random letters each would take more than half of a root."""
+    found, chance = History(open_storage(f"memory://{uuid.uuid4().hex}")), Chance()
+    root, most = replace(make_stream(0)[0].root, history=()), 0
+    rows = [replace(row, writer_id=chance.text(1000)) for row in _rows(chance, 40)]
+    times = sorted(row.time_us for row in rows)
+    for number, row in enumerate(rows):
+        placed = replace(row, version=number + 1, time_us=times[number])
+        root = found.tidy(replace(root, history=(*root.history, placed)), SLOT)
+        most = max(most, _size(root))
+    assert most < 16_000
+    assert sum(ref.size for ref in root.history_parts) + len(root.history) == 40
+
+
+def test_a_million_retired_objects_take_a_few_names_in_the_root(monkeypatch):
+    """Blobs of retired objects merge by levels; none is forgotten, and the merged ones go too."""
+    monkeypatch.setattr(table_status, "RETIRED_INLINE", 4)
+    monkeypatch.setattr(table_status, "RETIRED_FINAL", 2_000)
+    status = TableStatus(open_storage(f"memory://{uuid.uuid4().hex}"))
+    root, expected, most = make_stream(0)[0].root, set(), 0
+    for number in range(6_000):
+        item = Retired("segment", f"t/{number}", 1, 2)
+        expected.add(item.path)
+        root = status.tidy(replace(root, retired=(*root.retired, item)), SLOT)
+        if (paths := plan_retired_merge(root)) is not None:
+            merged = status.merge_retired(root, paths, SLOT)
+            assert merged is not None
+            expected |= set(paths)
+            assert status.merge_retired(merged, paths, SLOT) is None
+            root = merged
+        most = max(most, len(root.retired_blobs))
+    assert {item.path for item in retired_items(status, root)} == expected
+    assert most <= 40
