@@ -14,6 +14,7 @@ from benchmarks.datasets import events
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.session import describe, spark_session
 from benchmarks.workload import Candidate, Settings, Timing, Workload, race
+from segstore_ds.options import default
 
 MEANING = "scan settled segments by `segstore.read` beside spark.read.parquet: 1, 100, 5000 files"
 COUNTS = (1, 100, 5_000)
@@ -58,10 +59,16 @@ def _write(folder: Path, rows: int, count: int) -> None:
     """Write a stream of `count` Parquet segments of the same size."""
     stream = segstore.create(str(folder), _wide(0, 1).schema)
     each = max(rows // count, 1)
-    layout = segstore.Layout(segment_format="parquet", segment_rows=each, inline_bytes=0)
+    layout = segstore.Layout(
+        segment_format="parquet",
+        segment_rows=each,
+        frame_rows=min(each, default("frameRows")),  # a segment is never cut within a frame
+        inline_bytes=0,
+    )
     step = each * max(200_000 // each, 1)
     for start in range(0, each * count, step):
         stream.append(_wide(start, min(start + step, each * count)), layout=layout)
+    assert len(stream.parquet_files()) == count
 
 
 def _wide(start: int, end: int) -> pa.Table:
