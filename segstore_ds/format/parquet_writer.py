@@ -13,6 +13,7 @@ import zstandard
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.parquet_encodings import choose_encodings, leaf_types
+from segstore_ds.format.parquet_limits import expands_too_far, has_lists_of, is_small
 from segstore_ds.format.parquet_window import Pieces
 from segstore_ds.format.schema import fingerprint
 from segstore_ds.format.segment_arrow import SegmentSummary
@@ -63,6 +64,8 @@ class ParquetWriter:
             )
         self._schema = schema
         self._fingerprint = fingerprint(schema)
+        self._leaves = len(list(leaf_types(schema)))
+        self._bits = has_lists_of(schema, is_small)
         self._options: dict[str, Any] = {
             "compression": _CODECS[compression],
             "compression_level": compression_level,
@@ -103,7 +106,8 @@ class ParquetWriter:
             The bytes to write, and their CRC-32.
 
         Raises:
-            InvalidInputError: The batch has no rows.
+            InvalidInputError: The batch has no rows, or so many of so few bytes that nobody would
+                believe it.
         """
         if not batch.num_rows:
             raise InvalidInputError("a frame has no rows")
@@ -126,6 +130,14 @@ class ParquetWriter:
             stats=compute(batch, self._stats_columns),
             raw_bytes=batch.nbytes,
         )
+        if expands_too_far(entry, self._leaves, bits=self._bits):
+            raise InvalidInputError(
+                "a frame is too large",
+                remedy="set frameBytes or frameRows lower, or segmentFormat to arrow",
+                rows=entry.rows,
+                raw_bytes=entry.raw_bytes,
+                bytes=entry.bytes,
+            )
         self._frames.append(entry)
         self.rows += batch.num_rows
         return data, entry.crc
@@ -192,4 +204,6 @@ def can_store(schema: pa.Schema) -> bool:
     same = found.names == schema.names and all(
         ours.type.equals(theirs.type) for ours, theirs in zip(schema, found, strict=True)
     )
-    return same and len(list(leaf_types(schema))) == len(list(leaf_types(found)))
+    # A list of nulls takes no memory to speak of, so nothing would bound how long it may be.
+    bounded = not has_lists_of(schema, pa.types.is_null)
+    return same and bounded and len(list(leaf_types(schema))) == len(list(leaf_types(found)))

@@ -39,7 +39,17 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.fields import Fields, parse_json
 from segstore_ds.format.parquet_encodings import leaf_types
-from segstore_ds.format.parquet_window import Window
+from segstore_ds.format.parquet_limits import (
+    Chunk,
+    Leaf,
+    check_pages,
+    expands_too_far,
+    find_leaves,
+    has_lists_of,
+    is_small,
+    write_out,
+)
+from segstore_ds.format.parquet_window import Window, ask_for_chunks
 from segstore_ds.format.parquet_writer import INDEX_KEY, MAGIC, NAME, PARQUET_ERRORS, VERSION
 from segstore_ds.format.segment_index import (
     MAX_INDEX_BYTES,
@@ -62,7 +72,12 @@ class ParquetIndex:
     lengths: tuple[list[int], ...] = field(repr=False)
     crcs: tuple[list[int], ...] = field(repr=False)
     widths: tuple[int, ...] = field(repr=False)  # how many leaves each column has
-    _idle: list["_Decoder"] = field(default_factory=list, repr=False, compare=False)
+    leaves: tuple[Leaf, ...] = field(repr=False)
+    # By the leaves that they read as words of a dictionary.
+    _idle: dict[tuple[int, ...], list["_Decoder"]] = field(
+        default_factory=dict, repr=False, compare=False
+    )
+    _asked: set[int] = field(default_factory=set, repr=False, compare=False)
 
     def spans(self, number: int, columns: Sequence[str] | None) -> tuple[tuple[int, int], ...]:
         """Return where the chunks of some columns lie; neighbours as one."""
@@ -71,7 +86,7 @@ class ParquetIndex:
         if names is None:
             return ((frame.start, frame.end),)
         spans: list[tuple[int, int]] = []
-        group, leaf = self.metadata.row_group(number), 0
+        group, leaf = self._group(number), 0
         for name, width in zip(self.schema.names, self.widths, strict=True):
             if name in names:
                 for place in range(leaf, leaf + width):
@@ -109,12 +124,19 @@ class ParquetIndex:
             self._check(number, span, buffer, place)
         names = self._names(columns) or wanted
         try:
-            decoder = self._take_decoder()
+            expected = pa.schema([schema.field(name) for name in names])
+            # What the file says of its types would decide what is allocated for them.
+            if not all(self.schema.field(one.name).type.equals(one.type) for one in expected):
+                raise CorruptionError("a segment has another schema", where=place)
+            words = check_pages(self._chunks(number, spans, data), frame, where=place)
+            decoder = self._take_decoder(words)
             table = decoder.read(number, spans, data, names)
-            batch = _as_batch(table, pa.schema([schema.field(name) for name in names]))
+            batch = _as_batch(table, expected, frame.raw_bytes)
+        except MemoryError:  # Arrow's is one of its errors; it says nothing of the bytes
+            raise
         except PARQUET_ERRORS as error:
             raise CorruptionError("a frame cannot be decoded", where=place) from error
-        self._idle.append(decoder)
+        self._idle.setdefault(words, []).append(decoder)
         if batch.num_rows != frame.rows:
             raise CorruptionError(
                 "a frame holds another number of rows",
@@ -124,11 +146,39 @@ class ParquetIndex:
             )
         return batch if batch.schema.names == wanted else batch.select(wanted)
 
-    def _take_decoder(self) -> "_Decoder":
+    def _group(self, number: int) -> pq.RowGroupMetaData:
+        """Return what the footer says of a row group.
+
+        Raises:
+            CorruptionError: It contradicts itself.
+        """
+        if number not in self._asked:
+            try:
+                ask_for_chunks(self.metadata, number, self.object_bytes)
+            except PARQUET_ERRORS as error:
+                raise CorruptionError("a row group is damaged", where=self.where) from error
+            self._asked.add(number)
+        return self.metadata.row_group(number)
+
+    def _chunks(
+        self, number: int, spans: Sequence[tuple[int, int]], data: Sequence[pa.Buffer]
+    ) -> Iterator[Chunk]:
+        """Yield the column chunks that lie in `spans`."""
+        group = self._group(number)
+        views = [memoryview(one).cast("B") for one in data]
+        for leaf in self.leaves:
+            column = group.column(leaf.place)
+            start, end = _chunk(column)
+            for (first, last), view in zip(spans, views, strict=True):
+                if first <= start < end <= last:
+                    pages = view[start - first : end - first]
+                    yield Chunk(leaf, column.num_values, pages)
+
+    def _take_decoder(self, words: tuple[int, ...]) -> "_Decoder":
         try:
-            return self._idle.pop()
-        except IndexError:  # threads decode at once: each has one
-            return _Decoder(self)
+            return self._idle[words].pop()
+        except (KeyError, IndexError):  # threads decode at once: each has one
+            return _Decoder(self, words)
 
     def _names(self, columns: Sequence[str] | None) -> list[str] | None:
         """Return the columns to read, in the file's order; None for all of them."""
@@ -157,7 +207,7 @@ class ParquetIndex:
 class _Decoder:
     """Parquet's reader of one segment; it serves one frame at a time, and is used again."""
 
-    def __init__(self, index: ParquetIndex) -> None:
+    def __init__(self, index: ParquetIndex, words: tuple[int, ...]) -> None:
         self._window = Window(index.object_bytes)
         self._file = pq.ParquetFile(
             pa.PythonFile(self._window, mode="r"),
@@ -165,6 +215,7 @@ class _Decoder:
             # Every byte that is read was checked: a page's checksum says nothing more.
             page_checksum_verification=False,
             pre_buffer=False,
+            read_dictionary=list(words),
         )
 
     def read(
@@ -189,12 +240,12 @@ def _chunk(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
     return start, start + column.total_compressed_size
 
 
-def _as_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
+def _as_batch(table: pa.Table, schema: pa.Schema, limit_bytes: int) -> pa.RecordBatch:
     arrays = []
     for name in schema.names:
-        chunks = table.column(name)
-        if not chunks.type.equals(schema.field(name).type):
-            raise ValueError(chunks.type)
+        chunks, data_type = table.column(name), schema.field(name).type
+        if not chunks.type.equals(data_type):
+            chunks = write_out(chunks, data_type, limit_bytes)
         arrays.append(chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks())
     # Fields of nested types are called as ours are, and what may be null is ours to say.
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -219,6 +270,8 @@ class ParquetSegments:
             schema = metadata.schema.to_arrow_schema()
             text = (metadata.metadata or {})[INDEX_KEY]
             compressed = base64.b64decode(text, validate=True)
+        except MemoryError:
+            raise
         except (*PARQUET_ERRORS, binascii.Error) as error:
             raise CorruptionError("a segment's footer can't be read", where=where) from error
         fields = Fields(parse_json(_decompress(compressed, where), where=where), where=where)
@@ -238,8 +291,20 @@ class ParquetSegments:
         _check_pieces(frames, lengths, crcs, where)
         widths = tuple(len(list(leaf_types(pa.schema([one])))) for one in schema)
         _check_groups(frames, metadata, sum(widths), where)
+        leaves = find_leaves(metadata, list(leaf_types(schema)), where=where)
+        bits = has_lists_of(schema, is_small)
+        if any(expands_too_far(frame, len(leaves), bits=bits) for frame in frames):
+            raise CorruptionError("a frame says it unpacks to too much", where=where)
         return ParquetIndex(
-            frames, where, object_bytes, metadata, schema, tuple(lengths), tuple(crcs), widths
+            frames,
+            where,
+            object_bytes,
+            metadata,
+            schema,
+            tuple(lengths),
+            tuple(crcs),
+            widths,
+            leaves,
         )
 
     def check_head(self, data: bytes, *, where: str) -> None:
