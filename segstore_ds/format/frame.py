@@ -78,13 +78,7 @@ def encode_frame(
     Raises:
         InvalidInputError: An argument is unknown, or the batch is too large for one frame.
     """
-    if batch.nbytes > MAX_RAW_BYTES or batch.num_rows > MAX_ROWS:
-        raise InvalidInputError(
-            "a frame is too large",
-            remedy="write fewer rows per frame",
-            rows=batch.num_rows,
-            bytes=batch.nbytes,
-        )
+    check_size(batch)
     stats = compute(batch, stats_columns)
     options = pa.ipc.IpcWriteOptions(
         compression=_codec(compression, compression_level),
@@ -103,6 +97,21 @@ def encode_frame(
         fingerprint=fingerprint(batch.schema),
         raw_bytes=declared_bytes(memoryview(data)),
     )
+
+
+def check_size(batch: pa.RecordBatch) -> None:
+    """Check that a batch may be one frame, of either format: the index counts no further.
+
+    Raises:
+        InvalidInputError: It is too large.
+    """
+    if batch.nbytes > MAX_RAW_BYTES or batch.num_rows > MAX_ROWS:
+        raise InvalidInputError(
+            "a frame is too large",
+            remedy="write fewer rows per frame",
+            rows=batch.num_rows,
+            bytes=batch.nbytes,
+        )
 
 
 def _exact(data: pa.Buffer) -> pa.Buffer:

@@ -12,6 +12,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.frame import check_size
 from segstore_ds.format.parquet_encodings import choose_encodings, leaf_types
 from segstore_ds.format.parquet_limits import expands_too_far, has_lists_of, is_small
 from segstore_ds.format.parquet_window import Pieces
@@ -106,11 +107,12 @@ class ParquetWriter:
             The bytes to write, and their CRC-32.
 
         Raises:
-            InvalidInputError: The batch has no rows, or so many of so few bytes that nobody would
-                believe it.
+            InvalidInputError: The batch has no rows, is too large for one frame, or holds so many
+                rows in so few bytes that nobody would believe it.
         """
         if not batch.num_rows:
             raise InvalidInputError("a frame has no rows")
+        check_size(batch)
         if self._writer is None:
             self._writer = self._open(batch)
         start = self._pieces.place

@@ -10,6 +10,7 @@ import pytest
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.frame import ALIGNMENT, Frame, decode_frame, encode_frame
+from segstore_ds.format.parquet_writer import ParquetWriter
 from segstore_ds.format.schema import fingerprint
 
 VARIANT = pa.struct(
@@ -255,3 +256,18 @@ def test_a_frame_takes_no_more_memory_than_its_bytes():
     before = pa.total_allocated_bytes()
     frame = encode_frame(batch, compression="none", compression_level=None, stats_columns=[])
     assert pa.total_allocated_bytes() - before <= frame.data.size + 64
+
+
+def test_batches_beyond_what_an_index_counts_are_refused_by_both_formats():
+    """Before anything is written: a reader would refuse the frame."""
+    column = pa.nulls(1 << 20, pa.int64())
+    names = [f"c{number}" for number in range(257)]  # 2.2 GB, of one buffer
+    batch = pa.record_batch([column] * len(names), names)
+    with pytest.raises(InvalidInputError, match="too large"):
+        encode_frame(batch, compression="none", compression_level=None, stats_columns=[])
+    writer = ParquetWriter(
+        batch.schema, compression="none", compression_level=None, stats_columns=[]
+    )
+    with pytest.raises(InvalidInputError, match="too large"):
+        writer.add(batch)
+    assert writer.encoded_bytes == 0
