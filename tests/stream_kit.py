@@ -15,6 +15,7 @@ from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 HOUR, DAY = 3600.0, 86_400.0
 STAGED = Layout(inline_bytes=0)
+CHOSEN = {"layout": Layout()}  # of `make_stream`
 # Few commits fill a part, and few parts are merged.
 SOFT = "segstore_ds.engine.table_status.INLINE_SOFT"
 TIGHT = {
@@ -38,7 +39,7 @@ def make_stream(commits: int, seed: int = 1) -> tuple[Stream, TimedStorage]:
     stream = create_on(storage, SCHEMA, clock=time.clock)
     for n in range(commits):
         wait(storage, HOUR)
-        stream.append(numbers(10 * n, 10 * n + 10))
+        stream.append(numbers(10 * n, 10 * n + 10), layout=CHOSEN["layout"])
     return stream, storage
 
 

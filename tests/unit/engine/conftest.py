@@ -1,8 +1,11 @@
 """Fixtures of the tests of the engine."""
 
+import pyarrow as pa
 import pytest
-from stream_kit import TIGHT
+from stream_kit import CHOSEN, STAGED, TIGHT
 
+from segstore_ds.engine import task_segments
+from segstore_ds.engine.layout import Layout
 from tests.follower_kit import Pair
 
 
@@ -17,3 +20,18 @@ def tight(monkeypatch: pytest.MonkeyPatch) -> None:
 def pair() -> Pair:
     """A stream, and a folder that may follow it."""
     return Pair()
+
+
+@pytest.fixture(params=["arrow", "parquet"])
+def each_format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return the format of what small appends and compactions write, which would be Arrow."""
+    if request.param == "parquet":
+        choose = task_segments.choose_format
+
+        def settle(layout: Layout, schema: pa.Schema, *, bulk: bool, readable: bool) -> str:
+            del bulk
+            return choose(layout, schema, bulk=True, readable=readable)
+
+        monkeypatch.setattr(task_segments, "choose_format", settle)
+        monkeypatch.setitem(CHOSEN, "layout", STAGED)
+    return request.param

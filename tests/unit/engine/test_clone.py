@@ -37,6 +37,7 @@ from segstore_ds.stream.rescue import repair_on, salvage_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 from segstore_ds.testing.virtual_time import TimedStorage
 
+pytestmark = pytest.mark.usefixtures("each_format")
 PARQUET_LAYOUT = Layout(inline_bytes=0, segment_format="parquet")
 REQUEST = CopyRequest("c", "head", "tail", mode="clone")
 

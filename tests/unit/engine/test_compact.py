@@ -35,6 +35,7 @@ from segstore_ds.format import names
 from segstore_ds.stream import Stream, open_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 
+pytestmark = pytest.mark.usefixtures("each_format")
 LISTS = {
     SOFT: 1,
     "segstore_ds.engine.table_status.MERGE_FAN_IN": 50,

@@ -26,6 +26,8 @@ from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage, WrappedStorage
 
+pytestmark = pytest.mark.usefixtures("each_format")
+
 
 def _place() -> str:
     return f"memory://{uuid.uuid4().hex}"
@@ -148,7 +150,7 @@ def test_damaged_source_makes_no_copy(wrapped: bool) -> None:
         stream = open_on(storage)
     path = names.segment_object(_segments(stream)[1].entry.path)
     data = bytearray(storage.get(path))
-    data[200] ^= 1
+    data[100] ^= 1
     storage.put(path, bytes(data))
     url = _place()
     with pytest.raises(CorruptionError, match="checksum") as caught:

@@ -27,6 +27,7 @@ from segstore_ds.stream import Stream, open_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 from segstore_ds.testing.virtual_time import TimedStorage
 
+pytestmark = pytest.mark.usefixtures("each_format")
 SCHEMA = pa.schema([("n", pa.int64())])
 
 

@@ -18,6 +18,7 @@ from segstore_ds.errors import (
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
 
+pytestmark = pytest.mark.usefixtures("each_format")
 REQUEST = CopyRequest("c", "segments", "segments")
 
 

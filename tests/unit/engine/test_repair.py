@@ -21,6 +21,8 @@ from segstore_ds.stream import open_on
 from segstore_ds.stream.rescue import repair_on, salvage_on
 from segstore_ds.testing.virtual_time import TimedStorage
 
+pytestmark = pytest.mark.usefixtures("each_format")
+
 
 def damage(storage, path, how):
     """Lose an object, or the end of it."""

@@ -7,6 +7,8 @@ from stream_kit import DAY, TIGHT, Meddling, make_stream, numbers, objects, valu
 from segstore_ds.errors import NotFoundError, SealedError, SnapshotExpiredError
 from segstore_ds.stream import open_on
 
+pytestmark = pytest.mark.usefixtures("each_format")
+
 
 def test_restore_brings_back_events_under_new_offsets():
     """No segment is written; offsets that were given out keep their meaning."""

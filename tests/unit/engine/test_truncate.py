@@ -12,6 +12,8 @@ from segstore_ds.errors import (
 )
 from segstore_ds.stream import open_on
 
+pytestmark = pytest.mark.usefixtures("each_format")
+
 
 def test_truncate_forgets_what_lies_before_the_cut_and_renumbers_nothing():
     """The head moves, offsets stay, the segment that straddles the head is kept."""

@@ -27,6 +27,8 @@ from segstore_ds.errors import (
 )
 from segstore_ds.stream import Stream, open_on
 
+pytestmark = pytest.mark.usefixtures("each_format")
+
 
 def handle(stream: Stream, storage=None) -> Stream:
     """Return another handle on the same stream, on the same clock."""
