@@ -3,12 +3,20 @@
 import uuid
 from collections.abc import Callable
 
+import pytest
+
 from segstore_ds.errors import StorageError
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.testing.faults import WrappedStorage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from tests.stream_kit import SCHEMA
+
+# At which calls a root is lost: the sweep takes all of them, and minutes.
+STRIDES = [
+    pytest.param(3, id="every-third"),
+    pytest.param(1, id="every", marks=pytest.mark.sweep),
+]
 
 
 class World:

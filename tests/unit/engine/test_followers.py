@@ -19,7 +19,7 @@ from segstore_ds.errors import (
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on
 from segstore_ds.stream.rescue import repair_on
-from tests.follower_kit import Pair, content, found
+from tests.follower_kit import STRIDES, Pair, content, found
 from tests.stream_kit import SCHEMA, numbers
 
 pytestmark = pytest.mark.usefixtures("tight")
@@ -192,11 +192,12 @@ def _work(pair: Pair, acknowledged: list[int]) -> None:
             pair.stream.truncate(5)
 
 
+@pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("victim", ["primary", "follower"])
-def test_losing_any_one_root_at_any_call_loses_no_acknowledged_event(victim):
-    lose_at = 0
+def test_losing_any_one_root_at_any_call_loses_no_acknowledged_event(victim, stride):
+    lose_at = 1 - stride
     while True:
-        lose_at += 1
+        lose_at += stride
         pair = Pair()
         pair.stream.add_follower(pair.follower)
         pair.world.calls = 0

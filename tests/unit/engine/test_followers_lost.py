@@ -7,7 +7,7 @@ from segstore_ds.engine.staging import Layout
 from segstore_ds.errors import CommitUnknownError, StorageError, UnderReplicatedError
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream
-from tests.follower_kit import Pair, content, found
+from tests.follower_kit import STRIDES, Pair, content, found
 from tests.stream_kit import STAGED, numbers
 
 BUFFERS = Layout(inline_bytes=0, frame_rows=50, compression="none", cache_buffer_bytes=1024)
@@ -99,9 +99,10 @@ def lose(pair: Pair, name: str, victim: str, lose_at: int) -> bool:
     return True
 
 
+@pytest.mark.parametrize("stride", STRIDES)
 @pytest.mark.parametrize("which", [0, 2])
 @pytest.mark.parametrize("name", STEPS)
-def test_losing_a_root_at_any_call_loses_no_acknowledged_event(which, name):
+def test_losing_a_root_at_any_call_loses_no_acknowledged_event(which, name, stride):
     """The primary, or a follower: then a follower takes over, or the primary goes on without it."""
     pair = begin(2)
     for earlier in list(STEPS)[: list(STEPS).index(name)]:
@@ -110,9 +111,9 @@ def test_losing_a_root_at_any_call_loses_no_acknowledged_event(which, name):
     step(pair, name)
     after = found(pair.stream)
     victim = (pair.primary, *pair.followers)[which]
-    lose_at = 0
+    lose_at = 1 + which - stride
     while True:
-        lose_at += 1
+        lose_at += stride
         snapshot.put_back(pair)
         acknowledged = lose(pair, name, victim, lose_at)
         if not pair.world.lost:
