@@ -11,7 +11,6 @@ are decoded to numbers of words, the words are counted, and only then written ou
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,6 +19,7 @@ import pyarrow.parquet as pq
 from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError
+from segstore_ds.format.parquet_pages import DATA, read_header
 from segstore_ds.format.segment_index import FrameEntry
 
 # Below these nobody asks how little was stored; above, so many times the stored bytes.
@@ -31,12 +31,7 @@ MOST_EXPANSION = 1000
 FREE_WORD_BYTES = 64 << 20
 _SLACK = 64 << 10
 _MOST_FIXED_BYTES = 16  # a decimal's: the only type that Parquet stores as such bytes
-_DATA, _DICTIONARY = 0, 2  # On disk, by Parquet: kinds of pages.
-_FACTS = {_DATA: 5, _DICTIONARY: 7}  # the field of a page header that tells of each kind
 _BITS = {"BOOLEAN": 1, "INT32": 32, "INT64": 64, "FLOAT": 32, "DOUBLE": 64, "BYTE_ARRAY": 32}
-_STRUCT, _BINARY, _TRUE, _FALSE, _BYTE = 12, 8, 1, 2, 3  # On disk, by Thrift: kinds of fields.
-_NUMBERS = (4, 5, 6)
-_MOST_DEPTH = 4
 _ZSTD = b"\x28\xb5\x2f\xfd"  # On disk, by zstd: how its frames begin.
 _MOST_WALKED = 8192  # words; more are counted faster when they are read as words
 _LENGTH = struct.Struct("<I")  # On disk, by Parquet: before each word.
@@ -186,10 +181,10 @@ def _measure(chunk: Chunk, where: str) -> tuple[int, int, int]:
     values = size = words = place = 0
     while place < len(chunk.data):
         first = not place
-        kind, unpacked, stored, count, place = _page_header(chunk.data, place, where)
+        kind, unpacked, stored, count, place = read_header(chunk.data, place, where)
         place += stored
         size += unpacked
-        if kind == _DATA:
+        if kind == DATA:
             values += count
         elif first and count <= unpacked:
             words = unpacked
@@ -202,18 +197,34 @@ def _measure(chunk: Chunk, where: str) -> tuple[int, int, int]:
 
 def _longest_word(chunk: Chunk, where: str) -> int:
     """Return how long the longest word of a dictionary is, or more where that costs too much."""
-    _, size, stored, count, place = _page_header(chunk.data, 0, where)
+    _, size, stored, count, place = read_header(chunk.data, 0, where)
     packed = chunk.data[place : place + stored]
     # The codec in the footer can't be asked for: an unknown one ends the process.
     if packed[:4] != _ZSTD or not count:
         return size
     page = memoryview(pa.decompress(packed, decompressed_size=size, codec="zstd")).cast("B")
-    width = size // count
-    lengths = np.frombuffer(page, np.uint8)[: width * count].reshape(count, width)[:, :4]
-    alike = np.frombuffer(_LENGTH.pack(max(width - 4, 0)), np.uint8)
-    if width * count == size > 4 * count and not (lengths != alike).any():
-        return width - 4
+    longest = _longest_at_a_glance(np.frombuffer(page, np.uint8), count)
+    if longest is not None:
+        return longest
     return size if count > _MOST_WALKED else _walk(page, count, where)
+
+
+def _longest_at_a_glance(page: np.ndarray, count: int) -> int | None:
+    """Return the length of the longest word, where words are all as long or short plain text."""
+    size = len(page)
+    width = size // count
+    if width * count == size > 4 * count:
+        lengths = page.reshape(count, width)[:, :4]
+        if (lengths == np.frombuffer(_LENGTH.pack(width - 4), np.uint8)).all():
+            return width - 4
+    # A length below 256 is a byte and three zeros, which plain text has nowhere else. These may be
+    # other things; they are the words if each begins where the one before ends.
+    zeros = page == 0
+    places = np.flatnonzero(zeros[1:-2] & zeros[2:-1] & zeros[3:])
+    ends = places + 4 + page[places]
+    if len(places) != count or places[0] or ends[-1] != size or (places[1:] != ends[:-1]).any():
+        return None
+    return int(page[places].max())
 
 
 def _walk(page: memoryview, count: int, where: str) -> int:
@@ -260,64 +271,3 @@ def _dictionaries(array: pa.Array) -> Iterator[pa.DictionaryArray]:
         yield from _dictionaries(array.items)
     elif t.is_list(data_type):
         yield from _dictionaries(array.flatten())
-
-
-def _page_header(data: memoryview, place: int, where: str) -> tuple[int, int, int, int, int]:
-    """Return kind, size unpacked and stored and values of a page, and the place of its bytes."""
-    try:
-        fields, place = _struct(data, place, 0)
-        kind, size, stored = fields[1], fields[2], fields[3]
-        facts = fields[_FACTS[kind]]
-        count = facts[1]
-        least = min(size, stored, count)
-    except (IndexError, KeyError, TypeError, ValueError) as error:
-        raise CorruptionError("a page header is damaged", where=where) from error
-    if least < 0:
-        raise CorruptionError("a page header is damaged", where=where, least=least)
-    return kind, size, stored, count, place
-
-
-def _struct(data: memoryview, place: int, depth: int) -> tuple[dict[int, Any], int]:
-    """Read a struct as Thrift's compact protocol writes it, of kinds that page headers have."""
-    fields: dict[int, Any] = {}
-    number = 0
-    while head := data[place]:
-        place += 1
-        kind, step = head & 15, head >> 4
-        if step:
-            number += step
-        else:
-            number, place = _number(data, place)
-        value: Any = None
-        if kind in _NUMBERS:
-            value, place = _number(data, place)
-        elif kind == _BINARY:
-            size, place = _varint(data, place)
-            place += size
-        elif kind == _STRUCT and depth < _MOST_DEPTH:
-            value, place = _struct(data, place, depth + 1)
-        elif kind == _BYTE:
-            place += 1
-        elif kind not in (_TRUE, _FALSE):
-            raise ValueError(kind)
-        if number in fields:
-            raise ValueError(number)
-        fields[number] = value
-    return fields, place + 1
-
-
-def _number(data: memoryview, place: int) -> tuple[int, int]:
-    value, place = _varint(data, place)
-    return (value >> 1) ^ -(value & 1), place
-
-
-def _varint(data: memoryview, place: int) -> tuple[int, int]:
-    value = shift = 0
-    while shift < 64:
-        byte = data[place]
-        value |= (byte & 127) << shift
-        place += 1
-        if byte < 128:
-            return value, place
-        shift += 7
-    raise ValueError(value)

@@ -5,6 +5,7 @@ import json
 import zlib
 from collections.abc import Sequence
 from functools import lru_cache
+from inspect import signature
 from typing import Any
 
 import pyarrow as pa
@@ -35,6 +36,11 @@ PARQUET_ERRORS = (
     OverflowError,
 )
 _CODECS = {"zstd": "zstd", "lz4": "lz4", "none": "none"}
+# A page ends by its bytes. pyarrow's 20,000 rows give four times the pages, each with a header and
+# checksums to look at; versions that have no such option have no such limit.
+_PAGES = {"max_rows_per_page": 1 << 20}
+if "max_rows_per_page" not in signature(pq.ParquetWriter).parameters:
+    _PAGES = {}
 
 
 class ParquetWriter:
@@ -72,6 +78,7 @@ class ParquetWriter:
             "compression_level": compression_level,
             "write_page_checksum": True,
             "store_decimal_as_integer": True,
+            **_PAGES,
         }
         self._stats_columns = list(stats_columns)
         self._pieces = Pieces()

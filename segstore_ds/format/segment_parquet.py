@@ -186,6 +186,8 @@ class ParquetIndex:
         if columns is None or any("." in name for name in self.schema.names):
             return None
         wanted = {*columns} or {self.schema.names[0]}
+        if len(wanted) == len(self.schema.names):
+            return None
         return [name for name in self.schema.names if name in wanted]
 
     def _check(self, number: int, span: tuple[int, int], data: pa.Buffer, where: str) -> None:

@@ -22,7 +22,7 @@ from limits import memory_limit
 
 from segstore_ds.engine.layout import Layout
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError, SegstoreError
-from segstore_ds.format import parquet_limits, segment_parquet
+from segstore_ds.format import parquet_limits, parquet_pages, segment_parquet
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.parquet_window import Pieces
 from segstore_ds.format.parquet_writer import INDEX_KEY, ParquetWriter, _build, can_store
@@ -229,9 +229,9 @@ def header_at(group: bytearray, number: int) -> tuple[dict[int, Any], int]:
     """Return what the n-th page header of a group says, and where it begins."""
     place = 0
     for _ in range(number):
-        fields, end = parquet_limits._struct(memoryview(group), place, 0)
+        fields, end = parquet_pages._struct(memoryview(group), place, 0)
         place = end + fields[3]
-    return parquet_limits._struct(memoryview(group), place, 0)[0], place
+    return parquet_pages._struct(memoryview(group), place, 0)[0], place
 
 
 def thrift(value: int) -> bytes:
