@@ -164,7 +164,8 @@ TABLE: tuple[Option, ...] = (
         "bool",
         True,
         _READS,
-        "a start below the head is an error that names what is lost; false starts at the head",
+        "a start below the head is an error that names what is lost; false starts at the head, "
+        "with a warning in the log",
         peers=("ignoremissingfiles",),
     ),
     Option(
@@ -228,8 +229,9 @@ TABLE: tuple[Option, ...] = (
         "singleWriter",
         "bool",
         False,
-        _WRITES,
-        "allow a filesystem that can't create exclusively; you promise one writing job at a time",
+        (*_READS, *_WRITES),
+        "allow a filesystem that can't create exclusively; you promise one writing job at a time. "
+        "Reads of such a stream need it too",
     ),
     Option(
         "writerId",
@@ -412,8 +414,8 @@ TABLE: tuple[Option, ...] = (
         "choice",
         "merge",
         (*_WRITES, READ),
-        "`merge` decodes and writes large frames, `stitch` joins frames as they are, `split` cuts "
-        "what is over the target",
+        "`merge` decodes and writes large frames, `stitch` joins frames of Arrow as they are and "
+        "leaves Parquet alone, `split` cuts what is over the target",
         choices=("merge", "stitch", "split"),
     ),
 )

@@ -69,8 +69,14 @@ def _demo(options: argparse.Namespace) -> int:
     return run_demo(options.folder, copies=options.copies, install_jdk=options.install_jdk)
 
 
+def _open(options: argparse.Namespace) -> segstore.Stream:
+    # Nothing is written, so any filesystem will do.
+    storage_options = options.storage_options
+    return segstore.open(options.url, storage_options=storage_options, single_writer=True)
+
+
 def _info(options: argparse.Namespace) -> int:
-    stream = segstore.open(options.url, storage_options=options.storage_options)
+    stream = _open(options)
     root = stream.root
     segments = [
         placed.entry
@@ -96,7 +102,7 @@ def _info(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    stream = segstore.open(options.url, storage_options=options.storage_options)
+    stream = _open(options)
     report = stream.verify()
     print(
         f"verified {report.versions:,} versions, {report.segments:,} segments, "

@@ -5,9 +5,8 @@ where even a pair would exceed, there is nothing to do. Its order, offsets and r
 inputs, so it may be planned on one version and committed on another as long as the inputs are
 listed. Which segments may be in a run:
 
-- Segments of a sealed stream, and segments that a pin holds: yes. The events stay what they are,
-  and what a pin holds stays in storage until the pin goes.
-- Segments that a clone shares with its origin: no, they end a run; `materialize` brings them over.
+- Segments of a sealed stream, segments that a pin holds, and segments that a clone shares with its
+  origin: yes. The events stay what they are, and what a pin holds stays in storage until it goes.
 - Segments of several epochs: in `merge`, if the older bytes can be lifted to the newest schema of
   the run without losing a column; in `stitch`, which decodes nothing, never.
 
@@ -148,7 +147,6 @@ def plan_groups(
     rules: CompactRules,
     *,
     joins: Joins = lambda _older, _newer: False,
-    shared: Callable[[PlacedSegment], bool] = lambda _one: False,
 ) -> list[Group]:
     """Choose what to replace.
 
@@ -158,13 +156,12 @@ def plan_groups(
         segments: Of one version, in offset order, without a gap.
         rules: The targets.
         joins: Tells whether bytes of an older epoch can be lifted to a newer one.
-        shared: Tells whether a segment belongs to a clone's origin.
 
     Returns:
         The groups in offset order, none of which overlap; none where nothing is worth it.
     """
     found: list[Group] = []
-    for stretch in _stretches(segments, shared, rules):
+    for stretch in _stretches(segments, rules):
         if rules.mode == SPLIT:
             found.extend(_splits(stretch, rules))
         else:
@@ -188,14 +185,12 @@ def plan_pieces(rows: int, size: int, rules: CompactRules) -> int:
 
 
 def _stretches(
-    segments: Iterable[PlacedSegment],
-    shared: Callable[[PlacedSegment], bool],
-    rules: CompactRules,
+    segments: Iterable[PlacedSegment], rules: CompactRules
 ) -> Iterator[list[PlacedSegment]]:
     stretch: list[PlacedSegment] = []
     for one in segments:
         # Frames are joined as they are in Arrow alone; what can't be joined ends a run, as a gap.
-        if (rules.mode != STITCH or one.entry.format == ARROW) and not shared(one):
+        if rules.mode != STITCH or one.entry.format == ARROW:
             stretch.append(one)
         elif stretch:
             yield stretch

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+import logging
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -19,6 +20,7 @@ FORMS = (
     "an offset, 'head', 'tail', 'version:N', 'tag:NAME', 'reader:NAME', a position, or a time like "
     "2026-11-20T10:00:00Z"
 )
+_LOG = logging.getLogger(__name__)
 _VERSION = re.compile(r"version:([0-9]{1,18})")
 _OFFSET = re.compile(r"[0-9]{1,18}")
 _NAMED = re.compile(r"(tag|reader):(.*)")
@@ -227,6 +229,21 @@ def check_range(root: Root, start: int, end: int, *, fail_on_data_loss: bool) ->
             head=root.head,
         )
     return root.head, max(end, root.head)
+
+
+def take_range(
+    root: Root, start: int, end: int, *, fail_on_data_loss: bool, url: str
+) -> tuple[int, int]:
+    """Return the range as `check_range` does; loss that the caller accepts is a warning in the log.
+
+    Raises:
+        As `check_range`.
+    """
+    first, last = check_range(root, start, end, fail_on_data_loss=fail_on_data_loss)
+    if first > start:
+        lost = (start, min(first, end))
+        _LOG.warning("the events [%d, %d) of %s are gone; reading goes on at %d", *lost, url, first)
+    return first, last
 
 
 def _parse_position(text: str) -> Position:

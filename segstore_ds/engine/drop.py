@@ -32,7 +32,7 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
     """Return the last root of a stream; None where it is that already. Pure.
 
     Raises:
-        ConflictError: Clones read this stream's segments.
+        ConflictError: Clones read this stream's segments, or it has followers.
     """
     if DROPPED_FEATURE in root.reader_features:
         return None
@@ -74,7 +74,8 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> in
     Raises:
         InvalidInputError: The confirmation names another location.
         NotFoundError: There is no stream.
-        ConflictError: Clones read its segments, or every race was lost; nothing was deleted.
+        ConflictError: Clones read its segments, it has followers, or every race was lost; nothing
+            was deleted.
         CommitUnknownError: It is unknown whether the drop was committed; nothing was deleted.
         FormatError: Metadata can't be read; nothing was deleted.
         StorageError: The storage failed; what was deleted stays deleted.

@@ -13,7 +13,7 @@ no byte that no checksum covers, and a column's pieces are checked without the o
 What the footer says is covered by the CRC-32 in the table status. `ARROW:schema` is stored, so that
 types come back exactly; what Parquet can't bring back is not stored in it (`can_store`).
 
-Pure: bytes to values and back. FORMAT.md, section "Parquet segments", is normative.
+Pure: bytes to values and back. FORMAT.md 6.1 is normative.
 """
 
 import base64

@@ -33,6 +33,7 @@ def copy(
     start: int | str = "head",
     end: int | str = "tail",
     seal: bool = False,
+    single_writer: bool = False,
 ) -> Copied:
     """Copy a stream with Spark's tasks, as one commit.
 
@@ -52,6 +53,7 @@ def copy(
         start: First event, of mode ``events``; any form of cut but a time object.
         end: The event behind the last, likewise.
         seal: The copy ends with its last event.
+        single_writer: Allow filesystems without exclusive create, for both streams.
 
     Returns:
         What was copied; `repeated` where it had been done before.
@@ -69,7 +71,8 @@ def copy(
             remedy="use segments or events; segstore.clone(...) shares segments",
             mode=mode,
         )
-    options = {"copyFrom": source, "copyId": copy_id, "seal": seal}
+    options: dict[str, Any] = {"copyFrom": source, "copyId": copy_id}
+    options |= {"seal": seal, "singleWriter": single_writer}
     if mode == EVENTS:
         cuts = (str(start), str(end))
         return _copy_events(spark, target, options, cuts, transform or (lambda rows: rows))
@@ -112,7 +115,8 @@ def _copy_events(
     cuts: tuple[str, str],
     transform: Callable[[DataFrame], DataFrame],
 ) -> Copied:
-    old, new = _storage(spark, options["copyFrom"]), _storage(spark, target)
+    single = options["singleWriter"]
+    old, new = (_storage(spark, url, single_writer=single) for url in (options["copyFrom"], target))
     request = CopyRequest(options["copyId"], *cuts, options["seal"], ROWS)
     root = open_on(old).root
     known = find_copy(StreamLog(new, incomplete=True), request, root)
@@ -121,7 +125,7 @@ def _copy_events(
 
     def rows_of(state: CopyState | None) -> DataFrame:
         first, last = cuts if state is None else (state.start, state.end)
-        return transform(_events(spark, options["copyFrom"], startCut=first, endCut=last))
+        return transform(_rows(spark, options, startCut=first, endCut=last))
 
     # What the rows look like has to be known before the destination is made and binds the range.
     asked = {**options, "copyMode": EVENTS}
@@ -135,18 +139,20 @@ def _copy_events(
     return copied_of(done, repeated=False)
 
 
-def _events(spark: SparkSession, source: str, **options: Any) -> DataFrame:
-    return spark.read.format("segstore").options(**options).load(source)
+def _rows(spark: SparkSession, options: Mapping[str, Any], **asked: Any) -> DataFrame:
+    reader = spark.read.format("segstore").options(singleWriter=options["singleWriter"], **asked)
+    return reader.load(options["copyFrom"])
 
 
 def _copy_segments(spark: SparkSession, target: str, options: Mapping[str, Any]) -> Copied:
-    old, new = _storage(spark, options["copyFrom"]), _storage(spark, target)
+    single = options["singleWriter"]
+    old, new = (_storage(spark, url, single_writer=single) for url in (options["copyFrom"], target))
     request = CopyRequest(options["copyId"], SEGMENTS, SEGMENTS, options["seal"])
     root = open_on(old).root
     done = find_done(StreamLog(new), request, root)
     if done is not None:
         return done
-    rows = _events(spark, options["copyFrom"], metadata=SEGMENTS)
+    rows = _rows(spark, options, metadata=SEGMENTS)
     segments, encoded = rows.selectExpr("count(*)", "coalesce(sum(bytes), 0)").first() or (0, 0)
     tasks = min(segments, MOST_TASKS, encoded // TASK_BYTES + 1)
     if tasks > 1:
@@ -159,6 +165,6 @@ def _copy_segments(spark: SparkSession, target: str, options: Mapping[str, Any])
     return Copied(done.start, done.end, done.segments, done.bytes)
 
 
-def _storage(spark: SparkSession, url: str) -> Storage:
+def _storage(spark: SparkSession, url: str, *, single_writer: bool = False) -> Storage:
     source = bound_source(spark)({"path": url})
-    return source.open_storage(parse_options({"path": url}, WRITE))
+    return source.open_storage(parse_options({"path": url, "singleWriter": single_writer}, WRITE))

@@ -10,7 +10,6 @@ later offset carries the place the cut was bound to, as `origin`. As the two dif
 logs a first batch at once, be it empty.
 """
 
-import logging
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
@@ -30,9 +29,9 @@ from segstore_ds.engine.cuts import (
     Cut,
     Position,
     check_position,
-    check_range,
     parse_cut,
     resolve_cut,
+    take_range,
 )
 from segstore_ds.engine.micro_batch import BatchLimits, plan_batch_end
 from segstore_ds.engine.table_status import TableStatus
@@ -43,8 +42,6 @@ from segstore_ds.spark.published_position import PublishedPosition
 from segstore_ds.spark.reader import project, slice_batches
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream
-
-_LOG = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -283,18 +280,8 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._end
 
     def _check(self, root: Root, start: int, end: int) -> tuple[int, int]:
-        first, last = check_range(
-            root, start, end, fail_on_data_loss=self._options["failOnDataLoss"]
-        )
-        if first > start:
-            _LOG.warning(
-                "the events [%d, %d) of %s are gone; the query goes on at %d",
-                start,
-                min(first, end),
-                self._log.storage.url,
-                first,
-            )
-        return first, last
+        strict, url = self._options["failOnDataLoss"], self._log.storage.url
+        return take_range(root, start, end, fail_on_data_loss=strict, url=url)
 
 
 def _parse_end(text: str) -> Cut | None:

@@ -43,7 +43,8 @@ def drop(
 ) -> int:
     """Delete a stream and everything in its folder. There is no way back.
 
-    A last commit ends the stream for every handle; then its data goes, its log last. Safe to repeat
+    A last commit ends the stream for every handle; then its data goes, its log last. Refused while
+    there are clones or followers (promote a folder that follows, or has, first). Safe to repeat
     until it returns: an interrupted drop leaves no stream that can be read.
 
     Args:
@@ -59,7 +60,8 @@ def drop(
     Raises:
         InvalidInputError: The confirmation names another location, or a location is not valid.
         NotFoundError: There is no stream.
-        ConflictError: Clones read its segments, or every race was lost; nothing was deleted.
+        ConflictError: Clones read its segments, it has followers, or every race was lost; nothing
+            was deleted.
         CommitUnknownError: It is unknown whether the drop was committed; nothing was deleted.
         FormatError: Metadata can't be read; nothing was deleted.
         StorageError: The filesystem failed; what was deleted stays deleted.

@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from segstore_ds import options
 from segstore_ds.engine.commit_times import date_tasks
-from segstore_ds.engine.cuts import CutLike, check_range, parse_cut, resolve_cut
+from segstore_ds.engine.cuts import CutLike, parse_cut, resolve_cut, take_range
 from segstore_ds.engine.filters import FilterLike
 from segstore_ds.engine.scan import run_tasks
 from segstore_ds.engine.scan_plan import Reading, ReadTask, plan_range, plan_reading, plan_tasks
@@ -39,14 +39,16 @@ class Reads(Handle):
         """Read the events between two cuts, in offset order, as of one version.
 
         Args:
-            start: First event; an offset, 'head', 'tail', 'version:N', a position or a time.
+            start: First event; an offset, 'head', 'tail', 'version:N', 'tag:NAME', 'reader:NAME', a
+                position, or a time with a zone.
             end: The event behind the last, in the same forms.
             columns: Which columns, in order; None for all.
             filters: ``[column, op, literal]`` lists that must all hold; SQL's rules for null.
             offset_column: Name of an extra int64 column with each event's offset.
             segment_column: Name of an extra int64 column with each event's segment id.
             commit_time_column: Name of an extra column with the time of each event's commit (UTC).
-            fail_on_data_loss: False starts at the head where the start lies below it.
+            fail_on_data_loss: False starts at the head where the start lies below it, with a
+                warning in the log.
             version_as_of: Read this version; None for the newest.
             timestamp_as_of: Or the newest version at that time, which has a zone.
 
@@ -116,11 +118,12 @@ class Reads(Handle):
         """
         pinned = root or self._log.root
         first, last = (resolve_cut(self._log, pinned, parse_cut(cut)) for cut in (start, end))
+        strict, url = fail_on_data_loss, self._log.storage.url
         return plan_reading(
             self._log.storage,
             self._status,
             pinned,
-            check_range(pinned, first, last, fail_on_data_loss=fail_on_data_loss),
+            take_range(pinned, first, last, fail_on_data_loss=strict, url=url),
             columns=columns,
             filters=filters,
             offset_column=offset_column,

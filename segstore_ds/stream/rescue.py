@@ -36,6 +36,7 @@ def repair(
     Raises:
         NotFoundError: There is no stream, or no commit of it can be read.
         CorruptionError: The newest commits can't be read, and loss is not allowed; names them.
+        FencedError: They can't be read, and a follower was promoted in this folder's place.
         ConflictError: A writer came first.
         CommitUnknownError: A repair may or may not be in the log.
         InvalidInputError: The location or the options are not valid.

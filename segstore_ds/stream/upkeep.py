@@ -128,8 +128,9 @@ class Upkeep(Handle):
         Args:
             start: Where to begin; None for the oldest segment.
             end: Where to end; segments that hold events in between count.
-            mode: ``merge`` decodes and writes large frames, ``stitch`` joins frames as they are,
-                ``split`` cuts segments that are over a target into near-equal pieces.
+            mode: ``merge`` decodes and writes large frames, ``stitch`` joins frames of Arrow as
+                they are and leaves Parquet segments alone, ``split`` cuts segments that are over a
+                target into near-equal pieces.
             target_rows: Most events of a segment.
             target_bytes: Most encoded bytes of a segment.
             minor: Only runs that are worth it, of at least ``(small, medium)`` segments: a quick

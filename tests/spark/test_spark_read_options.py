@@ -138,6 +138,7 @@ def test_every_read_option_of_the_table_is_taken(stream, url, load):
         "partitionRows": "10",
         "minPartitions": "3",
         "failOnDataLoss": "false",
+        "singleWriter": "true",
     }
     # These are read with others, or instead of events.
     elsewhere = {"timestampAsOf", "metadata", "compactRows", "compactBytes", "compactMode"}

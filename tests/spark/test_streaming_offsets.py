@@ -279,9 +279,11 @@ def test_end_at_a_time_to_come_takes_what_is_there(
 
 
 def test_events_below_the_head_are_named(
-    stream: Stream, query: Callable[..., SegstoreStreamReader]
+    stream: Stream,
+    query: Callable[..., SegstoreStreamReader],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A position below the head is an error, or skipped and gone on behind."""
+    """A position below the head is an error, or skipped with a warning and gone on behind."""
     strict, lenient = query(), query(failOnDataLoss=False, maxRowsPerTrigger=4)
     reached = stream.position(12)
     at = {"generation": 0, "offset": 12, "origin": 0, "stream": reached.stream_id}
@@ -293,6 +295,7 @@ def test_events_below_the_head_are_named(
     with pytest.raises(TruncatedError, match=r"lost='\[12, 30\)'"):
         strict.partitions(at, plan)
     assert lenient.partitions(at, plan) == []
+    assert "the events [12, 30) of" in caplog.text
     batches = list(follow(lenient, at))
     assert ends(batches) == [34, 36]
     found = [row["n"] for batch in batches for row in rows(lenient, *batch)]

@@ -100,8 +100,10 @@ def test_position_of_another_generation_is_refused(stream: segstore.Stream) -> N
         stream.read(other)
 
 
-def test_start_below_the_head_names_what_is_lost(stream: segstore.Stream) -> None:
-    """An overwrite moved the head; reading below it is an error unless loss is accepted."""
+def test_start_below_the_head_names_what_is_lost(
+    stream: segstore.Stream, caplog: pytest.LogCaptureFixture
+) -> None:
+    """An overwrite moved the head; reading below it is an error, or a warning if so asked."""
     stream.overwrite(numbers(30, 32))
     with pytest.raises(TruncatedError, match=r"lost='\[5, 30\)'"):
         stream.read(5)
@@ -109,6 +111,7 @@ def test_start_below_the_head_names_what_is_lost(stream: segstore.Stream) -> Non
         stream.read(5, 20)
     assert values(stream, 5, fail_on_data_loss=False) == [30, 31]
     assert values(stream, 5, 20, fail_on_data_loss=False) == []
+    assert ["[5, 30)" in caplog.messages[0], "[5, 20)" in caplog.messages[1]] == [True, True]
 
 
 def test_projection_and_filters(stream: segstore.Stream) -> None:

@@ -88,12 +88,6 @@ def test_runs_cross_an_epoch_only_where_bytes_are_lifted(
     assert [group.epoch for group in groups] == ([1] if len(groups) == 1 else [0, 1])
 
 
-def test_shared_segments_end_a_run() -> None:
-    """What a clone shares with its origin is left alone."""
-    groups = plan_groups(_placed([1] * 5), _rules(), shared=lambda one: one.entry.segment_id == 2)
-    assert _places(groups) == [[0, 1], [3, 4]]
-
-
 def test_budget_takes_the_newest_first() -> None:
     """A bounded call never takes more bytes than its budget."""
     rules = _rules(budget_bytes=40)

@@ -15,6 +15,7 @@ from segstore_ds.engine.cuts import (
     parse_cut,
     parse_time,
     resolve_cut,
+    take_range,
 )
 from segstore_ds.engine.retention import run_purge
 from segstore_ds.errors import (
@@ -152,6 +153,18 @@ def test_a_range(start, end, strict, lenient):
         else:
             with pytest.raises(expected):
                 check_range(ROOT, start, end, fail_on_data_loss=fail_on_data_loss)
+
+
+def test_loss_that_is_accepted_is_reported(caplog):
+    assert take_range(ROOT, 3, 30, fail_on_data_loss=False, url="memory://s") == (10, 30)
+    told = "the events [3, 10) of memory://s are gone; reading goes on at 10"
+    assert caplog.messages == [told]
+    assert take_range(ROOT, 3, 5, fail_on_data_loss=False, url="memory://s") == (10, 10)
+    assert "the events [3, 5) of" in caplog.messages[1]
+    take_range(ROOT, 10, 30, fail_on_data_loss=False, url="memory://s")
+    assert len(caplog.messages) == 2
+    with pytest.raises(TruncatedError):
+        take_range(ROOT, 3, 30, fail_on_data_loss=True, url="memory://s")
 
 
 @pytest.fixture
