@@ -317,7 +317,7 @@ class Appender:
                 self._merge(self._log.history.merge, paths, "merge-history")
             elif (paths := plan_retired_merge(root)) is not None:
                 self._merge(self._status.merge_retired, paths, "merge-status")
-        except SegstoreError as error:
+        except (SegstoreError, MemoryError) as error:
             # The append before it is committed: its caller must not hear of a failure.
             _LOG.warning("merging status parts was put off: %s", error)
 

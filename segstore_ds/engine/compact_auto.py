@@ -69,7 +69,7 @@ class AutoCompact:
                 return None
             job = replace(job, ship_to=self._log.replicas.ready(root))
             return run_batch(self._log, self._status, job, groups, client=self._client, attempts=3)
-        except SegstoreError as error:
+        except (SegstoreError, MemoryError) as error:
             # The commit before it stands: its caller must not hear of a failure.
             _LOG.warning("compaction was put off: %s", error)
             return None

@@ -178,7 +178,7 @@ class AutoRetain:
         try:
             # Even to look can fail: a merge that ended in doubt leaves the log to be opened anew.
             self._apply_if_due()
-        except SegstoreError as error:
+        except (SegstoreError, MemoryError) as error:
             # The commit before it stands: its caller must not hear of a failure.
             _LOG.warning("retention was put off: %s", error)
 
