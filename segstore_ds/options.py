@@ -75,8 +75,7 @@ TABLE: tuple[Option, ...] = (
         "text",
         "head",
         _READS,
-        "where to start: an offset, `head`, `tail`, `version:N`, `tag:NAME`, `reader:NAME`, or a "
-        "commit time with a zone",
+        "where to start: a cut in any of its forms, such as an offset, `tail` or `version:N`",
         peers=(
             "startingoffsets",
             "startingversion",
@@ -93,7 +92,7 @@ TABLE: tuple[Option, ...] = (
         "text",
         "tail",
         _READS,
-        "where to end, in the same forms; not included. A streaming query delivers nothing past "
+        "where to end, likewise; not included. A streaming query delivers nothing past "
         "it, and follows the `tail` as it moves",
         peers=("endingoffsets", "endingversion", "endingtimestamp", "end_stream_cut"),
     ),

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 from segstore_ds import options
+from segstore_ds.engine.compact_rows import PLAN_SCHEMA
+from segstore_ds.engine.views import VIEWS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -79,6 +81,26 @@ def test_readme_has_a_quick_start_of_each_kind():
 def test_option_table_is_the_programs(scope, beside):
     shown = README.split(f"<!-- options:{scope} -->\n")[1].split("\n<!-- /options -->")[0]
     assert shown == options.format_table(scope, beside=beside)
+
+
+@pytest.mark.parametrize(
+    ("batch", "stream"),
+    [(options.READ, options.STREAM_READ), (options.WRITE, options.STREAM_WRITE)],
+)
+def test_sentence_about_streams_leaves_out_what_they_do_not_take(batch, stream):
+    (sentence,) = re.findall(rf"A streaming {batch} takes all of these but (.*)", README)
+    without = {
+        one.name for one in options.TABLE if batch in one.scopes and stream not in one.scopes
+    }
+    assert {*re.findall(r"`(\w+)`", sentence)} == without
+
+
+def test_views_are_the_programs():
+    table = README.split("\n| view | columns |\n")[1].split("\n\n")[0]
+    shown = dict(re.findall(r"^\| `(\w+)` \| [^`]*`([^`]*)`", table, re.MULTILINE))
+    schemas = {name: view.schema for name, view in VIEWS.items()} | {"compactionPlan": PLAN_SCHEMA}
+    assert shown == {name: ", ".join(schema.names) for name, schema in schemas.items()}
+    assert {*shown} == {*options.BY_NAME["metadata"].choices}
 
 
 def test_each_of_the_two_commands_is_one_line():

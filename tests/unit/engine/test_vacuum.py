@@ -94,6 +94,29 @@ def test_dropped_object_waits_for_purge_and_for_the_grace():
     assert [one.why for one in stream.vacuum().spared] == ["dropped by version 9 within the grace"]
 
 
+@pytest.mark.parametrize(
+    ("purge", "vacuum", "days"),
+    [
+        ({"older_than_s": DAY}, {}, 2),
+        ({"older_than_s": HOUR}, {"grace_s": HOUR, "short_grace": True}, 1),
+        ({}, {}, 31),
+    ],
+)
+def test_daily_upkeep_frees_what_was_dropped(purge, vacuum, days):
+    """The README's recipes, on a stream that is written to all day, and the defaults."""
+    stream, storage = make_stream(3)
+    first = f"segments/{stream.root.entries[0].path}"
+    stream.truncate(10)
+    for day in range(1, days + 1):
+        assert first in objects(storage), day
+        for _ in range(4):
+            wait(storage, DAY / 4)
+            stream.append(numbers(stream.tail, stream.tail + 1))
+        stream.purge(**purge)
+        stream.vacuum(dry_run=False, **vacuum)
+    assert first not in objects(storage)
+
+
 def test_short_grace_needs_a_second_flag():
     """A day protects readers and jobs; less has to be said twice."""
     stream, _ = make_stream(1)
