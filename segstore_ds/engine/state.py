@@ -110,10 +110,11 @@ def _epochs_grow(old: Root, new: Root) -> bool:
 def _writers_grow(old: Root, new: Root) -> bool:
     if new.writers_blob == old.writers_blob:
         return set(new.writers) >= set(old.writers)
-    # Inline writers moved to the blob: one that stood in both places is counted once from now on.
+    # Who stood twice and stays inline is taken out of the blob: that one may shrink.
     moved = new.writers_blob.count if new.writers_blob else 0
     before = old.writers_blob.count if old.writers_blob else 0
-    return moved >= before and len(new.writers) + moved >= len(old.writers)
+    in_blob_alone = before - len({*old.writers, *new.writers})  # at least: names aren't read here
+    return moved >= max(in_blob_alone, 0) + len(set(old.writers) - set(new.writers))
 
 
 def _retired_count(root: Root) -> int:

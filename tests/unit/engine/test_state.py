@@ -156,12 +156,15 @@ def test_other_ways_to_break_an_invariant(changed, rule):
 @pytest.mark.parametrize(
     ("before", "inline", "moved", "kept"),
     [
-        (None, 2, 1, True),
-        (None, 1, 1, True),
+        (None, 2, 2, True),
+        (None, 1, 1, False),  # two of the root are gone, the blob has room for one
         (None, 1, 0, False),
         (5, 2, 6, True),
         (5, 0, 7, True),
-        (5, 2, 4, False),
+        (5, 0, 5, True),  # two of the blob stood inline as well
+        (5, 0, 4, False),
+        (5, 2, 3, True),  # four of the blob stood inline as well
+        (5, 2, 2, False),
         (5, 2, 0, False),
     ],
 )
