@@ -1,0 +1,125 @@
+"""The README's reference: it names what is public, with the arguments and fields that it has."""
+
+import argparse
+import dataclasses
+import inspect
+import re
+from pathlib import Path
+
+import pytest
+
+import segstore_ds as segstore
+from segstore_ds import errors, options
+from segstore_ds.cli.main import _parser
+
+README = (Path(__file__).parents[1] / "README.md").read_text()
+HIDDEN = {"self", "clock", "spark_schema"}  # of tests and of connectors
+# Shown in an example, or named beside it.
+FOR_CONNECTORS = {"plan_write", "commit", "discard", "plan_read", "plan_tasks", "at_root", "plan"}
+FOR_CONNECTORS |= {"plan_slices", "plan_metadata", "ship_to", "commit_groups"}
+
+
+def section(title: str) -> str:
+    return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
+
+
+REFERENCE = section("Python reference")
+FUNCTIONS, METHODS = REFERENCE.split("| `stream.` |")
+
+
+def public(cls: type) -> dict[str, object]:
+    names = (name for name in dir(cls) if not name.startswith("_"))
+    return {name: inspect.getattr_static(cls, name) for name in names}
+
+
+def shown(name: str, function: object) -> str:
+    """Return a call as the reference shows it: what has a name ends with `=`."""
+    texts = []
+    for one in inspect.signature(function).parameters.values():
+        named = one.default is not one.empty or one.kind is one.KEYWORD_ONLY
+        text = f"**{one.name}" if one.kind is one.VAR_KEYWORD else f"{one.name}{'=' * named}"
+        texts += [text] * (one.name not in HIDDEN)
+    return f"| `{name}({', '.join(texts)})` |"
+
+
+def test_every_public_name_stands_there():
+    for name in segstore.__all__:
+        found = getattr(segstore, name)
+        if inspect.isfunction(found):
+            assert shown(name, found) in FUNCTIONS
+        elif name not in ("Stream", "SegstoreError", "__version__"):
+            assert f"| `{name}` |" in METHODS, name
+
+
+def test_every_method_of_a_stream_stands_there_with_its_arguments():
+    for name, found in public(segstore.Stream).items():
+        if isinstance(found, property):
+            assert f"`{name}`" in FUNCTIONS, name
+        elif name in FOR_CONNECTORS:
+            assert re.search(rf"\b{name}\b", METHODS), name
+        else:
+            assert shown(name, found) in METHODS
+
+
+def test_values_stand_there_with_their_fields():
+    for name, fields in re.findall(r"^\| `(\w+)` \| `([\w, ]+)` \|", METHODS, re.MULTILINE):
+        cls = getattr(segstore, name)
+        if issubclass(cls, segstore.OutcomeState):
+            found = {member.name for member in cls}
+        else:
+            found = {key for key, one in public(cls).items() if isinstance(one, property)}
+            if dataclasses.is_dataclass(cls):
+                found |= {field.name for field in dataclasses.fields(cls)}
+        assert {*fields.split(", ")} == found
+
+
+def test_layout_has_the_options_that_say_how_bytes_are_laid_out():
+    """The reference says that its fields are write options under their own names."""
+    snake = {re.sub(r"[A-Z]", lambda m: f"_{m[0].lower()}", one.name) for one in options.TABLE}
+    assert {field.name for field in dataclasses.fields(segstore.Layout)} <= snake
+    flush = (options.FLUSH_BYTES, options.FLUSH_ROWS, options.FLUSH_SECONDS)
+    assert flush == (64 << 20, 1_000_000, 10)
+    assert "Flushes at 64 MiB, a million events or 10 seconds" in METHODS
+
+
+def error_rows() -> list[str]:
+    """Return how each row of the table of errors begins, a class before its kinds."""
+
+    def below(cls: type, depth: int) -> list[str]:
+        rows = []
+        for one in vars(errors).values():
+            if inspect.isclass(one) and cls in one.__bases__:
+                again = " (retryable)" if one.retryable else ""
+                name = f"{'└ ' * depth}`{one.__name__}`{again}"
+                rows.append(f"| {name} | `{one.code}` | {one.__doc__.splitlines()[0]} | ")
+                rows += below(one, depth + 1)
+        return rows
+
+    return below(errors.SegstoreError, 0)
+
+
+def test_errors_are_the_programs():
+    rows = re.findall(r"^\| .*`\w+Error`.*$", section("Errors"), re.MULTILINE)
+    for row, begin in zip(rows, error_rows(), strict=True):
+        assert row.startswith(begin)
+        assert row != f"{begin}|"
+
+
+def commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
+    (found,) = (one.choices for one in parser._actions if isinstance(one.choices, dict))
+    return found
+
+
+def flags(parser: argparse.ArgumentParser) -> set[str]:
+    given = {text for one in parser._actions for text in one.option_strings}
+    return {text for text in given if text not in ("-h", "--help")}
+
+
+@pytest.mark.parametrize("name", ["", *commands(_parser())])
+def test_commands_stand_there_with_their_flags(name):
+    text, parser = section("Command line"), _parser()
+    if name:
+        parser = commands(parser)[name]
+        places = [one.dest.upper() for one in parser._actions if not one.option_strings]
+        assert f"| `{' '.join(['segstore', name, *places])}` |" in text
+    assert flags(parser) <= {*re.findall(r"`(--[\w-]+)`", text)}
