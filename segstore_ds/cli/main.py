@@ -11,10 +11,10 @@ from typing import Any
 import segstore_ds as segstore
 from segstore_ds.cli.demo import COPIES, run_demo
 from segstore_ds.cli.story import with_unit
-from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import SegstoreError
 
 DAMAGED, FAILED, INTERRUPTED = 1, 2, 130
+SHOWN_WRITERS = 20
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -77,20 +77,17 @@ def _open(options: argparse.Namespace) -> segstore.Stream:
 
 def _info(options: argparse.Namespace) -> int:
     stream = _open(options)
-    root = stream.root
-    segments = [
-        placed.entry
-        for placed in TableStatus(stream.storage).segments(root, stream.head, stream.tail)
-    ]
+    known, writers = stream.info(), stream.metadata("writers").read_all().to_pylist()
+    named = [f"{one['writer_id']} (batch {one['batch_id']})" for one in writers[:SHOWN_WRITERS]]
+    if len(writers) > len(named):
+        named.append(f"and {len(writers) - len(named):,} more")
     facts = {
         "stream": stream.url,
         "id": stream.stream_id,
-        "version": f"{stream.version} ({root.operation})",
+        "version": f"{stream.version} ({stream.root.operation})",
         "events": f"{stream.tail - stream.head:,}, offsets [{stream.head}, {stream.tail})",
-        "segments": f"{len(segments):,}, {with_unit(sum(one.bytes for one in segments))}",
-        "writers": ", ".join(
-            f"{name} (batch {writer.batch_id})" for name, writer in sorted(root.writers.items())
-        ),
+        "segments": f"{known['segments']:,}, {with_unit(known['bytes'])}",
+        "writers": ", ".join(named),
         "sealed": "yes" if stream.sealed else "",
     }
     for name, fact in facts.items():

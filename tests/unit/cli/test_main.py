@@ -28,6 +28,19 @@ def test_info_says_what_the_stream_holds(url, capsys):
     assert "sealed" not in printed
 
 
+def test_info_knows_every_writer_and_shows_some(url, capsys, monkeypatch):
+    monkeypatch.setattr("segstore_ds.engine.table_status.WRITERS_INLINE", 3)
+    stream = segstore.open(url)
+    for number in range(25):
+        row = pa.table({"user": ["x"], "n": [number]})
+        stream.append(row, writer_id=f"w{number:02}", batch_id=number)
+    assert stream.root.writers_blob is not None
+    assert main(["info", url]) == 0
+    printed = capsys.readouterr().out
+    assert "writers   etl (batch 7), w00 (batch 0), w01" in printed
+    assert "w18 (batch 18), and 6 more" in printed
+
+
 def test_verify_of_a_sound_stream_ends_with_0(url, capsys):
     assert main(["verify", url]) == 0
     assert capsys.readouterr().out == (
