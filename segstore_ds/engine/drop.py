@@ -17,7 +17,7 @@ from segstore_ds.engine.replicas import replication_of
 from segstore_ds.engine.state import Slot
 from segstore_ds.errors import ConflictError, InvalidInputError
 from segstore_ds.format import names
-from segstore_ds.format.root import DROPPED_FEATURE, Root
+from segstore_ds.format.root import DROPPED_FEATURE, Retired, Root
 from segstore_ds.storage import Storage
 
 
@@ -50,8 +50,12 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
             remedy="remove_follower(url) first, and drop them by themselves",
             followers=list(followers.followers),
         )
+    # Lists of parts go unread: a stream whose list is damaged can be dropped, too.
+    lists = (Retired("status", one.path, slot.version, slot.time_us) for one in root.indexes)
+    emptied = drop_below(replace(root, indexes=()), root.tail, slot)
     return replace(
-        drop_below(root, root.tail, slot),
+        emptied,
+        retired=(*emptied.retired, *lists),
         sealed=True,
         staging_floor=root.version,
         reader_features=(*root.reader_features, DROPPED_FEATURE),

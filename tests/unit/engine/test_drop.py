@@ -4,11 +4,11 @@ import uuid
 from dataclasses import replace
 
 import pytest
-from stream_kit import SCHEMA, make_stream, numbers, objects, staged_job
+from stream_kit import SCHEMA, SOFT, Meddling, make_stream, numbers, objects, staged_job
 
 import segstore_ds as segstore
 from segstore_ds.engine.clock import SYSTEM_CLOCK
-from segstore_ds.engine.drop import run_drop
+from segstore_ds.engine.drop import DroppableLog, run_drop
 from segstore_ds.errors import (
     ConflictError,
     InvalidInputError,
@@ -83,6 +83,30 @@ def test_handles_and_jobs_of_a_dropped_stream_are_told():
         with pytest.raises(NotFoundError, match="stream was dropped"):
             asked()
     assert run_drop(storage, confirm=storage.url, clock=stream._log.clock, client="") > 0
+    assert objects(storage) == set()
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+def test_stream_with_lists_of_parts_is_dropped(damaged, monkeypatch):
+    """However long it has become, and though a list can't be read any more."""
+    monkeypatch.setattr(SOFT, 1)
+    monkeypatch.setattr("segstore_ds.engine.table_status.PARTS_INLINE", 3)
+    stream, storage = make_stream(14)
+    lists = [index.path for index in stream.root.indexes]
+    assert lists
+    if damaged:
+        storage.delete(lists[0])
+
+    def crash():
+        raise Crash("before anything is deleted")
+
+    broken = Meddling(storage, "delete ", crash)
+    with pytest.raises(Crash):
+        run_drop(broken, confirm=storage.url, clock=stream._log.clock, client="")
+    last = DroppableLog(storage, clock=stream._log.clock).reopen()
+    assert (last.operation, last.indexes, last.parts, last.entries) == ("drop", (), (), ())
+    assert {item.path for item in last.retired} >= set(lists)
+    run_drop(storage, confirm=storage.url, clock=stream._log.clock, client="")
     assert objects(storage) == set()
 
 

@@ -10,6 +10,7 @@ import pytest
 from stream_kit import make_stream
 
 from segstore_ds.engine import history, pins, status_blobs, table_status, tags
+from segstore_ds.engine.drop import plan_drop
 from segstore_ds.engine.history import History
 from segstore_ds.engine.references import retired_items
 from segstore_ds.engine.state import Slot
@@ -175,12 +176,18 @@ def _full(chance: Chance) -> dict[str, object]:
 
 
 def test_a_root_with_every_share_full_of_random_names_stays_below_64_kib():
-    """Tags, writers, retired objects, parts, lists, history, entries, schemas and pins at once."""
+    """Tags, writers, retired objects, parts, lists, history, entries, schemas and pins at once.
+
+    And so does the last root, which retires all that it listed.
+    """
     stream, _ = make_stream(1)
     full = _full(Chance())
     sizes = {name: _size(replace(stream.root, **{name: full[name]})) for name in full}
     total = _size(replace(stream.root, **full))
     assert total < ROOT_LIMIT_BYTES, sizes
+    last = plan_drop(replace(stream.root, **{**full, "pins": {}}), SLOT)
+    assert last is not None
+    assert _size(last) < total
 
 
 @pytest.mark.parametrize("columns", [1, 4, 32])
