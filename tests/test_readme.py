@@ -116,6 +116,14 @@ def test_ci_installs_and_tests_as_the_readme_does():
     assert """step "tests" .ci-venv/bin/python -m pytest -n 2 --dist loadfile""" in lines
 
 
+def test_sections_that_the_readme_refers_to_exist():
+    titles = re.findall(r"^#+ (.*)$", README, re.MULTILINE)
+    anchors = {title.lower().replace(",", "").replace(" ", "-") for title in titles}
+    found = {*re.findall(r"\]\(#([\w-]+)\)", README)}
+    assert found
+    assert found <= anchors
+
+
 def test_paths_that_the_readme_names_exist():
     missing = [path for path in _PATH.findall(README) if not (ROOT / path).exists()]
     assert not missing
