@@ -47,7 +47,8 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
     if followers is not None:
         raise ConflictError(
             "stream has followers, which would keep its events",
-            remedy="remove_follower(url) first, and drop them by themselves",
+            remedy="remove_follower(url) first; a folder that follows, or did, is dropped by "
+            "itself, after promote()",
             followers=list(followers.followers),
         )
     # Lists of parts go unread: a stream whose list is damaged can be dropped, too.

@@ -148,6 +148,21 @@ def test_a_stream_with_followers_is_not_dropped(pair):
     assert pair.reopen(pair.primary).append(numbers(0, 1)).rows == 1
 
 
+def test_a_folder_that_follows_is_dropped_once_it_is_promoted(pair):
+    from segstore_ds.engine.drop import run_drop
+
+    pair.stream.append(numbers(0, 1))
+    pair.stream.add_follower(pair.follower)
+    copy = pair.reopen(pair.follower)
+    with pytest.raises(ConflictError, match=r"after promote\(\)"):
+        run_drop(copy.storage, confirm=pair.follower, clock=pair.time.clock, client="test")
+    pair.stream.remove_follower(pair.follower)
+    copy.promote()
+    run_drop(copy.storage, confirm=pair.follower, clock=pair.time.clock, client="test")
+    assert content(pair.follower) == {}
+    assert found(pair.reopen(pair.primary)) == [0]
+
+
 def test_a_folder_that_holds_no_such_stream_is_never_written_to(pair):
     """A root that names a folder of somebody else's has nothing put there."""
     pair.stream.add_follower(pair.follower)
