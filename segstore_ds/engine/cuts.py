@@ -9,7 +9,7 @@ from typing import Any
 
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.copy_state import check_complete
-from segstore_ds.engine.readers import find_reader
+from segstore_ds.engine.reader_records import find_reader
 from segstore_ds.engine.status_blobs import StatusBlobs
 from segstore_ds.errors import InvalidInputError, NotFoundError, PositionError, TruncatedError
 from segstore_ds.format import names

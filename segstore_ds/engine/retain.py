@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from segstore_ds.engine.commit import Committed, StreamLog
-from segstore_ds.engine.readers import held_back, store_now_us
+from segstore_ds.engine.reader_records import held_back, store_now_us
 from segstore_ds.engine.state import Slot
 from segstore_ds.engine.table_status import PlacedSegment, TableStatus
 from segstore_ds.engine.truncate import finish_truncate, plan_truncate

@@ -22,7 +22,7 @@ from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.followers import follower_storages
 from segstore_ds.engine.operations import ObjectState, check_move
 from segstore_ds.engine.origins import parse_pin
-from segstore_ds.engine.readers import store_now_us
+from segstore_ds.engine.reader_records import store_now_us
 from segstore_ds.engine.references import (
     References,
     copied_tokens,

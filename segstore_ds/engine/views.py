@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.readers import list_readers
+from segstore_ds.engine.reader_records import list_readers
 from segstore_ds.engine.segments import open_segment
 from segstore_ds.engine.table_status import Run, TableStatus
 from segstore_ds.errors import InvalidInputError

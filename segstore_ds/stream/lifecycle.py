@@ -2,14 +2,8 @@
 
 from segstore_ds.engine.cuts import CutLike, parse_cut, resolve_cut
 from segstore_ds.engine.properties import run_set_properties
-from segstore_ds.engine.readers import (
-    LAPSE_S,
-    NamedReader,
-    SeenReader,
-    list_readers,
-    register_reader,
-    release_reader,
-)
+from segstore_ds.engine.reader_records import SeenReader, list_readers
+from segstore_ds.engine.readers import LAPSE_S, NamedReader, register_reader, release_reader
 from segstore_ds.engine.restore import run_restore
 from segstore_ds.engine.retain import PROPERTY, RetentionPolicy, parse_policy, run_retain
 from segstore_ds.engine.tags import run_tag, run_untag

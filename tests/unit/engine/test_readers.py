@@ -3,7 +3,7 @@
 import pytest
 from stream_kit import DAY, HOUR, make_stream, numbers, objects, values, wait
 
-from segstore_ds.engine.readers import held_back, store_now_us
+from segstore_ds.engine.reader_records import held_back, store_now_us
 from segstore_ds.errors import (
     CorruptionError,
     FormatError,
