@@ -19,6 +19,7 @@ from segstore_ds.format.reader_record import (
     decode_record,
     encode_record,
 )
+from segstore_ds.format.root import Root
 
 _CODEC: Codec[ReaderRecord] = Codec(encode_record, decode_record, RECORD_LIMIT_BYTES)
 _ATTEMPTS = 20
@@ -84,14 +85,21 @@ def find_reader(log: StreamLog, name: str) -> SeenReader | None:
     return None if seen is None or seen.record.released else seen
 
 
-def held_back(log: StreamLog, now_us: int) -> dict[str, int]:
-    """Return the offsets that live readers need, by name.
+def held_back(log: StreamLog, root: Root, now_us: int) -> dict[str, int]:
+    """Return the offsets that live readers hold back as of a root, by name.
+
+    An offset of another generation says nothing of the events that are there now: such a reader
+    holds back all of them.
 
     Raises:
         FormatError: A record can't be read.
         StorageError: The storage failed.
     """
-    return {seen.name: seen.record.offset for seen in list_readers(log) if seen.is_live(now_us)}
+    return {
+        seen.name: seen.record.offset if seen.record.generation == root.generation else root.head
+        for seen in list_readers(log)
+        if seen.is_live(now_us)
+    }
 
 
 def newest_record(log: StreamLog, name: str) -> SeenReader | None:

@@ -82,7 +82,8 @@ class NamedReader:
 
         Raises:
             ReaderConflictError: The name was taken over by another owner.
-            PositionError: The offset lies beyond the tail.
+            PositionError: The offset lies beyond the tail, or the reader's position is of another
+                generation: it holds back everything until it is registered with a new start.
             TruncatedError: The reader had lapsed, and the head has passed its position.
             ConflictError: Every race was lost.
             CommitUnknownError: The storage never said whether the record was written.
@@ -97,6 +98,9 @@ class NamedReader:
 
         def advance(seen: SeenReader | None) -> ReaderRecord:
             current = self._own(seen)
+            mine = self._seen.record
+            if not mine.generation == current.generation == self._log.root.generation:
+                _check_generation(self._log.refresh(), mine)
             return replace(current, offset=max(offset, current.offset), provisional=provisional)
 
         self._seen = add_record(self._log, self._seen, advance)
@@ -209,18 +213,22 @@ def _start_of(root: Root, start: int | None, mine: ReaderRecord | None) -> int:
     if start is None and mine is None:
         return root.head
     if start is None and mine is not None:
-        if (mine.stream_id, mine.generation) != (root.stream_id, root.generation):
-            raise PositionError(
-                "the reader's position is of another stream or generation",
-                remedy="history was abandoned since; register it with a new start",
-                position=(mine.stream_id, mine.generation),
-                stream=(root.stream_id, root.generation),
-            )
+        _check_generation(root, mine)
         return mine.offset
     offset = int(start or 0)
     if offset > root.tail:
         raise PositionError("position lies beyond the tail", offset=offset, tail=root.tail)
     return offset
+
+
+def _check_generation(root: Root, record: ReaderRecord) -> None:
+    if (record.stream_id, record.generation) != (root.stream_id, root.generation):
+        raise PositionError(
+            "the reader's position is of another stream or generation",
+            remedy="history was abandoned since; register it with a new start",
+            position=(record.stream_id, record.generation),
+            stream=(root.stream_id, root.generation),
+        )
 
 
 def _announce(log: StreamLog, seen: SeenReader, *, client: str) -> None:
@@ -230,6 +238,7 @@ def _announce(log: StreamLog, seen: SeenReader, *, client: str) -> None:
         return replace(root, operation="reader", client=client or root.client)
 
     root = log.commit(build, transaction=log.clock.new_id()).root
+    _check_generation(root, seen.record)
     offset = seen.record.offset
     if root.head > offset:
         raise TruncatedError(

@@ -146,7 +146,7 @@ def run_retain(
     def build(root: Root, slot: Slot) -> Root | None:
         held, tagged = list[int](), list[int]()
         if policy.respect_readers:
-            held = list(held_back(log, now_us).values())
+            held = list(held_back(log, root, now_us).values())
             tagged = [tag.offset for tag in status.tags(root).values() if tag.offset >= root.head]
         segments = status.segments(root, root.head, root.tail)
         offset = plan_retain(

@@ -21,7 +21,7 @@ from segstore_ds.stream import open_on
 
 def held(stream):
     """Return what readers hold back now."""
-    return held_back(stream._log, store_now_us(stream._log))
+    return held_back(stream._log, stream.refresh().root, store_now_us(stream._log))
 
 
 def test_reader_begins_at_the_head_and_goes_on_where_it_was():

@@ -151,6 +151,29 @@ def test_newest_commit_is_left_behind_only_with_leave(how):
     assert fix(stream).lost == []
 
 
+def test_retention_drops_nothing_that_a_reader_of_the_abandoned_history_has_not_seen():
+    """Its offset was of other events; until it starts anew it holds back all of them."""
+    stream, storage = make_stream(10)
+    reader = stream.reader("etl", start=95)
+    for version in (10, 11):
+        damage(storage, log_name(version), "cut")
+    assert fix(stream, allow_loss=True).generation == 1
+    seen = open_on(storage, clock=stream._log.clock)
+    assert seen.append(numbers(90, 110)).start == 90
+    reader.publish(96)  # its handle has not heard of the repair
+    assert seen.retain() == seen.retain(max_bytes=0) == 0
+    wait(storage, 4 * 86_400)  # it may have lapsed, so its next word is a commit too
+    for word in (lambda: reader.publish(100), reader.renew, lambda: seen.reader("etl")):
+        with pytest.raises(PositionError, match="another stream or generation"):
+            word()
+    again = seen.reader("etl", start=90)
+    with pytest.raises(PositionError, match="another stream or generation"):
+        reader.publish(100)
+    assert seen.retain() == seen.retain(max_bytes=0) == again.offset == 90
+    again.publish(110)
+    assert seen.retain() == 110
+
+
 def test_repaired_stream_verifies_but_for_what_was_left_behind():
     """The file that can't be read stays, and is named as known."""
     stream, storage = make_stream(3)
