@@ -117,11 +117,15 @@ def test_ci_installs_and_tests_as_the_readme_does():
 
 
 def test_sections_that_the_readme_refers_to_exist():
-    titles = re.findall(r"^#+ (.*)$", README, re.MULTILINE)
-    anchors = {title.lower().replace(",", "").replace(" ", "-") for title in titles}
-    found = {*re.findall(r"\]\(#([\w-]+)\)", README)}
-    assert found
-    assert found <= anchors
+    def anchor(title):
+        return re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
+
+    assert {*re.findall(r"\]\(#([\w-]+)\)", README)} <= {
+        anchor(one) for one in re.findall(r"^#+ (.*)$", README, re.MULTILINE)
+    }
+    contents = [line for line in README.splitlines() if " · " in line]
+    listed = re.findall(r"\]\(#([\w-]+)\)", "".join(contents))
+    assert listed == [anchor(one) for one in re.findall(r"^## (.*)$", README, re.MULTILINE)]
 
 
 def test_paths_that_the_readme_names_exist():
