@@ -121,6 +121,8 @@ def _general(field: pa.Field) -> _Take:
             made = pa.array([given], field.type)
             kept = made[0]
             same = kept.is_valid and _same(given, kept.as_py(), field.type)
+        except MemoryError:  # Arrow's is one of its errors; it says nothing of the value
+            raise
         except _ARROW_ERRORS as error:
             raise _refuse(field, value) from error
         if not same:

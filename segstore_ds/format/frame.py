@@ -185,6 +185,8 @@ def decode_frame(
                 "a frame is too large", where=where, raw_bytes=raw_bytes, limit_bytes=limit_bytes
             )
         batch = _read_batch(data, schema, places)
+    except MemoryError:  # Arrow's is one of its errors; it says nothing of the bytes
+        raise
     except (*_ARROW_ERRORS, struct.error) as error:
         raise CorruptionError("a frame cannot be decoded", where=where) from error
     if batch.num_rows != rows:

@@ -65,6 +65,8 @@ def decode_schema(text: str) -> pa.Schema:
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
         normal = normalise_schema(schema)
+    except MemoryError:  # Arrow's is one of its errors; it says nothing of the text
+        raise
     except pa.ArrowNotImplementedError as error:
         raise UnsupportedVersionError("a stored schema holds an unknown type") from error
     except (pa.ArrowException, binascii.Error, ValueError, OSError, KeyError) as error:

@@ -62,6 +62,8 @@ def decode_part(body: bytes, *, where: str) -> tuple[SegmentEntry, ...]:
             if not table.schema.equals(PART_SCHEMA):
                 raise CorruptionError("status part has other columns", where=where)
             table.validate(full=True)
+    except MemoryError:  # Arrow's is one of its errors; it says nothing of the bytes
+        raise
     except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         raise CorruptionError("status part does not decode", where=where) from error
     if any(table[field.name].null_count for field in PART_SCHEMA if not field.nullable):

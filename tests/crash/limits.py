@@ -5,10 +5,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import pytest
+
+from segstore_ds.stream import reading
+
 
 @contextmanager
 def memory_limit(extra_bytes: int) -> Iterator[None]:
-    """Let this process take so many bytes of address space more than it has, and no more."""
+    """Let this process take so many bytes of address space more than it has, and no more.
+
+    Streams are read in this thread meanwhile: one that begins, but gets no memory for it, never
+    says that it has begun, and Python waits for that without end.
+    """
     statm = Path("/proc/self/statm")
     if not statm.exists():
         yield
@@ -17,6 +25,8 @@ def memory_limit(extra_bytes: int) -> Iterator[None]:
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (now + extra_bytes, hard))
     try:
-        yield
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(reading, "READ_THREADS", 1)
+            yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
