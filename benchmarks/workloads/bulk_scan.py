@@ -14,10 +14,11 @@ from benchmarks.workload import Candidate, Settings, Timing, Workload, folder_by
 MEANING = "scan 20 million events to the noop sink: five columns, and one of five through `columns`"
 COLUMN = "value"
 READY_ROWS = 32_768
-COMPRESSIONS = ("zstd", "lz4", "none")
+# Format and compression of segments.
+STREAMS = (("parquet", "zstd"), ("arrow", "zstd"), ("arrow", "lz4"), ("arrow", "none"))
 FLATTERS = (
     "all is in the page cache, so verifying and decompressing is all that reading costs",
-    "segstore none shows what is left when nothing is decompressed: zstd is what bounds the scan",
+    "stored without compression, what is left is fetching, checking and handing over",
     (
         "the ready-made source yields one batch again and again, which stays in the processor's "
         "cache: a bar that no source with data of its own meets"
@@ -35,16 +36,17 @@ def run(settings: Settings) -> Report:
         spark.dataSource.register(ReadyDataSource)
         stream, parquet = scratch / "stream", scratch / "parquet"
         _prepare(spark, source, stream, parquet)
-        tasks = spark.read.format("segstore").load(f"{stream}-zstd").rdd.getNumPartitions()
+        tasks = spark.read.format("segstore").load(f"{stream}-arrow-zstd").rdd.getNumPartitions()
         setup |= describe(spark, conf) | {
             "data": f"{settings.rows:,} rows, {tasks} tasks for both Python sources",
             "rounds": settings.rounds_text,
         }
         frames = _frames(spark, scratch, rows=settings.rows, tasks=tasks)
         timings = race({name: _scan(frame) for name, frame in frames.items()}, settings, scratch)
-        stored = {"parquet zstd": folder_bytes(parquet)}
-        for one in COMPRESSIONS:
-            stored[f"segstore {one}"] = folder_bytes(scratch / f"stream-{one}")
+        stored = {"Spark's Parquet zstd": folder_bytes(parquet)}
+        for form, compression in STREAMS:
+            size = folder_bytes(scratch / f"stream-{form}-{compression}")
+            stored[f"segstore {form} {compression}"] = size
     return Report(
         workload="bulk_scan",
         meaning=MEANING,
@@ -59,20 +61,23 @@ def run(settings: Settings) -> Report:
 def _prepare(spark: SparkSession, source: Path, stream: Path, parquet: Path) -> None:
     df = spark.read.parquet(str(source))
     set_batch_sizing(spark, tuned=True)
-    for compression in COMPRESSIONS:
+    for form, compression in STREAMS:
         writer = df.write.format("segstore").option("compression", compression)
-        writer.mode("append").save(f"{stream}-{compression}")
+        writer = writer.option("segmentFormat", form)
+        writer.mode("append").save(f"{stream}-{form}-{compression}")
     df.write.option("compression", "zstd").parquet(str(parquet))
 
 
 def _frames(spark: SparkSession, scratch: Path, *, rows: int, tasks: int) -> dict[str, DataFrame]:
     parquet = str(scratch / "parquet")
     segstore_read = spark.read.format("segstore")
-    streams = {
-        f"segstore {one}": segstore_read.load(str(scratch / f"stream-{one}"))
-        for one in COMPRESSIONS
-    }
     one_column = spark.read.format("segstore").option("columns", COLUMN)
+    streams = {}
+    for form, compression in STREAMS:
+        name = f"segstore {form} {compression}"
+        folder = str(scratch / f"stream-{form}-{compression}")
+        streams[name] = segstore_read.load(folder)
+        streams[f"{name}, 1 of 5"] = one_column.load(folder)
     batch = events(0, READY_ROWS)
     write_batch(str(scratch / "five.arrow"), batch)
     write_batch(str(scratch / "one.arrow"), batch.select([COLUMN]))
@@ -80,10 +85,9 @@ def _frames(spark: SparkSession, scratch: Path, *, rows: int, tasks: int) -> dic
     return {
         **streams,
         "ready-made batches": ready.option("batch", str(scratch / "five.arrow")).load(),
-        "parquet zstd": spark.read.parquet(parquet),
-        "segstore zstd, 1 of 5": one_column.load(str(scratch / "stream-zstd")),
+        "Spark's Parquet zstd": spark.read.parquet(parquet),
         "ready-made batches, 1 of 5": ready.option("batch", str(scratch / "one.arrow")).load(),
-        "parquet zstd, 1 of 5": spark.read.parquet(parquet).select(COLUMN),
+        "Spark's Parquet zstd, 1 of 5": spark.read.parquet(parquet).select(COLUMN),
     }
 
 
@@ -102,24 +106,16 @@ def _row(name: str, timing: Timing, rows: int, stored: dict[str, int]) -> dict[s
 
 def _ratios(timings: dict[str, Timing]) -> list[Ratio]:
     seconds = {name: timing.median for name, timing in timings.items()}
-    ours = (("segstore zstd", ""), ("segstore zstd", ", 1 of 5"))
     return [
-        *(
-            Ratio(
-                f"throughput: {name}{part} / {rival}{part}",
-                seconds[rival + part] / seconds[name + part],
-                goal,
-            )
-            for name, part in ours
-            for rival, goal in (("ready-made batches", 0.9), ("parquet zstd", None))
-        ),
-        *(
-            Ratio(
-                f"throughput: segstore {one} / ready-made batches",
-                seconds["ready-made batches"] / seconds[f"segstore {one}"],
-            )
-            for one in COMPRESSIONS[1:]
-        ),
+        Ratio(
+            f"throughput: segstore {form} {compression}{part} / {rival}{part}",
+            seconds[rival + part] / seconds[f"segstore {form} {compression}{part}"],
+            0.9 if compression == "zstd" and rival == "ready-made batches" else None,
+        )
+        for part in ("", ", 1 of 5")
+        for form, compression in STREAMS
+        for rival in ("ready-made batches", "Spark's Parquet zstd")
+        if compression == "zstd" or rival == "ready-made batches"
     ]
 
 

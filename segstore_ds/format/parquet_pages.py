@@ -103,9 +103,15 @@ def _skip_statistics(data: memoryview, place: int) -> int | None:
 
 
 def _unfold(varint: bytes) -> int:
-    value = 0
-    for byte in reversed(varint):
-        value = value << 7 | byte & 127
+    """Return the number that `_VARINT` found: seven bits of each byte, the sign in the lowest."""
+    value = int.from_bytes(varint, "little")
+    value = (
+        value & 0x7F
+        | value >> 1 & 0x3F80
+        | value >> 2 & 0x1FC000
+        | value >> 3 & 0xFE00000
+        | value >> 4 & 0x7F0000000
+    )
     return (value >> 1) ^ -(value & 1)
 
 

@@ -109,8 +109,8 @@ class _NoBytes(Window):
         return pa.py_buffer(b"")
 
 
-def ask_for_chunks(metadata: pq.FileMetaData, number: int, object_bytes: int) -> None:
-    """Have Parquet's reader look at what a footer says of the column chunks of a row group.
+def ask_for_chunks(metadata: pq.FileMetaData, object_bytes: int) -> None:
+    """Have Parquet's reader look at what a footer says of the column chunks of its row groups.
 
     It refuses some of what a crafted footer may say. Asked by `RowGroupMetaData.column` it does so
     by ending the process (seen with pyarrow 26: an exception passes through code that expects
@@ -125,7 +125,7 @@ def ask_for_chunks(metadata: pq.FileMetaData, number: int, object_bytes: int) ->
     ) as file:
         try:
             # Before it reads ahead, it finds out where all chunks lie.
-            file.read_row_group(number, use_threads=False)
+            file.read_row_groups(range(metadata.num_row_groups), use_threads=False)
         except OSError:
             if not window.asked:
                 raise

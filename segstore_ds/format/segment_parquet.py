@@ -77,7 +77,7 @@ class ParquetIndex:
     _idle: dict[tuple[int, ...], list["_Decoder"]] = field(
         default_factory=dict, repr=False, compare=False
     )
-    _asked: set[int] = field(default_factory=set, repr=False, compare=False)
+    _asked: list[bool] = field(default_factory=list, repr=False, compare=False)
 
     def spans(self, number: int, columns: Sequence[str] | None) -> tuple[tuple[int, int], ...]:
         """Return where the chunks of some columns lie; neighbours as one."""
@@ -152,12 +152,12 @@ class ParquetIndex:
         Raises:
             CorruptionError: It contradicts itself.
         """
-        if number not in self._asked:
+        if not self._asked:
             try:
-                ask_for_chunks(self.metadata, number, self.object_bytes)
+                ask_for_chunks(self.metadata, self.object_bytes)
             except PARQUET_ERRORS as error:
                 raise CorruptionError("a row group is damaged", where=self.where) from error
-            self._asked.add(number)
+            self._asked.append(True)
         return self.metadata.row_group(number)
 
     def _chunks(

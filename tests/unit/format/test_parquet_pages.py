@@ -164,3 +164,11 @@ def test_words_of_plain_text_are_seen_at_a_glance() -> None:
     for words in ([b"N14228", b"EWR", b"JFK to LGA"], [b"EWR", b"JFK"]):
         page = np.frombuffer(lay_words(words), np.uint8)
         assert parquet_limits._longest_at_a_glance(page, len(words)) == max(map(len, words))
+
+
+@given(st.binary(min_size=4, max_size=4), st.integers(0, 4))
+def test_numbers_are_unfolded_alike(high: bytes, length: int) -> None:
+    """Of any number of bytes that a glance takes."""
+    varint = bytes(byte | 128 for byte in high[:length]) + bytes([high[0] & 127])
+    number, end = parquet_pages._number(memoryview(varint), 0)
+    assert (parquet_pages._unfold(varint), len(varint)) == (number, end)
