@@ -145,8 +145,11 @@ class TableStatus(StatusBlobs):
         if start >= end:
             return
         for part in self.parts(root, start, end):
-            load = self._stats_loader(part)
-            yield Run(part.start, self._files.columns(part), load).trimmed(start, end)
+            columns = self._files.columns(part)
+            if columns.epochs.max(initial=0) >= len(root.epochs):
+                where = self._where(part.path)
+                raise CorruptionError("a part holds segments of an unknown epoch", where=where)
+            yield Run(part.start, columns, self._stats_loader(part)).trimmed(start, end)
         inline_start = root.inline_start
         if root.entries and inline_start < end and root.tail > start:
             stats = [entry.stats for entry in root.entries]

@@ -264,9 +264,12 @@ class _Verifier:
         stats = list(self._verify_frames(path, segment, schema))
         self._report.rows += entry.rows
         if entry.stats is not None and len(stats) == len(frames):
-            claimed = from_json(
-                parse_json(entry.stats.encode(), where=path), where=path, schema=schema
-            )
+            try:
+                said = parse_json(entry.stats.encode(), where=path)
+                claimed = from_json(said, where=path, schema=schema)
+            except FormatError as error:
+                self._problem(path, error)
+                return
             merged = merge(stats)
             if any(merged.get(name) != value for name, value in claimed.items()):
                 self._wrong(path, "statistics in the status are not those of the frames")
@@ -284,7 +287,8 @@ class _Verifier:
             self._report.frames += 1
             if frame.fingerprint != fingerprint(schema):
                 self._wrong(where, "frame is of another schema")
-            if compute(batch, list(frame.stats)) != dict(frame.stats):
+            known = {*frame.stats} <= {*schema.names}
+            if not known or compute(batch, list(frame.stats)) != dict(frame.stats):
                 self._wrong(where, "statistics are not those of the rows")
             yield frame.rows, frame.stats
 

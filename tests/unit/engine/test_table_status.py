@@ -396,3 +396,10 @@ def test_a_list_that_contradicts_the_root_is_corruption(status):
     ):
         with pytest.raises(FormatError):
             fresh(status).part_list(wrong)
+
+
+@pytest.mark.usefixtures("tiny_lists")
+def test_a_part_whose_segments_are_of_no_epoch_is_damaged(status):
+    root = listed(status)
+    with pytest.raises(CorruptionError, match="unknown epoch"):
+        list(status.segments(replace(root, epochs=()), 0, root.tail))
