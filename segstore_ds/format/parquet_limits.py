@@ -10,7 +10,8 @@ are decoded to numbers of words, the words are counted, and only then written ou
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
@@ -19,7 +20,8 @@ import pyarrow.parquet as pq
 from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format.parquet_pages import DATA, read_header
+from segstore_ds.format.parquet_encodings import leaf_types
+from segstore_ds.format.parquet_pages import DATA, DICTIONARY, PageHeader
 from segstore_ds.format.segment_index import FrameEntry
 
 # Below these nobody asks how little was stored; above, so many times the stored bytes.
@@ -31,9 +33,7 @@ MOST_EXPANSION = 1000
 FREE_WORD_BYTES = 64 << 20
 _SLACK = 64 << 10
 _MOST_FIXED_BYTES = 16  # a decimal's: the only type that Parquet stores as such bytes
-_BITS = {"BOOLEAN": 1, "INT32": 32, "INT64": 64, "FLOAT": 32, "DOUBLE": 64, "BYTE_ARRAY": 32}
 _ZSTD = b"\x28\xb5\x2f\xfd"  # On disk, by zstd: how its frames begin.
-_MOST_WALKED = 8192  # words; more are counted faster when they are read as words
 _LENGTH = struct.Struct("<I")  # On disk, by Parquet: before each word.
 
 
@@ -49,35 +49,52 @@ class Leaf:
     """
 
     place: int
-    bits: int
+    bits: float
     width: int
     repeated: bool
 
 
-def find_leaves(
-    metadata: pq.FileMetaData, types: Sequence[pa.DataType], *, where: str
-) -> tuple[Leaf, ...]:
-    """Return what bounds the columns of a file, whose types in Arrow are these.
+def find_leaves(metadata: pq.FileMetaData, schema: pa.Schema, *, where: str) -> tuple[Leaf, ...]:
+    """Return what bounds the columns of a file.
+
+    Args:
+        metadata: What its footer says; of as many columns as the schema has leaves.
+        schema: Its columns.
+        where: The segment, for errors.
 
     Raises:
         CorruptionError: One is of a type that no segment has.
     """
-    leaves = []
-    for place in range(len(types)):
-        column = metadata.schema.column(place)
-        kind, width = column.physical_type, 8
-        if kind == "FIXED_LEN_BYTE_ARRAY":
-            width = column.length
-        repeated = column.max_repetition_level > 0
-        void = t.is_null(types[place])
-        bits = 8 * repeated if void else _BITS.get(kind, 8 * width)
-        if kind == "INT32" and not void:
-            bits = types[place].bit_width
-        if kind == "INT96" or not 0 < width <= _MOST_FIXED_BYTES:
-            raise CorruptionError("a segment has a column of another type", where=where, type=kind)
-        width = 0 if kind == "BYTE_ARRAY" else width
-        leaves.append(Leaf(place, bits, width, repeated))
+    leaves: list[Leaf] = []
+    for one in schema:
+        types = list(leaf_types(pa.schema([one])))
+        for data_type in types:
+            column = metadata.schema.column(len(leaves))
+            leaf = _find_leaf(len(leaves), column, data_type, where)
+            if column.max_repetition_level > 1:
+                # A value may also be a list without any within a list: in Arrow that is one offset,
+                # whatever is below it.
+                leaf = replace(leaf, bits=min(leaf.bits, 32 / len(types)))
+            leaves.append(leaf)
     return tuple(leaves)
+
+
+def _find_leaf(place: int, column: pq.ColumnSchema, data_type: pa.DataType, where: str) -> Leaf:
+    kind, width = column.physical_type, 8
+    repeated = column.max_repetition_level > 0
+    if kind == "FIXED_LEN_BYTE_ARRAY":
+        width = column.length
+    if t.is_null(data_type):
+        bits = 8 * repeated
+    elif kind == "BYTE_ARRAY":
+        bits = 32
+    else:
+        known = t.is_primitive(data_type) or t.is_decimal(data_type)
+        bits = data_type.bit_width if known or t.is_fixed_size_binary(data_type) else 0
+    strange = not (bits or t.is_null(data_type)) or not 0 < width <= _MOST_FIXED_BYTES
+    if kind == "INT96" or strange:
+        raise CorruptionError("a segment has a column of another type", where=where, type=kind)
+    return Leaf(place, bits, 0 if kind == "BYTE_ARRAY" else width, repeated)
 
 
 def has_lists_of(schema: pa.Schema, found: Callable[[pa.DataType], bool]) -> bool:
@@ -127,10 +144,19 @@ class Chunk:
 
     leaf: Leaf
     values: int
-    data: memoryview
+    pages: Sequence[PageHeader]
 
 
-def check_pages(chunks: Iterable[Chunk], frame: FrameEntry, *, where: str) -> tuple[int, ...]:
+def find_chunk(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """Return where a column chunk begins and ends in its file."""
+    start = column.data_page_offset
+    words = column.dictionary_page_offset
+    if words is not None and 0 < words < start:
+        start = words
+    return start, start + column.total_compressed_size
+
+
+def check_pages(chunks: Iterable[Chunk], frame: FrameEntry, *, where: str) -> None:
     """Check that pages say no more than the index does, before anything is decoded.
 
     Args:
@@ -138,75 +164,86 @@ def check_pages(chunks: Iterable[Chunk], frame: FrameEntry, *, where: str) -> tu
         frame: What the index says of it.
         where: The frame, for errors.
 
-    Returns:
-        The leaves whose words have to be counted: `write_out` has to be given them as words.
-
     Raises:
         CorruptionError: They say more, or contradict the footer.
     """
-    bits = unpacked = 0
+    bits = 0.0
+    unpacked = repeated = 0
     limit = 2 * frame.raw_bytes
-    most_words = max(FREE_WORD_BYTES, 2 * frame.raw_bytes)
-    doubtful = []
     for chunk in chunks:
         leaf = chunk.leaf
-        values, size, words = _measure(chunk, where)
-        if values != chunk.values or not (leaf.repeated or values == frame.rows):
+        values = _count_values(chunk, where)
+        right = values >= frame.rows if leaf.repeated else values == frame.rows
+        if values != chunk.values or not right:
             raise CorruptionError(
                 "pages hold another number of values",
                 where=where,
                 expected=chunk.values,
                 actual=values,
+                rows=frame.rows,
             )
         bits += leaf.bits * (values - frame.rows if leaf.repeated else values)
-        unpacked += size
+        repeated += values * leaf.repeated
+        unpacked += sum(page.unpacked for page in chunk.pages)
         # Twice: once in a dictionary. Then the numbers of words, and levels.
         limit += 2 * (leaf.width or 4) * values + 8 * values + _SLACK
-        if not leaf.width and words * values > most_words:
-            doubtful.append(chunk)
-    if bits > 8 * frame.raw_bytes or unpacked > limit:
+    most = max(FREE_VALUES, MOST_EXPANSION * frame.bytes)
+    if bits > 8 * frame.raw_bytes or unpacked > limit or repeated > most:
         raise CorruptionError(
             "pages unpack to more than the index says",
             where=where,
             raw_bytes=frame.raw_bytes,
-            values_bytes=bits // 8,
+            values=repeated,
+            values_bytes=int(bits // 8),
             page_bytes=unpacked,
         )
-    counted = (one for one in doubtful if _longest_word(one, where) * one.values > most_words)
-    return tuple(one.leaf.place for one in counted)
 
 
-def _measure(chunk: Chunk, where: str) -> tuple[int, int, int]:
-    """Add up what the page headers of a chunk say: values, bytes, bytes of the dictionary."""
-    values = size = words = place = 0
-    while place < len(chunk.data):
-        first = not place
-        kind, unpacked, stored, count, place = read_header(chunk.data, place, where)
-        place += stored
-        size += unpacked
-        if kind == DATA:
-            values += count
-        elif first and count <= unpacked:
-            words = unpacked
+def _count_values(chunk: Chunk, where: str) -> int:
+    values = 0
+    for number, page in enumerate(chunk.pages):
+        if page.kind == DATA:
+            values += page.values
+        elif number or page.values > page.unpacked:
+            raise CorruptionError("a dictionary is damaged", where=where, words=page.values)
+    return values
+
+
+def find_doubtful(chunks: Iterable[tuple[Chunk, memoryview]], frame: FrameEntry) -> tuple[int, ...]:
+    """Return the leaves whose words have to be counted: `write_out` has to be given them as words.
+
+    What the others come to, all together, is small or what the index says.
+
+    Args:
+        chunks: Column chunks of a frame that were checked, with their bytes.
+        frame: What the index says of it.
+    """
+    free = max(FREE_WORD_BYTES, 2 * frame.raw_bytes)
+    texts = []
+    for chunk, data in chunks:
+        first = chunk.pages[0] if chunk.pages else None
+        if not chunk.leaf.width and first is not None and first.kind == DICTIONARY:
+            texts.append((first.unpacked * chunk.values, chunk, data))
+    counted = []
+    for most, chunk, data in sorted(texts, key=itemgetter(0)):
+        if most > free:
+            most = _longest_word(chunk.pages[0], data) * chunk.values  # noqa: PLW2901
+        if most > free:
+            counted.append(chunk.leaf.place)
         else:
-            raise CorruptionError("a dictionary is damaged", where=where, words=count)
-    if place != len(chunk.data):
-        raise CorruptionError("a page is cut", where=where)
-    return values, size, words
+            free -= most
+    return tuple(sorted(counted))
 
 
-def _longest_word(chunk: Chunk, where: str) -> int:
+def _longest_word(page: PageHeader, data: memoryview) -> int:
     """Return how long the longest word of a dictionary is, or more where that costs too much."""
-    _, size, stored, count, place = read_header(chunk.data, 0, where)
-    packed = chunk.data[place : place + stored]
+    packed = data[page.end : page.end + page.stored]
     # The codec in the footer can't be asked for: an unknown one ends the process.
-    if packed[:4] != _ZSTD or not count:
-        return size
-    page = memoryview(pa.decompress(packed, decompressed_size=size, codec="zstd")).cast("B")
-    longest = _longest_at_a_glance(np.frombuffer(page, np.uint8), count)
-    if longest is not None:
-        return longest
-    return size if count > _MOST_WALKED else _walk(page, count, where)
+    if packed[:4] != _ZSTD or not page.values:
+        return page.unpacked
+    words = memoryview(pa.decompress(packed, decompressed_size=page.unpacked, codec="zstd"))
+    longest = _longest_at_a_glance(np.frombuffer(words.cast("B"), np.uint8), page.values)
+    return page.unpacked if longest is None else longest
 
 
 def _longest_at_a_glance(page: np.ndarray, count: int) -> int | None:
@@ -217,34 +254,32 @@ def _longest_at_a_glance(page: np.ndarray, count: int) -> int | None:
         lengths = page.reshape(count, width)[:, :4]
         if (lengths == np.frombuffer(_LENGTH.pack(width - 4), np.uint8)).all():
             return width - 4
-    # A length below 256 is a byte and three zeros, which plain text has nowhere else. These may be
-    # other things; they are the words if each begins where the one before ends.
+    # A length below 256 is a byte and three zeros. These may be other things, where a word is empty
+    # or has zeros in it; they are the words if each begins where the one before ends.
     zeros = page == 0
     places = np.flatnonzero(zeros[1:-2] & zeros[2:-1] & zeros[3:])
+    if len(places) > count:
+        ends = np.zeros(size + 4 + 256, bool)
+        ends[places + 4 + page[places]] = ends[0] = True
+        places = places[ends[places]]
     ends = places + 4 + page[places]
     if len(places) != count or places[0] or ends[-1] != size or (places[1:] != ends[:-1]).any():
         return None
     return int(page[places].max())
 
 
-def _walk(page: memoryview, count: int, where: str) -> int:
-    longest = place = 0
-    for _ in range(count):
-        if place + 4 > len(page):
-            raise CorruptionError("a dictionary is damaged", where=where, words=count)
-        (length,) = _LENGTH.unpack_from(page, place)
-        longest = max(longest, length)
-        place += 4 + length
-    return longest
-
-
-def write_out(column: pa.ChunkedArray, data_type: pa.DataType, limit: int) -> pa.ChunkedArray:
+def write_out(
+    column: pa.ChunkedArray, data_type: pa.DataType, limit: int
+) -> tuple[pa.ChunkedArray, int]:
     """Return a column that was read as words of a dictionary as what it is.
 
     Args:
         column: With dictionaries, wherever strings are.
         data_type: What it is.
         limit: The most bytes its strings may take.
+
+    Returns:
+        The column, and how many bytes its strings take.
 
     Raises:
         ValueError: They take more.
@@ -256,7 +291,7 @@ def write_out(column: pa.ChunkedArray, data_type: pa.DataType, limit: int) -> pa
             total += pc.sum(pc.cast(sizes, pa.int64())).as_py() or 0
             if total > limit:
                 raise ValueError(total)
-    return column.cast(data_type)
+    return column.cast(data_type), total
 
 
 def _dictionaries(array: pa.Array) -> Iterator[pa.DictionaryArray]:

@@ -15,13 +15,21 @@ _STRUCT, _BINARY, _TRUE, _FALSE, _BYTE = 12, 8, 1, 2, 3  # On disk, by Thrift: k
 _LONG = 6
 _NUMBERS = (4, 5, _LONG)
 _MOST_DEPTH = 4
+# On disk, by Parquet: plain, dictionary (old and new), runs, delta binary packed. Others may
+# stand for any number of bytes, and nothing here would count them.
+_ENCODINGS = frozenset({0, 2, 3, 5, 8})
+_WORD_ENCODINGS = frozenset({0, 2})
+_LEVEL_ENCODINGS = frozenset({3})
+_MOST_FIELDS = 1 << 15  # Thrift counts them in 16 bits, and begins anew
 _VARINT = rb"[\x80-\xff]{0,4}[\x00-\x7f]"
 # Size unpacked, size stored, at will a checksum; then how many values, and what else each kind has:
 # three encodings, or one and whether words are sorted.
 _SIZES = rb"\x15(%b)\x15(%b)(?:\x15%b" % ((_VARINT,) * 3)
-_DATA_HEAD = re.compile(rb"\x15\x00%b\x1c|\x2c)\x15(%b)(?:\x15%b){3}" % (_SIZES, _VARINT, _VARINT))
+_DATA_HEAD = re.compile(
+    rb"\x15\x00%b\x1c|\x2c)\x15(%b)\x15[\x00\x04\x06\x0a\x10]\x15\x06\x15\x06" % (_SIZES, _VARINT)
+)
 _DICTIONARY_HEAD = re.compile(
-    rb"\x15\x04%b\x3c|\x4c)\x15(%b)\x15%b[\x11\x12]?\x00\x00" % (_SIZES, _VARINT, _VARINT)
+    rb"\x15\x04%b\x3c|\x4c)\x15(%b)\x15[\x00\x04][\x11\x12]?\x00\x00" % (_SIZES, _VARINT)
 )
 _STATISTICS = 0x1C
 _COUNT = re.compile(_VARINT)
@@ -43,6 +51,27 @@ class PageHeader(NamedTuple):
     stored: int
     values: int
     end: int
+
+
+def read_pages(data: memoryview, where: str) -> list[PageHeader]:
+    """Read all the page headers of column chunks that lie side by side.
+
+    Args:
+        data: The chunks, whole.
+        where: The frame, for errors.
+
+    Raises:
+        CorruptionError: A header is damaged, or a page is cut.
+    """
+    pages = []
+    place = 0
+    while place < len(data):
+        page = read_header(data, place, where)
+        pages.append(page)
+        place = page.end + page.stored
+    if place != len(data):
+        raise CorruptionError("a page is cut", where=where)
+    return pages
 
 
 def read_header(data: memoryview, place: int, where: str) -> PageHeader:
@@ -118,7 +147,14 @@ def _unfold(varint: bytes) -> int:
 def _read_any(data: memoryview, place: int) -> PageHeader:
     fields, end = _struct(data, place, 0)
     kind = fields[1]
-    return PageHeader(kind, fields[2], fields[3], fields[_FACTS[kind]][1], end)
+    facts = fields[_FACTS[kind]]
+    if kind == DATA:
+        known = facts[2] in _ENCODINGS and {facts[3], facts[4]} <= _LEVEL_ENCODINGS
+    else:
+        known = facts[2] in _WORD_ENCODINGS
+    if not known:
+        raise ValueError(facts)
+    return PageHeader(kind, fields[2], fields[3], facts[1], end)
 
 
 def _struct(data: memoryview, place: int, depth: int) -> tuple[dict[int, Any], int]:
@@ -144,7 +180,7 @@ def _struct(data: memoryview, place: int, depth: int) -> tuple[dict[int, Any], i
             place += 1
         elif kind not in (_TRUE, _FALSE):
             raise ValueError(kind)
-        if number in fields:
+        if number in fields or not 0 < number < _MOST_FIELDS:
             raise ValueError(number)
         fields[number] = value
     return fields, place + 1

@@ -3,7 +3,9 @@
 import base64
 import json
 import zlib
-from collections.abc import Sequence
+from bisect import bisect
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 from inspect import signature
 from typing import Any
@@ -12,10 +14,19 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from segstore_ds.errors import InvalidInputError
+from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.frame import check_size
 from segstore_ds.format.parquet_encodings import choose_encodings, leaf_types
-from segstore_ds.format.parquet_limits import expands_too_far, has_lists_of, is_small
+from segstore_ds.format.parquet_limits import (
+    Chunk,
+    check_pages,
+    expands_too_far,
+    find_chunk,
+    find_leaves,
+    has_lists_of,
+    is_small,
+)
+from segstore_ds.format.parquet_pages import PageHeader, read_pages
 from segstore_ds.format.parquet_window import Pieces
 from segstore_ds.format.schema import fingerprint
 from segstore_ds.format.segment_arrow import SegmentSummary
@@ -35,10 +46,12 @@ PARQUET_ERRORS = (
     IndexError,
     OverflowError,
 )
+_WRITTEN = "the segment that was written"
 _CODECS = {"zstd": "zstd", "lz4": "lz4", "none": "none"}
-# A page ends by its bytes. pyarrow's 20,000 rows give four times the pages, each with a header and
-# checksums to look at; versions that have no such option have no such limit.
-_PAGES = {"max_rows_per_page": 1 << 20}
+# Pages mostly end by their bytes: pyarrow's 20,000 rows give twice as many, each with a header and
+# checksums to look at. But no page may stand for more values than its bytes let a reader believe.
+# Versions of pyarrow that have no such option end pages by bytes alone.
+_PAGES = {"max_rows_per_page": 1 << 15}
 if "max_rows_per_page" not in signature(pq.ParquetWriter).parameters:
     _PAGES = {}
 
@@ -86,6 +99,7 @@ class ParquetWriter:
         self._frames: list[FrameEntry] = []
         self._lengths: list[list[int]] = []
         self._crcs: list[list[int]] = []
+        self._pages: list[list[PageHeader]] = []
         self.rows = 0
 
     @property
@@ -128,8 +142,6 @@ class ParquetWriter:
         if not self._frames:
             pieces, start = _without_magic(pieces), len(MAGIC)
         data = b"".join(pieces)
-        self._lengths.append([len(piece) for piece in pieces])
-        self._crcs.append([zlib.crc32(piece) for piece in pieces])
         entry = FrameEntry(
             start=start,
             bytes=len(data),
@@ -148,6 +160,10 @@ class ParquetWriter:
                 bytes=entry.bytes,
             )
         self._frames.append(entry)
+        self._lengths.append([len(piece) for piece in pieces])
+        self._crcs.append([zlib.crc32(piece) for piece in pieces])
+        with _readable(entry):
+            self._pages.append(read_pages(memoryview(data), _WRITTEN))
         self.rows += batch.num_rows
         return data, entry.crc
 
@@ -158,7 +174,7 @@ class ParquetWriter:
             Its last bytes, and what the table status keeps.
 
         Raises:
-            InvalidInputError: It has no frame.
+            InvalidInputError: It has no frame, or one that nobody would read.
         """
         if self._writer is None:
             raise InvalidInputError("a segment has no frame", remedy="add a frame before finish")
@@ -166,6 +182,7 @@ class ParquetWriter:
         self._writer.add_key_value_metadata({INDEX_KEY: index})
         self._writer.close()
         end = b"".join(self._pieces.take())
+        self._check(pq.read_metadata(pa.BufferReader(end)))
         summary = SegmentSummary(
             rows=self.rows,
             bytes=self._pieces.place,
@@ -176,11 +193,38 @@ class ParquetWriter:
         )
         return end, summary
 
+    def _check(self, metadata: pq.FileMetaData) -> None:
+        """Hold what was written against what readers hold it against."""
+        leaves = find_leaves(metadata, self._schema, where=_WRITTEN)
+        for number, (frame, pages) in enumerate(zip(self._frames, self._pages, strict=True)):
+            group, ends = metadata.row_group(number), [page.end for page in pages]
+            chunks = []
+            for leaf in leaves:
+                column = group.column(leaf.place)
+                first, last = (bisect(ends, place - frame.start) for place in find_chunk(column))
+                chunks.append(Chunk(leaf, column.num_values, pages[first:last]))
+            with _readable(frame):
+                check_pages(chunks, frame, where=_WRITTEN)
+
     def _open(self, batch: pa.RecordBatch) -> pq.ParquetWriter:
         encodings = choose_encodings(batch, self._options)
         return pq.ParquetWriter(
             self._pieces, self._schema, **{**self._options, **encodings.options()}
         )
+
+
+@contextmanager
+def _readable(frame: FrameEntry) -> Iterator[None]:
+    try:
+        yield
+    except CorruptionError as error:
+        raise InvalidInputError(
+            "a frame would not be read again",
+            remedy="set segmentFormat to arrow; it is a defect: report it, with the schema",
+            rows=frame.rows,
+            raw_bytes=frame.raw_bytes,
+            why=str(error),
+        ) from error
 
 
 def _without_magic(pieces: list[bytes]) -> list[bytes]:

@@ -44,11 +44,14 @@ from segstore_ds.format.parquet_limits import (
     Leaf,
     check_pages,
     expands_too_far,
+    find_chunk,
+    find_doubtful,
     find_leaves,
     has_lists_of,
     is_small,
     write_out,
 )
+from segstore_ds.format.parquet_pages import read_pages
 from segstore_ds.format.parquet_window import Window, ask_for_chunks
 from segstore_ds.format.parquet_writer import INDEX_KEY, MAGIC, NAME, PARQUET_ERRORS, VERSION
 from segstore_ds.format.segment_index import (
@@ -90,7 +93,7 @@ class ParquetIndex:
         for name, width in zip(self.schema.names, self.widths, strict=True):
             if name in names:
                 for place in range(leaf, leaf + width):
-                    start, end = _chunk(group.column(place))
+                    start, end = find_chunk(group.column(place))
                     if not frame.start <= start < end <= frame.end:
                         raise CorruptionError("a column lies outside its frame", where=self.where)
                     if spans and spans[-1][1] == start:
@@ -122,13 +125,15 @@ class ParquetIndex:
         spans = self.spans(number, columns)
         for span, buffer in zip(spans, data, strict=True):
             self._check(number, span, buffer, place)
-        names = self._names(columns) or wanted
+        names = self._names(columns) or wanted or schema.names[:1]
         try:
             expected = pa.schema([schema.field(name) for name in names])
             # What the file says of its types would decide what is allocated for them.
             if not all(self.schema.field(one.name).type.equals(one.type) for one in expected):
                 raise CorruptionError("a segment has another schema", where=place)
-            words = check_pages(self._chunks(number, spans, data), frame, where=place)
+            chunks = list(self._chunks(number, spans, data, place))
+            check_pages((chunk for chunk, _ in chunks), frame, where=place)
+            words = find_doubtful(chunks, frame)
             decoder = self._take_decoder(words)
             table = decoder.read(number, spans, data, names)
             batch = _as_batch(table, expected, frame.raw_bytes)
@@ -161,18 +166,18 @@ class ParquetIndex:
         return self.metadata.row_group(number)
 
     def _chunks(
-        self, number: int, spans: Sequence[tuple[int, int]], data: Sequence[pa.Buffer]
-    ) -> Iterator[Chunk]:
-        """Yield the column chunks that lie in `spans`."""
+        self, number: int, spans: Sequence[tuple[int, int]], data: Sequence[pa.Buffer], where: str
+    ) -> Iterator[tuple[Chunk, memoryview]]:
+        """Yield the column chunks that lie in `spans`, with their bytes."""
         group = self._group(number)
         views = [memoryview(one).cast("B") for one in data]
         for leaf in self.leaves:
             column = group.column(leaf.place)
-            start, end = _chunk(column)
+            start, end = find_chunk(column)
             for (first, last), view in zip(spans, views, strict=True):
                 if first <= start < end <= last:
-                    pages = view[start - first : end - first]
-                    yield Chunk(leaf, column.num_values, pages)
+                    chunk = view[start - first : end - first]
+                    yield Chunk(leaf, column.num_values, read_pages(chunk, where)), chunk
 
     def _take_decoder(self, words: tuple[int, ...]) -> "_Decoder":
         try:
@@ -234,20 +239,13 @@ class _Decoder:
         return table
 
 
-def _chunk(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    start = column.data_page_offset
-    words = column.dictionary_page_offset
-    if words is not None and 0 < words < start:
-        start = words
-    return start, start + column.total_compressed_size
-
-
 def _as_batch(table: pa.Table, schema: pa.Schema, limit_bytes: int) -> pa.RecordBatch:
     arrays = []
     for name in schema.names:
         chunks, data_type = table.column(name), schema.field(name).type
         if not chunks.type.equals(data_type):
-            chunks = write_out(chunks, data_type, limit_bytes)
+            chunks, used = write_out(chunks, data_type, limit_bytes)
+            limit_bytes -= used
         arrays.append(chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks())
     # Fields of nested types are called as ours are, and what may be null is ours to say.
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -293,7 +291,7 @@ class ParquetSegments:
         _check_pieces(frames, lengths, crcs, where)
         widths = tuple(len(list(leaf_types(pa.schema([one])))) for one in schema)
         _check_groups(frames, metadata, sum(widths), where)
-        leaves = find_leaves(metadata, list(leaf_types(schema)), where=where)
+        leaves = find_leaves(metadata, schema, where=where)
         bits = has_lists_of(schema, is_small)
         if any(expands_too_far(frame, len(leaves), bits=bits) for frame in frames):
             raise CorruptionError("a frame says it unpacks to too much", where=where)

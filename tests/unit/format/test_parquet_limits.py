@@ -1,0 +1,130 @@
+"""What Parquet segments hold in truth is never taken for crafted: whatever was added is read."""
+
+import zlib
+from collections.abc import Iterator
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.format import parquet_writer
+from segstore_ds.format.parquet_writer import ParquetWriter, can_store
+from segstore_ds.format.segment import PARQUET, find_format
+
+ROWS = 100
+EMPTY = [[]] * 20
+SHAPES = {
+    "lists of empty lists": ([EMPTY] * ROWS, pa.list_(pa.list_(pa.int64()))),
+    "one of twenty has a value": ([[[1.0], *EMPTY]] * ROWS, pa.list_(pa.list_(pa.float64()))),
+    "lists of nulls": ([[None] * 20] * ROWS, pa.list_(pa.list_(pa.int64()))),
+    "maps of empty lists": (
+        [[("k", [])] * 20] * ROWS,
+        pa.map_(pa.string(), pa.list_(pa.int64())),
+    ),
+    "lists of structs of empty lists": (
+        [[{"at": []}] * 20] * ROWS,
+        pa.list_(pa.struct([("at", pa.list_(pa.timestamp("us", "UTC")))])),
+    ),
+    "lists of empty maps": ([EMPTY] * ROWS, pa.list_(pa.map_(pa.string(), pa.int32()))),
+    "three levels": ([[[[]] * 9, []]] * ROWS, pa.list_(pa.list_(pa.list_(pa.int64())))),
+    "forty leaves below empty lists": (
+        [EMPTY] * ROWS,
+        pa.list_(pa.list_(pa.struct([(f"f{n}", pa.int64()) for n in range(40)]))),
+    ),
+    "booleans": ([[[True], *EMPTY]] * ROWS, pa.list_(pa.list_(pa.bool_()))),
+    "small decimals": ([[None, None]] * ROWS, pa.list_(pa.decimal128(2, 0))),
+}
+
+
+def write(*batches: pa.RecordBatch) -> tuple[bytes, int]:
+    """Return a segment of these frames, and how long its footer is."""
+    writer = ParquetWriter(
+        batches[0].schema, compression="zstd", compression_level=None, stats_columns=[]
+    )
+    pieces = [writer.start(), *(writer.add(batch)[0] for batch in batches)]
+    end, summary = writer.finish()
+    return b"".join([*pieces, end]), summary.footer_bytes
+
+
+def read(data: bytes, footer: int, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield its frames."""
+    tail = data[-footer:]
+    index = find_format(PARQUET, where="x").parse_index(
+        tail, object_bytes=len(data), where="x", footer_crc=zlib.crc32(tail)
+    )
+    for number in range(len(index.frames)):
+        spans = [pa.py_buffer(data[start:end]) for start, end in index.spans(number, None)]
+        yield index.decode(number, spans, schema=schema, columns=None, where="x")
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_nested_events_of_which_most_is_empty_come_back(shape: str) -> None:
+    """A list without any within a list takes one offset in Arrow, and no value."""
+    values, data_type = SHAPES[shape]
+    batch = pa.record_batch({"x": pa.array(values, data_type)})
+    assert list(read(*write(batch, batch), batch.schema)) == [batch, batch]
+
+
+NESTED = st.recursive(
+    st.sampled_from([pa.int64(), pa.bool_(), pa.string(), pa.int8(), pa.decimal128(3, 1)]),
+    lambda inner: st.one_of(
+        inner.map(pa.list_),
+        inner.map(lambda one: pa.map_(pa.string(), one)),
+        st.lists(inner, min_size=1, max_size=3).map(
+            lambda some: pa.struct([(f"f{n}", one) for n, one in enumerate(some)])
+        ),
+    ),
+    max_leaves=6,
+)
+
+
+def thin(data_type: pa.DataType, draw: st.DrawFn) -> object:
+    """Return a value of a type, which is mostly nothing."""
+    if draw(st.booleans()):
+        return None
+    if pa.types.is_struct(data_type):
+        return {field.name: thin(field.type, draw) for field in data_type}
+    many = draw(st.sampled_from([0, 0, 1, 9]))
+    if pa.types.is_map(data_type):
+        return [(f"k{n}", thin(data_type.item_type, draw)) for n in range(many)]
+    if pa.types.is_list(data_type):
+        return [thin(data_type.value_type, draw) for _ in range(many)]
+    return pa.scalar(None, data_type).as_py()
+
+
+@given(NESTED, st.data())
+@settings(max_examples=settings.default.max_examples // 2 or 1)
+def test_whatever_is_nested_and_mostly_empty_comes_back(
+    data_type: pa.DataType, data: st.DataObject
+) -> None:
+    """Of any type, with nothing at any level."""
+    values = [thin(data_type, data.draw) for _ in range(3)] * 40
+    batch = pa.record_batch({"x": pa.array(values, data_type)})
+    if can_store(batch.schema):
+        assert list(read(*write(batch), batch.schema)) == [batch]
+
+
+def test_very_many_rows_that_are_alike_come_back() -> None:
+    """A page stands for no more values than its bytes let a reader believe."""
+    rows = 1_000_000
+    column = pa.array([True]).take(pa.repeat(pa.scalar(0), rows))
+    batch = pa.record_batch({f"c{n}": column for n in range(70)})
+    (found,) = read(*write(batch), batch.schema)
+    assert found == batch
+
+
+def test_what_would_not_be_read_is_not_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer holds what it wrote against what the reader will, before anyone depends on it."""
+    batch = pa.record_batch({"x": range(ROWS)})
+    monkeypatch.setattr(parquet_writer, "check_pages", _refuse)
+    with pytest.raises(InvalidInputError, match="would not be read"):
+        write(batch)
+
+
+def _refuse(chunks: object, frame: object, *, where: str) -> None:
+    parquet_limits_error = parquet_writer.CorruptionError("as a reader would", where=where)
+    assert [(one.values, len(one.pages)) for one in chunks] == [(ROWS, 1)]
+    assert frame.rows == ROWS
+    raise parquet_limits_error
