@@ -175,7 +175,7 @@ class StreamLog(FollowedLog):
             self.replicas.prepare(base.root, root)
             if self._try(base, root):
                 # In the log, but not acknowledged before the followers have it.
-                self.replicas.ship(root, shipped or {})
+                self.replicas.ship(root, shipped or {}, prepared=True)
                 return Committed(root, written=True, attempts=attempt + 1)
             races_lost += 1
             self.clock.backoff(min(attempt, 6), base_s=0.004, most_s=0.25)

@@ -154,12 +154,19 @@ class Replicas:
                     version=base.version,
                 ) from error
 
-    def ship(self, root: Root, shipped: Mapping[str, frozenset[str]] = _NONE) -> None:
+    def ship(
+        self,
+        root: Root,
+        shipped: Mapping[str, frozenset[str]] = _NONE,
+        *,
+        prepared: bool = False,
+    ) -> None:
         """Bring every follower up to a committed root.
 
         Args:
             root: The root, which is in the primary's log.
             shipped: Segments, and the followers that took every buffer of them.
+            prepared: The followers were asked for the root before it a moment ago.
 
         Raises:
             FencedError: A follower was promoted: the commit is in a log that nobody follows.
@@ -168,7 +175,7 @@ class Replicas:
         missing: dict[str, SegstoreError] = {}
         for follower in self.of(root):
             try:
-                self._bring_up(follower, root, shipped)
+                self._bring_up(follower, root, shipped, prepared=prepared)
             except FencedError:
                 raise
             except (StorageError, FormatError) as error:
@@ -189,9 +196,14 @@ class Replicas:
         return self._followers[url]
 
     def _bring_up(
-        self, follower: "Follower", root: Root, shipped: Mapping[str, frozenset[str]]
+        self,
+        follower: "Follower",
+        root: Root,
+        shipped: Mapping[str, frozenset[str]],
+        *,
+        prepared: bool = False,
     ) -> None:
-        before = follower.newest(root)
+        before = follower.newest(root, asked=prepared)
         if before.version >= root.version:
             return
         self._check_ours(follower, before, root)
@@ -245,33 +257,34 @@ class Follower:
 
     def holds(self, root: Root) -> bool:
         """Tell whether it holds a root; False too where it can't be asked."""
-        if self._known is None or self._known.transaction != root.transaction:
-            try:
-                found = self.files.get(root.version)
-            except (StorageError, FormatError):
-                return False
-            if found is None or found.transaction != root.transaction:
-                return False
-            self._known = found
-        return True
+        try:
+            return self.newest(root).transaction == root.transaction
+        except (StorageError, FormatError, FencedError):
+            return False
 
-    def newest(self, root: Root) -> Root:
-        """Return the newest root that it holds; asks only where it may lack `root` or its parent.
+    def newest(self, root: Root, *, asked: bool = False) -> Root:
+        """Return the newest root that it holds.
+
+        What is remembered counts while its file is there: a folder may vanish, and be made again.
+
+        Args:
+            root: The root that it is to hold.
+            asked: What is remembered was there a moment ago.
 
         Raises:
             FencedError: It holds another commit in the place of `root`, or a newer generation.
-            MissingObjectError: It holds no such stream.
+            MissingObjectError: It holds no such stream, or not all of its log.
             FormatError: Its log can't be read.
             StorageError: It can't be reached.
         """
         known = self._known
         if known is not None and known.version in (root.version - 1, root.version):
             ours = root.transaction if known.version == root.version else root.parent
-            if known.transaction == ours:
+            if known.transaction == ours and (asked or self.files.exists(known.version)):
                 return known
         self._known = None
-        number = self.files.newest_listed()
-        found = None if number is None else self.files.get(number)
+        numbers = self.files.numbers()
+        found = self.files.get(numbers[-1]) if numbers else None
         if found is None or found.stream_id != root.stream_id:
             raise MissingObjectError(
                 "the folder of a follower holds no such stream",
@@ -281,6 +294,8 @@ class Follower:
             )
         if found.generation > root.generation:
             raise self.fenced(root)
+        if numbers[0] > max(root.log_start, found.log_start):
+            raise self._holed(numbers[0])
         if found.version >= root.version:
             same = found if found.version == root.version else self.files.get(root.version)
             if same is not None and same.transaction != root.transaction:
@@ -293,6 +308,7 @@ class Follower:
 
         Raises:
             FencedError: Another commit lies there.
+            MissingObjectError: The one before it is gone: the folder vanished meanwhile.
             StorageError: It can't be reached, or never said whether the file is there.
         """
         self._known = None
@@ -304,9 +320,20 @@ class Follower:
             raise StorageError("follower never answered", follower=self.url) from error
         if not ours:
             raise self.fenced(root)
+        # In an emptied folder any name is free, so what was put says nothing without this.
+        if root.version > root.log_start and not self.files.exists(root.version - 1):
+            raise self._holed(root.version)
         self._known = root
         if root.version % HINT_EVERY == 0:
             self.files.write_hint(root.version)
+
+    def _holed(self, version: int) -> MissingObjectError:
+        return MissingObjectError(
+            "a follower's log has a hole",
+            remedy="remove_follower(url), then add it again in an empty folder",
+            follower=self.url,
+            version=version,
+        )
 
     def fenced(self, root: Root) -> FencedError:
         """Return the error for a primary whose place was taken."""

@@ -7,7 +7,7 @@ power loss. A crash in between leaves a file whose name starts with '.', which n
 """
 
 # pathlib has no fsync and no pread, and costs on the commit path.
-# ruff: noqa: PTH102, PTH105, PTH108, PTH112, PTH116, PTH120
+# ruff: noqa: PTH102, PTH105, PTH106, PTH108, PTH112, PTH116, PTH120
 
 import errno
 import os
@@ -17,7 +17,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
-from segstore_ds.errors import CorruptionError, InvalidInputError, UnsafeFilesystemError
+from segstore_ds.errors import (
+    CorruptionError,
+    InvalidInputError,
+    StorageError,
+    UnsafeFilesystemError,
+)
 from segstore_ds.storage.base import StagedWriter, refuse_empty
 from segstore_ds.storage.checked import CheckedStorage
 from segstore_ds.storage.locations import Location
@@ -44,6 +49,8 @@ _NO_COPY = frozenset(
 )
 _MOST_AT_ONCE = 1 << 30
 _MOST_PIECES = 1024  # what one call may gather, everywhere
+_RECENT_FOLDERS = 16
+_TRIES = 8
 
 
 class LocalStorage(CheckedStorage):
@@ -57,11 +64,17 @@ class LocalStorage(CheckedStorage):
         single_writer: bool = False,
     ) -> None:
         super().__init__(location, options, single_writer=single_writer)
-        self._folders: set[str] = set()
+        # The root and the folders in it. Once seen they are never made anew: they went with all
+        # that lay in them, and in an empty folder every name is free.
+        self._lasting: set[str] = set()
+        self._synced: set[str] = set()  # those of them that are synced in the folders above
+        self._recent: tuple[str, ...] = ()  # deeper ones, made and synced; they come and go
 
     def _get(self, full: str, limit: int | None) -> bytes:
         with _Reader(full) as file:
-            return file.read(0, file.size if limit is None else min(file.size, limit + 1))
+            data = file.read(0, file.size if limit is None else min(file.size, limit + 1))
+        self._note_seen(os.path.dirname(full))
+        return data
 
     def _get_range(self, full: str, start: int, end: int) -> bytes:
         with _Reader(full) as file:
@@ -150,6 +163,14 @@ class LocalStorage(CheckedStorage):
     def _delete(self, full: str) -> None:
         with suppress(FileNotFoundError, NotADirectoryError):
             os.unlink(full)
+        self.leave(full)
+
+    def leave(self, full: str) -> None:
+        """Remove the folder of a file that is gone, if it was the last; writers make it anew."""
+        folder = os.path.dirname(full)
+        if not self._is_lasting(folder):
+            with suppress(OSError):
+                os.rmdir(folder)
 
     def ensure_exclusive(self) -> None:
         """Try the hard link that `create` needs, once per process and device.
@@ -195,22 +216,36 @@ class LocalStorage(CheckedStorage):
 
     def _open_new(self, full: str) -> int:
         folder = os.path.dirname(full)
-        self._make_folder(folder)
-        try:
-            return os.open(full, _NEW, 0o666)
-        except FileNotFoundError:
-            # Somebody deleted the folder after this process had last seen it.
-            self._folders.clear()
+        for _ in range(_TRIES):
             self._make_folder(folder)
-            return os.open(full, _NEW, 0o666)
+            with suppress(FileNotFoundError):
+                return os.open(full, _NEW, 0o666)
+            # Whoever deleted the last object in the folder took the folder along.
+            self._synced.discard(folder)
+            self._recent = tuple(one for one in self._recent if one != folder)
+        raise FileNotFoundError(errno.ENOENT, "folder vanishes again and again", folder)
 
     def _make_folder(self, folder: str) -> None:
-        """Make a folder and those above it, each entry synced in the folder that holds it."""
-        if folder in self._folders:
+        """Make a folder and those above it, each entry synced in the folder that holds it.
+
+        Raises:
+            StorageError: One that has been here before, and held what is gone with it.
+        """
+        if folder in self._synced or folder in self._recent:
             return
         missing = []
         above = folder
-        while not os.path.isdir(above):
+        while True:
+            seen = above in self._lasting  # before the look: another thread may be making it
+            if os.path.isdir(above):
+                break
+            if seen:
+                raise StorageError(
+                    "folder is gone that was here before, and all that lay in it",
+                    remedy="mount it or put it back, then open the stream anew",
+                    storage=self.url,
+                    folder=above,
+                )
             missing.append(above)
             above = os.path.dirname(above)
         for name in reversed(missing):
@@ -219,14 +254,32 @@ class LocalStorage(CheckedStorage):
             _sync_folder(os.path.dirname(name))
         # What another process made a moment ago may not be synced yet: sync it up to the root.
         root = self.location.path
-        while above not in self._folders and f"{above}/".startswith(f"{root.rstrip('/')}/"):
-            self._folders.add(above)
+        while above not in self._synced and f"{above}/".startswith(f"{root.rstrip('/')}/"):
+            self._note_synced(above)
             above = os.path.dirname(above)
             with suppress(PermissionError):
                 _sync_folder(above)
             if above == "/":
                 break
-        self._folders.add(folder)
+        self._note_synced(folder)
+
+    def _is_lasting(self, folder: str) -> bool:
+        root = self.location.path.rstrip("/")
+        return folder.rstrip("/") == root or os.path.dirname(folder).rstrip("/") == root
+
+    def _note_seen(self, folder: str) -> None:
+        if folder in self._lasting or not self._is_lasting(folder):
+            return
+        self._lasting |= {self.location.path, folder}
+
+    def _note_synced(self, folder: str) -> None:
+        if self._is_lasting(folder):
+            self._synced.add(folder)
+        else:
+            self._recent = (folder, *self._recent[: _RECENT_FOLDERS - 1])
+        while not self._is_lasting(folder):
+            folder = os.path.dirname(folder)
+        self._note_seen(folder)
 
 
 class LocalStagedWriter(StagedWriter):
@@ -308,6 +361,7 @@ class LocalStagedWriter(StagedWriter):
                 os.close(descriptor)
             with suppress(OSError):
                 os.unlink(self._full)
+            self._storage.leave(self._full)
 
     def _open(self) -> int:
         if self._descriptor is None:

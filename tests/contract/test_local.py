@@ -3,6 +3,7 @@
 import errno
 import multiprocessing
 import os
+import shutil
 import signal
 import stat
 from pathlib import Path
@@ -101,13 +102,32 @@ def test_link_whose_answer_was_lost_is_won(tmp_path, monkeypatch):
     assert storage.create("log/1", b"y") is False
 
 
-def test_folder_deleted_by_others_is_made_again(tmp_path):
+def test_a_folder_that_others_deleted_with_its_last_object_is_made_again(tmp_path):
     storage = open_storage(tmp_path / "s")
     storage.create("a/b/1", b"x")
-    storage.delete("a/b/1")
-    for folder in ("s/a/b", "s/a", "s"):
-        (tmp_path / folder).rmdir()
+    open_storage(tmp_path / "s").delete("a/b/1")
+    assert not (tmp_path / "s/a/b").exists()
     assert storage.create("a/b/2", b"y") is True
+
+
+@pytest.mark.parametrize("gone", ["s", "s/a"])
+@pytest.mark.parametrize("use", ["create", "read"])
+def test_a_folder_that_was_here_before_is_never_made_anew(tmp_path, gone, use):
+    """Every name would be free in it: a disk that was unmounted must not take a commit."""
+    storage = open_storage(tmp_path / "s")
+    open_storage(tmp_path / "s").create("a/1", b"x")
+    if use == "create":
+        storage.create("a/b/1", b"x")
+    else:
+        storage.get("a/1")
+    shutil.rmtree(tmp_path / gone)
+    for path in ("a/2", "a/b/2", "a/c/d/3"):
+        with pytest.raises(StorageError, match="was here before"):
+            storage.create(path, b"y")
+        with pytest.raises(StorageError, match="was here before"), storage.open_staged(path):
+            pass
+    assert not (tmp_path / gone).exists()
+    assert open_storage(tmp_path / "s").create("a/2", b"y") is True
 
 
 def test_named_pipe_does_not_block_a_reader(tmp_path):

@@ -1,5 +1,7 @@
 """Followers: what they hold, who may commit, what an acknowledgement means, and taking over."""
 
+import shutil
+
 import pyarrow as pa
 import pytest
 
@@ -17,7 +19,7 @@ from segstore_ds.errors import (
     UnderReplicatedError,
 )
 from segstore_ds.storage import open_storage
-from segstore_ds.stream import create_on
+from segstore_ds.stream import create_on, open_on
 from segstore_ds.stream.rescue import repair_on
 from tests.follower_kit import STRIDES, Pair, content, found
 from tests.stream_kit import SCHEMA, numbers
@@ -56,7 +58,7 @@ def test_a_follower_takes_no_commits(pair):
 def test_what_a_follower_lacks_is_committed_and_shipped_by_the_next(pair):
     pair.stream.add_follower(pair.follower)
     pair.stream.append(numbers(0, 1))
-    pair.world.lost.add(pair.follower)
+    pair.world.lose_with(pair.follower, after=f"log/{pair.stream.version + 1:020d}")
     with pytest.raises(UnderReplicatedError, match="do not write it again"):
         pair.stream.append(numbers(1, 2), writer_id="w", batch_id=1)
     assert found(pair.stream) == [0, 1]
@@ -78,7 +80,7 @@ def test_what_a_follower_lacks_is_committed_and_shipped_by_the_next(pair):
 
 def test_outcome_acknowledges_only_what_the_follower_has(pair):
     pair.stream.add_follower(pair.follower)
-    pair.world.lost.add(pair.follower)
+    pair.world.lose_with(pair.follower, after=f"log/{pair.stream.version + 1:020d}")
     with pytest.raises(UnderReplicatedError) as caught:
         pair.stream.append(numbers(0, 1))
     transaction = caught.value.fields["transaction"]
@@ -252,3 +254,82 @@ def test_storages_of_followers_are_opened_with_the_streams_options(tmp_path):
     [follower] = follower_storages(stream._log, stream.root)
     assert follower.url == open_storage(tmp_path / "b").url
     assert content(str(tmp_path / "a")) == content(str(tmp_path / "b"))
+
+
+class FollowedFolders:
+    """A stream on disk with a follower beside it, which holds two commits."""
+
+    def __init__(self, folder) -> None:
+        self.primary, self.follower = folder / "primary", folder / "follower"
+        self.stream = create_on(open_storage(self.primary), SCHEMA)
+        self.stream.append(numbers(0, 10))
+        self.stream.add_follower(str(self.follower))
+        self.stream.append(numbers(10, 20))
+
+
+@pytest.mark.parametrize("left", ["nothing", "an empty folder"])
+def test_a_follower_that_vanished_stops_every_commit(tmp_path, left):
+    """What a handle remembers of it says nothing about what is there."""
+    world = FollowedFolders(tmp_path)
+    shutil.rmtree(world.follower)
+    if left != "nothing":
+        world.follower.mkdir()
+    for stream in (world.stream, open_on(open_storage(world.primary))):
+        for _ in range(2):
+            with pytest.raises(StorageError, match="nothing was committed"):
+                stream.append(numbers(20, 30))
+        with pytest.raises(UnderReplicatedError):  # nor is what was committed before confirmed
+            stream.outcome(stream.root.transaction)
+    assert not world.follower.exists() or list(world.follower.iterdir()) == []
+    world.stream.remove_follower(str(world.follower))
+    world.stream.append(numbers(20, 30))
+    world.stream.add_follower(str(world.follower))
+    world.stream.append(numbers(30, 40))
+    assert content(str(world.follower)) == content(str(world.primary))
+
+
+def test_a_follower_that_is_emptied_under_a_commit_leaves_it_unacknowledged(pair):
+    """Its log takes any name then: what was put there is no answer."""
+    pair.stream.add_follower(pair.follower)
+    pair.stream.append(numbers(0, 10))
+    name = f"log/{pair.stream.version + 1:020d}"
+
+    def empty(url, verb, path):
+        if (url, verb, path) == (pair.primary, "create", name):
+            folder = open_storage(pair.follower)
+            for info in list(folder.list("")):
+                folder.delete(info.path)
+
+    pair.world.watch = empty
+    with pytest.raises(UnderReplicatedError):
+        pair.stream.append(numbers(10, 20))
+    assert [one for one in content(pair.follower) if one.startswith("log/")] == [name]
+    for stream in (pair.stream, pair.reopen(pair.primary)):
+        with pytest.raises(StorageError, match="nothing was committed") as caught:
+            stream.append(numbers(20, 30))
+        assert "has a hole" in str(caught.value.__cause__)
+    pair.stream.remove_follower(pair.follower)
+    assert found(pair.reopen(pair.primary)) == list(range(20))
+
+
+def test_a_follower_whose_log_was_purged_has_no_hole(pair):
+    pair.stream.add_follower(pair.follower)
+    for n in range(4):
+        pair.stream.append(numbers(n, n + 1))
+    pair.time.advance(40 * 86_400.0)
+    pair.stream.append(numbers(4, 5))
+    pair.stream.purge(older_than_s=86_400.0)
+    assert pair.stream.root.log_start > 1
+    pair.reopen(pair.primary).append(numbers(5, 6))
+    assert content(pair.follower) == content(pair.primary)
+
+
+def test_a_commit_asks_each_follower_three_times_whether_its_log_is_there(pair):
+    """Before events are staged, before the commit, and behind the commit file."""
+    pair.stream.add_follower(pair.follower)
+    pair.stream.append(numbers(0, 1))
+    asked: list[str] = []
+    pair.world.watch = lambda url, verb, path: asked.append(f"{url} {verb} {path}")
+    version = pair.stream.append(numbers(1, 2)).version
+    names = [one for one in asked if one.startswith(f"{pair.follower} info")]
+    assert names == [f"{pair.follower} info log/{version - 1:020d}"] * 3

@@ -1,6 +1,7 @@
 """What is done to a stream with followers: afterwards they are the same folder."""
 
 import uuid
+from functools import partial
 
 import pytest
 
@@ -60,6 +61,11 @@ class Interrupted(WrappedStorage):
         return Interrupted(self.inner.sibling(url), self.calls, self.stops_at, self.happens)
 
 
+def _no_room(follower: str, url: str, verb: str, path: str) -> None:
+    if (url, verb) == (follower, "open_staged") and path.startswith("segments/"):
+        raise StorageError("no room", url=url)
+
+
 def test_who_dies_while_it_ships_takes_nothing_from_what_others_have_shipped():
     """Two writers find the same objects missing; the slower one dies after any of its calls."""
     stops_at = 0
@@ -68,10 +74,10 @@ def test_who_dies_while_it_ships_takes_nothing_from_what_others_have_shipped():
         pair = Pair()
         pair.stream.append(numbers(0, 10), layout=STAGED)
         pair.stream.add_follower(pair.follower)
-        pair.world.lose_before(pair.follower, "open_staged segments/")
+        pair.world.watch = partial(_no_room, pair.follower)
         with pytest.raises(UnderReplicatedError) as caught:
             pair.stream.append(numbers(10, 20), layout=STAGED)
-        pair.world.lost.clear()
+        pair.world.watch = lambda *_: None
         other = pair.reopen(pair.primary)
         calls: list[str] = []
         inner = Root(open_storage(pair.primary), pair.world, pair.time)
