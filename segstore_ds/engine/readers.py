@@ -94,7 +94,7 @@ class NamedReader:
             raise PositionError(
                 "position lies beyond the tail", offset=offset, tail=self._log.root.tail
             )
-        lapses, began = self.lapses, self._log.clock.boot_s()
+        began = self._log.clock.boot_s()
 
         def advance(seen: SeenReader | None) -> ReaderRecord:
             current = self._own(seen)
@@ -104,9 +104,11 @@ class NamedReader:
             return replace(current, offset=max(offset, current.offset), provisional=provisional)
 
         self._seen = add_record(self._log, self._seen, advance)
-        self._confirmed_s = began
-        if lapses:
+        # Asked once the record is there: until then a retention may have found the old one lapsed.
+        # And confirmed behind the announcement: one that failed is due again with the next word.
+        if self.lapses:
             _announce(self._log, self._seen, client=self._client)
+        self._confirmed_s = began
 
     def renew(self) -> None:
         """Say that the reader is still there; raises as `publish`."""

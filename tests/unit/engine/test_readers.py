@@ -1,7 +1,7 @@
 """Named readers: who may publish, what is held back, and what a lapse means."""
 
 import pytest
-from stream_kit import DAY, HOUR, make_stream, numbers, objects, values, wait
+from stream_kit import DAY, HOUR, Meddling, make_stream, numbers, objects, values, wait
 
 from segstore_ds.engine.reader_records import held_back, store_now_us
 from segstore_ds.errors import (
@@ -143,6 +143,38 @@ def test_reader_that_may_have_lapsed_registers_again_before_it_is_relied_on():
     open_on(storage, clock=stream._log.clock).truncate(20)
     with pytest.raises(TruncatedError, match=r"lost='\[7, 20\)'"):
         reader.publish(7)
+
+
+def test_reader_whose_record_comes_late_hears_what_was_dropped_meanwhile():
+    """The time counts until the record is there: retention may have found the old one lapsed."""
+    stream, storage = make_stream(3)
+
+    def late() -> None:
+        wait(storage, 40)
+        assert stream.retain(max_bytes=0) == 30
+
+    meddling = Meddling(storage, "create readers/etl/00000000000000000001", late)
+    reader = open_on(meddling, clock=stream._log.clock).reader("etl", lapse_s=60)
+    wait(storage, 29)
+    with pytest.raises(TruncatedError, match=r"lost='\[5, 30\)'"):
+        reader.publish(5)
+
+
+def test_announcement_that_failed_is_due_again_with_the_next_word():
+    """A reader that took itself for announced would not hear what it lost."""
+    stream, storage = make_stream(3)
+
+    def fail() -> None:
+        raise InvalidInputError("on purpose")
+
+    meddling = Meddling(storage, "create log/00000000000000000005", fail)
+    reader = open_on(meddling, clock=stream._log.clock).reader("etl", lapse_s=60)
+    wait(storage, 100)
+    with pytest.raises(InvalidInputError, match="on purpose"):
+        reader.publish(5)
+    open_on(storage, clock=stream._log.clock).truncate(20)
+    with pytest.raises(TruncatedError, match=r"lost='\[6, 20\)'"):
+        reader.publish(6)
 
 
 def test_old_records_are_deleted_and_the_newest_counts():
