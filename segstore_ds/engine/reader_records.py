@@ -130,7 +130,7 @@ def add_record(
         FormatError: A record can't be read.
         StorageError: The storage failed.
     """
-    files, name = _files(log, seen.name), seen.name
+    files, name = record_log(log, seen.name), seen.name
     for attempt in range(_ATTEMPTS):
         began = log.clock.boot_s()
         record = make(seen if seen.number >= 0 else None)
@@ -155,10 +155,11 @@ def _read(log: StreamLog, name: str, number: int, renewed_us: int) -> SeenReader
         raise CorruptionError(
             "folder is no reader's", where=f"{log.storage.url}/{names.READERS_FOLDER}/{name}"
         ) from error
-    record = _files(log, name).get(number)
+    record = record_log(log, name).get(number)
     if record is not None and record.stream_id != log.root.stream_id:
         raise CorruptionError(
             "reader is of another stream",
+            remedy="if it was copied here by mistake, stream.release_reader(name) frees the name",
             reader=name,
             stream=log.root.stream_id,
             found=record.stream_id,
@@ -166,5 +167,10 @@ def _read(log: StreamLog, name: str, number: int, renewed_us: int) -> SeenReader
     return None if record is None else SeenReader(name, number, record, renewed_us)
 
 
-def _files(log: StreamLog, name: str) -> MetadataLog[ReaderRecord]:
+def record_log(log: StreamLog, name: str) -> MetadataLog[ReaderRecord]:
+    """Return the log of a reader's records.
+
+    Raises:
+        InvalidInputError: Not a reader's name.
+    """
     return MetadataLog(log.storage, names.reader_folder(name), _CODEC, clock=log.clock)

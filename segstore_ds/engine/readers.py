@@ -17,16 +17,20 @@ from segstore_ds.engine.reader_records import (
     add_record,
     find_reader,
     newest_record,
+    record_log,
 )
 from segstore_ds.engine.state import Slot
 from segstore_ds.errors import (
+    FormatError,
     InvalidInputError,
     PositionError,
     ReaderConflictError,
     TruncatedError,
+    UnsupportedVersionError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.reader_record import ReaderRecord
+from segstore_ds.format.fields import MAX_INT
+from segstore_ds.format.reader_record import OWNER_LIMIT, ReaderRecord
 from segstore_ds.format.root import Root
 
 LAPSE_S = 7 * 86_400
@@ -84,12 +88,15 @@ class NamedReader:
             ReaderConflictError: The name was taken over by another owner.
             PositionError: The offset lies beyond the tail, or the reader's position is of another
                 generation: it holds back everything until it is registered with a new start.
+            InvalidInputError: The offset is no int.
             TruncatedError: The reader had lapsed, and the head has passed its position.
             ConflictError: Every race was lost.
             CommitUnknownError: The storage never said whether the record was written.
             FormatError: A record can't be read.
             StorageError: The storage failed.
         """
+        if type(offset) is not int:
+            raise InvalidInputError("not an offset", remedy="give an int", offset=offset)
         if offset > self._log.root.tail and offset > self._log.refresh().tail:
             raise PositionError(
                 "position lies beyond the tail", offset=offset, tail=self._log.root.tail
@@ -101,7 +108,8 @@ class NamedReader:
             mine = self._seen.record
             if not mine.generation == current.generation == self._log.root.generation:
                 _check_generation(self._log.refresh(), mine)
-            return replace(current, offset=max(offset, current.offset), provisional=provisional)
+            later = max(offset, current.offset)
+            return replace(current, offset=later, provisional=bool(provisional))
 
         self._seen = add_record(self._log, self._seen, advance)
         # Asked once the record is there: until then a retention may have found the old one lapsed.
@@ -167,14 +175,13 @@ def register_reader(
         TruncatedError: The position lies below the head: names what is lost. It stays registered
             there, so that the loss is not forgotten.
         PositionError: The position is beyond the tail, or of another stream or generation.
-        InvalidInputError: The name or the time is not valid.
+        InvalidInputError: The name, the owner or the time is not valid.
         ConflictError: Every race was lost.
         CommitUnknownError: The storage never said whether the reader is registered.
         FormatError: A record can't be read.
         StorageError: The storage failed.
     """
-    if lapse_s < 1:
-        raise InvalidInputError("a reader lapses after a second at least", lapse_s=lapse_s)
+    _check_asked(owner, lapse_s)
     root, began = log.refresh(), log.clock.boot_s()
 
     def claim(seen: SeenReader | None) -> ReaderRecord:
@@ -185,7 +192,13 @@ def register_reader(
         offset = _start_of(root, start, mine)
         extra = seen.record.extra if seen is not None else {}
         return ReaderRecord(
-            root.stream_id, root.generation, offset, owner, lapse_s, False, provisional, extra
+            root.stream_id,
+            root.generation,
+            offset,
+            owner,
+            lapse_s,
+            provisional=bool(provisional),
+            extra=extra,
         )
 
     seen = add_record(log, newest_record(log, name) or _unborn(root, name), claim)
@@ -197,17 +210,50 @@ def register_reader(
 def release_reader(log: StreamLog, name: str) -> bool:
     """Release a reader whoever owns it; False where there is none to release.
 
+    Its record need not be one that can be read: this is the way out where one stops retention.
+
     Raises:
         InvalidInputError: Not a reader's name.
         ConflictError: Every race was lost.
         CommitUnknownError: The storage never said whether it is released.
-        FormatError: A record can't be read.
+        UnsupportedVersionError: A newer version wrote the record: release it with that.
+        FormatError: The next record can't be read either.
         StorageError: The storage failed.
     """
-    seen = find_reader(log, name)
+    try:
+        seen = find_reader(log, name)
+    except UnsupportedVersionError:
+        raise
+    except FormatError:
+        number = record_log(log, name).newest_listed()
+        seen = replace(_unborn(log.refresh(), name), number=-1 if number is None else number)
     if seen is None:
         return False
     add_record(log, seen, lambda newest: replace((newest or seen).record, released=True))
+    return True
+
+
+def _check_asked(owner: str, lapse_s: int) -> None:
+    # What nobody could read again would stop retention for good.
+    if type(lapse_s) is not int or not 1 <= lapse_s <= MAX_INT:
+        raise InvalidInputError(
+            "a reader lapses after a second at least",
+            remedy="give whole seconds from 1",
+            lapse_s=lapse_s,
+        )
+    if not isinstance(owner, str) or len(owner) > OWNER_LIMIT or not _is_text(owner):
+        raise InvalidInputError(
+            "not an owner of a reader",
+            remedy=f"give a text of at most {OWNER_LIMIT} characters",
+            owner=owner,
+        )
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
     return True
 
 

@@ -9,6 +9,7 @@ from segstore_ds.format.fields import Fields, build_json, parse_json
 
 RECORD_FORMAT = 1  # On disk. Never change; add a new one.
 RECORD_LIMIT_BYTES = 64 << 10
+OWNER_LIMIT = 1000  # characters
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ def decode_record(body: bytes, where: str) -> ReaderRecord:
         stream_id=fields.text("stream_id", limit=100),
         generation=fields.integer("generation"),
         offset=fields.integer("offset"),
-        owner=fields.text("owner", limit=1000),
+        owner=fields.text("owner", limit=OWNER_LIMIT),
         lapse_s=fields.integer("lapse_s", least=1),
         released=fields.flag("released"),
         provisional=fields.flag("provisional"),

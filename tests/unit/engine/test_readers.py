@@ -219,6 +219,65 @@ def test_reader_of_another_stream_is_noticed():
         stream.readers()
 
 
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"owner": "a" * 1001},
+        {"owner": "\ud800"},
+        {"owner": 5},
+        {"lapse_s": 0},
+        {"lapse_s": 2**63},
+        {"lapse_s": 1.5},
+        {"lapse_s": True},
+    ],
+)
+def test_what_no_record_can_hold_is_refused(given):
+    """Written, it could not be read again, and would stop retention for good."""
+    stream, _ = make_stream(1)
+    with pytest.raises(InvalidInputError, match="give"):
+        stream.reader("etl", **given)
+    reader = stream.reader("etl", owner="a" * 1000, lapse_s=2**63 - 1, provisional=1)
+    for offset in (5.0, True, "5", None):
+        with pytest.raises(InvalidInputError, match="give an int"):
+            reader.publish(offset)
+    reader.publish(5, provisional=1)
+    assert held(stream) == {"etl": 5}
+    assert stream.metadata("readers").read_all()["lapse_s"].to_pylist() == [2**63 - 1]
+
+
+def spoil(storage, data):
+    """Put something else in the place of the newest record."""
+    path = max(objects(storage, "readers/etl"))
+    storage.delete(path)
+    storage.put(path, data)
+
+
+@pytest.mark.parametrize("lost", ["cut", "of another stream"])
+def test_reader_that_cannot_be_read_is_released_by_name(lost):
+    """It stops retention until somebody says by name that nobody needs it."""
+    stream, storage = make_stream(3)
+    stream.reader("etl", owner="a").publish(5)
+    record = ReaderRecord("another", 0, 3, "", 60)
+    spoil(storage, b"x" if lost == "cut" else encode_envelope(encode_record(record)))
+    with pytest.raises(FormatError):
+        stream.retain(max_bytes=0)
+    assert stream.release_reader("etl")
+    assert not stream.release_reader("etl")
+    assert held(stream) == {}
+    assert stream.retain(max_bytes=0) == 30
+    assert stream.reader("etl", owner="b").offset == 30
+
+
+def test_record_of_a_later_version_is_not_released_by_this_one():
+    """It may mean more than this one knows."""
+    stream, storage = make_stream(1)
+    record = encode_record(ReaderRecord(stream.stream_id, 0, 3, "", 60))
+    stream.reader("etl")
+    spoil(storage, encode_envelope(record.replace(b'"format":1', b'"format":2')))
+    with pytest.raises(UnsupportedVersionError):
+        stream.release_reader("etl")
+
+
 def test_record_carries_fields_of_a_newer_version_through():
     """An older client never drops what it does not know."""
     record = ReaderRecord("s", 1, 2, "o", 3, extra={"later": [1]})
