@@ -108,10 +108,14 @@ def run_tag(
     def build(root: Root, slot: Slot) -> Root | None:
         known = blobs.tag(root, name)
         planned = plan_tag(root, name, offset, slot, known=known, move=move)
-        return planned and spill_tags(blobs, replace(planned, client=client), slot)
+        if planned is None:
+            return None
+        # The head may have passed the cut since it was bound.
+        check_range(root, offset, offset, fail_on_data_loss=True)
+        return spill_tags(blobs, replace(planned, client=client), slot)
 
     done = log.commit(build, transaction=log.clock.new_id()).root
-    return blobs.tag(done, name) or Tag(offset, done.version, done.time_us)
+    return blobs.tags(done)[name]
 
 
 def run_untag(log: StreamLog, blobs: StatusBlobs, name: str, *, client: str) -> Committed:

@@ -4,7 +4,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from stream_kit import DAY, make_stream, numbers, objects, values, wait
+from stream_kit import DAY, Meddling, make_stream, numbers, objects, values, wait
 
 from segstore_ds.engine import tags
 from segstore_ds.engine.state import Slot
@@ -163,6 +163,34 @@ def test_tags_in_the_blob_move_and_go_like_others(monkeypatch):
         stream.untag(name)
     assert stream.tags == {}
     assert stream.verify().ok
+
+
+@pytest.mark.parametrize("moves", [False, True])
+def test_tag_whose_events_are_dropped_meanwhile_is_refused(moves):
+    """Retention came first: nobody is told that the tag holds what is gone."""
+    stream, storage = make_stream(3)
+    if moves:
+        stream.tag("eod", 5)
+    other = open_on(storage, clock=stream._log.clock)
+    drops = Meddling(storage, "create log/", lambda: other.truncate(20))
+    with pytest.raises(TruncatedError, match="head=20"):
+        open_on(drops, clock=stream._log.clock).tag("eod", 10, move=moves)
+    assert {name: tag.offset for name, tag in other.refresh().tags.items()} == (
+        {"eod": 5} if moves else {}
+    )
+
+
+def test_tag_that_stands_there_already_stays_whatever_was_dropped():
+    """To ask for it again changes nothing."""
+    stream, storage = make_stream(3)
+    other = open_on(storage, clock=stream._log.clock)
+
+    def both() -> None:
+        other.tag("eod", 10)
+        other.truncate(20)
+
+    late = open_on(Meddling(storage, "create log/", both), clock=stream._log.clock)
+    assert late.tag("eod", 10).offset == 10
 
 
 def test_retention_waits_for_tags_in_the_blob(monkeypatch):
