@@ -41,6 +41,20 @@ class SeenReader:
         age_us = now_us - self.renewed_us
         return not self.record.released and age_us <= self.record.lapse_s * 1_000_000
 
+    def needs(self, root: Root) -> int:
+        """Return the offset that it needs, and what follows; the head where it lags behind that.
+
+        An offset of another generation says nothing of the events that are there now: such a
+        reader needs all of them.
+        """
+        if self.record.generation != root.generation:
+            return root.head
+        return max(self.record.offset, root.head)
+
+    def lags(self, root: Root) -> bool:
+        """Tell whether it stands below the head, or in another generation: it can't go on."""
+        return self.record.generation != root.generation or self.record.offset < root.head
+
 
 def store_now_us(log: StreamLog) -> int:
     """Return the store's own time, by the object it has just written: the log's hint.
@@ -85,21 +99,14 @@ def find_reader(log: StreamLog, name: str) -> SeenReader | None:
     return None if seen is None or seen.record.released else seen
 
 
-def held_back(log: StreamLog, root: Root, now_us: int) -> dict[str, int]:
-    """Return the offsets that live readers hold back as of a root, by name.
-
-    An offset of another generation says nothing of the events that are there now: such a reader
-    holds back all of them.
+def live_readers(log: StreamLog, now_us: int) -> list[SeenReader]:
+    """Return the readers that hold retention back at a time of the store, by name.
 
     Raises:
         FormatError: A record can't be read.
         StorageError: The storage failed.
     """
-    return {
-        seen.name: seen.record.offset if seen.record.generation == root.generation else root.head
-        for seen in list_readers(log)
-        if seen.is_live(now_us)
-    }
+    return [seen for seen in list_readers(log) if seen.is_live(now_us)]
 
 
 def newest_record(log: StreamLog, name: str) -> SeenReader | None:

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from segstore_ds.engine.commit import Committed, StreamLog
-from segstore_ds.engine.reader_records import held_back, store_now_us
+from segstore_ds.engine.reader_records import SeenReader, live_readers, store_now_us
 from segstore_ds.engine.state import Slot
 from segstore_ds.engine.table_status import PlacedSegment, TableStatus
 from segstore_ds.engine.truncate import finish_truncate, plan_truncate
@@ -143,10 +143,14 @@ def run_retain(
     aged = _tail_at(log, now_us, policy.max_age_s)
     young = _tail_at(log, now_us, policy.min_age_s)
 
+    lagging: list[SeenReader] = []
+
     def build(root: Root, slot: Slot) -> Root | None:
         held, tagged = list[int](), list[int]()
         if policy.respect_readers:
-            held = list(held_back(log, root, now_us).values())
+            readers = live_readers(log, now_us)
+            held = [seen.needs(root) for seen in readers]
+            lagging[:] = [seen for seen in readers if seen.lags(root)]
             tagged = [tag.offset for tag in status.tags(root).values() if tag.offset >= root.head]
         segments = status.segments(root, root.head, root.tail)
         offset = plan_retain(
@@ -155,7 +159,16 @@ def run_retain(
         planned = plan_truncate(root, offset, slot)
         return None if planned is None else finish_truncate(status, planned, slot, client=client)
 
-    return log.commit(build, transaction=log.clock.new_id())
+    done = log.commit(build, transaction=log.clock.new_id())
+    for seen in lagging:
+        _LOG.warning(
+            "reader %r at %d (generation %d) lags behind the head %d (generation %d) and holds all "
+            "events back until it lapses: go on with stream.reader(%r, start='head'), or free it "
+            "with stream.release_reader(%r)",
+            *(seen.name, seen.record.offset, seen.record.generation),
+            *(done.root.head, done.root.generation, seen.name, seen.name),
+        )
+    return done
 
 
 class AutoRetain:

@@ -3,7 +3,7 @@
 import pytest
 from stream_kit import DAY, HOUR, Meddling, make_stream, numbers, objects, values, wait
 
-from segstore_ds.engine.reader_records import held_back, store_now_us
+from segstore_ds.engine.reader_records import live_readers, store_now_us
 from segstore_ds.errors import (
     CorruptionError,
     FormatError,
@@ -21,7 +21,8 @@ from segstore_ds.stream import open_on
 
 def held(stream):
     """Return what readers hold back now."""
-    return held_back(stream._log, stream.refresh().root, store_now_us(stream._log))
+    now_us = store_now_us(stream._log)
+    return {seen.name: seen.needs(stream.root) for seen in live_readers(stream._log, now_us)}
 
 
 def test_reader_begins_at_the_head_and_goes_on_where_it_was():

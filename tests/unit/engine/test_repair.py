@@ -151,7 +151,7 @@ def test_newest_commit_is_left_behind_only_with_leave(how):
     assert fix(stream).lost == []
 
 
-def test_retention_drops_nothing_that_a_reader_of_the_abandoned_history_has_not_seen():
+def test_retention_drops_nothing_that_a_reader_of_the_abandoned_history_has_not_seen(caplog):
     """Its offset was of other events; until it starts anew it holds back all of them."""
     stream, storage = make_stream(10)
     reader = stream.reader("etl", start=95)
@@ -162,6 +162,7 @@ def test_retention_drops_nothing_that_a_reader_of_the_abandoned_history_has_not_
     assert seen.append(numbers(90, 110)).start == 90
     reader.publish(96)  # its handle has not heard of the repair
     assert seen.retain() == seen.retain(max_bytes=0) == 0
+    assert "reader 'etl' at 96 (generation 0) lags behind the head 0 (generation 1)" in caplog.text
     wait(storage, 4 * 86_400)  # it may have lapsed, so its next word is a commit too
     for word in (lambda: reader.publish(100), reader.renew, lambda: seen.reader("etl")):
         with pytest.raises(PositionError, match="another stream or generation"):

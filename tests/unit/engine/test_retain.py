@@ -91,6 +91,36 @@ def test_lapsed_reader_no_longer_holds_back():
     assert stream.retain(max_bytes=0) == 30
 
 
+def test_reader_below_the_head_holds_all_events_back_and_is_shown(caplog):
+    """An overwrite does not ask readers. What was lost is; what came since, nobody has read."""
+    stream, storage = make_stream(3)
+    reader = stream.reader("etl", start=5, lapse_s=int(DAY))
+    stream.reader("other", start=10)
+    stream.overwrite(numbers(30, 40))
+    stream.reader("other", start="tail")
+
+    def shown() -> dict:
+        found = stream.metadata("readers").read_all()
+        return dict(zip(found["name"].to_pylist(), found["lost"].to_pylist(), strict=True))
+
+    assert shown() == {"etl": 25, "other": 0}
+    assert stream.retain(max_bytes=0) == 30
+    assert "reader 'etl' at 5 (generation 0) lags behind the head 30" in caplog.text
+    assert "release_reader('etl')" in caplog.text
+    assert "'other'" not in caplog.text
+    caplog.clear()
+    reader.publish(35)
+    assert (stream.retain(max_bytes=0), shown()["etl"]) == (35, 0)
+    stream.overwrite(numbers(40, 50))
+    assert stream.retain(max_bytes=0) == 40
+    assert "reader 'etl' at 35" in caplog.text
+    caplog.clear()
+    wait(storage, DAY + 60)
+    stream.reader("other", start="tail")
+    assert stream.retain(max_bytes=0) == 50
+    assert caplog.text == ""
+
+
 def test_unreadable_reader_stops_retention():
     """It may need everything."""
     stream, storage = make_stream(3)
