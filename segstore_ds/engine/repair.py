@@ -76,7 +76,9 @@ class RepairReport:
         return not self.damaged
 
 
-def run_repair(log: StreamLog, *, allow_loss: bool, client: str) -> RepairReport:
+def run_repair(
+    log: StreamLog, *, allow_loss: bool, client: str, ignore_followers: bool = False
+) -> RepairReport:
     """Build again what can be built; safe to repeat. Stop writers first.
 
     Raises:
@@ -85,7 +87,8 @@ def run_repair(log: StreamLog, *, allow_loss: bool, client: str) -> RepairReport
         FencedError: They can't be read, and a follower was promoted in this folder's place.
         ConflictError: Other writers came first every time.
         CommitUnknownError: A repair may or may not be in the log.
-        StorageError: The storage failed.
+        StorageError: The storage failed; or they can't be read, a follower can't tell whether it
+            was promoted, and followers are not ignored.
     """
     report = RepairReport()
     base, lost = newest_readable(log)
@@ -103,7 +106,7 @@ def run_repair(log: StreamLog, *, allow_loss: bool, client: str) -> RepairReport
                 lost=lost,
                 version=base.version,
             )
-        refuse_promoted(log, base)
+        refuse_promoted(log, base, ignore_followers=ignore_followers)
         _go_on(log, base, client=client)
         report.repaired.append(f"the log goes on from version {base.version}")
         for url in followers_of(base):

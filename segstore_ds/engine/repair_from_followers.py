@@ -89,23 +89,35 @@ def restore_objects(log: StreamLog, root: Root) -> list[str]:
     return restored
 
 
-def refuse_promoted(log: StreamLog, base: Root) -> None:
-    """Refuse to go on with a folder in whose place another was promoted.
+def refuse_promoted(log: StreamLog, base: Root, *, ignore_followers: bool) -> None:
+    """Refuse to go on with a folder in whose place another was promoted, or may have been.
 
     Raises:
         FencedError: A follower was promoted.
+        StorageError: One can't be asked, and is not to be ignored.
         CorruptionError: The property can't be read.
     """
+    unasked: dict[str, Exception | None] = {}
     for follower in log.replicas.of(base):
         try:
             number = follower.files.newest_listed()
             found = None if number is None else follower.files.get(number)
         except (FormatError, StorageError) as error:
-            _LOG.warning("follower %s can't tell whether it was promoted: %s", follower.url, error)
+            unasked[follower.url] = error
             continue
-        same = found is not None and found.stream_id == base.stream_id
-        if same and found is not None and found.generation > base.generation:
+        if found is None or found.stream_id != base.stream_id:
+            unasked[follower.url] = None  # an unmounted disk looks like this
+        elif found.generation > base.generation:
             raise follower.fenced(base)
+    if unasked and not ignore_followers:
+        raise StorageError(
+            "a follower can't tell whether it was promoted, and nothing was changed",
+            remedy="make it reachable; if none of them was ever promoted, or never will be used "
+            "again, ignore_followers=True goes on without asking",
+            followers=sorted(unasked),
+        ) from next(iter(unasked.values()))
+    for url in sorted(unasked):
+        _LOG.warning("follower %s was not asked whether it was promoted", url)
 
 
 def _next(follower: Follower, base: Root) -> Root | None:

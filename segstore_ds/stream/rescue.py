@@ -23,6 +23,7 @@ def repair(
     url: str | os.PathLike[str],
     *,
     allow_loss: bool = False,
+    ignore_followers: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     single_writer: bool = False,
     clock: Clock = SYSTEM_CLOCK,
@@ -33,6 +34,15 @@ def repair(
     A newest commit that can't be read is left behind only with `allow_loss`: the stream goes on
     from the commit before, as another generation. Stop writers first. Safe to repeat.
 
+    Args:
+        url: The stream.
+        allow_loss: Leave newest commits behind that can't be read.
+        ignore_followers: With `allow_loss`: go on though a follower can't be asked whether it was
+            promoted. If it was, two streams go on under one id and generation.
+        storage_options: Flat or keyed by URL prefix.
+        single_writer: Nobody else writes, and the filesystem has no exclusive create.
+        clock: Time and ids.
+
     Raises:
         NotFoundError: There is no stream, or no commit of it can be read.
         CorruptionError: The newest commits can't be read, and loss is not allowed; names them.
@@ -40,18 +50,28 @@ def repair(
         ConflictError: A writer came first.
         CommitUnknownError: A repair may or may not be in the log.
         InvalidInputError: The location or the options are not valid.
-        StorageError: The filesystem failed.
+        StorageError: The filesystem failed; or loss is allowed, a follower can't be asked, and
+            followers are not ignored.
     """
     storage = open_storage(url, storage_options, single_writer=single_writer)
-    return repair_on(storage, allow_loss=allow_loss, clock=clock)
+    return repair_on(storage, allow_loss=allow_loss, ignore_followers=ignore_followers, clock=clock)
 
 
 def repair_on(
-    storage: Storage, *, allow_loss: bool = False, clock: Clock = SYSTEM_CLOCK
+    storage: Storage,
+    *,
+    allow_loss: bool = False,
+    ignore_followers: bool = False,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> RepairReport:
     """Repair a stream on an open storage; see `repair`, raises as it does."""
     log = StreamLog(storage, clock=clock)
-    return run_repair(log, allow_loss=allow_loss, client=client_name())
+    return run_repair(
+        log,
+        allow_loss=allow_loss,
+        ignore_followers=ignore_followers,
+        client=client_name(),
+    )
 
 
 def salvage(

@@ -221,6 +221,47 @@ def test_a_primary_whose_place_was_taken_is_not_repaired_with_loss(pair):
         repair_on(storage, clock=pair.time.clock)
 
 
+@pytest.mark.parametrize("silent", ["lost", "emptied", "damaged"])
+def test_a_follower_that_cant_say_whether_it_was_promoted_stops_repair_with_loss(pair, silent):
+    """Were it promoted, two histories would go on under one id and generation."""
+    pair.stream.add_follower(pair.follower)
+    other = pair.another()
+    pair.stream.add_follower(other)
+    pair.stream.append(numbers(0, 10))
+    newest = f"log/{pair.stream.version:020d}"
+    for url in (pair.primary, other):
+        open_storage(url).put("log/_latest", newest.encode()[4:])
+        spoil(url, newest, "cut")
+    if silent == "lost":
+        pair.world.lost.add(pair.follower)
+    elif silent == "damaged":
+        spoil(pair.follower, newest, "cut")
+    else:
+        for info in list(open_storage(pair.follower).list("")):
+            open_storage(pair.follower).delete(info.path)
+    open_storage(other).delete(newest)  # this one answers: it holds the version before
+    before = content(pair.primary)
+    storage = Root(open_storage(pair.primary), pair.world, pair.time)
+    with pytest.raises(StorageError, match="can't tell whether it was promoted") as caught:
+        repair_on(storage, allow_loss=True, clock=pair.time.clock)
+    assert caught.value.fields["followers"] == [pair.follower]
+    assert content(pair.primary) == before
+    report = repair_on(storage, allow_loss=True, ignore_followers=True, clock=pair.time.clock)
+    assert report.generation == 1
+
+
+def test_ignoring_followers_hides_no_promotion(pair):
+    pair.stream.add_follower(pair.follower)
+    pair.stream.append(numbers(0, 10))
+    pair.reopen(pair.follower).promote()
+    with pytest.raises(FencedError):
+        pair.stream.append(numbers(10, 20))
+    spoil(pair.primary, f"log/{pair.stream.version:020d}", "cut")
+    storage = Root(open_storage(pair.primary), pair.world, pair.time)
+    with pytest.raises(FencedError, match="promoted"):
+        repair_on(storage, allow_loss=True, ignore_followers=True, clock=pair.time.clock)
+
+
 def test_a_clone_is_followed_once_it_stands_by_itself(pair):
     pair.stream.add_follower(pair.follower)
     pair.stream.append(numbers(0, 10), layout=STAGED)
