@@ -1,0 +1,36 @@
+"""A stream that somebody is about to meddle with, and what lies beside it."""
+
+from pathlib import Path
+
+import pytest
+from crash_kit import SCHEMA, events, fresh_storage
+from malicious_kit import SECRET
+
+from segstore_ds.engine import table_status
+from segstore_ds.engine.staging import Layout
+from segstore_ds.storage import Storage, open_storage
+from segstore_ds.stream import create_on
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """Return the stream's folder, canaries beside it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(table_status, "INLINE_SOFT", 2)
+        storage = fresh_storage("local", tmp_path)
+        stream = create_on(storage, SCHEMA)
+        for batch in range(5):
+            rows = events(batch * 2, batch * 2 + 2)
+            stream.append(rows, writer_id="w", batch_id=batch, layout=Layout(compression="none"))
+    assert stream.root.parts
+    assert len(stream.root.entries) == 2
+    for outside in (tmp_path / "canary", tmp_path / "x" / "canary", tmp_path.parent / "canary"):
+        outside.parent.mkdir(exist_ok=True)
+        outside.write_bytes(SECRET)
+    return Path(storage.url.removeprefix("file://"))
+
+
+@pytest.fixture
+def storage(folder: Path) -> Storage:
+    """Return the storage of the stream."""
+    return open_storage(folder)

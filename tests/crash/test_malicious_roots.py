@@ -1,0 +1,180 @@
+"""Roots and status parts that somebody crafted, with right digests: typed errors, little memory."""
+
+import base64
+import json
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+import zstandard
+from crash_kit import content_on, files_of, fresh_storage, restore
+from limits import memory_limit
+from malicious_kit import (
+    BODIES,
+    LONGEST_S,
+    MEMORY,
+    NEWEST,
+    attack,
+    plant,
+    put_back,
+    put_part,
+    root_json,
+)
+
+from segstore_ds.errors import FormatError, NotFoundError, SegstoreError
+from segstore_ds.format.envelope import digest_of
+from segstore_ds.format.segment_arrow import HEADER_BYTES
+from segstore_ds.format.status import PART_SCHEMA
+from segstore_ds.storage import Storage
+from segstore_ds.stream import open_on
+
+HUGE = [2**63 - 1, 2**62, 2**53, 2**32, 10**9]
+
+
+def test_huge_numbers_are_refused_or_harmless(storage: Storage) -> None:
+    """Counts, sizes and versions beyond all measure cost neither memory nor time."""
+    good = storage.get(NEWEST)
+    right = content_on(storage)
+    whole = root_json(storage)
+    integers = [name for name, value in whole.items() if type(value) is int]
+    assert {"tail", "version", "log_start", "next_segment"} <= set(integers)
+    places: list[tuple[Any, ...]] = [(name,) for name in integers]
+    places += [("entries", 0, n) for n in (0, 2, 3, 4, 5)]
+    places += [("parts", 0, n) for n in (1, 2, 3, 4)]
+    places += [("writers", "w", n) for n in (1, 2, 3, 4)]
+    places += [("epochs", 0, name) for name in ("number", "since")]
+    for *path, last in places:
+        for value in [*HUGE, 2**63, 10**40, -1, 0, 1.5, None, "7", True, [], {}]:
+            put_back(storage, good)
+            root = root_json(storage)
+            target: Any = root
+            for step in path:
+                target = target[step]
+            target[last] = value
+            plant(storage, json.dumps(root).encode())
+            began = time.process_time()
+            with memory_limit(MEMORY):
+                try:
+                    found = content_on(storage)
+                except SegstoreError:
+                    found = None
+                with suppress(SegstoreError):
+                    open_on(storage).verify()
+            harmless = last in ("time_us", "next_segment", "staging_floor", "generation", "since")
+            harmless = harmless or path[:1] == ["writers"] or (*path, last) == ("log_start",)
+            assert found in (None, right) or harmless or last in ("head", 0), (path, last, value)
+            assert time.process_time() - began < LONGEST_S
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_bodies_that_are_no_root_are_refused(storage: Storage, name: str) -> None:
+    """Deep, wide, empty or foreign JSON in a commit file: a format error."""
+    plant(storage, BODIES[name])
+    with memory_limit(MEMORY), pytest.raises(FormatError):
+        open_on(storage)
+    attack(storage)
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_unknown_fields_may_hold_anything(storage: Storage, name: str) -> None:
+    """The same as the value of a field that this version does not know: refused, or carried."""
+    root = root_json(storage)
+    body = json.dumps(root).encode()[:-1] + b',"later":' + BODIES[name] + b"}"
+    plant(storage, body)
+    attack(storage, refused=False)
+
+
+@pytest.mark.parametrize("name", BODIES)
+def test_statistics_and_schemas_may_hold_anything(storage: Storage, name: str) -> None:
+    """The same as a segment's statistics, and as Spark's JSON of the schema."""
+    good = storage.get(NEWEST)
+    text = BODIES[name].decode("latin-1")[:60_000]
+    root = root_json(storage)
+    root["entries"][0][7] = text
+    plant(storage, json.dumps(root).encode())
+    attack(storage, refused=name != "an object")
+    put_back(storage, good)
+    root["entries"][0][7] = None
+    root["epochs"][0]["spark"] = text
+    plant(storage, json.dumps(root).encode())
+    attack(storage, refused=False)
+    wider = pa.table({"n": [1], "s": ["x"], "more": [1]})
+    with suppress(SegstoreError):
+        open_on(storage).append(wider, merge_schema=True)
+    root["epochs"][0] |= {"spark": None, "schema": text}
+    plant(storage, json.dumps(root).encode())
+    attack(storage)
+
+
+def bomb(raw_bytes: int, *, claimed: int | None = None) -> bytes:
+    """Return an envelope of a few kilobytes that holds, or claims to hold, very many zeros."""
+    compressor = zstandard.ZstdCompressor(level=3)
+    unit = bytes(1 << 20)
+    stream = compressor.compressobj(size=raw_bytes)
+    stored = b"".join(stream.compress(unit) for _ in range(raw_bytes >> 20)) + stream.flush()
+    header = f"zstd {len(stored)} {raw_bytes if claimed is None else claimed}".encode()
+    return b"v1\n" + header + b" " + digest_of(header, stored).encode() + b"\n" + stored
+
+
+@pytest.mark.parametrize("claimed", [None, 0, 100, 1 << 20, 10**12 - 1])
+def test_bombs_are_not_unpacked(storage: Storage, claimed: int | None) -> None:
+    """A quarter gigabyte of zeros in a few kilobytes is refused unpacked, lies included."""
+    good, data = storage.get(NEWEST), bomb(256 << 20, claimed=claimed)
+    assert len(data) < 1 << 20
+    storage.put(NEWEST, data)
+    with memory_limit(128 << 20), pytest.raises(FormatError):
+        open_on(storage)
+    put_back(storage, good)
+    put_part(storage, b"", raw=data)
+    with memory_limit(128 << 20), pytest.raises(FormatError):
+        content_on(storage)
+    attack(storage)
+
+
+@pytest.mark.parametrize("kind", ["compressed", "nulls", "no end"])
+def test_parts_that_somebody_crafted_are_refused(storage: Storage, kind: str) -> None:
+    """Arrow data with a right digest that unpacks to a lot, lacks values, or breaks off."""
+    rows = 5_000_000 if kind == "compressed" else 2
+    texts = pa.nulls(rows, pa.string()) if kind == "nulls" else pa.repeat("", rows)
+    columns = [
+        texts if pa.types.is_string(field.type) else pa.repeat(pa.scalar(1, pa.int64()), rows)
+        for field in PART_SCHEMA
+    ]
+    sink = pa.BufferOutputStream()
+    options = pa.ipc.IpcWriteOptions(compression="zstd" if kind == "compressed" else None)
+    with pa.ipc.new_stream(sink, PART_SCHEMA, options=options) as writer:
+        writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=PART_SCHEMA))
+    body = bytes(sink.getvalue())
+    put_part(storage, body[: len(body) // 2] if kind == "no end" else body)
+    del columns, texts, sink
+    with memory_limit(128 << 20), pytest.raises(FormatError):
+        content_on(storage)
+    attack(storage)
+
+
+def test_base64_that_is_no_schema_is_refused(storage: Storage) -> None:
+    """Every change of a byte of the stored schema is refused or gives the same columns."""
+    good = storage.get(NEWEST)
+    text = base64.b64decode(root_json(storage)["epochs"][0]["schema"])
+    for place in range(len(text)):
+        changed = bytearray(text)
+        changed[place] ^= 0xFF
+        root = root_json(storage)
+        root["epochs"][0]["schema"] = base64.b64encode(changed).decode()
+        plant(storage, json.dumps(root).encode())
+        with memory_limit(MEMORY), suppress(FormatError):
+            content_on(storage)
+        put_back(storage, good)
+
+
+def test_empty_folder_and_foreign_files_are_no_stream(tmp_path: Path) -> None:
+    """Other files, also in a folder called log, are not taken for a stream."""
+    storage = fresh_storage("local", tmp_path)
+    restore(storage, {"log/41": b"x", "log/_latest": b"41", "log/x/00000000000000000000": b"x"})
+    with pytest.raises(NotFoundError):
+        open_on(storage)
+    assert HEADER_BYTES == 64
+    assert len(files_of(storage)) == 3
