@@ -19,26 +19,43 @@ def parse_json(body: bytes, *, where: str) -> Any:
         CorruptionError: It is not JSON, or nested beyond what any of our files is.
     """
     try:
-        return json.loads(body)
+        return json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise CorruptionError("not valid JSON", where=where) from error
+
+
+def _refuse_constant(name: str) -> None:
+    # Python takes NaN and Infinity for JSON, which nobody else does.
+    raise ValueError(name)
 
 
 def build_json(value: Any) -> bytes:
     """Return the canonical JSON of a value: sorted keys, no spaces, UTF-8.
 
     Raises:
-        CorruptionError: It was carried over from storage and is nested too deeply to be written.
+        CorruptionError: It was carried over from storage and can't be written: it is nested too
+            deeply, or a number was beyond what a float can hold.
     """
     try:
-        text = json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)
         try:
-            return text.encode()
+            return _dump(value, ascii_only=False).encode()
         except UnicodeEncodeError:
             # A lone surrogate, which JSON can escape and UTF-8 can't hold, is carried through too.
-            return json.dumps(value, sort_keys=True, separators=(",", ":")).encode()
+            return _dump(value, ascii_only=True).encode()
     except RecursionError as error:
         raise CorruptionError("value is nested too deeply") from error
+    except ValueError as error:
+        raise CorruptionError("number is too large to be written") from error
+
+
+def _dump(value: Any, *, ascii_only: bool) -> str:
+    return json.dumps(
+        value,
+        sort_keys=True,
+        separators=(",", ":"),
+        ensure_ascii=ascii_only,
+        allow_nan=False,
+    )
 
 
 class Fields:
