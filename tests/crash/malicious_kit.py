@@ -1,24 +1,28 @@
 """What tests of crafted metadata and segments share: lies in a stream, and what is then done."""
 
 import json
+import re
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
-from crash_kit import events
+from crash_kit import discard, events, files_of, fresh_storage, restore
 from limits import memory_limit
 
 from segstore_ds.errors import SegstoreError
 from segstore_ds.format.envelope import digest_of, encode_envelope
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.storage import Storage
-from segstore_ds.stream import open_on
+from segstore_ds.stream import Stream, open_on
+from segstore_ds.testing.faults import FaultStorage
 
 SECRET = b"what lies outside the stream"
 MEMORY = 768 << 20
 LONGEST_S = 20.0
 NEWEST = "log/00000000000000000005"
+_INSIDE = re.compile(r"((log|status|history|segments|readers)(/[A-Za-z0-9][\w.-]*)*(/_latest)?)?")
 
 
 def _deep(opening: bytes, closing: bytes) -> bytes:
@@ -64,27 +68,44 @@ def put_back(storage: Storage, root: bytes) -> None:
 
 
 def attack(storage: Storage, *, refused: bool = True) -> None:
-    """Do everything with the stream: each step is refused, or harmless, and soon over."""
+    """Do everything with the stream: each step is refused, or harmless, and soon over.
+
+    Afterwards the stream is as before.
+    """
+    before = files_of(storage)
     began = time.process_time()
     errors: list[SegstoreError] = []
-    steps: list[Callable[[], object]] = [
-        lambda: open_on(storage).read(filters=[["n", ">=", 0]]).read_all(),
-        lambda: open_on(storage).read().read_all(),
-        lambda: open_on(storage).verify().check(),
-        lambda: open_on(storage).read("2020-01-01T00:00:00Z").read_all(),
-        lambda: open_on(storage).append(events(0, 1), writer_id="v", batch_id=1),
-        lambda: open_on(storage).overwrite(events(0, 1)),
-        lambda: open_on(storage).purge(older_than_s=0),
+    watched = FaultStorage(storage)
+    copy = fresh_storage("memory", Path())
+    steps: list[Callable[[Stream], object]] = [
+        lambda stream: stream.read(filters=[["n", ">=", 0]]).read_all(),
+        lambda stream: stream.read().read_all(),
+        lambda stream: stream.verify().check(),
+        lambda stream: stream.read("2020-01-01T00:00:00Z").read_all(),
+        lambda stream: stream.history().read_all(),
+        lambda stream: stream.copy_to(copy.url, copy_id="c"),
+        lambda stream: stream.append(events(0, 1), writer_id="v", batch_id=1),
+        lambda stream: stream.compact(),
+        lambda stream: stream.truncate(9),
+        lambda stream: stream.overwrite(events(0, 1)),
+        lambda stream: stream.purge(older_than_s=0),
+        lambda stream: stream.vacuum(dry_run=False, grace_s=0, short_grace=True),
     ]
     with memory_limit(MEMORY):
         for step in steps:
             try:
-                step()
+                step(open_on(watched))
             except SegstoreError as error:
                 errors.append(error)
+    took = time.process_time() - began
+    discard(copy)
+    discard(storage)
+    restore(storage, before)
     assert errors or not refused
     assert not any(SECRET.decode() in str(error) for error in errors)
-    assert time.process_time() - began < LONGEST_S
+    paths = {call.partition(" ")[2] for call in watched.calls}
+    assert all(_INSIDE.fullmatch(path) for path in paths), paths
+    assert took < LONGEST_S
 
 
 def put_part(storage: Storage, body: bytes, raw: bytes | None = None) -> None:

@@ -1,19 +1,29 @@
 """Metadata that names what is outside the stream: nothing there is read or written."""
 
 import json
+import re
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import astuple, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from crash_kit import content_on
-from malicious_kit import NEWEST, attack, plant, put_back, put_part, root_json
+from crash_kit import SCHEMA, content_on, discard, events, files_of, restore
+from malicious_kit import NEWEST, SECRET, attack, plant, put_back, put_part, root_json
 
+from segstore_ds.engine.history import History
+from segstore_ds.engine.layout import Layout
+from segstore_ds.engine.replicas import PROPERTY
+from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import FormatError
-from segstore_ds.format.status import encode_part
-from segstore_ds.storage import Storage
-from segstore_ds.stream import open_on
+from segstore_ds.format.history import encode_history_list
+from segstore_ds.format.history_rows import HistoryPart, part_ref_value
+from segstore_ds.format.names import segment_token
+from segstore_ds.format.root import FOLLOWERS_FEATURE, Retired, SegmentEntry
+from segstore_ds.format.root_codec import blob_value, part_value
+from segstore_ds.format.status import encode_part, encode_retired
+from segstore_ds.storage import Storage, open_storage
+from segstore_ds.stream import create_on, open_on
 from segstore_ds.testing.faults import FaultStorage
 
 OUTSIDE = [
@@ -76,6 +86,22 @@ def _retired_blob_path(root: dict[str, Any], path: str) -> None:
     root["retired_blobs"] = [[path, 10, "0" * 32, 1]]
 
 
+def _index_path(root: dict[str, Any], path: str) -> None:
+    root["indexes"] = [[path, 0, 6, 1, 3, 10, "0" * 32]]
+
+
+def _history_part_path(root: dict[str, Any], path: str) -> None:
+    root["history_parts"] = [[path, 0, 1, 1, 1, 10, "0" * 32]]
+
+
+def _history_list_path(root: dict[str, Any], path: str) -> None:
+    root["history_lists"] = [[path, 0, 1, 1, 1, 10, "0" * 32]]
+
+
+def _tags_path(root: dict[str, Any], path: str) -> None:
+    root["tags_blob"] = [path, 10, "0" * 32, 1]
+
+
 PATHS: list[Change] = [
     _entry_path,
     _part_path,
@@ -83,6 +109,10 @@ PATHS: list[Change] = [
     _schema_path,
     _retired_path,
     _retired_blob_path,
+    _index_path,
+    _history_part_path,
+    _history_list_path,
+    _tags_path,
 ]
 
 
@@ -97,24 +127,133 @@ def test_paths_that_leave_the_stream_are_refused(
         root = root_json(storage)
         change(root, path)
         plant(storage, json.dumps(root).encode())
-        with pytest.raises(FormatError):
+        with pytest.raises(FormatError, match=r"names no|at most 300"):
             open_on(storage)
         attack(storage)
     assert snapshot(folder) == around
 
 
-def test_paths_in_a_part_are_refused(folder: Path, storage: Storage) -> None:
-    """A status part whose entries name something outside is refused when it is read."""
-    good, around = storage.get(NEWEST), snapshot(folder)
+def _part(storage: Storage, path: str) -> dict[str, Any]:
+    part = TableStatus(storage).put_part(0, 0, crafted_entries(storage, path))
+    return {"parts": [part_value(part), *root_json(storage)["parts"][1:]]}
+
+
+def _first_part(storage: Storage, path: str) -> dict[str, Any]:
+    put_part(storage, encode_part(crafted_entries(storage, path)))
+    return {}
+
+
+def _index(storage: Storage, path: str) -> dict[str, Any]:
+    status, (first, *parts) = TableStatus(storage), open_on(storage).root.parts
+    index = status._put_index(0, (replace(first, path=path),))
+    return {"indexes": [list(astuple(index))], "parts": [part_value(part) for part in parts]}
+
+
+def _retired_part(storage: Storage, path: str) -> dict[str, Any]:
+    part = TableStatus(storage).put_part(0, 0, crafted_entries(storage, path))
+    return {"retired": [["part", part.path, 1, 1]]}
+
+
+def _retired_blob(storage: Storage, path: str) -> dict[str, Any]:
+    items = tuple(Retired(kind, path, 1, 1) for kind in ("segment", "status", "part"))
+    blob = TableStatus(storage).put(0, "retired", encode_retired(items), len(items))
+    return {"retired_blobs": [blob_value(blob)]}
+
+
+def _history_list(storage: Storage, path: str) -> dict[str, Any]:
+    first, *rows = open_on(storage).root.history
+    ends = (0, 1, first.time_us, first.time_us)
+    body = encode_history_list([HistoryPart(path, *ends, 10, "0" * 32)])
+    history = History(storage)._put_object(0, "list", body, ends)
+    kept = root_json(storage)["history"][-len(rows) :]
+    return {"history_lists": [part_ref_value(history)], "history": kept}
+
+
+OLD = {"log_start": 4}  # what was retired before may go
+OBJECTS: list[Callable[[Storage, str], dict[str, Any]]] = [
+    _part,
+    _first_part,
+    _index,
+    _retired_part,
+    _retired_blob,
+    _history_list,
+]
+
+
+def crafted_entries(storage: Storage, path: str) -> tuple[SegmentEntry, ...]:
+    """Return the entries of the oldest part, the first of them elsewhere."""
     stream = open_on(storage)
-    entries = stream._status.part(stream.root.parts[0])
-    for path in OUTSIDE:
-        put_back(storage, good)
-        put_part(storage, encode_part((replace(entries[0], path=path), *entries[1:])))
+    first, *entries = stream._status.part(stream.root.parts[0])
+    return replace(first, path=path), *entries
+
+
+@pytest.mark.parametrize("build", OBJECTS, ids=lambda build: build.__name__.strip("_"))
+def test_paths_in_objects_are_refused(folder: Path, storage: Storage, build: Any) -> None:
+    """An object of right digest that names something outside is refused when it is read."""
+    good, around = files_of(storage), snapshot(folder)
+    for path in OUTSIDE[::4]:
+        changed = build(storage, path)
+        plant(storage, json.dumps(root_json(storage) | OLD | changed).encode())
+        report = open_on(storage).verify()
+        assert re.search(r"names no|at most 300", str(report.problems)), report
         with pytest.raises(FormatError):
-            content_on(storage)
+            open_on(storage).vacuum(dry_run=False, grace_s=0, short_grace=True)
         attack(storage)
+        discard(storage)
+        restore(storage, good)
     assert snapshot(folder) == around
+
+
+def test_what_is_retired_so_in_the_stream_is_deleted(storage: Storage) -> None:
+    """So that it says something when vacuum leaves alone what lies elsewhere."""
+    storage.put("segments/a/b", b"x")
+    root = root_json(storage) | OLD | {"retired": [["segment", "a/b", 1, 1]]}
+    plant(storage, json.dumps(root).encode())
+    open_on(storage).vacuum(dry_run=False, grace_s=0, short_grace=True)
+    assert not list(storage.list("segments/a"))
+
+
+def _followed(url: str, storage: Storage) -> dict[str, Any]:
+    text = json.dumps({"primary": storage.url, "followers": [url]})
+    return {"properties": {PROPERTY: text}, "writer_features": [FOLLOWERS_FEATURE, "history"]}
+
+
+def _primary(url: str, _storage: Storage) -> dict[str, Any]:
+    text = json.dumps({"primary": url, "followers": []})
+    return {"properties": {PROPERTY: text}, "writer_features": [FOLLOWERS_FEATURE, "history"]}
+
+
+def _origin(url: str, storage: Storage) -> dict[str, Any]:
+    entries = root_json(storage)["entries"]
+    entries[0][1] = f"{segment_token(entries[0][1])}/elsewhere.arrow"
+    return {"entries": entries, "origins": {"x": {"url": url, "pin": "p", "version": 1}}}
+
+
+@pytest.mark.parametrize("build", [_followed, _primary, _origin])
+@pytest.mark.parametrize("floor", [0, 4])
+def test_folders_that_metadata_names_are_left_alone(
+    folder: Path, storage: Storage, build: Any, floor: int
+) -> None:
+    """A follower, a primary, an origin that is another stream, a folder of files, or nothing.
+
+    Its objects are as old as what vacuum deletes here, and named by no version of this stream.
+    """
+    victim = create_on(open_storage(folder.parent / "victim"), SCHEMA)
+    for batch in range(3):
+        victim.append(events(batch, batch + 1), layout=Layout(inline_bytes=0))
+    for name in ("log", "segments", "status"):
+        (folder.parent / "files" / name).mkdir(parents=True)
+        (folder.parent / "files" / name / f"{0:020d}").write_bytes(SECRET)
+    around = snapshot(folder)
+    changes = {"staging_floor": floor, "log_start": floor}
+    for name in ("victim", "files", "nothing"):
+        url = open_storage(folder.parent / name).url
+        root = root_json(storage)
+        plant(storage, json.dumps(root | changes | build(url, storage)).encode())
+        attack(storage)
+        plant(storage, json.dumps(root).encode())
+    assert snapshot(folder) == around
+    assert content_on(victim.storage)[1] == 3
 
 
 def test_reading_asks_only_for_objects_of_the_stream(storage: Storage) -> None:
