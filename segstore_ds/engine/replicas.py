@@ -218,7 +218,7 @@ class Replicas:
                     version=version,
                 )
             told = {path for path, urls in shipped.items() if follower.url in urls}
-            for path in new_status(self._storage, before, after):
+            for path in new_status(status, before, after):
                 copy_small(self._storage, follower.storage, path)
             segments = new_segments(status, before, after)
             for path in missing_segments(follower.storage, segments, told):
@@ -256,9 +256,12 @@ class Follower:
         return self.storage.url
 
     def holds(self, root: Root) -> bool:
-        """Tell whether it holds a root; False too where it can't be asked."""
+        """Tell whether it holds a root, or did a while ago; False too where it can't be asked."""
         try:
-            return self.newest(root).transaction == root.transaction
+            known = self._known
+            if known is None or known.transaction != root.transaction:
+                known = self.newest(root)
+            return known.transaction == root.transaction
         except (StorageError, FormatError, FencedError):
             return False
 

@@ -280,7 +280,8 @@ def test_a_follower_that_vanished_stops_every_commit(tmp_path, left):
                 stream.append(numbers(20, 30))
         with pytest.raises(UnderReplicatedError):  # nor is what was committed before confirmed
             stream.outcome(stream.root.transaction)
-    assert not world.follower.exists() or list(world.follower.iterdir()) == []
+    assert not (world.follower / "log").exists()
+    shutil.rmtree(world.follower, ignore_errors=True)  # what was staged, before it was asked
     world.stream.remove_follower(str(world.follower))
     world.stream.append(numbers(20, 30))
     world.stream.add_follower(str(world.follower))
@@ -324,12 +325,12 @@ def test_a_follower_whose_log_was_purged_has_no_hole(pair):
     assert content(pair.follower) == content(pair.primary)
 
 
-def test_a_commit_asks_each_follower_three_times_whether_its_log_is_there(pair):
-    """Before events are staged, before the commit, and behind the commit file."""
+def test_a_commit_asks_each_follower_twice_whether_its_log_is_there(pair):
+    """Before the commit, and behind the commit file."""
     pair.stream.add_follower(pair.follower)
     pair.stream.append(numbers(0, 1))
     asked: list[str] = []
     pair.world.watch = lambda url, verb, path: asked.append(f"{url} {verb} {path}")
     version = pair.stream.append(numbers(1, 2)).version
     names = [one for one in asked if one.startswith(f"{pair.follower} info")]
-    assert names == [f"{pair.follower} info log/{version - 1:020d}"] * 3
+    assert names == [f"{pair.follower} info log/{version - 1:020d}"] * 2
