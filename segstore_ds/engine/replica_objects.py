@@ -44,21 +44,21 @@ def copy_object(source: Storage, target: Storage, path: str) -> None:
         writer.commit()
 
 
-def new_status(storage: Storage, before: Root, after: Root) -> Iterator[str]:
-    """Yield what was put for a commit, and perhaps what a lost race left, which does no harm.
+def new_status(status: TableStatus, before: Root, after: Root) -> list[str]:
+    """Return the status and history objects that a commit names and the one before it does not.
+
+    Those that stand in a list of parts are looked for only where a list is new. A part of the
+    history never goes to a list with the commit that writes it.
 
     Raises:
+        FormatError: A list can't be read.
         StorageError: The storage failed.
     """
-    unchanged = set(status_objects(after)) <= set(status_objects(before))
-    if unchanged and after.history == before.history:
-        return
-    window = range(before.version, after.version + 1)
-    for folder in (names.STATUS_FOLDER, names.HISTORY_FOLDER):
-        for info in storage.list(folder):
-            number = names.parse_log_name(info.path.rpartition("/")[2][: names.LOG_NAME_DIGITS])
-            if number is not None and number in window:
-                yield info.path
+    fresh = set(status_objects(after)) - set(status_objects(before))
+    if any(index.path in fresh for index in after.indexes):
+        old, new = ({part.path for part in status.parts(root)} for root in (before, after))
+        fresh |= new - old
+    return sorted(fresh)
 
 
 def new_segments(status: TableStatus, before: Root, after: Root) -> dict[str, SegmentEntry]:

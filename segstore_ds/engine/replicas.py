@@ -261,9 +261,9 @@ class Follower:
             known = self._known
             if known is None or known.transaction != root.transaction:
                 known = self.newest(root)
-            return known.transaction == root.transaction
         except (StorageError, FormatError, FencedError):
             return False
+        return known.transaction == root.transaction
 
     def newest(self, root: Root, *, asked: bool = False) -> Root:
         """Return the newest root that it holds.

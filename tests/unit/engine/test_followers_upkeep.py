@@ -5,6 +5,8 @@ from functools import partial
 
 import pytest
 
+from segstore_ds.engine import history, table_status
+from segstore_ds.engine.layout import Layout
 from segstore_ds.engine.references import read_references
 from segstore_ds.errors import (
     CorruptionError,
@@ -278,3 +280,50 @@ def test_a_clone_is_followed_once_it_stands_by_itself(pair):
     clone.append(numbers(10, 20), layout=STAGED)
     assert content(other) == content(folder)
     assert found(pair.reopen(other)) == list(range(20))
+
+
+def _shipped(pair: Pair, commits: int, root: str) -> list[str]:
+    """Return what was asked of a root while commits were made."""
+    asked: list[str] = []
+
+    def note(url: str, verb: str, name: str) -> None:
+        if url == root:
+            asked.append(f"{verb} {name}")
+
+    pair.world.watch = note
+    for n in range(commits):
+        pair.stream.append(numbers(n, n + 1))
+    pair.world.watch = lambda *_: None
+    return asked
+
+
+def test_a_shipped_commit_lists_no_status(pair, monkeypatch):
+    """However many status objects there are: a root says which of them are new."""
+    monkeypatch.undo()  # the limits of every day: ten commits in a row put no part
+    pair.stream.add_follower(pair.follower)
+    assert _shipped(pair, 1, pair.primary) != []
+    calls = _shipped(pair, 10, pair.primary)
+    assert [call for call in calls if call.startswith("list")] == []
+    calls = _shipped(pair, 10, pair.follower)
+    kinds = [call.partition("/")[0] for call in calls if not call.endswith("_latest")]
+    sent = ["open_staged segments", "write segments", "commit segments"]
+    each = [*sent, "info log", "info log", "list segments", "create log"]
+    assert sorted(kinds) == sorted(each * 10)
+    assert content(pair.follower) == content(pair.primary)
+
+
+def test_a_list_reaches_a_follower_with_parts_that_only_it_names(pair, monkeypatch):
+    """A commit that fills more parts than a root may list writes them and their list at once."""
+    monkeypatch.setattr(table_status, "PART_FINAL_SEGMENTS", 1)
+    monkeypatch.setattr(table_status, "PARTS_INLINE", 2)
+    monkeypatch.setattr(history, "ROWS_SOFT", 1)
+    monkeypatch.setattr(history, "PARTS_INLINE", 2)
+    pair.stream.add_follower(pair.follower)
+    for n in range(6):
+        layout = Layout(inline_bytes=0, segment_rows=10)
+        pair.stream.append(numbers(80 * n, 80 * n + 80), layout=layout)
+        assert content(pair.follower) == content(pair.primary)
+    root = pair.stream.root
+    assert root.indexes
+    assert root.history_lists
+    assert found(pair.reopen(pair.follower)) == list(range(480))
