@@ -1,25 +1,35 @@
 """Clones: streams that begin with the segments of another one, without copying any.
 
-Two commits however long the stream: a pin in the origin, then the clone's first root, which lists
-the origin's parts and segments by the names they have there. From then on both go their own way;
-neither ever deletes an object in the other's folder. `run_materialize` copies what is shared under
-the same names, so that nothing but the root has to change when the clone lets go of its origin.
+Three commits however long the stream: a pin in the origin; the clone's first root, which lists the
+origin's parts and segments by the names they have there; and a note in the pin that the clone is
+made. From then on both go their own way; neither ever deletes an object in the other's folder.
+`run_materialize` copies what is shared under the same names, so that nothing but the root has to
+change when the clone lets go of its origin.
 
 Crash argument. After the pin alone the origin keeps a version longer than it must, and the same
 call again goes on with that very version; a pin never moves. The clone's root is created
-exclusively, so of two runners one makes it, from the same pinned version as the other.
+exclusively, so of two runners one makes it, from the same pinned version as the other, under the
+stream id that the pin gives it. A call returns only once the pin says that the clone is made: from
+then on a place where it is missing is one it was moved from, and no second clone is made of a pin
+that the first one needs.
 """
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
 
 from segstore_ds.engine.clock import Clock
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.copy import Copied, CopyRequest, find_done
 from segstore_ds.engine.history import NO_NOTE, describe_commit
-from segstore_ds.engine.origins import pins_of, same_filesystem
-from segstore_ds.engine.pins import release_origins, run_pin, run_unpin
+from segstore_ds.engine.origins import Pin, pins_of, same_filesystem
+from segstore_ds.engine.pins import (
+    last_sharing,
+    mark_made,
+    read_pinned,
+    release_origins,
+    run_pin,
+    run_unpin,
+)
 from segstore_ds.engine.references import References, read_references
 from segstore_ds.engine.replica_objects import copy_object
 from segstore_ds.engine.state import Slot, broken_invariants
@@ -53,7 +63,7 @@ def run_clone(
     Raises:
         AlreadyExistsError: There is another stream at the destination.
         InvalidInputError: The destination is the stream itself or on another filesystem, the
-            stream is a clone, or the id stands for something else.
+            stream is a clone, the id stands for something else, or its clone was moved away.
         SnapshotExpiredError: An earlier attempt pinned a version that was purged since.
         ConflictError: Every race was lost, or the pin was taken away meanwhile.
         CommitUnknownError: A commit may or may not be in a log: run it again.
@@ -66,9 +76,17 @@ def run_clone(
     log = StreamLog(target, clock=clock)
     done = find_done(log, request, source.refresh())
     if done is not None:
+        known = pins_of(source.root).get(request.copy_id)
+        if known is not None and not known.made:
+            mark_made(source, request.copy_id, target.url, log.root, client=client)
         return done
-    pinned = run_pin(source, request.copy_id, target.url, client=client)
-    first, copied = _first_root(source.storage.url, pinned, request, clock=clock, client=client)
+    pin = run_pin(source, request.copy_id, target.url, client=client)
+    if pin.made:
+        return _find_made(log, request, source.root)
+    pinned = read_pinned(source, request.copy_id, pin)
+    first, copied = _first_root(
+        source.storage.url, pinned, pin, request, clock=clock, client=client
+    )
     if not log.create(first):
         try:
             done = find_done(log, request, pinned)
@@ -77,8 +95,8 @@ def run_clone(
             raise
         if done is None:
             raise InternalError("a stream that exists can't be found", url=target.url)
-        return done
-    if request.copy_id not in pins_of(source.refresh()):
+        first, copied = log.root, done
+    if not mark_made(source, request.copy_id, target.url, first, client=client):
         raise ConflictError(
             "the pin was taken away while the clone was made",
             remedy="drop the clone and make it again",
@@ -86,6 +104,19 @@ def run_clone(
             pin=request.copy_id,
         )
     return copied
+
+
+def _find_made(log: StreamLog, request: CopyRequest, origin: Root) -> Copied:
+    done = find_done(log, request, origin)  # another runner may have made it just now
+    if done is None:
+        raise InvalidInputError(
+            "the clone was made before, and is not there any more",
+            remedy="open it where it was moved to, or take another copy id; "
+            "if it was deleted by hand, unpin(copy_id) on the origin, then clone again",
+            copy_id=request.copy_id,
+            url=log.storage.url,
+        )
+    return done
 
 
 def run_materialize(log: StreamLog, status: TableStatus, *, client: str) -> int:
@@ -137,24 +168,8 @@ def run_materialize(log: StreamLog, status: TableStatus, *, client: str) -> int:
         break
     else:
         raise ConflictError("restores came in between every time", url=storage.url)
-    release_origins(storage, _last_sharing(log, sharing), clock=log.clock, client=client)
+    release_origins(storage, last_sharing(sharing), clock=log.clock, client=client)
     return copied
-
-
-def _last_sharing(log: StreamLog, seen: Root) -> Root:
-    """Return a root that names the origins: an earlier call may have stopped before the release."""
-    if seen.origins:
-        return seen
-    origins: dict[str, Any] = {
-        record["source"]: {
-            "url": record["origin"],
-            "pin": name,
-            "version": record["version"],
-        }
-        for name, record in log.root.copies.items()
-        if record.get("mode") == "clone"
-    }
-    return replace(seen, origins=origins)
 
 
 def _shared(storage: Storage, status: TableStatus, root: Root) -> Iterator[tuple[str, bool]]:
@@ -193,7 +208,7 @@ def _check_places(source: str, target: str) -> None:
 
 
 def _first_root(
-    origin_url: str, pinned: Root, request: CopyRequest, *, clock: Clock, client: str
+    origin_url: str, pinned: Root, pin: Pin, request: CopyRequest, *, clock: Clock, client: str
 ) -> tuple[Root, Copied]:
     segments = len(pinned.entries) + sum(part.segments for part in pinned.parts)
     segments += sum(index.segments for index in pinned.indexes)
@@ -213,7 +228,7 @@ def _first_root(
     }
     origin = {"url": origin_url, "pin": request.copy_id, "version": pinned.version}
     root = Root(
-        stream_id=clock.new_id(),
+        stream_id=pin.clone_id or clock.new_id(),
         version=0,
         transaction=clock.new_id(),
         parent="",

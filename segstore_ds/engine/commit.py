@@ -97,9 +97,11 @@ class StreamLog(FollowedLog):
         if self.files.newest_listed() is not None or not self.files.add(0, root):
             return False
         # A creator that slept may have made the first file of a stream that purged its own.
-        late = self.clock.boot_s() - began > CONFIRM_S
-        if late and self.reopen().stream_id != root.stream_id:
-            return False
+        if self.clock.boot_s() - began > CONFIRM_S:
+            newest = self.reopen()
+            # Runners of one clone give it the same id: what was purged is a leftover all the same.
+            if newest.stream_id != root.stream_id or newest.log_start > 0:
+                return False
         self._base = Base(root, began, sound=True)
         self._hint(0)
         return True

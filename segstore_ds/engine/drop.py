@@ -6,19 +6,22 @@ can commit, and everything may be deleted in any order; the newest commit goes l
 interrupted drop is found as such and can be repeated.
 """
 
+import logging
 from dataclasses import replace
 
 from segstore_ds.engine.append import drop_below
 from segstore_ds.engine.clock import Clock
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.origins import pins_of
-from segstore_ds.engine.pins import unpin_origins
+from segstore_ds.engine.pins import last_sharing, unpin_origins
 from segstore_ds.engine.replicas import replication_of
 from segstore_ds.engine.state import Slot
-from segstore_ds.errors import ConflictError, InvalidInputError
+from segstore_ds.errors import ConflictError, InvalidInputError, SegstoreError
 from segstore_ds.format import names
 from segstore_ds.format.root import DROPPED_FEATURE, Retired, Root
 from segstore_ds.storage import Storage
+
+_LOG = logging.getLogger(__name__)
 
 
 class DroppableLog(StreamLog):
@@ -107,7 +110,20 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> in
             storage.delete(info.path)
             deleted += 1
     # While the log is there a drop can be repeated, so the origin is told before it goes.
-    unpin_origins(storage, log.root, clock=clock, client=client)
+    _unpin(storage, log.root, clock=clock, client=client)
     # The hint first: it must not lead to what is left. The newest commit says what happened here.
     storage.delete(names.HINT_PATH)
     return deleted + log.files.purge(names.MAX_NUMBER)
+
+
+def _unpin(storage: Storage, root: Root, *, clock: Clock, client: str) -> None:
+    if root.origins:
+        unpin_origins(storage, root, clock=clock, client=client)
+        return
+    try:
+        # Materialized: it may have been stopped before it told its origin.
+        unpin_origins(storage, last_sharing(root), clock=clock, client=client)
+    except SegstoreError as error:
+        # It needs its origin no longer, not to be dropped either; a pin that is left can be taken
+        # away by hand.
+        _LOG.warning("origin of %s can't be asked for a pin that is left: %s", storage.url, error)

@@ -37,16 +37,35 @@ class Pin:
         url: Where the clone was made; it may have been moved.
         released_us: When the clone stopped needing it, but readers of its older versions may still;
             None while it is needed.
+        clone_id: The stream id that the clone takes, so that no other stream lets go of its pin;
+            None in pins of versions that did not know it.
+        made: The clone was seen to be there. Where it is gone from its place it was moved.
     """
 
     version: int
     url: str = ""
     released_us: int | None = None
+    clone_id: str | None = None
+    made: bool = False
 
     def to_value(self) -> dict[str, Any]:
         """Return the pin as it stands in a root."""
-        value = {"version": self.version, "url": self.url}
-        return value if self.released_us is None else {**value, "released_us": self.released_us}
+        optional = {
+            "released_us": self.released_us,
+            "clone_id": self.clone_id,
+            "made": self.made or None,
+        }
+        present = {name: value for name, value in optional.items() if value is not None}
+        return {"version": self.version, "url": self.url, **present}
+
+    def is_of(self, clone_id: str, version: int | None) -> bool:
+        """Tell whether it is held by a clone that was made of a version.
+
+        >>> Pin(3).is_of("a", 3), Pin(3, clone_id="b").is_of("a", 3)
+        (True, False)
+        """
+        # A name may be given out again, but no two pins are of one version.
+        return self.version == version and self.clone_id in (None, clone_id)
 
 
 def parse_pin(name: str, value: Any) -> Pin:
@@ -57,9 +76,11 @@ def parse_pin(name: str, value: Any) -> Pin:
     """
     fields = value if isinstance(value, Mapping) else {}
     version, released = fields.get("version"), fields.get("released_us")
-    if type(version) is not int or version < 0 or type(released) not in (int, type(None)):
+    clone_id, made = fields.get("clone_id"), fields.get("made", False)
+    known = type(released) in (int, type(None)) and type(clone_id) in (str, type(None))
+    if type(version) is not int or version < 0 or not known or type(made) is not bool:
         raise CorruptionError("pin can't be read", pin=name)
-    return Pin(version, str(fields.get("url", "")), released)
+    return Pin(version, str(fields.get("url", "")), released, clone_id, made)
 
 
 def pins_of(root: Root) -> dict[str, Pin]:

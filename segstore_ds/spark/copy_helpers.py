@@ -87,7 +87,7 @@ def copy(
 def clone(
     spark: SparkSession, source: str, target: str, copy_id: str, *, seal: bool = False
 ) -> Copied:
-    """Make a stream that shares all segments of another one: two commits, and no job.
+    """Make a stream that shares all segments of another one: three commits, and no job.
 
     As `segstore_ds.Stream.copy_to` with mode ``clone``, with the session's storage options.
 

@@ -188,7 +188,7 @@ class Upkeep(Handle):
         Both ends are bound once; what is appended meanwhile is not copied, nor are writers,
         readers, tags and properties.
 
-        A clone copies nothing and shares what this stream holds, however long it is: two commits.
+        A clone copies nothing and shares what this stream holds, however long it is: three commits.
         Both go their own way, and `vacuum` here spares what the clone needs until it is dropped or
         materialized, or the pin named by the copy id is taken away with `unpin`.
 

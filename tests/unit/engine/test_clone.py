@@ -1,10 +1,11 @@
-"""Clones: two commits, nothing copied, and neither stream ever takes anything from the other."""
+"""Clones: three commits, nothing copied, and neither stream ever takes anything from the other."""
 
 import pickle
 import shutil
 import uuid
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -14,7 +15,10 @@ from stream_kit import DAY, SOFT, STAGED, Meddling, make_stream, numbers, object
 import segstore_ds as segstore
 from segstore_ds.engine.clone import run_clone, run_materialize
 from segstore_ds.engine.copy import CopyRequest
+from segstore_ds.engine.origins import origins_of
+from segstore_ds.engine.pins import last_sharing
 from segstore_ds.engine.staging import Layout
+from segstore_ds.engine.state import Slot
 from segstore_ds.errors import (
     AlreadyExistsError,
     CommitUnknownError,
@@ -29,7 +33,7 @@ from segstore_ds.errors import (
     UnsupportedVersionError,
 )
 from segstore_ds.format import root_codec
-from segstore_ds.format.root import ORIGINS_FEATURE
+from segstore_ds.format.root import ORIGINS_FEATURE, Root
 from segstore_ds.format.root_codec import decode_root, encode_root
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
@@ -93,7 +97,7 @@ def test_both_go_on_independently(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize("commits", [2, 60])
-def test_a_clone_is_two_commits_however_long_the_stream(
+def test_a_clone_is_three_commits_however_long_the_stream(
     commits: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Requests do not grow with the stream."""
@@ -104,7 +108,7 @@ def test_a_clone_is_two_commits_however_long_the_stream(
     target.stats.reset()
     before = stream.version
     done = run_clone(stream._log, target, REQUEST, client="", clock=stream._log.clock)
-    assert (stream.version, open_on(target).version, done.segments) == (before + 1, 0, commits)
+    assert (stream.version, open_on(target).version, done.segments) == (before + 2, 0, commits)
     assert storage.stats.total + target.stats.total <= 24
 
 
@@ -205,6 +209,77 @@ def test_only_the_own_pin_is_taken_away() -> None:
     second.materialize()
     assert sorted(stream.refresh().pins) == ["c", "d"]
     assert values(third) == values(fourth) == values(second) == list(range(20))
+
+
+def _edit_pin(stream: Stream, **changed: object) -> None:
+    def build(root: Root, _slot: Slot) -> Root:
+        value = {**root.pins["c"], **changed}
+        value = {name: item for name, item in value.items() if item is not None}
+        return replace(root, pins={"c": value}, operation="pin")
+
+    stream._log.commit(build, transaction=stream._log.clock.new_id())
+
+
+@pytest.mark.parametrize("end", ["drop", "materialize"])
+def test_a_pin_is_let_go_of_by_the_stream_that_it_names_alone(end: str) -> None:
+    """Whatever else was made of it, by whatever mistake, must not take it from its clone."""
+    stream, _ = make_stream(2)
+    clone = _clone(stream)
+    assert stream.refresh().pins["c"].clone_id == clone.stream_id
+    _edit_pin(stream, clone_id="f" * 32)
+    if end == "drop":
+        segstore.drop(clone.url, confirm=clone.url)
+    else:
+        clone.materialize()
+    assert list(stream.refresh().pins) == ["c"]
+
+
+@pytest.mark.parametrize("end", ["drop", "materialize"])
+def test_pins_of_before_name_no_clone_and_serve_as_they_did(end: str) -> None:
+    """They are told by their version; the same clone again completes them."""
+    stream, _ = make_stream(2)
+    clone = _clone(stream)
+    _edit_pin(stream, clone_id=None, made=None)
+    assert (stream.pins["c"].clone_id, stream.pins["c"].made) == (None, False)
+    assert stream.copy_to(clone.url, copy_id="c", mode="clone").repeated
+    assert (stream.pins["c"].clone_id, stream.pins["c"].made) == (clone.stream_id, True)
+    _edit_pin(stream, clone_id=None, made=None)
+    if end == "drop":
+        segstore.drop(clone.url, confirm=clone.url)
+    else:
+        clone.materialize()
+    assert stream.refresh().pins == {}
+
+
+def test_a_moved_clone_is_not_made_again_on_its_pin(tmp_path: Path) -> None:
+    """A job that runs again would get a second clone, whose drop took the first one's pin."""
+    stream = _local(tmp_path / "a")
+    stream.copy_to(tmp_path / "u", copy_id="weekly", mode="clone")
+    shutil.move(tmp_path / "u", tmp_path / "v")
+    for _ in range(2):
+        with pytest.raises(InvalidInputError, match="not there any more"):
+            stream.copy_to(tmp_path / "u", copy_id="weekly", mode="clone")
+    assert not segstore.exists(str(tmp_path / "u"))
+    stream.copy_to(tmp_path / "u", copy_id="other", mode="clone")
+    segstore.drop(str(tmp_path / "u"), confirm=str(tmp_path / "u"))
+    assert list(stream.refresh().pins) == ["weekly"]
+    shutil.rmtree(tmp_path / "u")
+    shutil.move(tmp_path / "v", tmp_path / "u")
+    assert stream.copy_to(tmp_path / "u", copy_id="weekly", mode="clone").repeated
+    segstore.drop(str(tmp_path / "u"), confirm=str(tmp_path / "u"))
+    assert not stream.copy_to(tmp_path / "u", copy_id="weekly", mode="clone").repeated
+
+
+def test_a_moved_clone_is_not_made_again_though_its_version_was_purged() -> None:
+    """The advice for a pin without a clone would take away what the moved one needs."""
+    stream, storage = make_stream(2)
+    clone = _clone(stream)
+    for path in objects(clone.storage):
+        clone.storage.delete(path)
+    for _ in range(2):
+        _clear(stream, storage)
+    with pytest.raises(InvalidInputError, match="not there any more"):
+        stream.copy_to(clone.url, copy_id="c", mode="clone")
 
 
 def test_refusals() -> None:
@@ -434,25 +509,72 @@ def test_interrupted_clones_go_on(kind: str, when: str, side: str) -> None:
         assert done.end == clone.tail
         assert values(clone) == list(range(clone.tail))
         clone.verify().check()
-        assert list(stream.refresh().pins) == ["c"]
+        (pin,) = stream.refresh().pins.values()
+        assert (pin.made, pin.clone_id) == (True, clone.stream_id)
 
     assert _sweep(make, act, check, kind, when) > 4
+
+
+def _clone_of_three() -> tuple[Stream, Storage]:
+    stream, _ = make_stream(3)
+    url = _place()
+    stream.copy_to(url, copy_id="c", mode="clone")
+    return stream, open_storage(url)
+
+
+def _materialize(_stream: Stream, faulty: Storage) -> None:
+    clone = open_on(faulty)
+    run_materialize(clone._log, clone._status, client="")
+
+
+def test_a_clone_dropped_after_an_interrupted_materialisation_leaves_no_pin() -> None:
+    """It stopped between its commit, after which no origin is named, and the release."""
+    stream, storage = _clone_of_three()
+
+    def crash() -> None:
+        raise Crash("after the commit")
+
+    with pytest.raises(Crash):
+        _materialize(stream, Meddling(storage, "put log/_latest", crash))
+    assert open_on(storage).root.origins == {}
+    assert list(stream.refresh().pins) == ["c"]
+    segstore.drop(storage.url, confirm=storage.url)
+    assert stream.refresh().pins == {}
+    segstore.drop(stream.url, confirm=stream.url)
+
+
+def test_a_materialized_clone_is_dropped_whatever_became_of_its_origin(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """It needs the origin for nothing."""
+    stream, storage = _clone_of_three()
+    _materialize(stream, storage)
+    for path in objects(stream.storage, "log/"):
+        stream.storage.put(path, b"rubbish")
+    segstore.drop(storage.url, confirm=storage.url)
+    assert "origin of" in caplog.text
+    assert not segstore.exists(storage.url)
+
+
+def test_a_record_of_a_clone_that_is_none_is_corrupt() -> None:
+    """What a later version or damage has put there is no KeyError."""
+    stream, storage = _clone_of_three()
+    _materialize(stream, storage)
+    newest = open_on(storage).root
+    assert [*last_sharing(newest).origins] == [stream.stream_id]
+    for record in ({"mode": "clone"}, {"mode": "clone", "source": 3}):
+        with pytest.raises(CorruptionError, match="record of a clone"):
+            last_sharing(replace(newest, copies={"c": record}))
+    odd = {"mode": "clone", "source": "s", "origin": 7, "version": 1}
+    with pytest.raises(CorruptionError, match="origin can't be read"):
+        [*origins_of(last_sharing(replace(newest, copies={"c": odd})))]
+    assert last_sharing(replace(newest, copies={"c": 3})).origins == {}
 
 
 @pytest.mark.parametrize("kind", ["fail", "crash"])
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_interrupted_materialisations_go_on(kind: str, when: str) -> None:
     """At every call the clone reads as before, and the next run ends it and lets go."""
-
-    def make() -> tuple[Stream, Storage]:
-        stream, _ = make_stream(3)
-        url = _place()
-        stream.copy_to(url, copy_id="c", mode="clone")
-        return stream, open_storage(url)
-
-    def act(_stream: Stream, faulty: Storage) -> None:
-        clone = open_on(faulty)
-        run_materialize(clone._log, clone._status, client="")
 
     def check(stream: Stream, storage: Storage) -> None:
         clone = open_on(storage)
@@ -465,7 +587,7 @@ def test_interrupted_materialisations_go_on(kind: str, when: str) -> None:
         assert values(again) == list(range(30))
         again.verify().check()
 
-    assert _sweep(make, act, check, kind, when) > 10
+    assert _sweep(_clone_of_three, _materialize, check, kind, when) > 10
 
 
 def test_parquet_files_of_a_clone_are_where_they_lie(tmp_path: Path) -> None:

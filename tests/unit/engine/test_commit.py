@@ -5,6 +5,7 @@ import uuid
 from dataclasses import replace
 
 import pytest
+from stream_kit import Meddling
 
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.follow import LOG_GRACE_S, Outcome, OutcomeState
@@ -471,3 +472,23 @@ def test_a_purge_puts_the_hint_ahead_of_what_it_deletes(log, time):
     time.advance(2 * LOG_GRACE_S)
     run_purge(log, older_than_s=0)
     assert log.files.read_hint() == log.root.version
+
+
+def test_a_creator_that_slept_past_a_purge_is_told_though_both_gave_the_same_id(time):
+    """Two runners of one clone: what the sleeper puts is a leftover, and no stream of its own."""
+    storage = open_storage(f"memory://{uuid.uuid4().hex}")
+    first = Root("clone", 0, "a0", "", time.now_us, "copy", (Epoch(0, 0, "x", None),))
+
+    def sleep() -> None:
+        other = StreamLog(storage, clock=time.clock)
+        assert other.create(replace(first, transaction="b0"))
+        for _ in range(3):
+            commit(other)
+            time.advance(2 * LOG_GRACE_S)
+        commit(other)
+        run_purge(other, older_than_s=0)
+        assert other.root.log_start > 0
+
+    sleeper = StreamLog(Meddling(storage, "create log/", sleep), clock=time.clock)
+    assert not sleeper.create(first)
+    assert sleeper.root.version > 0

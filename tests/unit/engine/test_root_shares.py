@@ -12,6 +12,7 @@ from stream_kit import make_stream
 from segstore_ds.engine import history, pins, status_blobs, table_status, tags
 from segstore_ds.engine.drop import plan_drop
 from segstore_ds.engine.history import History
+from segstore_ds.engine.origins import Pin
 from segstore_ds.engine.references import retired_items
 from segstore_ds.engine.state import Slot
 from segstore_ds.engine.table_status import TableStatus, plan_retired_merge
@@ -169,7 +170,12 @@ def _full(chance: Chance) -> dict[str, object]:
             ),
         ),
         "pins": {
-            chance.digest(): {"version": chance.number(1 << 30), "url": f"s3://b/{chance.text(12)}"}
+            chance.digest(): Pin(
+                chance.number(1 << 30),
+                f"s3://b/{chance.text(12)}",
+                clone_id=chance.digest(),
+                made=True,
+            ).to_value()
             for _ in range(pins.MOST_PINS)
         },
     }
