@@ -151,15 +151,8 @@ def tail_of(log: StreamLog, version: int) -> int:
 
 def tail_at(log: StreamLog, time_us: int) -> int:
     """Return the tail behind everything committed at or before a time; raises as `tail_of`."""
-    root = log.refresh()
-    found = log.history.latest(root, time_us)
-    if found is not None:
-        return found.tail
-    if log.history.first_version(root) == 0:
-        return 0
-    # The stream is older than its history: what was committed before lies in the log, if anywhere.
-    kept = log.version_at(time_us)
-    return kept.tail if kept else 0
+    found = log.moment_at(time_us)
+    return found.tail if found else 0
 
 
 def _resolve_named(log: StreamLog, root: Root, cut: Cut) -> int:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.engine.copy_state import check_complete
-from segstore_ds.engine.history import History
+from segstore_ds.engine.history import History, Moment
 from segstore_ds.engine.metadata_log import Codec, MetadataLog
 from segstore_ds.engine.origins import share_origins
 from segstore_ds.engine.state import broken_invariants
@@ -179,31 +179,31 @@ class FollowedLog:
     def version_at(self, time_us: int) -> Root | None:
         """Return the newest root committed at or before a time, or None if all came later.
 
-        Commit times never go back, so this is a binary search over the versions kept.
+        Raises:
+            SnapshotExpiredError: It was purged.
+            FormatError: A file can't be read.
+            StorageError: The storage failed.
+        """
+        found = self.moment_at(time_us)
+        return None if found is None else self.read_version(found.version)
+
+    def moment_at(self, time_us: int) -> Moment | None:
+        """Return the newest version committed at or before a time, or None if all came later.
+
+        The history knows it, whatever was purged or left behind by a repair; one part of it is read
+        at most.
 
         Raises:
-            SnapshotExpiredError: The answer lies among versions that were purged.
+            SnapshotExpiredError: It was purged, and is older than the history.
             FormatError: A file can't be read.
             StorageError: The storage failed.
         """
         newest = self.refresh()
         if newest.time_us <= time_us:
-            return newest
-        low, high, found = newest.log_start, newest.version, None
-        while low < high:
-            middle = (low + high) // 2
-            root = self.read_version(middle)
-            if root.time_us <= time_us:
-                low, found = middle + 1, root
-            else:
-                high = middle
-        if found is None and newest.log_start > 0:
-            raise SnapshotExpiredError(
-                "the versions of that time were purged",
-                url=self.storage.url,
-                oldest=newest.log_start,
-            )
-        return found
+            return Moment(newest.version, newest.time_us, newest.tail)
+        first = self.history.first_version(newest)
+        found = self.history.latest(newest, time_us)
+        return found if found is not None or first == 0 else self._search(newest, first, time_us)
 
     def outcome(self, transaction: str, version: int | None = None) -> Outcome:
         """Tell whether a transaction is in the log.
@@ -214,8 +214,9 @@ class FollowedLog:
                 version that is kept is read, newest first.
 
         Returns:
-            COMMITTED with the version; NOT_COMMITTED when its slot holds another commit;
-            UNKNOWN while the slot is free (a late put may still fill it) or purged.
+            COMMITTED with the version; NOT_COMMITTED when its slot holds another commit or was
+            left behind by a repair; UNKNOWN while the slot is free (a late put may still fill it)
+            or purged.
 
         Raises:
             FormatError: A file can't be read.
@@ -225,16 +226,36 @@ class FollowedLog:
         if version is not None:
             if not newest.log_start <= version <= newest.version:
                 return Outcome(OutcomeState.UNKNOWN)
-            found = self.read_version(version)
-            if found.transaction == transaction:
+            lost = self.history.lost(newest, version, version + 1)
+            if not lost and self.read_version(version).transaction == transaction:
                 return Outcome(OutcomeState.COMMITTED, version)
             return Outcome(OutcomeState.NOT_COMMITTED)
+        lost = self.history.lost(newest, newest.log_start, newest.version)
         for number in range(newest.version, newest.log_start - 1, -1):
-            if self.read_version(number).transaction == transaction:
+            if number not in lost and self.read_version(number).transaction == transaction:
                 return Outcome(OutcomeState.COMMITTED, number)
         return Outcome(OutcomeState.UNKNOWN)
 
     # --- inside ------------------------------------------------------------------------------
+
+    def _search(self, newest: Root, first: int | None, time_us: int) -> Moment | None:
+        """Search the versions older than the history: commit times never go back."""
+        low, high = newest.log_start, newest.version if first is None else first
+        found = None
+        while low < high:
+            middle = (low + high) // 2
+            root = self.read_version(middle)
+            if root.time_us <= time_us:
+                low, found = middle + 1, Moment(middle, root.time_us, root.tail)
+            else:
+                high = middle
+        if found is None and newest.log_start > 0:
+            raise SnapshotExpiredError(
+                "the versions of that time were purged",
+                url=self.storage.url,
+                oldest=newest.log_start,
+            )
+        return found
 
     def _confirm(self, find: Callable[[], Base | None], known_s: float | None = None) -> Root:
         """Find the newest root; what `find` starts from was confirmed at `known_s`, or never."""

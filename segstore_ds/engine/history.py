@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from segstore_ds.engine.levels import MergeRules, find_run, plan_merge
 from segstore_ds.engine.state import Slot
@@ -41,6 +42,7 @@ PARTS_INLINE = 64
 LIST_PARTS = 1024
 RAW_LIMIT_BYTES = 128 << 20
 _KEPT = 16
+LOST = "lost"  # On disk: the operation of a version that a repair left behind. Never change.
 _APPLICATION = "app/"  # the word of a client's name that says which application it ran in
 
 
@@ -164,6 +166,24 @@ class History:
         batch = self.part(ref)
         place = int(np.searchsorted(column_values(batch, "time"), time_us, "right")) - 1
         return _moment(batch, place)
+
+    def lost(self, root: Root, start: int, end: int) -> frozenset[int]:
+        """Return those of the versions ``[start, end)`` that a repair left behind.
+
+        No commit has such a number, whatever lies under its name. Raises as `parts`.
+        """
+        return frozenset(
+            version
+            for batch in self.batches(root, start, end)
+            for version in batch.filter(pc.equal(batch["operation"], LOST))["version"].to_pylist()
+        )
+
+    def base_of(self, root: Root, version: int) -> int:
+        """Return the version that another one was committed on; raises as `parts`."""
+        base = version - 1
+        while self.lost(root, base, version):
+            base, version = base - 1, base
+        return base
 
     def commit_times(self, root: Root, start: int, end: int) -> tuple[Ints, Ints]:
         """Return when the events ``[start, end)`` were committed.

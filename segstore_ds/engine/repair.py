@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Protocol, TypeVar
 
 from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.history import NO_NOTE, describe_commit
+from segstore_ds.engine.history import LOST, NO_NOTE, describe_commit
 from segstore_ds.engine.origins import share_origins
 from segstore_ds.engine.references import status_objects
 from segstore_ds.engine.repair_from_followers import (
@@ -171,7 +171,7 @@ def _rows_of_repair(base: Root, root: Root) -> Iterator[HistoryRow]:
     row = replace(describe_commit(base, root, NO_NOTE), segments=0, bytes=0)
     if base.history:
         for version in range(base.version + 1, root.version):
-            yield replace(row, version=version, operation="lost")
+            yield replace(row, version=version, operation=LOST)
     yield row
 
 

@@ -209,7 +209,7 @@ def _tail_at(log: StreamLog, now_us: int, age_s: int | None) -> int:
     if age_s is None:
         return log.root.head
     try:
-        found = log.version_at(now_us - age_s * 1_000_000)
+        found = log.moment_at(now_us - age_s * 1_000_000)
     except SnapshotExpiredError:
         return log.root.head
     return found.tail if found else 0

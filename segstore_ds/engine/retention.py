@@ -31,10 +31,12 @@ def plan_purge(log: StreamLog, *, older_than_s: float) -> int:
     """
     age_s = max(older_than_s, log.grace_s)
     try:
-        kept = log.version_at(log.clock.wall_us() - int(age_s * 1e6))
+        kept = log.moment_at(log.clock.wall_us() - int(age_s * 1e6))
     except SnapshotExpiredError:
         return log.root.log_start
-    return max(kept.version - 1, log.root.log_start) if kept else log.root.log_start
+    if kept is None or kept.version <= log.root.log_start:
+        return log.root.log_start
+    return max(log.history.base_of(log.root, kept.version), log.root.log_start)
 
 
 def run_purge(log: StreamLog, *, older_than_s: float, keep_versions: int = 1) -> int:

@@ -212,7 +212,7 @@ def plan_floor(log: StreamLog, until_us: int) -> int:
         StorageError: The storage failed.
     """
     try:
-        found = log.version_at(until_us)
+        found = log.moment_at(until_us)
     except SnapshotExpiredError:
         return log.root.staging_floor  # the versions of that time are gone: nobody can tell
     return max(found.version if found else 0, log.root.staging_floor)

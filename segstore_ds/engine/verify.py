@@ -119,16 +119,19 @@ class _Verifier:
         newest = self._read_root(numbers[-1])
         if newest is None:
             return None
-        kept = [newest.log_start - 1, *(n for n in numbers if n >= newest.log_start)]
+        lost = self._lost(newest)
+        there = {number for number in numbers if number >= newest.log_start}
+        self._report.abandoned += [self._log.files.path(number) for number in sorted(lost - there)]
+        kept = [newest.log_start - 1, *sorted(there | lost)]
         for before, behind in pairwise(kept):
             if behind != before + 1:
                 self._wrong("log", f"versions are missing: {before + 1} to {behind - 1}")
         older = newest
         self._verify_root(newest)
         for number in reversed([n for n in numbers if newest.log_start <= n < newest.version]):
-            # What lies right below a repair, and can't be read, is what it was made for.
+            # Without a history: what lies right below a repair, and can't be read, it was made for.
             repaired = older.operation == "repair" and older.version == number + 1
-            root = self._read_root(number, abandoned=repaired)
+            root = self._read_root(number, abandoned=repaired or number in lost)
             if root is None:
                 continue
             self._verify_root(root)
@@ -138,6 +141,12 @@ class _Verifier:
                     self._wrong(self._log.files.path(older.version), f"broken rule: {rule}")
             older = root
         return newest
+
+    def _lost(self, newest: Root) -> frozenset[int]:
+        try:
+            return History(self._log.storage).lost(newest, newest.log_start, newest.version)
+        except FormatError:
+            return frozenset()  # the history's own check says what is wrong with it
 
     def _read_root(self, number: int, *, abandoned: bool = False) -> Root | None:
         where = self._log.files.path(number)

@@ -1,10 +1,12 @@
 """Repair and salvage: what comes back, what is said to be lost, and that nothing is deleted."""
 
+import datetime as dt
 import uuid
 
 import pytest
 from stream_kit import SOFT, TIGHT, make_stream, numbers, objects, values, wait
 
+from segstore_ds.engine.follow import Outcome, OutcomeState
 from segstore_ds.engine.repair import tile
 from segstore_ds.engine.staging import Layout
 from segstore_ds.engine.table_status import PlacedSegment
@@ -151,6 +153,64 @@ def test_newest_commit_is_left_behind_only_with_leave(how):
     assert fix(stream).lost == []
 
 
+def abandoned():
+    """Return a stream that left its versions 6 and 7 behind, the times of its commits, and lost."""
+    stream, storage = make_stream(7)
+    roots = [stream._log.read_version(version) for version in range(8)]
+    times = [root.time_us for root in roots]
+    lost = [root.transaction for root in roots[6:]]
+    for version in (6, 7):
+        damage(storage, log_name(version), "cut")
+    wait(storage, 3600)
+    assert fix(stream, allow_loss=True).version == 8
+    times[6:] = [storage.time.now_us]
+    for start in (50, 60, 70):
+        wait(storage, 3600)
+        open_on(storage, clock=stream._log.clock).append(numbers(start, start + 10))
+        times.append(storage.time.now_us)
+    return open_on(storage, clock=stream._log.clock), storage, times, lost
+
+
+def test_time_is_answered_around_what_was_left_behind():
+    """Whichever versions a search would meet: the abandoned ones are never the answer."""
+    stream, _, times, _ = abandoned()
+    for time_us, version in zip(times, (0, 1, 2, 3, 4, 5, 8, 9, 10, 11), strict=True):
+        for later_us in (0, 1_800_000_000):
+            assert stream._log.version_at(time_us + later_us).version == version
+            asked = dt.datetime.fromtimestamp((time_us + later_us) / 1e6, dt.UTC).isoformat()
+            assert stream.position(asked).offset == stream._log.read_version(version).tail
+            found = stream.read(timestamp_as_of=asked, columns=["n"]).read_all()["n"]
+            assert found.to_pylist() == list(range(stream._log.read_version(version).tail))
+    assert stream._log.version_at(times[0] - 1) is None
+
+
+@pytest.mark.parametrize("hours", range(1, 10))
+def test_purge_and_vacuum_go_on_around_what_was_left_behind(hours):
+    """And purge keeps the version that the repair went on from while it keeps the one before it."""
+    stream, storage, times, _ = abandoned()
+    kept = stream.purge(older_than_s=hours * 3600 - 60)
+    asked = storage.time.now_us - (hours * 3600 - 60) * 10**6
+    newest = max(place for place, time_us in enumerate(times) if time_us <= asked)
+    assert kept == (0, 1, 2, 3, 4, 5, 8, 9, 10, 11)[max(newest - 1, 0)]
+    stream._log.read_version(kept)
+    wait(storage, hours * 3600)
+    stream.vacuum(dry_run=False, grace_s=hours * 3600 + 60, short_grace=True)
+    stream.verify().check()
+
+
+def test_outcome_passes_over_what_was_left_behind():
+    """What was committed there is in the log no more; the rest is found."""
+    stream, _, _, lost = abandoned()
+    for version in (0, 3, 5, 8, 11):
+        transaction = stream._log.read_version(version).transaction
+        assert stream.outcome(transaction) == Outcome(OutcomeState.COMMITTED, version)
+        assert stream.outcome(transaction, version) == Outcome(OutcomeState.COMMITTED, version)
+    assert stream.outcome("nobody's").state is OutcomeState.UNKNOWN
+    for version, transaction in enumerate(lost, 6):
+        assert stream.outcome(transaction).state is OutcomeState.UNKNOWN
+        assert stream.outcome(transaction, version).state is OutcomeState.NOT_COMMITTED
+
+
 def test_retention_drops_nothing_that_a_reader_of_the_abandoned_history_has_not_seen(caplog):
     """Its offset was of other events; until it starts anew it holds back all of them."""
     stream, storage = make_stream(10)
@@ -182,6 +242,18 @@ def test_repaired_stream_verifies_but_for_what_was_left_behind():
     fix(stream, allow_loss=True)
     report = open_on(storage, clock=stream._log.clock).verify().check()
     assert report.abandoned == [log_name(3)]
+
+
+@pytest.mark.parametrize("gap", [6, 7])
+def test_more_than_one_version_that_was_left_behind_verifies(gap):
+    """Whether their files are cut or gone."""
+    stream, storage, *_ = abandoned()
+    for lost in ([log_name(6), log_name(7)], [log_name(gap)]):
+        report = stream.verify().check()
+        assert sorted(report.abandoned) == [log_name(6), log_name(7)]
+        storage.delete(lost[-1])
+    storage.delete(log_name(4))
+    assert [one.what for one in stream.verify().problems] == ["versions are missing: 4 to 4"]
 
 
 def test_salvage_skips_only_what_it_is_told_to_skip():

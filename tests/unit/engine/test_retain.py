@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stream_kit import DAY, HOUR, Meddling, make_stream, numbers, objects, values, wait
 
+from segstore_ds.engine.history import History
 from segstore_ds.engine.retain import PROPERTY, RetentionPolicy, parse_policy, plan_retain
 from segstore_ds.engine.table_status import PlacedSegment
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
@@ -44,13 +45,25 @@ def test_minimum_wins_over_maximum():
     assert stream.retain(max_bytes=0, min_age_s=int(0.5 * HOUR)) == 40
 
 
-def test_events_of_purged_versions_are_as_old_as_history_says_or_stay():
-    """Without a version that dates them, nothing is dropped by age."""
+def test_events_of_purged_versions_are_as_old_as_the_history_says():
+    """Purge forgets versions, not when events were committed: both bounds go on working."""
+    stream, _ = make_stream(40)
+    stream.purge(older_than_s=HOUR)
+    assert stream.root.log_start > 36
+    assert stream.retain(max_age_s=int(50 * HOUR)) == 0
+    assert stream.retain(max_age_s=0, min_age_s=int(20.5 * HOUR)) == 190
+    assert stream.retain(max_age_s=int(10.5 * HOUR)) == 290
+
+
+def test_events_older_than_the_history_stay_once_their_versions_are_purged(monkeypatch):
+    """Nobody can tell how old they are."""
     stream, storage = make_stream(5)
     wait(storage, 2 * HOUR)
     stream.append(numbers(50, 51))
     stream.purge(older_than_s=HOUR)
-    assert stream.retain(max_age_s=int(30 * HOUR)) == 0
+    monkeypatch.setattr(History, "latest", lambda *_: None)
+    monkeypatch.setattr(History, "first_version", lambda *_: 6)
+    assert stream.retain(max_age_s=int(3.5 * HOUR)) == 0
 
 
 def test_tags_and_readers_hold_back_and_only_what_they_need():

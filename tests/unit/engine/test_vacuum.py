@@ -398,3 +398,17 @@ def test_retired_blobs_are_read_and_rewritten(monkeypatch):
     stream.purge(older_than_s=DAY)
     assert paths(stream.vacuum(dry_run=False)) == {blob}
     assert stream.verify().check().leftovers == []
+
+
+def test_what_nobody_commits_goes_though_purge_forgot_the_versions_of_then():
+    """The history says which version was the newest a day ago."""
+    stream, storage = make_stream(2)
+    before = objects(storage, "segments")
+    staged_job(stream, 20, 30)
+    orphans = objects(storage, "segments") - before
+    for n in range(30):
+        wait(storage, HOUR)
+        stream.append(numbers(20 + n, 21 + n))
+    stream.purge(older_than_s=HOUR)
+    report = stream.vacuum(dry_run=False)
+    assert (report.staging_floor, {one.path for one in report.doomed}) == (8, orphans)
