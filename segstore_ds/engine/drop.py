@@ -109,6 +109,8 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> in
         if not info.path.startswith(log_files):
             storage.delete(info.path)
             deleted += 1
+    for info in storage.temporaries():
+        storage.delete(info.path)
     # While the log is there a drop can be repeated, so the origin is told before it goes.
     _unpin(storage, log.root, clock=clock, client=client)
     # The hint first: it must not lead to what is left. The newest commit says what happened here.

@@ -5,7 +5,8 @@ Three rules, each against a trace that loses data:
 - It commits before it deletes: the staging floor goes up first. A commit in flight of what was
   staged below it either wins first, and vacuum plans again and sees it listed, or is refused.
 - Ages count from retirement, by the store's clock, never from an object's creation: a month-old
-  segment that a compaction replaced a minute ago is a minute old.
+  segment that a compaction replaced a minute ago is a minute old. Temporary objects alone, which
+  no commit can name, count from when they were written.
 - What can't be read stops it: an unreadable list is not an empty one.
 
 Retired objects go when the commit that dropped them is at or before `log_start` and before every
@@ -162,6 +163,20 @@ def plan_vacuum(
     return doomed, spared
 
 
+def plan_temporaries(objects: Iterable[ObjectInfo], until_us: int) -> list[Doomed]:
+    """Return what calls that were cut off before a time left behind. Pure.
+
+    The one place where an object's own age counts: no commit can name a temporary, and its
+    process, should it still be there, finds it gone and tries again.
+    """
+    why = "temporary of a call that was cut off before the grace"
+    return [
+        Doomed(info.path, info.size, ObjectState.STAGED, why)
+        for info in objects
+        if info.modified_us <= until_us
+    ]
+
+
 def run_vacuum(
     log: StreamLog,
     status: TableStatus,
@@ -188,13 +203,16 @@ def run_vacuum(
             grace_s=grace_s,
         )
     log.reopen()
-    until_us = store_now_us(log) - int(max(grace_s, 0) * 1e6)
+    # The store's own time is that of an object just written, which a dry run has to do without.
+    now_us = log.clock.wall_us() if dry_run else store_now_us(log)
+    until_us = now_us - int(max(grace_s, 0) * 1e6)
     floor = plan_floor(log, until_us)
     objects = [info for folder in _FOLDERS for info in log.storage.list(folder)]
     root = log.root if dry_run else _raise_floor(log, floor, objects, client)
     horizon = plan_horizon(root, floor=floor, until_us=until_us)
     refs = read_references(status, root, gone_before=horizon.version, gone_until_us=horizon.time_us)
     doomed, spared = plan_vacuum(refs, horizon, objects)
+    doomed += plan_temporaries(log.storage.temporaries(), until_us)
     if not dry_run:
         for one in doomed:
             check_move(one.path, one.state, ObjectState.DELETED)
@@ -223,7 +241,9 @@ def _vacuum_followers(log: StreamLog, root: Root, refs: References, horizon: Hor
     for storage in follower_storages(log, root):
         try:
             objects = [info for folder in _FOLDERS for info in storage.list(folder)]
-            for one in plan_vacuum(refs, horizon, objects)[0]:
+            doomed = plan_vacuum(refs, horizon, objects)[0]
+            doomed += plan_temporaries(storage.temporaries(), horizon.time_us)
+            for one in doomed:
                 storage.delete(one.path)
         except StorageError as error:
             _LOG.warning("follower %s keeps what was vacuumed: %s", storage.url, error)

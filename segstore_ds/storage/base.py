@@ -302,6 +302,20 @@ class Storage(ABC):
             InvalidInputError: The prefix is not a path inside the root.
         """
 
+    def temporaries(self) -> Iterator[ObjectInfo]:
+        """List what calls that were cut off left behind, and what calls under way have there now.
+
+        No commit can name one: a temporary object gets its name, if ever, by its own process, whose
+        call fails where it is gone. So its age, by `modified_us`, says whether it may be deleted.
+
+        Returns:
+            The objects in any order; nothing where a store has none.
+
+        Raises:
+            StorageError: The filesystem failed; also in the midst of the iteration.
+        """
+        return iter(())
+
     def folders(self, prefix: str) -> tuple[str, ...]:
         """Name the folders directly within a folder, sorted.
 

@@ -188,6 +188,15 @@ class CheckedStorage(Storage):
         folder = self._full(prefix) if prefix else self.location.path
         return self._listing(prefix, folder)
 
+    def temporaries(self) -> Iterator[ObjectInfo]:  # noqa: D102
+        found = self.run("list", "", lambda: list(self._temporaries()))
+        root = self.location.path.rstrip("/") + "/"
+        for full, size, modified_us in found:
+            yield ObjectInfo(full.removeprefix(root), size, modified_us)
+
+    def _temporaries(self) -> Iterator[tuple[str, int, int]]:
+        return iter(())
+
     def _listing(self, prefix: str, folder: str) -> Iterator[ObjectInfo]:
         root = self.location.path.rstrip("/") + "/"
         found = self.run("list", prefix, self._list, folder)

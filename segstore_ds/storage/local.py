@@ -3,7 +3,8 @@
 A created object is a finished and synced temporary file that gets its name by a hard link: the link
 fails when the name is taken, so a name has one winner, and it never shows a part of its content.
 The order write, sync, link, sync of the folder must not change: it is what makes a commit survive a
-power loss. A crash in between leaves a file whose name starts with '.', which nothing lists.
+power loss. A crash in between leaves a file whose name starts with '.', which only `temporaries`
+lists: vacuum deletes it when it is older than the grace.
 """
 
 # pathlib has no fsync and no pread, and costs on the commit path.
@@ -13,7 +14,7 @@ import errno
 import os
 import secrets
 import stat
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Self
 
@@ -50,6 +51,7 @@ _NO_COPY = frozenset(
 _MOST_AT_ONCE = 1 << 30
 _MOST_PIECES = 1024  # what one call may gather, everywhere
 _RECENT_FOLDERS = 16
+_TEMPORARY = ".tmp-"
 _TRIES = 8
 
 
@@ -136,15 +138,22 @@ class LocalStorage(CheckedStorage):
         return True
 
     def _list(self, folder: str) -> Iterator[tuple[str, int, int]]:
+        return self._walk(folder, lambda name: not name.startswith("."))
+
+    def _temporaries(self) -> Iterator[tuple[str, int, int]]:
+        return self._walk(self.location.path, lambda name: name.startswith(_TEMPORARY))
+
+    def _walk(self, folder: str, wanted: Callable[[str], bool]) -> Iterator[tuple[str, int, int]]:
         pending = [folder]
         while pending:
             # A folder may vanish between its listing and its visit: then it holds nothing.
             with suppress(FileNotFoundError), os.scandir(pending.pop()) as entries:
                 for entry in entries:
-                    if entry.name.startswith("."):
-                        continue
                     if entry.is_dir(follow_symlinks=False):
-                        pending.append(entry.path)
+                        if not entry.name.startswith("."):
+                            pending.append(entry.path)
+                        continue
+                    if not wanted(entry.name):
                         continue
                     with suppress(FileNotFoundError):
                         status = entry.stat()
@@ -414,7 +423,7 @@ class _Reader:
 
 
 def _temporary_name(folder: str) -> str:
-    return f"{folder}/.tmp-{os.getpid()}-{secrets.token_hex(8)}"
+    return f"{folder}/{_TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}"
 
 
 def _write(descriptor: int, view: memoryview) -> None:

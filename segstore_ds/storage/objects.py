@@ -22,6 +22,7 @@ from segstore_ds.storage.stores import STORES, root_is_missing
 _PART_BYTES = 5 * 1024 * 1024
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PROBED: set[str] = set()
+_PROBE = ".probe-"
 
 
 class ObjectStorage(CheckedStorage):
@@ -143,6 +144,14 @@ class ObjectStorage(CheckedStorage):
                 size, when = self._store.size_and_time(entry)
                 yield name, size, _microseconds(when)
 
+    def _temporaries(self) -> Iterator[tuple[str, int, int]]:
+        self.fs.invalidate_cache()
+        found = self.fs.find(self.location.path, prefix=_PROBE, detail=True)
+        for name, entry in found.items() if isinstance(found, Mapping) else ():
+            if name.rpartition("/")[2].startswith(_PROBE):
+                size, when = self._store.size_and_time(entry)
+                yield name, size, _microseconds(when)
+
     def folders(self, prefix: str) -> tuple[str, ...]:  # noqa: D102
         folder = self._full(prefix) if prefix else self.location.path
         return self.run("list", prefix, self._folders_in, folder)
@@ -188,7 +197,7 @@ class ObjectStorage(CheckedStorage):
             _PROBED.add(endpoint)
 
     def _probe(self, endpoint: str) -> None:
-        full = f"{self.location.path}/.probe-{secrets.token_hex(16)}"
+        full = f"{self.location.path}/{_PROBE}{secrets.token_hex(16)}"
         first, second = secrets.token_bytes(16), secrets.token_bytes(16)
         try:
             made = self._create(full, first)

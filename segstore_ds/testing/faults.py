@@ -118,6 +118,9 @@ class WrappedStorage(Storage):
     def list(self, prefix: str) -> Iterator[ObjectInfo]:  # noqa: D102
         yield from self.around("list", prefix, lambda: list(self.inner.list(prefix)))
 
+    def temporaries(self) -> Iterator[ObjectInfo]:  # noqa: D102
+        yield from self.around("list", "", lambda: list(self.inner.temporaries()))
+
     def sibling(self, url: str) -> Storage:  # noqa: D102
         return self.inner.sibling(url)
 

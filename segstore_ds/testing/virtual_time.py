@@ -63,5 +63,8 @@ class TimedStorage(WrappedStorage):
     def list(self, prefix: str) -> Iterator[ObjectInfo]:  # noqa: D102
         return map(self._dated, super().list(prefix))
 
+    def temporaries(self) -> Iterator[ObjectInfo]:  # noqa: D102
+        return map(self._dated, super().temporaries())
+
     def _dated(self, info: ObjectInfo) -> ObjectInfo:
         return replace(info, modified_us=self._made_us.get(info.path, self._since_us))

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from segstore_ds.engine.metadata_log import Codec, MetadataLog
 from segstore_ds.errors import CorruptionError, StorageError, UnsafeFilesystemError
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.testing.storage_contract import StorageContract
@@ -257,3 +258,67 @@ def test_a_copy_is_synced_before_its_folder(tmp_path, monkeypatch):
     monkeypatch.setattr(os, "copy_file_range", copying)
     assert storage.copy_from(storage, "segments/1", "segments/2")
     assert events == ["copy", "file", "folder"]
+
+
+def test_a_temporary_that_is_deleted_under_its_call_fails_that_call_alone(tmp_path, monkeypatch):
+    """Its own link or replace finds nothing: in doubt, so a commit is tried again."""
+    storage = open_storage(tmp_path / "s")
+
+    def sweep():
+        for info in list(storage.temporaries()):
+            storage.delete(info.path)
+
+    with storage.open_staged("segments/t/1", replace=True) as writer:
+        writer.write(b"1")
+        assert [info.size for info in storage.temporaries()] == [1]
+        sweep()
+        with pytest.raises(StorageError):
+            writer.commit()
+    assert list(storage.list("")) == []
+    link, links = os.link, []
+
+    def sweep_once(source, target):
+        if not links:
+            sweep()
+        links.append(target)
+        link(source, target)
+
+    monkeypatch.setattr(os, "link", sweep_once)
+    log = MetadataLog(storage, "log", Codec(lambda text: text, lambda data, _: data))
+    assert log.add(0, b"batch") is True
+    assert len(links) == 2
+    assert list(storage.temporaries()) == []
+
+
+def test_a_folder_that_vanishes_between_two_calls_of_a_writer_is_made_again(tmp_path, monkeypatch):
+    """Whoever deletes the last object of a job takes the folder along, at any moment."""
+    storage, opened = open_storage(tmp_path / "s"), []
+    open_ = os.open
+
+    def vanish_twice(path, *arguments):
+        opened.append(path)
+        if len([one for one in opened if one == path]) < 3 and str(path).endswith("t/1"):
+            (tmp_path / "s/segments/t").rmdir()
+        return open_(path, *arguments)
+
+    monkeypatch.setattr(os, "open", vanish_twice)
+    with storage.open_staged("segments/t/1") as writer:
+        writer.write(b"1")
+        writer.commit()
+    assert storage.get("segments/t/1") == b"1"
+    storage.delete("segments/t/1")
+    assert [path.name for path in (tmp_path / "s").rglob("*")] == ["segments"]
+
+
+def test_an_aborted_object_leaves_no_folder(tmp_path):
+    storage = open_storage(tmp_path / "s")
+    with storage.open_staged("segments/t/1") as writer:
+        writer.write(b"1")
+    assert [path.name for path in (tmp_path / "s").rglob("*")] == ["segments"]
+
+
+def test_a_handle_that_lives_long_remembers_few_folders(tmp_path):
+    storage = open_storage(tmp_path / "s")
+    for number in range(100):
+        storage.create(f"segments/{number}/1", b"x")
+    assert len(storage._recent) + len(storage._synced) + len(storage._lasting) < 30

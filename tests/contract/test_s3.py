@@ -234,3 +234,11 @@ def test_options_that_the_client_does_not_know_are_named(s3_server, wrong):
     """s3fs would say so as a TypeError at the first request."""
     with pytest.raises(InvalidInputError, match="no_such"):
         open_storage("s3://anywhere/s", {**s3_server.options, **wrong}).get("x")
+
+
+def test_a_probe_that_was_cut_off_is_found(storage):
+    storage.create("log/1", b"x")
+    storage.create(".probe-0", b"x")
+    assert [info.path for info in storage.temporaries()] == [".probe-0"]
+    storage.delete(".probe-0")
+    assert list(storage.temporaries()) == []

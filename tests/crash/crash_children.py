@@ -9,6 +9,7 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds.errors import AlreadyExistsError
+from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create, open  # noqa: A004 - as the package has it
 
 SCHEMA = pa.schema([("writer", pa.int64()), ("n", pa.int64()), ("text", pa.string())])
@@ -91,3 +92,11 @@ def die_at_system_call(reply: Connection, url: str, number: int) -> None:
     for name, call in kept.items():
         setattr(os, name, call)
     reply.send("acknowledged")
+
+
+def leave_in_part(pipe: Connection, url: str, path: str) -> None:
+    """Write a large part of what is to replace an object, say so, and wait to be killed."""
+    writer = open_storage(url).open_staged(path, replace=True)
+    writer.write(bytes(1 << 20))
+    pipe.send("written")
+    pipe.recv()

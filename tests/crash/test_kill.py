@@ -1,5 +1,6 @@
 """Processes that append and are killed with SIGKILL at random moments, many times over."""
 
+import os
 import random
 import signal
 import time
@@ -14,12 +15,13 @@ from crash_children import (
     append_keyed,
     append_plain,
     die_at_system_call,
+    leave_in_part,
     numbered,
 )
 from crash_kit import quick_folder
 from process_kit import messages, running
 
-from segstore_ds.stream import Stream, create, open_on
+from segstore_ds.stream import Stream, create, drop, open_on
 
 LONGEST_PAUSE_S = 0.012  # about as long as an append takes
 
@@ -97,3 +99,39 @@ def _check(stream: Stream, acknowledged: dict[int, int]) -> None:
         # One batch more may have landed without its acknowledgement.
         assert (last + 1) * BATCH_ROWS <= len(numbers) <= (last + 2) * BATCH_ROWS
     stream.verify().check()
+
+
+def test_what_a_killed_call_was_writing_goes_with_vacuum_or_drop(folder: Path) -> None:
+    """A temporary has no name that a commit could know; once older than the grace nobody has it."""
+    url, other = str(folder / "stream"), str(folder / "follower")
+    stream = create(url, SCHEMA)
+    stream.append(numbered(0, BATCH_ROWS))
+    stream.add_follower(other)
+    token = f"segments/{0:020d}-0123456789ab"
+    left = []
+    for root in (url, other):
+        for path in (f"{token}/0-0-0.arrow", f"log/{99:020d}", "status/x"):
+            with running(leave_in_part, root, path) as (child, pipe):
+                assert pipe.poll(60), "the child hangs"
+                assert pipe.recv() == "written"
+                child.kill()
+                child.join()
+        left += [path for path in Path(root).rglob(".tmp-*") if path.is_file()]
+    assert len(left) == 6
+    kept = left.pop()  # as young as that of a call under way
+    for path in left:
+        os.utime(path, (time.time() - 90_000,) * 2)
+    dry = stream.vacuum()
+    temporary = {str(one.relative_to(url)) for one in left if one.is_relative_to(url)}
+    assert {one.path for one in dry.doomed} == temporary
+    assert all(one.bytes == 1 << 20 for one in dry.doomed)
+    assert all(path.exists() for path in left)
+    assert stream.vacuum(dry_run=False).doomed == dry.doomed
+    assert not any(path.exists() for path in left)
+    assert not (folder / "stream" / token).exists()
+    assert kept.exists()
+    stream.remove_follower(other)
+    young = folder / "stream" / "log" / ".tmp-1-0"
+    young.write_bytes(b"x")
+    drop(url, confirm=stream.url)
+    assert [path for path in (folder / "stream").rglob("*") if path.is_file()] == []

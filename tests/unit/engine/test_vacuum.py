@@ -6,7 +6,9 @@ import pytest
 from stream_kit import (
     DAY,
     HOUR,
+    SCHEMA,
     SOFT,
+    STAGED,
     TIGHT,
     Meddling,
     make_stream,
@@ -17,6 +19,7 @@ from stream_kit import (
     wait,
 )
 
+from segstore_ds.engine.drop import run_drop
 from segstore_ds.engine.operations import ObjectState
 from segstore_ds.errors import (
     CorruptionError,
@@ -25,7 +28,10 @@ from segstore_ds.errors import (
     SnapshotExpiredError,
     StagedExpiredError,
 )
-from segstore_ds.stream import Stream, open_on
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.testing.faults import WrappedStorage
+from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
 pytestmark = pytest.mark.usefixtures("each_format")
 
@@ -412,3 +418,39 @@ def test_what_nobody_commits_goes_though_purge_forgot_the_versions_of_then():
     stream.purge(older_than_s=HOUR)
     report = stream.vacuum(dry_run=False)
     assert (report.staging_floor, {one.path for one in report.doomed}) == (8, orphans)
+
+
+def test_on_disk_no_folder_outlives_what_lay_in_it(tmp_path):
+    """Ten jobs and a compaction make eleven folders, of which one is left."""
+    time = VirtualTime(1)
+    storage = TimedStorage(open_storage(tmp_path / "s"), time)
+    stream = create_on(storage, SCHEMA, clock=time.clock)
+    for n in range(10):
+        stream.append(numbers(10 * n, 10 * n + 10), layout=STAGED)
+    stream.compact()
+    assert len(list((tmp_path / "s/segments").iterdir())) == 11
+    for n in range(10, 13):
+        wait(storage, 2 * DAY)
+        stream.append(numbers(10 * n, 10 * n + 10), layout=STAGED)
+    stream.purge(older_than_s=DAY)
+    stream.vacuum(dry_run=False)
+    assert len(list((tmp_path / "s/segments").iterdir())) == 4
+    assert values(stream) == list(range(130))
+    run_drop(storage, confirm=storage.url, clock=time.clock, client="")
+    left = {str(path.relative_to(tmp_path)) for path in tmp_path.rglob("*")}
+    assert left == {"s", "s/log", "s/segments"}
+
+
+def test_a_dry_run_writes_nothing():
+    """Who may only read may ask what would go."""
+    stream, storage, first = dropped_long_ago()
+    whole = stream.vacuum()
+
+    class ReadOnly(WrappedStorage):
+        def around(self, verb, path, work):
+            assert verb in ("get", "get_range", "info", "list"), (verb, path)
+            return work()
+
+    vacuumed = handle(stream, ReadOnly(storage)).vacuum()
+    assert vacuumed == whole
+    assert paths(vacuumed) == {first}
