@@ -12,12 +12,13 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Protocol, TypeVar
 
 from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.epochs import epoch_schema
 from segstore_ds.engine.history import LOST, NO_NOTE, describe_commit
 from segstore_ds.engine.origins import share_origins
-from segstore_ds.engine.references import status_objects
 from segstore_ds.engine.repair_from_followers import (
     refuse_promoted,
     restore_commits,
@@ -35,10 +36,11 @@ from segstore_ds.errors import (
     NotFoundError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.history_rows import HistoryRow
+from segstore_ds.format.history_rows import HistoryPart, HistoryRow
 from segstore_ds.format.root import PartRef, Retired, Root
 
 NUMBERS_SKIPPED = 1 << 16  # what a lost commit may have given out
+_ROOTS_KEPT = 64
 
 
 class _Placed(Protocol):
@@ -48,7 +50,6 @@ class _Placed(Protocol):
     def end(self) -> int: ...
 
 
-A = TypeVar("A")
 T = TypeVar("T", bound=_Placed)
 
 
@@ -58,14 +59,14 @@ class RepairReport:
 
     Attributes:
         repaired: What was built again.
-        lost: Versions that can't be read and were left behind.
+        lost: The versions that can't be read and were left behind.
         damaged: What can't be built again; `salvage` reads what is around it.
         version: The newest version from now on.
         generation: Its generation; grown where versions were left behind.
     """
 
     repaired: list[str] = field(default_factory=list)
-    lost: list[int] = field(default_factory=list)
+    lost: range = range(0)
     damaged: list[str] = field(default_factory=list)
     version: int = 0
     generation: int = 0
@@ -92,6 +93,7 @@ def run_repair(
     """
     report = RepairReport()
     base, lost = newest_readable(log)
+    _refuse_strays(log, base)
     report.repaired += restore_commits(log, base)
     if report.repaired:
         base, lost = newest_readable(log)
@@ -101,9 +103,12 @@ def run_repair(
             raise CorruptionError(
                 "the newest commits can't be read",
                 remedy="put the files back from a backup; or repair with allow_loss=True goes on "
-                "from the version before, and what they committed is lost",
+                "from the version before, and what they committed is lost. Where nothing but "
+                f"{names.HINT_PATH} speaks of them, and may be wrong, delete that",
                 url=log.storage.url,
-                lost=lost,
+                lost=len(lost),
+                first=lost[0],
+                last=lost[-1],
                 version=base.version,
             )
         refuse_promoted(log, base, ignore_followers=ignore_followers)
@@ -121,25 +126,48 @@ def run_repair(
     return report
 
 
-def newest_readable(log: StreamLog) -> tuple[Root, list[int]]:
+def newest_readable(log: StreamLog) -> tuple[Root, range]:
     """Return the newest commit that can be read, and the versions behind it that can't.
+
+    Numbers too far behind it to be of commits are passed over: one flipped bit makes them.
 
     Raises:
         NotFoundError: There is no commit, or none can be read.
         StorageError: The storage failed.
     """
     hint, numbers = log.files.read_hint(), log.files.numbers()
-    newest = max([*numbers, hint or 0]) if numbers else 0
     for number in reversed(numbers):
         try:
             root = log.files.get(number)
         except FormatError:
             continue
-        if root is not None and not list(broken_invariants(root)):
+        # A file under another number than its own is no commit of this log.
+        if root is not None and root.version == number and not list(broken_invariants(root)):
             log.check_open(root)
             share_origins(log.storage, root)
-            return root, list(range(number + 1, newest + 1))
+            told = [*numbers, hint or 0]
+            newest = max(one for one in told if one <= number + NUMBERS_SKIPPED)
+            return root, range(number + 1, max(newest, number) + 1)
     raise NotFoundError("no commit that can be read", url=log.storage.url, versions=numbers[:20])
+
+
+def _refuse_strays(log: StreamLog, base: Root) -> None:
+    """Refuse files behind all commits: whoever lists the log takes the last one for the newest.
+
+    Raises:
+        CorruptionError: Names them.
+        StorageError: The storage failed.
+    """
+    numbers = log.files.numbers()
+    strays = [number for number in numbers if number > base.version + NUMBERS_SKIPPED]
+    if strays:
+        raise CorruptionError(
+            "files far behind the newest commit are none of the stream's",
+            remedy="move them out of the log, then repair again",
+            url=log.storage.url,
+            paths=[log.files.path(number) for number in strays[:20]],
+            version=base.version,
+        )
 
 
 def _go_on(log: StreamLog, base: Root, *, client: str) -> None:
@@ -157,7 +185,18 @@ def _go_on(log: StreamLog, base: Root, *, client: str) -> None:
         operation="repair",
         client=client,
     )
-    root = replace(root, history=(*base.history, *_rows_of_repair(base, root)))
+    row = replace(describe_commit(base, root, NO_NOTE), segments=0, bytes=0)
+    before = log.history.tidy(
+        replace(base, history=(*base.history, *_rows_of_lost(base, row))),
+        Slot(version, root.time_us, 0),
+    )
+    root = replace(
+        root,
+        history=(*before.history, row),
+        history_parts=before.history_parts,
+        history_lists=before.history_lists,
+        retired=before.retired,
+    )
     broken = list(broken_invariants(root))
     if broken:
         raise InternalError("repair would break the stream", rules=broken)
@@ -166,13 +205,11 @@ def _go_on(log: StreamLog, base: Root, *, client: str) -> None:
     log.files.write_hint(root.version)
 
 
-def _rows_of_repair(base: Root, root: Root) -> Iterator[HistoryRow]:
-    """Yield a row for each version that is left behind, and one for the repair."""
-    row = replace(describe_commit(base, root, NO_NOTE), segments=0, bytes=0)
+def _rows_of_lost(base: Root, row: HistoryRow) -> Iterator[HistoryRow]:
+    """Yield a row for each version between the base and the repair, which are left behind."""
     if base.history:
-        for version in range(base.version + 1, root.version):
+        for version in range(base.version + 1, row.version):
             yield replace(row, version=version, operation=LOST)
-    yield row
 
 
 # --- the table status ------------------------------------------------------------------------
@@ -181,11 +218,9 @@ def _rows_of_repair(base: Root, root: Root) -> Iterator[HistoryRow]:
 def _repair_status(
     log: StreamLog, status: TableStatus, root: Root, report: RepairReport, client: str
 ) -> None:
-    lists = {index.path for index in root.indexes if not _reads(status.part_list, index)}
-    listed = {index.path for index in root.indexes} | {part.path for part in root.parts}
-    for path in sorted(set(status_objects(root)) - listed):
-        if not _reads(log.storage.info, path):
-            report.damaged.append(f"{path} can't be built again")
+    lists = {index.path for index in root.indexes if not _reads(partial(status.part_list, index))}
+    lost = sorted(path for path, read in _single_objects(log, status, root) if not _reads(read))
+    report.damaged += [f"{path} can't be built again" for path in lost]
     kept = _Kept(log, status, root)
     parts = _whole_parts(status, root, lists, kept)
     if parts is None:
@@ -193,7 +228,7 @@ def _repair_status(
         return
     rebuilt: dict[str, list[PlacedSegment]] = {}
     for part in parts:
-        if _reads(status.part, part):
+        if _reads(partial(status.part, part)):
             continue
         found = kept.segments(part)
         if found is None:
@@ -226,6 +261,27 @@ def _repair_status(
     report.repaired += [*sorted(lists), *sorted(rebuilt)]
 
 
+def _single_objects(
+    log: StreamLog, status: TableStatus, root: Root
+) -> Iterator[tuple[str, Callable[[], object]]]:
+    """Yield the objects of which there is no second one, and how to read each."""
+    for epoch in root.epochs:
+        if epoch.blob is not None:
+            yield epoch.blob.path, partial(epoch_schema, status, epoch)
+    for blob in root.retired_blobs:
+        yield blob.path, partial(status.retired_blob, blob)
+    if root.writers_blob is not None:
+        yield root.writers_blob.path, partial(status.writers_blob, root.writers_blob)
+    if root.tags_blob is not None:
+        yield root.tags_blob.path, partial(status.tags_blob, root.tags_blob)
+    history: list[HistoryPart] = [*root.history_parts]
+    for ref in root.history_lists:
+        yield ref.path, partial(log.history.part_list, ref)
+        history += log.history.part_list(ref) if _reads(partial(log.history.part_list, ref)) else ()
+    for ref in history:
+        yield ref.path, partial(log.history.part, ref)
+
+
 def _put(status: TableStatus, root: Root, part: PartRef, found: list[PlacedSegment]) -> PartRef:
     return status.put_part(root.version, part.start, [placed.entry for placed in found])
 
@@ -252,7 +308,7 @@ class _Kept:
         self._log = log
         self._status = status
         self._root = root
-        self._roots: list[Root] | None = None
+        self._roots: dict[int, Root] = {}
 
     def parts(self, start: int, end: int) -> list[PartRef] | None:
         found: dict[int, PartRef] = {}
@@ -298,17 +354,22 @@ class _Kept:
         except FormatError:
             return list(root.parts)
 
-    def _older(self) -> list[Root]:
-        if self._roots is None:
-            self._roots = []
-            for number in reversed(self._log.files.numbers()):
-                if self._root.log_start <= number < self._root.version:
-                    try:
-                        root = self._log.files.get(number)
-                    except FormatError:
-                        continue
-                    self._roots += [root] if root is not None else []
-        return self._roots
+    def _older(self) -> Iterator[Root]:
+        """Yield the kept roots, each read when its turn comes: few are asked for, as a rule."""
+        for number in reversed(self._log.files.numbers()):
+            if not self._root.log_start <= number < self._root.version:
+                continue
+            root = self._roots.get(number)
+            if root is None:
+                try:
+                    root = self._log.files.get(number)
+                except FormatError:
+                    continue
+                if root is None or root.version != number:
+                    continue
+                if len(self._roots) < _ROOTS_KEPT:
+                    self._roots[number] = root
+            yield root
 
 
 def tile(found: Mapping[int, T], start: int, end: int) -> list[T] | None:
@@ -323,9 +384,9 @@ def tile(found: Mapping[int, T], start: int, end: int) -> list[T] | None:
     return tiled
 
 
-def _reads(read: Callable[[A], object], what: A) -> bool:
+def _reads(read: Callable[[], object]) -> bool:
     try:
-        read(what)
+        read()
     except FormatError:
         return False
     return True

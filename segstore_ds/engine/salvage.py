@@ -52,7 +52,7 @@ class SalvageReport:
 
     url: str = ""
     version: int = 0
-    lost_versions: list[int] = field(default_factory=list)
+    lost_versions: range = range(0)
     moved: list[Moved] = field(default_factory=list)
     lost: list[Lost] = field(default_factory=list)
 

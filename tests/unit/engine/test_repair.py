@@ -21,6 +21,7 @@ from segstore_ds.format.root import SegmentEntry
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
 from segstore_ds.stream.rescue import repair_on, salvage_on
+from segstore_ds.testing.faults import FaultStorage
 from segstore_ds.testing.virtual_time import TimedStorage
 
 pytestmark = pytest.mark.usefixtures("each_format")
@@ -53,7 +54,7 @@ def test_sound_stream_needs_nothing():
     fix(stream)
     before = {path: storage.get(path) for path in objects(storage)}
     report = fix(stream)
-    assert (report.ok, report.repaired, report.lost, report.version) == (True, [], [], 3)
+    assert (report.ok, report.repaired, [*report.lost], report.version) == (True, [], [], 3)
     assert {path: storage.get(path) for path in objects(storage)} == before
     with pytest.raises(NotFoundError):
         repair_on(open_storage(f"memory://{uuid.uuid4().hex}"))
@@ -68,6 +69,105 @@ def test_hint_is_written_anew(hint):
         storage.put("log/_latest", hint)
     assert fix(stream).repaired == ["the hint"]
     assert storage.get("log/_latest") == f"{3:020d}".encode()
+
+
+@pytest.mark.parametrize("hint", [4 + (1 << 16), 10**17, (1 << 63) - 1])
+def test_hint_beyond_all_that_can_be_is_rubbish(hint):
+    """One flipped digit is no reason to give a sound stream another generation."""
+    stream, storage = make_stream(3)
+    storage.put("log/_latest", f"{hint:020d}".encode())
+    report = fix(stream, allow_loss=True)
+    assert (report.repaired, [*report.lost], report.generation) == (["the hint"], [], 0)
+    saved = salvage_on(storage, fresh(storage), clock=stream._log.clock)
+    assert [*saved.lost_versions] == []
+
+
+def test_hint_that_speaks_of_lost_commits_is_believed_and_can_be_deleted():
+    """Both could be: the error says how many, which, and what to do if the hint is wrong."""
+    stream, storage = make_stream(3)
+    storage.put("log/_latest", f"{30_003:020d}".encode())
+    with pytest.raises(CorruptionError, match=r"lost=30000, first=4, last=30003.*_latest") as told:
+        fix(stream)
+    assert len(str(told.value)) < 500
+    storage.delete("log/_latest")
+    assert fix(stream).repaired == ["the hint"]
+    assert open_on(storage, clock=stream._log.clock).root.generation == 0
+
+
+def test_file_far_behind_the_log_is_named_and_left_alone():
+    """Nobody numbers the commits up to it, and nothing is lost for it."""
+    stream, storage = make_stream(3)
+    stray = log_name(10**17)
+    storage.put(stray, b"rubbish")
+    for allow_loss in (False, True):
+        with pytest.raises(CorruptionError, match=f"none of the stream's.*{stray}"):
+            fix(stream, allow_loss=allow_loss)
+    saved = salvage_on(storage, fresh(storage), clock=stream._log.clock)
+    assert ([*saved.lost_versions], saved.rows) == ([], 30)
+    storage.delete(stray)
+    assert fix(stream).ok
+
+
+def test_many_lost_versions_have_rows_that_fit():
+    """The history has a row for every version, however many were left behind at once."""
+    stream, storage = make_stream(3)
+    storage.put(log_name(60_003), b"rubbish")
+    report = fix(stream, allow_loss=True)
+    assert (len(report.lost), report.version) == (60_000, 60_004)
+    seen = open_on(storage, clock=stream._log.clock)
+    found = seen.metadata("history").read_all()["operation"].to_pylist()
+    assert (len(found), found.count("lost"), found[-1]) == (60_005, 60_000, "repair")
+    assert seen.append(numbers(30, 31)).start == 30
+    seen.verify().check()
+
+
+def test_file_of_another_version_is_not_the_newest_commit():
+    """A copy of a commit under a wrong name decodes, and is none."""
+    stream, storage = make_stream(3)
+    storage.put(log_name(4), storage.get(log_name(2)))
+    report = fix(stream, allow_loss=True)
+    assert ([*report.lost], report.version, report.generation) == ([4], 5, 1)
+    assert values(open_on(storage, clock=stream._log.clock)) == list(range(30))
+
+
+@pytest.mark.parametrize("kind", ["writers", "retired", "tags", "schema", "history", "list"])
+def test_cut_objects_without_a_second_one_are_named(kind, monkeypatch):
+    """That one is there does not say that it can be read."""
+    for name, value in TIGHT.items():
+        monkeypatch.setattr(name, value)
+    for name in ("history.ROWS_SOFT", "history.PARTS_INLINE", "tags.TAGS_INLINE"):
+        monkeypatch.setattr(f"segstore_ds.engine.{name}", 2)
+    monkeypatch.setattr("segstore_ds.engine.table_status.WRITERS_INLINE", 2)
+    monkeypatch.setattr("segstore_ds.engine.status_blobs.SCHEMA_INLINE_BYTES", 10)
+    stream, _ = make_stream(0)
+    for n in range(8):
+        stream.append(numbers(n, n + 1), writer_id=f"w{n}", batch_id=1)
+        stream.tag(f"t{n}", n)
+    stream.truncate(7)
+    root = stream.root
+    path = {
+        "writers": lambda: root.writers_blob.path,
+        "retired": lambda: root.retired_blobs[0].path,
+        "tags": lambda: root.tags_blob.path,
+        "schema": lambda: root.epochs[0].blob.path,
+        "history": lambda: root.history_parts[0].path,
+        "list": lambda: root.history_lists[0].path,
+    }[kind]()
+    assert fix(stream).ok
+    damage(stream.storage, path, "cut")
+    report = fix(stream)
+    assert report.damaged == [f"{path} can't be built again"]
+    assert {problem.where for problem in open_on(stream.storage).verify().problems} == {path}
+
+
+def test_repair_reads_no_more_kept_versions_than_it_needs(monkeypatch):
+    """The version before the part was made lists its segments."""
+    monkeypatch.setattr(SOFT, 3)
+    stream, storage = make_stream(40)
+    damage(storage, stream.root.parts[-1].path, "lost")
+    faulty = FaultStorage(storage)
+    assert repair_on(faulty, clock=stream._log.clock).ok
+    assert sum(call.startswith("get log/0") for call in faulty.calls) < 12
 
 
 @pytest.mark.parametrize("how", ["lost", "cut"])
@@ -138,7 +238,7 @@ def test_newest_commit_is_left_behind_only_with_leave(how):
     with pytest.raises(CorruptionError, match="allow_loss"):
         fix(stream)
     report = fix(stream, allow_loss=True)
-    assert (report.lost, report.generation) == ([3], 1)
+    assert ([*report.lost], report.generation) == ([3], 1)
     assert before <= objects(storage)
     seen = open_on(storage, clock=stream._log.clock)
     assert values(seen) == list(range(20))
@@ -150,7 +250,7 @@ def test_newest_commit_is_left_behind_only_with_leave(how):
     assert seen.append(numbers(20, 22)).start == 20
     assert seen.root.entries[-1].segment_id > 1 << 16
     assert values(open_on(storage, clock=stream._log.clock)) == list(range(22))
-    assert fix(stream).lost == []
+    assert not fix(stream).lost
 
 
 def abandoned():
@@ -292,7 +392,7 @@ def test_salvage_reads_the_newest_version_that_can_be_read(monkeypatch):
     damage(storage, f"segments/{entry.path}", "lost")
     new = fresh(storage)
     report = salvage_on(storage, new, skip_damaged=True, clock=stream._log.clock)
-    assert report.lost_versions == [stream.version]
+    assert [*report.lost_versions] == [stream.version]
     assert [(lost.start, lost.end) for lost in report.lost] == [(20, 30)]
     found = values(open_on(new))
     assert found == [n for n in range(report.moved[-1].end) if not 20 <= n < 30]
