@@ -42,6 +42,7 @@ class Option:
         least: Smallest number allowed.
         choices: Allowed words of a ``choice``.
         peers: What other systems call it, so that errors can answer with ours.
+        answers: Words that it does not take but some will try, each with what to do instead.
     """
 
     name: str
@@ -52,6 +53,7 @@ class Option:
     least: int = 0
     choices: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
+    answers: tuple[tuple[str, str], ...] = ()
 
 
 TABLE: tuple[Option, ...] = (
@@ -382,6 +384,15 @@ TABLE: tuple[Option, ...] = (
         "`segments` (with `operation=copy`) copies segment objects; `events` takes rows that were "
         "made of the source's events, as the whole of a new stream: one write, safe to repeat",
         choices=("segments", "events"),
+        answers=(
+            (
+                "clone",
+                (
+                    "a clone takes no rows: segstore.clone(spark, source, target, copy_id), "
+                    'or Stream.copy_to(url, copy_id=..., mode="clone")'
+                ),
+            ),
+        ),
     ),
     Option(
         "copyId",
@@ -505,6 +516,10 @@ def parse_value(option: Option, value: Any) -> Any:
             words = {choice.lower(): choice for choice in option.choices}
             word = str(value).strip().lower()
             if word not in words:
+                if (answer := dict(option.answers).get(word)) is not None:
+                    raise InvalidInputError(
+                        "not an option's value", remedy=answer, option=option.name, value=value
+                    )
                 raise _wrong(option, value, "one of " + ", ".join(option.choices))
             return words[word]
     if not isinstance(value, str | int) or value == "":

@@ -70,6 +70,15 @@ def test_wrong_value_says_what_to_give(name: str, given: object) -> None:
         parse_options({name: given}, READ)
 
 
+def test_copy_mode_clone_says_who_clones() -> None:
+    """A clone takes no rows, so no write makes one."""
+    for given in ("clone", " Clone"):
+        with pytest.raises(InvalidInputError, match=r"segstore.clone\(.*copy_to\(.*clone"):
+            parse_options({"copyMode": given, "operation": "copy"}, WRITE)
+    with pytest.raises(InvalidInputError, match="give one of segments, events"):
+        parse_options({"copyMode": "cloned"}, WRITE)
+
+
 def test_unknown_option_names_the_nearest() -> None:
     """A slip of the pen is answered with the name that was meant."""
     with pytest.raises(InvalidInputError, match="did you mean startCut"):
