@@ -182,7 +182,10 @@ def _shared(storage: Storage, status: TableStatus, root: Root) -> Iterator[tuple
         for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
         for info in storage.list(folder)
     }
-    refs: References = read_references(status, root)
+    # What was retired may be deleted: a vacuum can die before it takes that out of the root.
+    refs: References = read_references(
+        status, root, gone_before=root.version, gone_until_us=root.time_us
+    )
     for path in sorted(refs.live):
         if path.startswith(f"{names.HISTORY_FOLDER}/"):
             continue

@@ -124,7 +124,7 @@ def salvage_on(
     try:
         stream.append(pa.RecordBatchReader.from_batches(salvager.schema, salvager.batches()))
     except BaseException:
-        # It was made above and holds nothing.
+        # It was made above; an append that failed in doubt may have filled it, but told nobody.
         run_drop(new, confirm=new.url, clock=clock, client=client_name())
         raise
     return report

@@ -515,6 +515,39 @@ def test_interrupted_clones_go_on(kind: str, when: str, side: str) -> None:
     assert _sweep(make, act, check, kind, when) > 4
 
 
+def test_a_clone_whose_vacuum_died_before_it_forgot_is_materialized(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its root still has parts as retired that are deleted; the next vacuum knows that, too."""
+    monkeypatch.setattr(SOFT, 3)
+    stream, _ = make_stream(2)
+    clone = _clone(stream)
+    for n in range(12):
+        clone.append(numbers(20 + n, 21 + n))
+    clone.truncate(28)
+    for _ in range(2):
+        wait(clone.storage, 3 * DAY)
+        clone.append(numbers(0, 1))
+    clone.purge(older_than_s=0)
+
+    def crash() -> None:
+        raise Crash("before it forgets")
+
+    forgets = f"create log/{clone.version + 2:020d}"
+    dying = open_on(Meddling(clone.storage, forgets, crash), clock=clone._log.clock)
+    before = objects(clone.storage, "status/")
+    with pytest.raises(Crash):
+        dying.vacuum(dry_run=False)
+    gone = before - objects(clone.storage, "status/")
+    assert gone & {item.path for item in clone.refresh().root.retired if item.kind == "part"}
+    seen = values(clone)
+    clone.materialize()
+    assert stream.refresh().pins == {}
+    clone.vacuum(dry_run=False)
+    assert values(clone) == seen
+    clone.verify().check()
+
+
 def _clone_of_three() -> tuple[Stream, Storage]:
     stream, _ = make_stream(3)
     url = _place()
