@@ -1,13 +1,12 @@
 """What the child processes of the crash tests run."""
 
 import itertools
-import os
-import signal
 from multiprocessing.connection import Connection
-from typing import Any
 
 import pyarrow as pa
+from deadly_calls import deadly
 
+from segstore_ds.engine.layout import Layout
 from segstore_ds.errors import AlreadyExistsError
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create, open  # noqa: A004 - as the package has it
@@ -71,27 +70,10 @@ def create_many(reply: Connection, urls: list[str]) -> None:
 def die_at_system_call(reply: Connection, url: str, number: int) -> None:
     """Append a batch and be killed at the n-th system call that changes a file, half done."""
     stream = open(url)
-    calls = itertools.count(1)
-
-    def deadly(call: Any) -> Any:
-        def run(*arguments: Any, **options: Any) -> Any:
-            if next(calls) == number:
-                if call is os_write:
-                    os_write(arguments[0], arguments[1][: len(arguments[1]) // 2])
-                os.kill(os.getpid(), signal.SIGKILL)
-            return call(*arguments, **options)
-
-        return run
-
-    os_write = os.write
-    names = ("open", "write", "fsync", "link", "unlink", "mkdir", "replace", "close")
-    kept = {name: getattr(os, name) for name in names}
-    for name, call in kept.items():
-        setattr(os, name, deadly(call))
-    stream.append(numbered(0, 1), writer_id="writer-0", batch_id=1)
-    for name, call in kept.items():
-        setattr(os, name, call)
-    reply.send("acknowledged")
+    layout = Layout(inline_bytes=0)
+    with deadly(number) as made:
+        stream.append(numbered(0, 1), writer_id="writer-0", batch_id=1, layout=layout)
+    reply.send(made)
 
 
 def leave_in_part(pipe: Connection, url: str, path: str) -> None:

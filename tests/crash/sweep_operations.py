@@ -18,6 +18,7 @@ from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.testing.virtual_time import VirtualTime
 
 SEGMENTS = Layout(inline_bytes=0, segment_rows=2, frame_rows=2, segment_format="arrow")
+LEFT_TOKEN = "00000000000000000001-0123456789ab"  # noqa: S105 - the name of a folder
 WIDER = pa.table({"n": [9], "s": ["event 9"], "extra": [1.5]})
 
 
@@ -138,7 +139,7 @@ def _dropped(storage: Storage, time: VirtualTime) -> None:
     stream = create_on(storage, SCHEMA, clock=time.clock)
     stream.append(events(0, 4), layout=SEGMENTS)
     stream.plan_write(SCHEMA, layout=SEGMENTS)
-    storage.put("segments/00000000000000000001-0123456789ab/left.arrow", b"by a killed job")
+    storage.put(f"segments/{LEFT_TOKEN}/left.arrow", b"by a killed job")
     stream.truncate(2)
     for n in range(3):
         time.advance(48 * 3600)

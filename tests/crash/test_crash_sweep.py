@@ -22,7 +22,7 @@ from crash_kit import (
     quick_folder,
     restore,
 )
-from sweep_operations import OPERATIONS, Operation
+from sweep_operations import LEFT_TOKEN, OPERATIONS, Operation
 
 from segstore_ds.engine.clock import Clock
 from segstore_ds.errors import (
@@ -116,6 +116,7 @@ def test_operation_survives_a_fault_at_every_call(
     operation.prepare(start, time)
     files, prepared_us = files_of(start), time.now_us
     before = content_on(start)
+    assert before == ABSENT or not REACHED[operation.name](open_on(start))
     operation.run(start, VirtualTime(2, now_us=prepared_us).clock)
     upkeep = _upkeep(start, operation.name)
     expected = Expected(before, content_on(start), _versions(start), upkeep)
@@ -145,24 +146,52 @@ def test_operation_survives_a_fault_at_every_call(
     pytest.fail("the operation never succeeds")
 
 
+# What each operation is swept for, as its stream shows it afterwards.
+REACHED: dict[str, Callable[[Stream], object]] = {
+    "create": lambda stream: (stream.version, stream.tail) == (0, 0),
+    "append": lambda stream: (stream.version, stream.tail) == (3, 9),
+    "append-with-writer": lambda stream: stream.root.writers["w"].batch_id == 1,
+    "append-staged": lambda stream: formats(stream) == ["arrow"] * 5,
+    "append-parquet": lambda stream: formats(stream) == ["arrow"] * 2 + ["parquet"] * 3,
+    "compact-to-parquet": lambda stream: set(formats(stream)) == {"parquet"},
+    "append-that-spills": lambda stream: stream.root.parts,
+    "overwrite": lambda stream: (stream.head, stream.tail) == (6, 9),
+    "merge-schema": lambda stream: "extra" in stream.schema.names,
+    "purge": lambda stream: stream._log.files.numbers()[0] == stream.root.log_start > 0,
+    "truncate": lambda stream: (stream.head, stream.root.operation) == (5, "truncate"),
+    "seal": lambda stream: stream.sealed,
+    "tag": lambda stream: "eod" in stream.tags,
+    "retain": lambda stream: stream.head > 0,
+    "restore": lambda stream: stream.root.operation == "restore",
+    "reader": lambda stream: [seen.record.offset for seen in stream.readers()] == [3],
+    "vacuum": lambda stream: not [*stream.storage.list(f"segments/{LEFT_TOKEN}")],
+    "merge-parts": lambda stream: max(part.segments for part in stream.root.parts) > 3,
+    "list-parts": lambda stream: stream.root.indexes,
+    "merge-history": lambda stream: stream.root.operation == "merge-history",
+    "list-history": lambda stream: stream.root.history_lists,
+    "untag": lambda stream: stream.root.operation == "untag" and not stream.tags,
+    "tag-that-spills": lambda stream: stream.root.tags_blob and "late" in stream.tags,
+    "untag-that-spills": lambda stream: stream.root.tags_blob and "eod" not in stream.tags,
+    "release-reader": lambda stream: all(seen.record.released for seen in stream.readers()),
+    "set-retention": lambda stream: stream.retention,
+    "compact": lambda stream: formats(stream) == ["arrow"],
+    "compact-stitch": lambda stream: formats(stream) == ["arrow"],
+    "compact-split": lambda stream: len(formats(stream)) == 3,
+    "pin": lambda stream: stream.root.pins,
+    "unpin": lambda stream: stream.root.operation == "unpin",
+}
+
+
+def formats(stream: Stream) -> list[str]:
+    """Return the formats of a stream's segments."""
+    return stream.segments().read_all()["format"].to_pylist()
+
+
 def _check_reaches(operation: str, stream: Stream) -> None:
     """Check that the operation did what it is swept for."""
-    root = stream.root
-    reached = {
-        "append-that-spills": root.parts,
-        "merge-parts": max((part.segments for part in root.parts), default=0) > 3,
-        "list-parts": root.indexes,
-        "merge-history": root.operation == "merge-history",
-        "list-history": root.history_lists,
-        "compact": root.operation == "compact",
-        "compact-stitch": root.operation == "compact",
-        "compact-split": root.operation == "compact",
-        "pin": root.pins,
-        "unpin": root.operation == "unpin",
-    }
-    assert reached.get(operation, True)
+    assert REACHED[operation](stream)
     assert [row["version"] for row in stream.history().read_all().to_pylist()] == list(
-        range(root.version + 1)
+        range(stream.version + 1)
     )
 
 

@@ -1,18 +1,14 @@
 """What upkeep's processes run until they are killed: the stream before it, the work, the checks."""
 
-import itertools
-import os
-import signal
-import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any
 from unittest.mock import patch
 
 from crash_kit import ABSENT, SCHEMA, content, content_on, events
+from deadly_calls import deadly
 
 import segstore_ds as segstore
 from segstore_ds.engine import copy_events
@@ -26,19 +22,6 @@ from segstore_ds.stream import Stream
 STAGED = Layout(inline_bytes=0, frame_rows=4)
 ROWS = 5
 SEGMENTS = 4
-# Whatever changes a file, whoever calls it.
-SYSTEM_CALLS = (
-    "open",
-    "write",
-    "writev",
-    "copy_file_range",
-    "fsync",
-    "link",
-    "unlink",
-    "mkdir",
-    "replace",
-    "close",
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,35 +46,9 @@ def prepare(folder: Path, program: Program) -> object:
 
 def die_at_call(reply: Connection, name: str, folder: Path, number: int) -> None:
     """Run a program and be killed at its n-th system call that changes a file."""
-    with _deadly(number):
+    with deadly(number) as made:
         PROGRAMS[name].run(folder)
-    reply.send("done")
-
-
-@contextmanager
-def _deadly(number: int) -> Iterator[None]:
-    calls, lock = itertools.count(1), threading.Lock()
-    kept = {name: getattr(os, name) for name in SYSTEM_CALLS}
-
-    def deadly(call: Any) -> Any:
-        def run(*arguments: Any, **options: Any) -> Any:
-            with lock:
-                fatal = next(calls) == number
-            if fatal:
-                if call is kept["write"]:
-                    call(arguments[0], arguments[1][: len(arguments[1]) // 2])
-                os.kill(os.getpid(), signal.SIGKILL)
-            return call(*arguments, **options)
-
-        return run
-
-    for name, call in kept.items():
-        setattr(os, name, deadly(call))
-    try:
-        yield
-    finally:
-        for name, call in kept.items():
-            setattr(os, name, call)
+    reply.send(made)
 
 
 def check_clean(stream: Stream) -> None:
