@@ -77,13 +77,13 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
         process.stdout.close()  # type: ignore[union-attr]
 
 
-def serve(log: Path, *, one_at_a_time: bool = True) -> None:
+def serve(log: Path) -> None:
     """Run the server until the process is ended."""
     from moto.server import DomainDispatcherApplication, create_backend_app
     from werkzeug.serving import WSGIRequestHandler, make_server
 
     application = DomainDispatcherApplication(create_backend_app)
-    lock = threading.Lock() if one_at_a_time else _NoLock()
+    lock = threading.Lock()
 
     def logged(environ: dict[str, Any], start_response: Any) -> Iterable[bytes]:
         with lock:
@@ -130,13 +130,5 @@ def refuse(start_response: Any, status: str, code: str) -> list[bytes]:
     return [body]
 
 
-class _NoLock:
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, *_: object) -> None:
-        pass
-
-
 if __name__ == "__main__":
-    serve(Path(sys.argv[1]), one_at_a_time="--racy" not in sys.argv)
+    serve(Path(sys.argv[1]))

@@ -34,6 +34,8 @@ def test_processes_append_at_once(tmp_path: Path) -> None:
         numbers = [row["n"] for row in rows if row["writer"] == writer]
         assert numbers == list(range(BATCHES * BATCH_ROWS))
     assert stream.verify().check().rows == len(rows)
+    history = stream.history().read_all()
+    assert sum(history["races_lost"].to_pylist()) > PROCESSES  # or they came one after another
 
 
 def test_processes_create_one_stream_at_once(tmp_path: Path) -> None:

@@ -58,7 +58,7 @@ def _apply(stream: Stream, op: tuple, kept: list[dict[str, object]]) -> None:
 
 
 @given(_OPS)
-@settings(max_examples=60)
+@settings(max_examples=settings.default.max_examples * 3 // 5)
 def test_compaction_changes_no_answer(ops: list[tuple]) -> None:
     """Appends of two schemas, truncations and compactions in any order."""
     with pytest.MonkeyPatch.context() as patch:

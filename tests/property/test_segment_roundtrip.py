@@ -104,6 +104,9 @@ def sliced(array, values):
     return [values[ends[n] : ends[n + 1]] if valid[n] else None for n in range(len(array))]
 
 
+EXAMPLES = settings.default.max_examples * 3 // 2
+
+
 def images(batch):
     return [image(column) for column in batch.columns]
 
@@ -114,7 +117,7 @@ def images(batch):
     compression=st.sampled_from(["zstd", "lz4", "none"]),
     data=st.data(),
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_segment_of_any_batches_comes_back(batch, cut, compression, data):
     schema = normalise_schema(batch.schema)
     stored = conform(batch, schema)
@@ -151,7 +154,7 @@ def test_a_segment_of_any_batches_comes_back(batch, cut, compression, data):
     compression=st.sampled_from(["zstd", "lz4", "none"]),
     data=st.data(),
 )
-@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=EXAMPLES, deadline=None, suppress_health_check=list(HealthCheck))
 def test_a_parquet_segment_of_any_batches_comes_back(batch, cut, compression, data):
     schema = normalise_schema(batch.schema)
     stored = conform(batch, schema)

@@ -79,7 +79,7 @@ def _play(keys: list[tuple[str, str]], order: list[int]) -> int:
 
 
 @given(NAMES, st.data())
-@settings(max_examples=60)
+@settings(max_examples=settings.default.max_examples * 3 // 5)
 def test_no_writer_is_refused_and_no_last_batch_is_forgotten(
     names: list[tuple[int, int]], data: st.DataObject
 ) -> None:

@@ -44,7 +44,7 @@ def batches(draw: st.DrawFn) -> pa.Table:
 
 
 @settings(
-    max_examples=25,
+    max_examples=max(25, settings.default.max_examples // 20),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

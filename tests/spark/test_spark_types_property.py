@@ -106,7 +106,7 @@ _numbers = itertools.count()
 
 
 @settings(
-    max_examples=12,
+    max_examples=max(12, settings.default.max_examples // 40),
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )

@@ -188,7 +188,7 @@ def test_sink_made_anew_while_the_query_runs_is_written_to(
 def test_two_queries_at_once_on_one_stream(
     numbers: Stream, start: Callable[..., StreamingQuery], url: str
 ) -> None:
-    """Both lose races and neither loses events."""
+    """Whichever comes second goes on from there: neither loses events."""
     queries = [start(checkpoint=name, maxRowsPerTrigger=3) for name in ("one", "two")]
     for _ in range(4):
         extend(numbers, 6)

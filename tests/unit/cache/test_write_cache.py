@@ -28,6 +28,12 @@ def filled(*records: bytes, base: int = 0, **knobs) -> WriteCache:
     return cache
 
 
+def until_a_thread_waits(cache: WriteCache) -> None:
+    """Wait until another thread does, so that what comes next has to wake it."""
+    while not cache._changed._waiters:
+        threading.Event().wait(0.001)
+
+
 class TestWriting:
     """Records lie side by side."""
 
@@ -274,6 +280,7 @@ class TestFlushing:
         assert channel.writes == []
         done = threading.Thread(target=cache.flush, args=[channel])
         done.start()
+        until_a_thread_waits(cache)
         room.publish()
         done.join(30)
         assert bytes(channel.content) == b"abcdef"
@@ -428,6 +435,7 @@ class TestClosing:
 
         waiting = threading.Thread(target=flush)
         waiting.start()
+        until_a_thread_waits(cache)
         cache.close()
         waiting.join(30)
         assert len(caught) == 1

@@ -310,7 +310,7 @@ def cases(draw):
 
 
 @given(case=cases(), cut=st.integers(0, 6))
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=6 * settings.default.max_examples, deadline=None)
 def test_pruned_and_applied_equals_spark_evaluated_naively(case, cut):
     data_type, column, conditions = case
     batch = pa.record_batch({"place": list(range(len(column))), "c": pa.array(column, data_type)})

@@ -157,7 +157,7 @@ def test_the_longest_word_is_the_longest_either_way(words: list[bytes]) -> None:
 
 
 @given(st.lists(st.sampled_from(b"\0\0\0\1\2\4\7a"), max_size=24).map(bytes), st.integers(1, 4))
-@settings(max_examples=500)
+@settings(max_examples=5 * settings.default.max_examples)
 @example(lay_words([b"abc", b"d"]) + b"x", 2)
 @example(b"x" + lay_words([b"abc", b"d"]), 2)
 @example(lay_words([b"abc", b"d"])[1:], 1)
