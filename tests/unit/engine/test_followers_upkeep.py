@@ -14,6 +14,7 @@ from segstore_ds.errors import (
     InvalidInputError,
     StorageError,
     UnderReplicatedError,
+    WriterConflictError,
 )
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import open_on
@@ -327,3 +328,28 @@ def test_a_list_reaches_a_follower_with_parts_that_only_it_names(pair, monkeypat
     assert root.indexes
     assert root.history_lists
     assert found(pair.reopen(pair.follower)) == list(range(480))
+
+
+@pytest.mark.parametrize("layout", [None, STAGED])
+def test_a_batch_that_was_acknowledged_is_not_doubled_by_a_promotion(pair, layout):
+    """Its writer repeats it at the promoted follower, for its answer was lost with the primary."""
+    pair.stream.add_follower(pair.follower)
+    for batch in range(3):
+        events = numbers(10 * batch, 10 * batch + 10)
+        pair.stream.append(events, writer_id="w", batch_id=batch, layout=layout)
+    pair.world.lost.add(pair.primary)
+    promoted = pair.reopen(pair.follower)
+    promoted.promote()
+    for stream in (promoted, pair.reopen(pair.follower)):
+        for batch in range(3):
+            events = numbers(10 * batch, 10 * batch + 10)
+            before = stream.version
+            if batch == 2:
+                commit = stream.append(events, writer_id="w", batch_id=batch, layout=layout)
+                assert (commit.start, commit.end, commit.repeated) == (20, 30, True)
+            else:
+                with pytest.raises(WriterConflictError):
+                    stream.append(events, writer_id="w", batch_id=batch, layout=layout)
+            assert stream.refresh().version == before
+    promoted.append(numbers(30, 40), writer_id="w", batch_id=3, layout=layout)
+    assert found(pair.reopen(pair.follower)) == list(range(40))
