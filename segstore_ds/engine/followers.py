@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from segstore_ds.engine.commit import Committed, StreamLog
 from segstore_ds.engine.follow import ROOT_CODEC
-from segstore_ds.engine.replica_objects import copy_object, copy_small
+from segstore_ds.engine.replica_objects import copy_object, copy_small, has_same_end
 from segstore_ds.engine.replicas import PROPERTY, Follower, replication_of
 from segstore_ds.engine.state import Slot
 from segstore_ds.errors import (
@@ -164,10 +164,14 @@ def _seed(log: StreamLog, follower: Follower) -> None:
         return
     source, target = log.storage, follower.storage
     for folder in _SMALL_FOLDERS:
+        there = {info.path for info in target.list(folder)}
         for info in source.list(folder):
-            copy_small(source, target, info.path)
+            if info.path not in there:
+                copy_small(source, target, info.path)
+    sizes = {info.path: info.size for info in target.list(names.SEGMENTS_FOLDER)}
     for info in source.list(names.SEGMENTS_FOLDER):
-        copy_object(source, target, info.path)
+        if sizes.get(info.path) != info.size or not has_same_end(source, target, info):
+            copy_object(source, target, info.path)
     for version in _kept(log, root):
         copy_small(source, target, log.files.path(version))
 

@@ -13,9 +13,10 @@ from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import MissingObjectError, TruncatedObjectError
 from segstore_ds.format import names
 from segstore_ds.format.root import Root, SegmentEntry
-from segstore_ds.storage import Storage
+from segstore_ds.storage import ObjectInfo, Storage
 
 COPY_BYTES = 8 << 20
+END_BYTES = 4096
 
 
 def copy_small(source: Storage, target: Storage, path: str) -> None:
@@ -42,6 +43,20 @@ def copy_object(source: Storage, target: Storage, path: str) -> None:
         for start in range(0, size, COPY_BYTES):
             writer.write(source.get_range(path, start, min(start + COPY_BYTES, size)))
         writer.commit()
+
+
+def has_same_end(source: Storage, target: Storage, info: ObjectInfo) -> bool:
+    """Tell whether two folders' objects of one name and size end alike: the end is written last.
+
+    Raises:
+        FormatError: One is gone.
+        StorageError: A storage failed.
+    """
+    ends = (
+        one.get_range(info.path, max(info.size - END_BYTES, 0), info.size)
+        for one in (source, target)
+    )
+    return next(ends) == next(ends)
 
 
 def new_status(status: TableStatus, before: Root, after: Root) -> list[str]:

@@ -353,3 +353,34 @@ def test_a_batch_that_was_acknowledged_is_not_doubled_by_a_promotion(pair, layou
             assert stream.refresh().version == before
     promoted.append(numbers(30, 40), writer_id="w", batch_id=3, layout=layout)
     assert found(pair.reopen(pair.follower)) == list(range(40))
+
+
+@pytest.mark.parametrize("harm", ["nothing", "cut", "damaged at its end"])
+def test_adding_a_follower_goes_on_where_it_broke_off(pair, harm):
+    """What had arrived whole is not sent again; what had not, is."""
+    for n in range(8):
+        pair.stream.append(numbers(10 * n, 10 * n + 10), layout=STAGED)
+    pair.world.lose_before(pair.follower, "create log/")
+    with pytest.raises(StorageError):
+        pair.stream.add_follower(pair.follower)
+    pair.world.lost.clear()
+    folder = open_storage(pair.follower)
+    paths = sorted(info.path for info in folder.list("segments"))
+    assert len(paths) == 8
+    data = bytearray(folder.get(paths[3]))
+    if harm != "nothing":
+        data[-30] ^= 1
+        folder.put(paths[3], bytes(data[:-1] if harm == "cut" else data))
+    sent: list[str] = []
+
+    def note(url: str, verb: str, path: str) -> None:
+        if url == pair.follower and verb in ("copy_from", "open_staged", "create"):
+            sent.append(path)
+
+    pair.world.watch = note
+    pair.stream.add_follower(pair.follower)
+    assert {path for path in sent if path.startswith("segments/")} == (
+        set() if harm == "nothing" else {paths[3]}
+    )
+    assert [path for path in sent if path.startswith("status/")] == []
+    assert content(pair.follower) == content(pair.primary)
