@@ -51,13 +51,18 @@ def listed_runs(
         FormatError: A part can't be read.
         StorageError: The storage failed.
     """
-    if not runs:
-        return [], []
-    first, last = runs[0].start, runs[-1].start + runs[-1].rows
-    listed = {one.start: one for one in status.segments(root, max(first, root.listed_start), last)}
-    paths = {one.entry.path for one in listed.values()}
-    standing = [run for run in runs if _stands(run, listed)]
-    return standing, [run for run in runs if any(one.path in paths for one in run.outputs)]
+    standing, landed = list[Replacement](), list[Replacement]()
+    for run in runs:
+        # One run at a time, without statistics: what lies between two is none of their business.
+        first, last = max(run.start, root.listed_start), run.start + run.rows
+        found = status.segments(root, first, last, with_stats=False)
+        listed = {one.start: one for one in found}
+        paths = {one.entry.path for one in listed.values()}
+        if _stands(run, listed):
+            standing.append(run)
+        if any(one.path in paths for one in run.outputs):
+            landed.append(run)
+    return standing, landed
 
 
 def _stands(run: Replacement, listed: Mapping[int, PlacedSegment]) -> bool:

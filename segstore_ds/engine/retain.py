@@ -13,10 +13,12 @@ from collections.abc import Collection, Iterable
 from dataclasses import asdict, dataclass
 from typing import Any
 
+import numpy as np
+
 from segstore_ds.engine.commit import Committed, StreamLog
 from segstore_ds.engine.reader_records import SeenReader, live_readers, store_now_us
 from segstore_ds.engine.state import Slot
-from segstore_ds.engine.table_status import PlacedSegment, TableStatus
+from segstore_ds.engine.table_status import Run, TableStatus
 from segstore_ds.engine.truncate import finish_truncate, plan_truncate
 from segstore_ds.errors import (
     CorruptionError,
@@ -24,6 +26,7 @@ from segstore_ds.errors import (
     SegstoreError,
     SnapshotExpiredError,
 )
+from segstore_ds.format.packed import Ints
 from segstore_ds.format.root import Root
 
 PROPERTY = "retention"  # On disk: the property that holds a policy. Never change.
@@ -87,7 +90,7 @@ def parse_policy(text: str) -> RetentionPolicy:
 
 def plan_retain(
     root: Root,
-    segments: Iterable[PlacedSegment],
+    runs: Iterable[Run],
     policy: RetentionPolicy,
     *,
     aged: int,
@@ -99,32 +102,49 @@ def plan_retain(
 
     Args:
         root: The root.
-        segments: All that hold kept events, in offset order.
+        runs: All segments that hold kept events, in offset order; read only for a bound in bytes.
         policy: What is kept.
         aged: The events before this offset are older than `max_age_s`.
         young: The events from this offset on are younger than `min_age_s`.
         held: Offsets that live readers need; none where readers are not asked.
         tagged: Offsets of tags, likewise.
+
+    Raises:
+        CorruptionError: The sizes add up to more than a number holds.
     """
-    borders = [(root.head, 0)]  # offset, and the bytes of kept events before it
-    for placed in segments:
-        rows = placed.end - max(placed.start, root.head)
-        size = placed.entry.bytes * rows // placed.entry.rows
-        borders.append((placed.end, borders[-1][1] + size))
-    total = borders[-1][1]
+    measured = policy.max_bytes is not None or policy.min_bytes is not None
+    offsets, before = _borders(root, runs if measured else ())
+    total = int(before[-1])
     if policy.max_bytes is None and policy.max_age_s is None:
         target = root.tail if held else root.head
     else:
         target = aged if policy.max_age_s is not None else root.head
         if policy.max_bytes is not None:
-            most = policy.max_bytes
-            target = max(target, next(at for at, before in borders if total - before <= most))
+            place = np.searchsorted(before, total - policy.max_bytes)
+            target = max(target, int(offsets[place]))
     if policy.min_bytes is not None:
-        least = min(policy.min_bytes, total)
-        target = min(target, max(at for at, before in borders if total - before >= least))
+        place = np.searchsorted(before, max(total - policy.min_bytes, 0), "right") - 1
+        target = min(target, int(offsets[place]))
     if policy.min_age_s is not None:
         target = min(target, young)
     return max(min([target, *held, *tagged]), root.head)
+
+
+def _borders(root: Root, runs: Iterable[Run]) -> tuple[Ints, Ints]:
+    """Return the offsets between segments from the head on, and the bytes of events before each."""
+    offsets, sizes = [np.array([root.head])], [np.zeros(1, np.int64)]
+    for run in runs:
+        starts, columns = run.starts, run.columns
+        size = columns.bytes.copy()
+        if starts[0] < root.head:
+            rows = int(columns.rows[0])
+            size[0] = int(size[0]) * (rows - (root.head - int(starts[0]))) // rows
+        offsets.append(starts + columns.rows)
+        sizes.append(size)
+    before = np.cumsum(np.concatenate(sizes))
+    if np.any(np.diff(before) < 0):
+        raise CorruptionError("sizes of segments add up to too much", stream=root.stream_id)
+    return np.concatenate(offsets), before
 
 
 def run_retain(
@@ -152,10 +172,8 @@ def run_retain(
             held = [seen.needs(root) for seen in readers]
             lagging[:] = [seen for seen in readers if seen.lags(root)]
             tagged = [tag.offset for tag in status.tags(root).values() if tag.offset >= root.head]
-        segments = status.segments(root, root.head, root.tail)
-        offset = plan_retain(
-            root, segments, policy, aged=aged, young=young, held=held, tagged=tagged
-        )
+        runs = status.runs(root, root.head, root.tail)
+        offset = plan_retain(root, runs, policy, aged=aged, young=young, held=held, tagged=tagged)
         planned = plan_truncate(root, offset, slot)
         return None if planned is None else finish_truncate(status, planned, slot, client=client)
 

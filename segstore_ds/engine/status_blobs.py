@@ -4,7 +4,7 @@ Each is an envelope of JSON, named by its digest and immutable; the last few are
 What they mean together with the root is here too: what stands inline takes precedence.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
@@ -19,6 +19,7 @@ SCHEMA_INLINE_BYTES = 6_000
 SCHEMAS_INLINE_BYTES = 12_000
 OBJECT_RAW_LIMIT_BYTES = 128 << 20
 _CACHED_OBJECTS = 64
+_CACHED_ROWS = 1 << 18  # of all of them together; the newest one stays however many it has
 
 
 class StatusBlobs:
@@ -30,7 +31,7 @@ class StatusBlobs:
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
-        self._cache: dict[str, object] = {}
+        self._cache: dict[str, Sized] = {}
 
     @property
     def storage(self) -> Storage:
@@ -154,10 +155,14 @@ class StatusBlobs:
             raise CorruptionError("wrong digest", where=where, expected=ref.digest, actual=actual)
         return body
 
-    def _keep(self, path: str, value: object) -> None:
-        while len(self._cache) >= _CACHED_OBJECTS:
-            self._cache.pop(next(iter(self._cache)))
+    def _keep(self, path: str, value: Sized) -> None:
+        self._cache.pop(path, None)
         self._cache[path] = value
+        while len(self._cache) > 1 and (
+            len(self._cache) > _CACHED_OBJECTS
+            or sum(len(one) for one in self._cache.values()) > _CACHED_ROWS
+        ):
+            self._cache.pop(next(iter(self._cache)))
 
     def _where(self, path: str) -> str:
         return f"{self._storage.url}/{path}"

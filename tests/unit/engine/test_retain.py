@@ -9,9 +9,10 @@ from stream_kit import DAY, HOUR, Meddling, make_stream, numbers, objects, value
 
 from segstore_ds.engine.history import History
 from segstore_ds.engine.retain import PROPERTY, RetentionPolicy, parse_policy, plan_retain
-from segstore_ds.engine.table_status import PlacedSegment
+from segstore_ds.engine.table_status import PlacedSegment, Run
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
+from segstore_ds.format.segment_columns import from_entries
 from segstore_ds.stream import open_on
 
 
@@ -243,7 +244,9 @@ def test_plan_keeps_every_bound(sizes, data, policy):
     held, tagged = data.draw(st.lists(places, max_size=2)), data.draw(st.lists(places, max_size=2))
     max_bytes, min_bytes = policy.max_bytes, policy.min_bytes
     max_age, min_age = policy.max_age_s is not None, policy.min_age_s is not None
-    target = plan_retain(root, segments, policy, aged=aged, young=young, held=held, tagged=tagged)
+    listed = from_entries([one.entry for one in segments])
+    runs = [Run(0, listed, list).trimmed(head, cursor)] if segments else []
+    target = plan_retain(root, runs, policy, aged=aged, young=young, held=held, tagged=tagged)
     assert head <= target <= cursor
     if target > head:
         assert target <= min([*held, *tagged, young if min_age else cursor])
@@ -268,3 +271,16 @@ def kept_bytes(segments, head, target):
         if placed.end > target:
             total += placed.entry.bytes * rows // placed.entry.rows
     return total
+
+
+def test_a_segment_that_the_head_divides_counts_for_what_is_kept_of_it():
+    """Two of its four events are left, and so is half of its bytes."""
+    entry = SegmentEntry(0, "t/0", 4, 8, 1, 1)
+    root = Root("s", 1, "t", "", 0, "x", (Epoch(0, 0, "s", None),), head=2, tail=4)
+    runs = [Run(0, from_entries([entry]), list)]
+
+    def plan(most: int) -> int:
+        policy = RetentionPolicy(max_bytes=most)
+        return plan_retain(root, runs, policy, aged=0, young=4, held=(), tagged=())
+
+    assert (plan(4), plan(3)) == (2, 4)

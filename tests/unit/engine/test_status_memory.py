@@ -1,0 +1,72 @@
+"""What upkeep reads and holds of a long table status: what it needs, not all of it."""
+
+import pytest
+from stream_kit import STAGED, make_stream, numbers
+
+from segstore_ds.engine import status_blobs
+from segstore_ds.engine.replacing import Replacement, listed_runs
+from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.format.root import Root
+from segstore_ds.storage import Storage
+from segstore_ds.stream import Stream, open_on
+from segstore_ds.testing.faults import FaultStorage
+
+pytestmark = pytest.mark.usefixtures("tight")
+
+
+def long_stream(monkeypatch: pytest.MonkeyPatch) -> tuple[Stream, Storage]:
+    """Return a stream of twelve parts, which are not merged."""
+    monkeypatch.setattr("segstore_ds.engine.table_status.MERGE_FAN_IN", 100)
+    stream, storage = make_stream(0)
+    for n in range(48):
+        stream.append(numbers(n, n + 1), layout=STAGED)
+    assert len(stream.root.parts) == 12
+    return stream, storage
+
+
+def run_of(status: TableStatus, root: Root, start: int, end: int) -> Replacement:
+    """Return what would replace some segments, by nothing."""
+    found = list(status.segments(root, start, end))
+    inputs = tuple((one.entry.segment_id, one.entry.path) for one in found)
+    return Replacement(start, inputs, end - start, 0, ())
+
+
+def status_reads(storage: FaultStorage) -> list[str]:
+    return [call for call in storage.calls if " status/" in call]
+
+
+def test_runs_are_looked_for_one_by_one(monkeypatch):
+    """Two small ones at the ends of a stream read the parts at its ends, without statistics."""
+    stream, storage = long_stream(monkeypatch)
+    root = stream.root
+    runs = [run_of(stream._status, root, 0, 2), run_of(stream._status, root, 45, 47)]
+    counted = FaultStorage(storage)
+    standing, landed = listed_runs(TableStatus(counted), root, runs)
+    assert (standing, landed) == (runs, [])
+    reads = status_reads(counted)
+    assert len(reads) <= 2
+    assert all(call.startswith("get_range ") for call in reads), "the columns alone"
+
+
+def test_retention_without_a_bound_in_bytes_lists_nothing(monkeypatch):
+    stream, storage = long_stream(monkeypatch)
+    counted = FaultStorage(storage)
+    other = open_on(counted, clock=stream._log.clock)
+    other.retain(max_age_s=3600)
+    assert status_reads(counted) == []
+    assert other.retain(max_bytes=10**9) == 0
+    reads = status_reads(counted)
+    assert len(reads) == 12
+    assert all(call.startswith("get_range ") for call in reads), "no statistics"
+
+
+def test_blobs_are_kept_by_their_rows(monkeypatch):
+    """Not by their number: one of them may have a hundred thousand."""
+    monkeypatch.setattr(status_blobs, "_CACHED_ROWS", 100)
+    status = TableStatus(make_stream(0)[1])
+    for number in range(50):
+        status._keep(f"status/{number}", tuple(range(7)))
+    assert len(status._cache) == 14
+    assert "status/49" in status._cache
+    status._keep("status/large", tuple(range(1000)))
+    assert list(status._cache) == ["status/large"]
