@@ -5,12 +5,13 @@ those answers, and stops where it asks for one more. Such histories form a tree,
 it is run once.
 """
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from segstore_ds.engine.clock import Clock
 from segstore_ds.errors import InternalError, MissingObjectError, StorageError
+from segstore_ds.format import names
 from segstore_ds.storage.base import ObjectInfo, StagedWriter, Storage, StorageStats
 
 WALL_START_US = 1_700_000_000_000_000
@@ -118,10 +119,10 @@ class ModelStorage(Storage):
         return self.get(path)[start:end]
 
     def info(self, path: str) -> ObjectInfo:  # noqa: D102
-        size = self._call(Request("info", path))
-        if size is None:
+        found = self._call(Request("info", path))
+        if found is None:
             raise MissingObjectError("no such object", path=path)
-        return ObjectInfo(path, size, self._made_us(path))
+        return _info(path, *found)
 
     def create(self, path: str, data: bytes) -> bool:  # noqa: D102
         return bool(self._call(Request("create", path, data)))
@@ -136,23 +137,56 @@ class ModelStorage(Storage):
         after = ""
         while found := self._call(Request("list", prefix, after=after)):
             page = found[: self._page]
-            yield from (ObjectInfo(path, size, self._made_us(path)) for path, size in page)
+            yield from (_info(*one) for one in page)
             if page == found:
                 return
             after = page[-1][0]
-
-    def _made_us(self, path: str) -> int:
-        # The store's time is asked of the hint, just written, and of readers' records: those count
-        # as made now, so no reader of the model lapses. Nobody asks for the time of other objects.
-        if path.endswith("/_latest") or path.startswith("readers/"):
-            return WALL_START_US + int(self._ask(Request("clock"))) * 1_000_000
-        return 0
 
     def open_staged(self, path: str, *, replace: bool = False) -> StagedWriter:  # noqa: ARG002, D102
         raise InternalError("the model has no staged objects", path=path)
 
     def ensure_exclusive(self) -> None:
         """Do nothing: the model's create is exclusive."""
+
+
+def is_dated(path: str) -> bool:
+    """Tell whether somebody asks when an object was made.
+
+    The store's own time is asked of the hint, just written; lapses, of readers' records. That
+    nobody asks it of another object is what keeps the states of a model few.
+    """
+    return path == names.HINT_PATH or path.startswith(f"{names.READERS_FOLDER}/")
+
+
+def answer(
+    files: Mapping[str, bytes],
+    now_s: int,
+    request: Request,
+    made: frozenset[tuple[str, int]] = frozenset(),
+) -> Any:
+    """Return what a storage answers to a request that holds these objects, some of them dated."""
+    path = request.path
+    match request.verb:
+        case "get":
+            return files.get(path)
+        case "info":
+            return (len(files[path]), dict(made).get(path)) if path in files else None
+        case "create":
+            return path not in files
+        case "clock":
+            return now_s
+        case "list":
+            times = dict(made)
+            return tuple(
+                (found, len(data), times.get(found))
+                for found, data in sorted(files.items())
+                if found.startswith(f"{path}/") and found > request.after
+            )
+    return None
+
+
+def _info(path: str, size: int, made_s: int | None) -> ObjectInfo:
+    return ObjectInfo(path, size, 0 if made_s is None else WALL_START_US + made_s * 1_000_000)
 
 
 class Place:

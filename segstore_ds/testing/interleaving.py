@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from segstore_ds.errors import InternalError, SegstoreError
-from segstore_ds.testing.actors import FAILED, Actor, Place, Program, Request
+from segstore_ds.testing.actors import FAILED, Actor, Place, Program, Request, answer, is_dated
 
 
 class Violation(AssertionError):  # noqa: N818 - what a checker finds is no failure of its own
@@ -51,6 +51,7 @@ class Scene:
         observe: Returns the ghost after an event; raises Violation.
         check: Called for every new content of the storage, with what it holds, time and ghost.
         files: What lies in the storage at first.
+        made: When that was made, as in `State`.
         naps: How long each nap is, in seconds, in their order.
         faults: How many requests may fail.
         kinds: Which failures: of ``fail``, ``late``, ``denied``, and ``read`` for other requests.
@@ -63,6 +64,7 @@ class Scene:
     observe: Callable[[Any, Event], Any]
     check: Callable[[Mapping[str, bytes], int, Any], None]
     files: Mapping[str, bytes] = dataclasses.field(default_factory=dict)
+    made: frozenset[tuple[str, int]] = frozenset()
     naps: tuple[int, ...] = ()
     faults: int = 0
     kinds: frozenset[str] = frozenset({"fail", "late", "denied"})
@@ -90,9 +92,14 @@ class Files(dict[str, bytes]):
 
 
 class State(NamedTuple):
-    """A state of everything. `late` holds requests whose effect is still under way."""
+    """A state of everything.
+
+    `late` holds requests whose effect is still under way; `made`, when those objects were made
+    whose age somebody asks for.
+    """
 
     files: Files
+    made: frozenset[tuple[str, int]]
     late: frozenset[Request]
     now_s: int
     ghost: Any
@@ -133,6 +140,7 @@ class Model:
         places = tuple(Place(name, run, scene.page) for name, run in scene.actors.items())
         state = State(
             files=self._content(scene.files),
+            made=scene.made,
             late=frozenset(),
             now_s=scene.now_s,
             ghost=scene.ghost,
@@ -217,7 +225,7 @@ class Model:
         if outcome == "late":
             state = state._replace(late=state.late | {request})
         elif outcome in ("done", "denied"):
-            said = False if outcome == "denied" else answer(state.files, state.now_s, request)
+            said = outcome != "denied" and answer(state.files, state.now_s, request, state.made)
             state = self._effect(state, place.name, request)
         following, fresh = place.after(said)
         self.runs += fresh
@@ -240,7 +248,11 @@ class Model:
         ghost = self.scene.observe(state.ghost, event)
         content = self._content(changed)
         self.scene.check(content, state.now_s, ghost)
-        return state._replace(files=content, ghost=ghost)
+        made = state.made
+        if is_dated(request.path):
+            made = frozenset(one for one in made if one[0] != request.path)
+            made |= {(request.path, state.now_s)} if verb == "made" else set()
+        return state._replace(files=content, made=made, ghost=ghost)
 
     def _settle(self, state: State) -> State:
         # Notes matter to the ghost alone, and the clock stands still once no nap is left.
@@ -254,26 +266,6 @@ class Model:
 
     def _content(self, files: Mapping[str, bytes]) -> Files:
         return self._contents.setdefault(frozenset(files.items()), Files(files))
-
-
-def answer(files: Mapping[str, bytes], now_s: int, request: Request) -> Any:
-    """Return what a storage that holds these objects answers to a request."""
-    match request.verb:
-        case "get":
-            return files.get(request.path)
-        case "info":
-            return len(files[request.path]) if request.path in files else None
-        case "create":
-            return request.path not in files
-        case "clock":
-            return now_s
-        case "list":
-            return tuple(
-                (path, len(data))
-                for path, data in sorted(files.items())
-                if path.startswith(f"{request.path}/") and path > request.after
-            )
-    return None
 
 
 def explore(scene: Scene, *, most_states: int = 2_000_000) -> Explored:
@@ -375,7 +367,7 @@ class Play:
             if request.verb == "nap":
                 self.sleep(int(str(request.payload[0])))
                 return None
-            said = answer(self.state.files, self.state.now_s, request)
+            said = answer(self.state.files, self.state.now_s, request, self.state.made)
             self.state = self._model._effect(self.state, name, request)  # noqa: SLF001
             return said
 

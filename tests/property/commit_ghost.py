@@ -14,8 +14,8 @@ from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.names import parse_log_name
 from segstore_ds.format.root import Epoch, Root
 from segstore_ds.format.root_codec import encode_root
-from segstore_ds.testing.actors import WALL_START_US, Actor, Request
-from segstore_ds.testing.interleaving import Event, Violation, answer
+from segstore_ds.testing.actors import WALL_START_US, Actor, Request, answer
+from segstore_ds.testing.interleaving import Event, Violation
 
 NOW_S = 100_000
 

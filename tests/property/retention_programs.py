@@ -40,8 +40,8 @@ from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.root import Epoch, Root
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.format.schema import encode_schema
-from segstore_ds.testing.actors import Actor, Program, Request
-from segstore_ds.testing.interleaving import Event, Play, Scene, Violation, answer
+from segstore_ds.testing.actors import Actor, Program, Request, answer
+from segstore_ds.testing.interleaving import Event, Play, Scene, Violation
 
 DAY = 86_400
 GRACE_S = DAY
@@ -56,6 +56,8 @@ class Past:
     chain: tuple[tuple[bytes, int], ...] = ()
     acknowledged: frozenset[str] = frozenset()
     readers: tuple[tuple[str, int], ...] = ()  # name -> offset, once registration has returned
+    landed: tuple[tuple[str, int], ...] = ()  # name -> when its newest record came
+    held: tuple[tuple[str, int, int], ...] = ()  # name, offset, until when; as publishing returned
     deleted: frozenset[str] = frozenset()
 
 
@@ -73,6 +75,10 @@ def observe(past: Past, event: Event) -> Past:
     number = names.parse_log_name(path.rpartition("/")[2]) if path.startswith("log/") else None
     if event.verb == "made" and number == len(past.chain):
         return replace(past, chain=(*past.chain, (event.request.data, event.now_s)))
+    if event.verb == "made" and path.startswith("readers/"):
+        name = path.split("/")[1]
+        landed = (*(one for one in past.landed if one[0] != name), (name, event.now_s))
+        return replace(past, landed=landed)
     if event.verb == "gone" and not path.startswith(("log/", "readers/")):
         return replace(past, deleted=past.deleted | {path})
     return past
@@ -89,6 +95,10 @@ def _noted(past: Past, event: Event) -> Past:
         return replace(past, acknowledged=past.acknowledged | {payload[0]})
     if kind == "registered":
         return replace(past, readers=(*past.readers, (payload[0], payload[1])))
+    if kind == "held":
+        name, offset, lapse_s = payload
+        past = replace(past, held=(*past.held, (name, offset, dict(past.landed)[name] + lapse_s)))
+        _check_held(past, event.now_s)
     return past
 
 
@@ -107,6 +117,15 @@ def check(files: Mapping[str, bytes], now_s: int, past: Past) -> None:
     for name, offset in past.readers:
         if newest.head > offset:
             raise Violation(f"reader {name} at {offset} lost events below {newest.head}")
+    _check_held(past, now_s)
+
+
+def _check_held(past: Past, now_s: int) -> None:
+    """Until it lapses nothing is dropped that a reader needs whose publication has returned."""
+    head = decode(past.chain[-1][0]).head
+    for name, offset, until_s in past.held:
+        if head > offset and now_s <= until_s:
+            raise Violation(f"reader {name} held {offset} and lost events below {head}")
 
 
 @functools.cache
@@ -247,6 +266,23 @@ def registrar(name: str, offset: int) -> Program:
     return acting(work)
 
 
+def publisher(name: str, offset: int, *, lapse_s: int) -> Program:
+    """Publish a position of a reader that has registered before, and note that it was told so."""
+
+    def run(actor: Actor) -> None:
+        log = open_log(actor, hints=False)
+        log.reopen()
+        reader = register_reader(log, name, owner=actor.name, start=0, lapse_s=lapse_s)
+        actor.note("ready")
+        try:
+            reader.publish(offset)
+        except (*GIVEN_UP, TruncatedError):
+            return
+        actor.note("held", name, offset, lapse_s)
+
+    return run
+
+
 # --- pasts ---------------------------------------------------------------------------------------
 
 
@@ -273,5 +309,10 @@ def scene(actors: dict[str, Program], *before: Program | int, **options: object)
         else:
             play.perform(f"past{number}", step)
     return empty_scene(
-        actors, ghost=play.ghost, files=play.state.files, now_s=play.state.now_s, **options
+        actors,
+        ghost=play.ghost,
+        files=play.state.files,
+        made=play.state.made,
+        now_s=play.state.now_s,
+        **options,
     )

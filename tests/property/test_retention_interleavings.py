@@ -9,6 +9,7 @@ from retention_programs import (
     empty_scene,
     job,
     pinned,
+    publisher,
     purger,
     registrar,
     restorer,
@@ -43,6 +44,15 @@ REPLACED = (
     appender("f" * 12),
     HOURS,
 )
+
+HALF = 20
+
+
+def late(naps, **others):
+    """Return a scene of a reader that lapses after twice `HALF`, and a retention."""
+    actors = {"r": publisher("x", 1, lapse_s=2 * HALF), "t": retainer(), **others}
+    return scene(actors, *OLD[:2], naps=naps)
+
 
 SCENES = {
     "a job of yesterday commits while vacuum runs": lambda: scene(
@@ -115,6 +125,14 @@ SCENES = {
     "a reader, a retention, a failure": lambda: scene(
         {"r": registrar("x", 0), "t": retainer()}, *OLD[:2], faults=1
     ),
+    "a reader publishes within its time while retention runs": lambda: late((HALF - 1,)),
+    "a reader publishes late while retention runs, a nap": lambda: late((2 * HALF + 1,)),
+}
+LONG = {
+    "a reader publishes late while retention runs, two naps": lambda: late((HALF + 1,) * 2),
+    "a reader publishes late while retention and vacuum run, a nap": lambda: late(
+        (2 * HALF + 1,), v=vacuumer()
+    ),
 }
 
 
@@ -127,6 +145,13 @@ def spill(monkeypatch):
 @pytest.mark.parametrize("title", SCENES)
 def test_every_order_keeps_what_somebody_needs(title):
     explored = explore(SCENES[title]())
+    assert explored.ends
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("title", LONG)
+def test_every_order_keeps_what_somebody_needs_in_long_scenes(title):
+    explored = explore(LONG[title]())
     assert explored.ends
 
 
@@ -218,6 +243,23 @@ def silent_reader(monkeypatch):
     monkeypatch.setattr(readers, "_announce", announce)
 
 
+def lapse_asked_early(monkeypatch):
+    """Ask whether the reader may have lapsed before its next record is put."""
+    publish, lapses = readers.NamedReader.publish, readers.NamedReader.lapses
+
+    def early(self, offset):
+        with monkeypatch.context() as patch:
+            patch.setattr(readers.NamedReader, "lapses", lapses.fget(self))
+            publish(self, offset)
+
+    monkeypatch.setattr(readers.NamedReader, "publish", early)
+
+
+def silent_publisher(monkeypatch):
+    """Never register again, however late."""
+    monkeypatch.setattr(readers.NamedReader, "lapses", False)
+
+
 MUTANTS = {
     no_floor: ("a job of yesterday commits while vacuum runs", "misses"),
     floor_ignored: ("a job of yesterday commits while vacuum runs", "misses"),
@@ -227,6 +269,8 @@ MUTANTS = {
     oldest_retirement: ("a restore that was dropped again, a vacuum", "misses"),
     restore_unchecked: ("a restore, a purge, a vacuum", "misses"),
     silent_reader: ("a reader registers while retention runs", "lost events"),
+    lapse_asked_early: ("a reader publishes late while retention runs, a nap", "held 1 and lost"),
+    silent_publisher: ("a reader publishes late while retention runs, a nap", "held 1 and lost"),
 }
 
 
