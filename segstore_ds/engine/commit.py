@@ -207,18 +207,6 @@ class StreamLog(FollowedLog):
         row = describe_commit(base, root, note)
         return replace(root, history=(*kept.history, replace(row, **asdict(spent))))
 
-    def purge_after(self, threshold: int) -> int:
-        """Refuse: the log of a stream only grows.
-
-        Raises:
-            InvalidInputError: Always.
-        """
-        raise InvalidInputError(
-            "the log of a stream can't be cut at its newest end",
-            remedy="use restore(version) to go back to an earlier state",
-            threshold=threshold,
-        )
-
     # --- inside ------------------------------------------------------------------------------
 
     def _try(self, base: Base, root: Root) -> bool:

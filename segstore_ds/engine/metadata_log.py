@@ -12,7 +12,7 @@ The newest batch is found in O(1) requests: a hint, then probes by name. "N+1 is
 Source: Spark's HDFSMetadataLog; icechunk's "conditional put, lost response" for the retry rule.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -21,9 +21,7 @@ from segstore_ds.errors import (
     CommitUnknownError,
     CorruptionError,
     InternalError,
-    InvalidInputError,
     MissingObjectError,
-    NotFoundError,
     StorageError,
 )
 from segstore_ds.format import names
@@ -47,33 +45,6 @@ class Codec(Generic[T]):
     encode: Callable[[T], bytes]
     decode: Callable[[bytes, str], T]
     limit_bytes: int = RAW_LIMIT_BYTES
-
-
-def verify_numbers(numbers: Sequence[int], start: int | None, end: int | None) -> None:
-    """Check that numbers are ``start, start+1, ... end-1`` without a gap.
-
-    Args:
-        numbers: Sorted ids.
-        start: First id that must be there; None for any.
-        end: One more than the last id that must be there; None for any.
-
-    Raises:
-        CorruptionError: A bound or a number in between is missing; names what is.
-        InvalidInputError: Start lies beyond end, or an id lies outside the bounds.
-    """
-    if start is not None and end is not None and start > end:
-        raise InvalidInputError("range starts behind its end", start=start, end=end)
-    if not numbers:
-        if (start is not None or end is not None) and start != end:
-            raise CorruptionError("batches do not exist", start=start, end=end)
-        return
-    first = numbers[0] if start is None else start
-    stop = numbers[-1] + 1 if end is None else end
-    if numbers[0] < first or numbers[-1] >= stop:
-        raise InvalidInputError("ids outside the range", start=start, end=end, ids=list(numbers))
-    missing = sorted(set(range(first, stop)) - set(numbers)) if stop - first < 1 << 20 else []
-    if missing or len(numbers) != stop - first:
-        raise CorruptionError("batches are missing", start=start, end=end, missing=missing[:20])
 
 
 class MetadataLog(Generic[T]):
@@ -157,20 +128,6 @@ class MetadataLog(Generic[T]):
             self.storage.delete(self.path(number))
         return len(numbers)
 
-    def purge_after(self, threshold: int) -> int:
-        """Delete the batches above `threshold`, in descending order; safe to repeat.
-
-        Returns:
-            How many were deleted.
-
-        Raises:
-            StorageError: The storage failed; those deleted so far stay deleted.
-        """
-        numbers = [number for number in self.numbers() if number > threshold]
-        for number in reversed(numbers):
-            self.storage.delete(self.path(number))
-        return len(numbers)
-
     def write_hint(self, number: int) -> None:
         """Say where the newest batch is; only a hint, so a failure changes nothing."""
         try:
@@ -213,57 +170,6 @@ class MetadataLog(Generic[T]):
             FormatError: It is empty, truncated, corrupt or of a newer format.
         """
         return self._decode(data, self.path(number))
-
-    def get_range(self, start: int | None = None, end: int | None = None) -> list[tuple[int, T]]:
-        """Return the batches ``[start, end)`` in order, having checked that none is missing.
-
-        Raises:
-            CorruptionError: One is missing; names which.
-            InvalidInputError: Start lies beyond end.
-            FormatError: A file can't be read.
-            StorageError: The storage failed.
-        """
-        numbers = [
-            number
-            for number in self.numbers()
-            if (start is None or number >= start) and (end is None or number < end)
-        ]
-        verify_numbers(numbers, start, end)
-        found = []
-        for number in numbers:
-            batch = self.get(number)
-            if batch is None:
-                raise CorruptionError("batches are missing", missing=[number])
-            found.append((number, batch))
-        return found
-
-    def latest(self) -> tuple[int, T] | None:
-        """Return the newest batch, or None in an empty log.
-
-        Never falls back to an older batch when the newest can't be read.
-
-        Raises:
-            FormatError: The newest file can't be read.
-            StorageError: The storage failed.
-        """
-        while (number := self.latest_number()) is not None:
-            batch = self.get(number)
-            if batch is not None:
-                return number, batch
-        return None
-
-    def latest_number(self) -> int | None:
-        """Return the newest number, or None in an empty log, without opening a batch.
-
-        Raises:
-            StorageError: The storage failed.
-        """
-        hint = self.read_hint()
-        if hint is not None and self.exists(hint):
-            newest = self.probe(hint)
-            if newest is not None:
-                return newest
-        return self.newest_listed()
 
     def probe(self, known: int) -> int | None:
         """Search upwards by name from a number that exists.
@@ -330,19 +236,6 @@ class MetadataLog(Generic[T]):
         except (MissingObjectError, CorruptionError, StorageError):
             return None
         return names.parse_log_name(text.decode("ascii", "replace"))
-
-    def require(self, number: int) -> T:
-        """Return a batch that must be there.
-
-        Raises:
-            NotFoundError: It is not.
-            FormatError: The file can't be read.
-            StorageError: The storage failed.
-        """
-        batch = self.get(number)
-        if batch is None:
-            raise NotFoundError("no such batch", url=self.storage.url, number=number)
-        return batch
 
     def _read(self, path: str) -> bytes | None:
         try:

@@ -232,24 +232,6 @@ def plan_slices(segments: Iterable[PlacedSegment], start: int, end: int) -> list
     return slices
 
 
-def prune_segments(
-    segments: Iterable[PlacedSegment], filters: Filters, schemas: dict[int, pa.Schema]
-) -> Iterator[PlacedSegment]:
-    """Drop the segments whose statistics say that no row can pass.
-
-    Raises:
-        CorruptionError: Statistics can't be read.
-    """
-    for placed in segments:
-        entry = placed.entry
-        if filters and entry.stats is not None:
-            where = entry.path
-            stats = _parse_stats(entry.stats, schemas.get(entry.epoch), where=where)
-            if not filters.may_match(stats, entry.rows):
-                continue
-        yield placed
-
-
 def plan_tasks(
     slices: Sequence[Slice],
     *,

@@ -177,7 +177,8 @@ def numbers_looker(files_class: type[MetadataLog]) -> Program:
         files = files_class(actor.storage, "log", ROOT_CODEC, clock=actor.clock)
         actor.note("ready")
         actor.note("looks")
-        actor.note("saw number", files.latest_number())
+        newest = files.probe(0)
+        actor.note("saw number", files.newest_listed() if newest is None else newest)
 
     return run
 

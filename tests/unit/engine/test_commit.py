@@ -298,13 +298,6 @@ def test_sixteen_threads_lose_nothing(log):
             assert newest.read_version(version).transaction == f"{place}-{number}"
 
 
-def test_the_log_of_a_stream_is_not_cut_at_its_newest_end(log):
-    commit(log)
-    with pytest.raises(InvalidInputError, match=r"restore\(version\)"):
-        log.purge_after(0)
-    assert log.reopen().version == 1
-
-
 def test_a_second_create_makes_no_stream(log):
     first = replace(log.root, stream_id="other", transaction="other")
     assert another(log).create(first) is False

@@ -13,14 +13,13 @@ from typing import Any
 import pytest
 
 from segstore_ds.engine.clock import Clock
-from segstore_ds.engine.metadata_log import FILE_LIMIT_BYTES, Codec, MetadataLog, verify_numbers
+from segstore_ds.engine.metadata_log import FILE_LIMIT_BYTES, Codec, MetadataLog
 from segstore_ds.errors import (
     CommitUnknownError,
     CorruptionError,
     EmptyObjectError,
     InternalError,
     InvalidInputError,
-    NotFoundError,
     StorageError,
     TruncatedObjectError,
     UnsupportedVersionError,
@@ -69,26 +68,31 @@ def test_what_nobody_could_read_again_is_not_put(log):
     assert log.add(1, "y")
 
 
+def latest(log: MetadataLog[Any]) -> tuple[int, Any] | None:
+    """Return the newest number and its batch."""
+    number = log.newest_listed()
+    return None if number is None else (number, log.get(number))
+
+
 # --- HDFSMetadataLogSuite -------------------------------------------------------------------------
 
 
 def test_a_missing_folder_is_made_by_the_first_add(tmp_path: Path):
     log = a_log(open_storage(tmp_path / "not" / "there"))
-    assert log.latest() is None
+    assert latest(log) is None
     assert log.numbers() == []
     assert log.add(0, "first")
-    assert log.latest() == (0, "first")
+    assert latest(log) == (0, "first")
 
 
-def test_what_is_added_is_got_by_number_range_and_latest(log):
+def test_what_is_added_is_got_by_number(log):
     assert log.get(0) is None
     assert log.add(0, "zero")
-    assert log.latest() == (0, "zero")
+    assert latest(log) == (0, "zero")
     assert log.add(1, {"rows": [1, 2]})
     assert log.get(0) == "zero"
     assert log.get(1) == {"rows": [1, 2]}
-    assert log.get_range() == log.get_range(0, 2) == [(0, "zero"), (1, {"rows": [1, 2]})]
-    assert log.latest() == (1, {"rows": [1, 2]})
+    assert latest(log) == (1, {"rows": [1, 2]})
 
 
 def test_a_second_add_of_a_number_loses_and_changes_nothing(log):
@@ -104,23 +108,15 @@ def test_purge_leaves_exactly_what_lies_above(tmp_path: Path):
     fill(log, range(3))
     assert log.purge(2) == 2
     assert [log.get(number) for number in range(3)] == [None, None, "batch 2"]
-    assert log.latest() == (2, "batch 2")
+    assert latest(log) == (2, "batch 2")
     assert [entry.name for entry in (tmp_path / "log").iterdir()] == [f"{2:020d}"]
     assert log.purge(2) == 0
-
-
-def test_purge_after_leaves_exactly_what_lies_below(log):
-    fill(log, range(5))
-    assert log.purge_after(2) == 2
-    assert log.numbers() == [0, 1, 2]
-    assert log.latest() == (2, "batch 2")
-    assert log.purge_after(2) == 0
 
 
 def test_a_restarted_log_sees_everything(tmp_path: Path):
     fill(a_log(open_storage(tmp_path)), range(3))
     again = a_log(open_storage(tmp_path))
-    assert again.get_range() == [(n, f"batch {n}") for n in range(3)]
+    assert [again.get(n) for n in range(4)] == ["batch 0", "batch 1", "batch 2", None]
     assert again.add(2, "other") is False
 
 
@@ -129,64 +125,7 @@ def test_other_files_are_no_batches(log):
     for name in ("2", "1234a", "_latest", "0" * 21, "x" * 20, f"{7:020d}.tmp", f"sub/{9:020d}"):
         log.storage.put(f"log/{name}", b"?")
     assert log.numbers() == [0, 1]
-    assert log.latest() == (1, "batch 1")
-
-
-@pytest.mark.parametrize(
-    ("numbers", "start", "end"),
-    [
-        ([], None, None),
-        ([], 3, 3),
-        ([5], None, None),
-        ([1, 2, 3], None, None),
-        ([1, 2, 3], 1, 4),
-        ([1, 2, 3], 1, None),
-        ([1, 2, 3], None, 4),
-    ],
-)
-def test_numbers_without_a_gap_pass(numbers, start, end):
-    verify_numbers(numbers, start, end)
-
-
-@pytest.mark.parametrize(
-    ("numbers", "start", "end", "text"),
-    [
-        ([], 1, None, "do not exist: start=1"),
-        ([], None, 2, "do not exist"),
-        ([], 1, 2, "do not exist"),
-        ([2, 3, 4], 1, None, r"missing=\[1\]"),
-        ([2, 3, 4], None, 6, r"missing=\[5\]"),
-        ([1, 2, 4], None, None, r"missing=\[3\]"),
-        ([1, 2, 4, 5, 8], 1, 9, r"missing=\[3, 6, 7\]"),
-        ([1, 5_000_000], None, None, "missing"),
-    ],
-)
-def test_a_hole_is_named(numbers, start, end, text):
-    with pytest.raises(CorruptionError, match=text):
-        verify_numbers(numbers, start, end)
-
-
-@pytest.mark.parametrize(
-    ("numbers", "start", "end"), [([1, 2], 3, 1), ([0, 1], 1, None), ([1, 2], None, 2)]
-)
-def test_numbers_outside_their_bounds_are_the_callers_mistake(numbers, start, end):
-    with pytest.raises(InvalidInputError):
-        verify_numbers(numbers, start, end)
-
-
-def test_a_range_with_a_hole_is_an_error_that_names_it(log):
-    fill(log, range(6))
-    log.storage.delete(log.path(3))
-    with pytest.raises(CorruptionError, match=r"missing=\[3\]"):
-        log.get_range()
-    with pytest.raises(CorruptionError, match=r"missing=\[3\]"):
-        log.get_range(3, 5)
-    assert log.get_range(4, 6) == [(4, "batch 4"), (5, "batch 5")]
-    with pytest.raises(CorruptionError, match=r"missing=\[6, 7\]"):
-        log.get_range(4, 8)
-    assert log.get_range(2, 2) == []
-    with pytest.raises(InvalidInputError):
-        log.get_range(5, 4)
+    assert latest(log) == (1, "batch 1")
 
 
 @pytest.mark.parametrize("number", [-1, 10**18, 10**30])
@@ -209,9 +148,9 @@ def test_latest_never_falls_back_past_an_unreadable_head(log):
     ]:
         log.storage.put(log.path(2), data)
         with pytest.raises(error, match=f"{2:020d}"):
-            log.latest()
+            latest(log)
     assert log.get(1) == "batch 1"
-    assert log.latest_number() == 2
+    assert log.newest_listed() == 2
 
 
 def test_an_empty_file_is_an_error_of_its_own(tmp_path: Path):
@@ -219,20 +158,13 @@ def test_an_empty_file_is_an_error_of_its_own(tmp_path: Path):
     fill(log, range(2))
     (tmp_path / "log" / f"{1:020d}").write_bytes(b"")
     with pytest.raises(EmptyObjectError):
-        log.latest()
-    with pytest.raises(EmptyObjectError):
-        log.get_range()
+        latest(log)
 
 
 def test_a_file_beyond_the_limit_is_not_read(log):
     log.storage.put(log.path(0), bytes(3 << 20))
     with pytest.raises(CorruptionError, match="larger"):
         log.get(0)
-
-
-def test_a_batch_that_must_be_there_is_not(log):
-    with pytest.raises(NotFoundError, match="number=4"):
-        log.require(4)
 
 
 # --- adding ---------------------------------------------------------------------------------------
@@ -324,28 +256,18 @@ def test_processes_that_race_win_each_number_once(tmp_path: Path):
 # --- finding the newest ---------------------------------------------------------------------------
 
 
-def requests_of_latest(log: MetadataLog[Any]) -> dict[str, int]:
-    log.storage.stats.reset()
-    assert log.latest_number() == log.numbers()[-1]
-    found = log.storage.stats.requests
-    found["list"] -= 1  # the assertion's own
-    return {verb: count for verb, count in found.items() if count}
-
-
-@pytest.mark.parametrize("batches", [1, 10, 300])
-def test_the_newest_is_found_in_few_requests_and_no_batch_is_opened(log, batches):
-    fill(log, range(batches))
-    log.write_hint(batches - 1)
-    assert requests_of_latest(log) == {"get": 1, "info": 3}
-
-
-def test_a_hint_far_behind_costs_logarithmically(log):
+def test_probing_from_far_behind_costs_logarithmically(log):
     fill(log, range(400))
-    log.write_hint(3)
-    found = requests_of_latest(log)
-    assert found["get"] == 1
-    assert "list" not in found
-    assert found["info"] <= 30
+    log.storage.stats.reset()
+    assert log.probe(3) == 399
+    assert log.storage.stats.requests.keys() == {"info"}
+    assert log.storage.stats.total <= 30
+
+
+def test_probing_from_what_was_purged_says_nothing(log):
+    fill(log, range(6))
+    log.purge(4)
+    assert log.probe(1) is None
 
 
 @pytest.mark.parametrize("known", range(25))
@@ -355,20 +277,11 @@ def test_probing_from_any_number_ends_at_the_newest(log, known, newest):
     assert log.probe(known) == newest
 
 
-@pytest.mark.parametrize("hint", [b"", b"9", b"x" * 20, b"\xff" * 20, b"%020d" % 77, b"0" * 500])
-def test_a_hint_that_says_nonsense_is_not_trusted(log, hint):
-    fill(log, range(4))
+@pytest.mark.parametrize("hint", [b"", b"9", b"x" * 20, b"\xff" * 20, b"0" * 500])
+def test_a_hint_that_says_nonsense_is_none(log, hint):
     if hint:
         log.storage.put(log.hint_path, hint)
-    assert log.latest() == (3, "batch 3")
-
-
-def test_a_hint_to_what_was_purged_leads_to_a_listing(log):
-    fill(log, range(6))
-    log.write_hint(1)
-    log.purge(4)
-    assert requests_of_latest(log) == {"get": 1, "info": 1, "list": 1}
-    assert log.latest() == (5, "batch 5")
+    assert log.read_hint() is None
 
 
 def test_a_hint_that_can_t_be_written_changes_nothing(log):
@@ -379,7 +292,7 @@ def test_a_hint_that_can_t_be_written_changes_nothing(log):
 
 def test_a_storage_that_fails_is_no_empty_log(log):
     fill(log, range(2))
-    for call in (1, 2, 3):
+    for call in (1, 2):
         shaky = a_log(FaultStorage(log.storage, Fault(call, "fail", "before", 100)))
         with pytest.raises(StorageError):
-            shaky.latest()
+            latest(shaky)

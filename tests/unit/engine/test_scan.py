@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from segstore_ds.engine import scan, segments
 from segstore_ds.engine.filters import parse_filters
 from segstore_ds.engine.scan import run_task
-from segstore_ds.engine.scan_plan import plan_slices, plan_tasks, prune_segments
+from segstore_ds.engine.scan_plan import plan_slices, plan_tasks
 from segstore_ds.engine.segments import plan_runs
 from segstore_ds.engine.slices import Slice
 from segstore_ds.engine.staging import Layout
@@ -143,20 +143,6 @@ def test_small_segments_are_packed_and_large_ones_split(sizes, target, shape):
     slices = plan_slices(place(sizes), 0, 10**9)
     tasks = plan_tasks(slices, partition_bytes=target)
     assert [len(task.slices) for task in tasks] == shape
-
-
-def test_segments_whose_statistics_say_no_are_not_read():
-    entries = [
-        SegmentEntry(n, f"t/{n}", 10, 9, 9, 9, "arrow", f'{{"n":[{n},{n},0]}}') for n in range(5)
-    ]
-    placed = [PlacedSegment(10 * n, entry) for n, entry in enumerate(entries)]
-    filters = parse_filters([["n", ">=", 3]], SCHEMA)
-    kept = prune_segments(placed, filters, {0: SCHEMA})
-    assert [one.entry.segment_id for one in kept] == [3, 4]
-    assert list(prune_segments(placed, NO_FILTERS, {0: SCHEMA})) == placed
-    damaged = [PlacedSegment(0, SegmentEntry(0, "t/0", 10, 9, 9, 9, "arrow", "{"))]
-    with pytest.raises(CorruptionError, match="t/0"):
-        list(prune_segments(damaged, filters, {0: SCHEMA}))
 
 
 def test_frames_side_by_side_are_fetched_together():
