@@ -13,6 +13,7 @@ from segstore_ds.testing.faults import WrappedStorage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
+ROOT_BYTES = 64 << 10  # what the shares of a root add up to at most (FORMAT.md 3.1)
 HOUR, DAY = 3600.0, 86_400.0
 STAGED = Layout(inline_bytes=0)
 CHOSEN = {"layout": Layout()}  # of `make_stream`

@@ -18,7 +18,6 @@ from segstore_ds.format.history_rows import (
 )
 
 ROOT_FORMAT = 1  # On disk. Never change; add a new one.
-ROOT_LIMIT_BYTES = 64 << 10
 ROOT_RAW_LIMIT_BYTES = 4 << 20
 DROPPED_FEATURE = "dropped"  # On disk: the stream has ended and its objects may be gone.
 LEVELS = "levels"  # On disk: parts of packed columns, lists of parts.

@@ -5,13 +5,13 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from stream_kit import ROOT_BYTES
 
 from segstore_ds.engine import history as rules
 from segstore_ds.engine.history import History, plan_history_merge
 from segstore_ds.engine.state import broken_invariants, broken_rules
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.format.history import HISTORY_SCHEMA
-from segstore_ds.format.root import ROOT_LIMIT_BYTES
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on, open_on
@@ -104,7 +104,7 @@ def test_history_spills_merges_and_fills_lists_and_loses_no_row(stream, time):
     found = rows(open_on(stream.storage))
     assert [row["version"] for row in found] == list(range(root.version + 1))
     assert [row["tail"] for row in found if row["operation"] == "append"] == list(range(1, 61))
-    assert len(encode_root(root)) < ROOT_LIMIT_BYTES
+    assert len(encode_root(root)) < ROOT_BYTES
     stream.verify().check()
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
-from stream_kit import make_stream
+from stream_kit import ROOT_BYTES, make_stream
 
 from segstore_ds.engine import history, pins, status_blobs, table_status, tags
 from segstore_ds.engine.drop import plan_drop
@@ -19,7 +19,6 @@ from segstore_ds.engine.table_status import TableStatus, plan_retired_merge
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.history_rows import HistoryPart, HistoryRow
 from segstore_ds.format.root import (
-    ROOT_LIMIT_BYTES,
     BlobRef,
     Epoch,
     PartIndex,
@@ -31,6 +30,7 @@ from segstore_ds.format.root import (
 )
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.storage import open_storage
+from segstore_ds.stream import open_on
 
 SIGNS = string.ascii_letters + string.digits + "._-"
 TIME = 1_800_000_000_000_000
@@ -190,7 +190,7 @@ def test_a_root_with_every_share_full_of_random_names_stays_below_64_kib():
     full = _full(Chance())
     sizes = {name: _size(replace(stream.root, **{name: full[name]})) for name in full}
     total = _size(replace(stream.root, **full))
-    assert total < ROOT_LIMIT_BYTES, sizes
+    assert total < ROOT_BYTES, sizes
     last = plan_drop(replace(stream.root, **{**full, "pins": {}}), SLOT)
     assert last is not None
     assert _size(last) < total
@@ -248,3 +248,19 @@ def test_a_million_retired_objects_take_a_few_names_in_the_root(monkeypatch):
         most = max(most, len(root.retired_blobs))
     assert {item.path for item in retired_items(status, root)} == expected
     assert most <= 40
+
+
+def test_root_that_has_outgrown_its_shares_is_read_and_followed_all_the_same():
+    """What users make one by one is not bounded by them: refusing it would end the stream."""
+    stream, storage = make_stream(1)
+    chance = Chance()
+    given = {f"p{n}": chance.text(1000) for n in range(100)}
+    stream._log.commit(
+        lambda root, _: replace(root, properties=given, operation="set-properties"),
+        transaction="f" * 32,
+    )
+    assert _size(stream.root) > ROOT_BYTES
+    seen = open_on(storage, clock=stream._log.clock)
+    assert seen.root.properties == given
+    assert seen.truncate(5) == 5
+    assert seen.verify().ok

@@ -5,6 +5,7 @@ from dataclasses import replace
 from random import Random
 
 import pytest
+from stream_kit import ROOT_BYTES
 
 from segstore_ds.engine import part_files, table_status
 from segstore_ds.engine.state import Slot, broken_invariants, check_transition
@@ -21,7 +22,6 @@ from segstore_ds.engine.table_status import (
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root import (
-    ROOT_LIMIT_BYTES,
     Epoch,
     PartRef,
     Retired,
@@ -131,7 +131,7 @@ def test_parts_of_one_size_merge_geometrically_and_keep_every_segment(status):
     assert [number for _, _, number in offsets(fresh(status), root, 0, root.tail)] == list(
         range(300 * (INLINE_SOFT + 1))
     )
-    assert len(encode_root(root)) < ROOT_LIMIT_BYTES
+    assert len(encode_root(root)) < ROOT_BYTES
 
 
 def part(place: int, segments: int) -> PartRef:
@@ -211,7 +211,7 @@ def test_writers_with_long_names_spill_by_their_bytes(status):
         writer = Writer(random_text(number), 0, number, 0, 0)
         writers = {**root.writers, f"{number} {random_text(-number)}": writer}
         root = step(root, status.tidy(replace(root, writers=writers), SLOT))
-        assert len(encode_envelope(encode_root(root))) < ROOT_LIMIT_BYTES
+        assert len(encode_envelope(encode_root(root))) < ROOT_BYTES
         assert not root.writers or max(one.version for one in root.writers.values()) == number
     known = fresh(status)
     for number in (0, 150, 299):
@@ -268,7 +268,7 @@ def test_a_root_stays_small_whatever_grows(status):
         retired = (*root.retired, Retired("segment", f"t/{number}", 1, 2))
         grown = replace(grow(root, 3), writers=writers, retired=retired)
         root = step(root, status.tidy(grown, replace(SLOT, attempt=number % 3)))
-        assert len(encode_root(root)) < ROOT_LIMIT_BYTES
+        assert len(encode_root(root)) < ROOT_BYTES
 
 
 # --- damage ---------------------------------------------------------------------------------------
