@@ -237,3 +237,8 @@ class InternalError(SegstoreError):
 
     code = "SEG_INTERNAL"
     default_remedy = "this is a bug in segstore: please report it with this message"
+
+
+# After these a log may name what was about to be committed, so nothing of it may be deleted: it may
+# have landed, has landed, or nobody knows (an InternalError is a bug of ours).
+MAYBE_COMMITTED = (CommitUnknownError, UnderReplicatedError, FencedError, InternalError)

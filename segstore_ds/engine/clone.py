@@ -20,7 +20,7 @@ from dataclasses import replace
 from segstore_ds.engine.clock import Clock
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.copy import Copied, CopyRequest, find_done
-from segstore_ds.engine.history import NO_NOTE, describe_commit
+from segstore_ds.engine.history import begin_history
 from segstore_ds.engine.origins import Pin, pins_of, same_filesystem
 from segstore_ds.engine.pins import (
     last_sharing,
@@ -42,7 +42,7 @@ from segstore_ds.errors import (
     MissingObjectError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.root import ORIGINS_FEATURE, Root, add_features
+from segstore_ds.format.root import ORIGINS_FEATURE, Root
 from segstore_ds.storage import Storage
 
 MATERIALIZE_ROUNDS = 16
@@ -250,8 +250,7 @@ def _first_root(
         reader_features=(*pinned.reader_features, ORIGINS_FEATURE),
         client=client,
     )
-    root = add_features(root)
-    root = replace(root, history=(replace(describe_commit(None, root, NO_NOTE), requests=1),))
+    root = begin_history(root)
     broken = [*broken_invariants(root)]
     if broken:
         raise InternalError("clone would break the stream", rules=broken)

@@ -14,15 +14,7 @@ from segstore_ds.engine.replacing import Replacement, listed_runs, replace_runs
 from segstore_ds.engine.staging import delete_staged
 from segstore_ds.engine.state import Slot
 from segstore_ds.engine.table_status import TableStatus
-from segstore_ds.errors import (
-    CommitUnknownError,
-    ConflictError,
-    FencedError,
-    InternalError,
-    SegstoreError,
-    StagedExpiredError,
-    UnderReplicatedError,
-)
+from segstore_ds.errors import MAYBE_COMMITTED, ConflictError, SegstoreError, StagedExpiredError
 from segstore_ds.format import names
 from segstore_ds.format.root import Root
 
@@ -115,7 +107,7 @@ def commit_groups(
     }
     try:
         root = log.commit(build, transaction=transaction, attempts=attempts, shipped=shipped).root
-    except (CommitUnknownError, UnderReplicatedError, FencedError, InternalError):
+    except MAYBE_COMMITTED:
         raise  # a log may name what was written
     except SegstoreError:
         delete_staged(log.storage, (one for run in done for one in run.outputs))

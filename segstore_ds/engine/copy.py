@@ -19,7 +19,7 @@ from segstore_ds.engine.clock import Clock
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.compact import plan_job
 from segstore_ds.engine.compact_plan import CompactRules
-from segstore_ds.engine.history import NO_NOTE, describe_commit
+from segstore_ds.engine.history import begin_history
 from segstore_ds.engine.segment_copier import SegmentCopier
 from segstore_ds.engine.staging import Layout
 from segstore_ds.engine.state import Slot, broken_invariants
@@ -33,7 +33,7 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.fields import build_json
-from segstore_ds.format.root import Epoch, Root, SegmentEntry, add_features, add_format_features
+from segstore_ds.format.root import Epoch, Root, SegmentEntry, add_format_features
 from segstore_ds.storage import Storage
 
 _COPY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
@@ -287,6 +287,6 @@ def _first_root(
         tail=bounds[1],
         entries=entries,
     )
-    row = replace(describe_commit(None, root, NO_NOTE), segments=len(entries))
-    root = add_format_features(replace(root, history=(row,)), {one.format for one in entries})
-    return status.tidy(add_features(root), Slot(0, root.time_us, 0))
+    root = begin_history(root, segments=len(entries))
+    root = add_format_features(root, {one.format for one in entries})
+    return status.tidy(root, Slot(0, root.time_us, 0))

@@ -25,15 +25,15 @@ from segstore_ds.engine.copy import Copied, CopyRequest, check_target
 from segstore_ds.engine.copy_state import EVENTS, CopyState, parse_copy
 from segstore_ds.engine.cuts import Position, check_position
 from segstore_ds.engine.epochs import SchemaChange, epoch_schema, plan_epochs
-from segstore_ds.engine.history import NO_NOTE, Note, describe_commit
+from segstore_ds.engine.history import Note, begin_history
 from segstore_ds.engine.scan import run_task
 from segstore_ds.engine.scan_plan import Reading, ReadTask, plan_range, plan_reading, plan_tasks
 from segstore_ds.engine.staging import Layout, StagedTask, TaskStager
 from segstore_ds.engine.state import Slot
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import (
+    MAYBE_COMMITTED,
     AlreadyExistsError,
-    CommitUnknownError,
     CorruptionError,
     InternalError,
     InvalidInputError,
@@ -43,7 +43,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.conversion import convert
-from segstore_ds.format.root import STEPWISE_COPIES, Root, add_features
+from segstore_ds.format.root import STEPWISE_COPIES, Root
 from segstore_ds.storage import Storage
 
 STEP_BYTES = 256 << 20  # encoded bytes of the source per commit, about
@@ -212,8 +212,7 @@ def _first_root(
         # For ever: what is older than this feature would read the copy's first versions as whole.
         reader_features=(STEPWISE_COPIES,),
     )
-    root = add_features(root)
-    return replace(root, history=(replace(describe_commit(None, root, NO_NOTE), requests=1),))
+    return begin_history(root)
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,7 +358,7 @@ class _Runner:
         try:
             self._appender.check_clock(staged.segments[-1])
             state, ours = commit_step(self._log, self._status, step, transaction=clock.new_id())
-        except (CommitUnknownError, InternalError):
+        except MAYBE_COMMITTED:
             raise
         except SegstoreError:
             self._appender.discard(staged.segments)

@@ -24,7 +24,7 @@ from segstore_ds.engine.copy_state import CopyState
 from segstore_ds.engine.staging import StagedTask
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.engine.write_job import WriteJob, WriteRequest
-from segstore_ds.errors import CommitUnknownError, InternalError, SegstoreError
+from segstore_ds.errors import MAYBE_COMMITTED, SegstoreError
 from segstore_ds.format import names
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema import encode_schema, normalise_schema
@@ -134,7 +134,7 @@ def commit_rows_copy(
         plan = job.append_plan(segments, sum(task.rows for task in tasks))
         step = CopyStep(state, state.end - state.start, plan, seal=work.seal)
         state, ours = commit_step(log, status, step, transaction=job.transaction)
-    except (CommitUnknownError, InternalError):
+    except MAYBE_COMMITTED:
         raise
     except SegstoreError:
         appender.discard(segments)

@@ -1,16 +1,14 @@
 """Create: the first commit of a stream."""
 
-from dataclasses import replace
-
 import pyarrow as pa
 
 from segstore_ds.engine.clock import Clock
 from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.history import NO_NOTE, describe_commit
+from segstore_ds.engine.history import begin_history
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import AlreadyExistsError, CorruptionError, InvalidInputError
 from segstore_ds.format import names
-from segstore_ds.format.root import Root, add_features
+from segstore_ds.format.root import Root
 from segstore_ds.format.schema import encode_schema, normalise_schema
 from segstore_ds.storage import Storage
 
@@ -61,8 +59,7 @@ def run_create(
         epochs=(TableStatus(storage).put_epoch(0, 0, 0, text, spark_schema),),
         client=client,
     )
-    root = add_features(root)
-    root = replace(root, history=(replace(describe_commit(None, root, NO_NOTE), requests=1),))
+    root = begin_history(root)
     if not log.create(root):
         raise AlreadyExistsError("there is a stream already", url=storage.url)
     return log

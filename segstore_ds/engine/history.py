@@ -30,7 +30,7 @@ from segstore_ds.format.history import (
 )
 from segstore_ds.format.history_rows import HistoryPart, HistoryRow
 from segstore_ds.format.packed import Ints
-from segstore_ds.format.root import Retired, Root
+from segstore_ds.format.root import Retired, Root, add_features
 from segstore_ds.storage import Storage
 
 ROWS_SOFT = 48
@@ -347,6 +347,18 @@ def describe_commit(old: Root | None, new: Root, note: Note) -> HistoryRow:
         client=" ".join(word for word in words if not word.startswith(_APPLICATION)),
         application=next((word[4:] for word in words if word.startswith(_APPLICATION)), ""),
     )
+
+
+def begin_history(root: Root, *, segments: int | None = None) -> Root:
+    """Return a stream's first root with the features of new streams and its own row. Pure.
+
+    Args:
+        root: The root, whatever it is made of.
+        segments: How many segments its row is to speak of, where numbers don't tell.
+    """
+    root = add_features(root)
+    row = replace(describe_commit(None, root, NO_NOTE), requests=1)
+    return replace(root, history=(row if segments is None else replace(row, segments=segments),))
 
 
 def _texts_bytes(rows: Sequence[HistoryRow]) -> int:

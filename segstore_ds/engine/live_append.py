@@ -28,15 +28,7 @@ from segstore_ds.engine.inputs import as_reader
 from segstore_ds.engine.staging import StagedTask, TaskStager
 from segstore_ds.engine.write_job import WriteJob
 from segstore_ds.engine.writers import Commit
-from segstore_ds.errors import (
-    ClosedError,
-    CommitUnknownError,
-    FencedError,
-    InternalError,
-    InvalidInputError,
-    SegstoreError,
-    UnderReplicatedError,
-)
+from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, InvalidInputError, SegstoreError
 from segstore_ds.format.schema import conform, normalise_schema, plan_schema
 
 T = TypeVar("T")
@@ -343,9 +335,7 @@ class LiveAppender:
     def _surely_uncommitted(self) -> bool:
         error = self._failure.error
         # An interrupt, or a bug, may have come after the commit had landed.
-        unknown = isinstance(
-            error, CommitUnknownError | UnderReplicatedError | FencedError | InternalError
-        )
+        unknown = isinstance(error, MAYBE_COMMITTED)
         return error is None or (isinstance(error, SegstoreError) and not unknown)
 
     def _check_open(self) -> None:

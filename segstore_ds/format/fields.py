@@ -58,6 +58,18 @@ def _dump(value: Any, *, ascii_only: bool) -> str:
     )
 
 
+def parse_object(body: bytes, *, what: str, where: str) -> dict[str, Any]:
+    """Parse a JSON object from storage, of something by name.
+
+    Raises:
+        CorruptionError: It is another form of JSON, or none.
+    """
+    value = parse_json(body, where=where)
+    if not isinstance(value, dict):
+        raise CorruptionError(f"blob holds no {what}", where=where)
+    return value
+
+
 class Fields:
     """The fields of one JSON object, taken one by one.
 

@@ -55,7 +55,7 @@ def encode_root(root: Root) -> bytes:
         indexes=[list(astuple(index)) for index in root.indexes],
         parts=[part_value(part) for part in root.parts],
         entries=[entry_value(entry) for entry in root.entries],
-        retired=[[r.kind, r.path, r.version, r.time_us] for r in root.retired],
+        retired=[retired_value(item) for item in root.retired],
         retired_blobs=[blob_value(blob) for blob in root.retired_blobs],
         writers={name: writer_value(writer) for name, writer in root.writers.items()},
         writers_blob=blob_value(root.writers_blob) if root.writers_blob else None,

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
-from segstore_ds.format.fields import build_json, parse_json
+from segstore_ds.format.fields import build_json, parse_json, parse_object
 from segstore_ds.format.frame import declared_bytes
 from segstore_ds.format.root import PartRef, Retired, SegmentEntry, Writer
 from segstore_ds.format.root_codec import (
@@ -129,7 +129,5 @@ def decode_writers(body: bytes, *, where: str) -> dict[str, Writer]:
     Raises:
         CorruptionError: It holds something else.
     """
-    value = parse_json(body, where=where)
-    if not isinstance(value, dict):
-        raise CorruptionError("blob holds no writers", where=where)
-    return {name: parse_writer(item, where=where) for name, item in value.items()}
+    writers = parse_object(body, what="writers", where=where)
+    return {name: parse_writer(item, where=where) for name, item in writers.items()}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format.fields import Fields, build_json, parse_json
+from segstore_ds.format.fields import Fields, build_json, parse_object
 
 TAGS_LIMIT = 100_000
 SHOWN_TAGS = 50  # in an error that names the known ones
@@ -49,10 +49,7 @@ def decode_tags(body: bytes, *, where: str) -> dict[str, Tag]:
     Raises:
         CorruptionError: It holds something else.
     """
-    value = parse_json(body, where=where)
-    if not isinstance(value, dict):
-        raise CorruptionError("blob holds no tags", where=where)
-    return parse_tags(value, where=where)
+    return parse_tags(parse_object(body, what="tags", where=where), where=where)
 
 
 def parse_tag(value: Any, *, where: str) -> Tag:

@@ -16,14 +16,7 @@ from segstore_ds.engine.staging import Layout, StagedSegment, StagedTask
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.engine.write_job import WriteJob, WriteRequest, plan_job
 from segstore_ds.engine.writers import Commit, WriterKey
-from segstore_ds.errors import (
-    ClosedError,
-    CommitUnknownError,
-    FencedError,
-    InternalError,
-    SegstoreError,
-    UnderReplicatedError,
-)
+from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, SegstoreError
 from segstore_ds.format.schema import conform
 from segstore_ds.stream.handle import Handle, client_name
 
@@ -207,7 +200,7 @@ class Writes(Handle):
             rows = sum(task.rows for task in tasks)
             plan = job.append_plan(segments, rows)
             commit = self._appender.commit(plan, transaction=job.transaction)
-        except (CommitUnknownError, UnderReplicatedError, FencedError, InternalError):
+        except MAYBE_COMMITTED:
             raise
         except SegstoreError:
             # What tasks staged may stand in the log already if this is not the first try.
