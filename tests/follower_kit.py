@@ -1,7 +1,8 @@
 """A stream with a follower, each of which can be lost at a chosen call."""
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import pytest
 
@@ -12,11 +13,21 @@ from segstore_ds.testing.faults import WrappedStorage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from tests.stream_kit import SCHEMA
 
+Call = tuple[str, str, str]
 # At which calls a root is lost: the sweep takes all of them, and minutes.
-STRIDES = [
-    pytest.param(3, id="every-third"),
-    pytest.param(1, id="every", marks=pytest.mark.sweep),
+EVERY = [
+    pytest.param(False, id="first-and-last"),
+    pytest.param(True, id="every", marks=pytest.mark.sweep),
 ]
+
+
+def strikes(calls: list[Call], *, every: bool) -> list[int]:
+    """Return the numbers of all calls, or of the first and last of each root, verb and folder."""
+    kinds: dict[Call, list[int]] = {}
+    for number, (url, verb, path) in enumerate(calls, 1):
+        kinds.setdefault((url, verb, path.partition("/")[0]), []).append(number)
+    ends = {end for numbers in kinds.values() for end in (numbers[0], numbers[-1])}
+    return [number for number in range(1, len(calls) + 1) if every or number in ends]
 
 
 class World:
@@ -30,6 +41,14 @@ class World:
         self.lose_after = ""
         self.lose_at_call = ""
         self.watch: Callable[[str, str, str], object] = lambda *_: None
+
+    @contextmanager
+    def noted(self) -> Iterator[list[Call]]:
+        """Give the list of all calls made meanwhile."""
+        calls: list[Call] = []
+        self.watch = lambda *call: calls.append(call)
+        yield calls
+        self.watch = lambda *_: None
 
     def lose_with(self, url: str, *, after: str) -> None:
         """Lose a root as soon as an object has been created in another one."""
