@@ -32,18 +32,34 @@ from segstore_ds.stream.rescue import repair_on, salvage_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
-FAULTS = [
-    pytest.param(kind, fault, id=f"{kind}-{fault.kind}-{fault.when}-{fault.calls}")
-    for kind, fault in (
-        ("memory", Fault(1, "fail", "before")),
-        ("memory", Fault(1, "fail", "after")),
-        ("memory", Fault(1, "fail", "before", calls=10**9)),
-        ("memory", Fault(1, "crash", "before")),
-        ("memory", Fault(1, "crash", "after")),
-        ("local", Fault(1, "crash", "before")),
-        ("local", Fault(1, "crash", "after")),
-    )
+IN_MEMORY = [
+    ("memory", Fault(1, "fail", "before")),
+    ("memory", Fault(1, "fail", "after")),
+    ("memory", Fault(1, "fail", "before", calls=10**9)),
+    ("memory", Fault(1, "crash", "before")),
+    ("memory", Fault(1, "crash", "after")),
 ]
+ON_A_DISK = [("local", Fault(1, "crash", "before")), ("local", Fault(1, "crash", "after"))]
+
+
+def faults(*, stride: int) -> list[object]:
+    """Return where something is swept with which fault and stride: each call, or one in so many.
+
+    What is thinned out, and the disk beside it, are for the long sweeps: repair and salvage create
+    objects and delete none, which the sweep of all operations does on a disk too.
+    """
+    chosen = [(*one, stride) for one in IN_MEMORY]
+    long = [(*one, 1) for one in IN_MEMORY if stride > 1] + [(*one, 1) for one in ON_A_DISK]
+    return [
+        pytest.param(
+            *one,
+            id=f"{one[0]}-{one[1].kind}-{one[1].when}-{one[1].calls}-{one[2]}",
+            marks=[pytest.mark.sweep] if one in long and stride > 1 else [],
+        )
+        for one in chosen + long
+    ]
+
+
 LOST, DROPPED = "can't be read", "dropped"
 
 
@@ -97,9 +113,10 @@ def sweep(
     run: Callable[[Storage, Clock], object],
     *,
     now_us: int,
+    stride: int = 1,
 ) -> Iterator[Step]:
     """Run something with a fault at its 1st, 2nd, 3rd... call, up to a run that has none."""
-    for number in range(1, 1000):
+    for number in range(1, 1000, stride):
         time = VirtualTime(100 + number, now_us=now_us)
         inner = TimedStorage(restore(fresh_storage(*where), files), time)
         faulty = FaultStorage(inner, replace(fault, at=number))
@@ -143,9 +160,9 @@ def lose_newest(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("harm", [lose_part, lose_hint, lose_newest], ids=lambda f: f.__name__)
-@pytest.mark.parametrize(("kind", "fault"), FAULTS)
+@pytest.mark.parametrize(("kind", "fault", "stride"), faults(stride=3))
 def test_repair_survives_a_fault_at_every_call(
-    harm: Callable[[Storage], None], kind: str, fault: Fault, folder: Path
+    harm: Callable[[Storage], None], kind: str, fault: Fault, stride: int, folder: Path
 ) -> None:
     """Damaged or repaired, nothing else; nothing is deleted; a second repair ends it."""
     storage, time = prepared(kind, folder)
@@ -159,7 +176,7 @@ def test_repair_survives_a_fault_at_every_call(
     run(storage, VirtualTime(2, now_us=time.now_us).clock)
     repaired = seen(storage)
     assert (repaired == whole) == (harm is not lose_newest)
-    for step in sweep((kind, folder), fault, files, run, now_us=time.now_us):
+    for step in sweep((kind, folder), fault, files, run, now_us=time.now_us, stride=stride):
         allowed = [repaired] if step.error is None else [before, repaired]
         assert seen(step.storage) in allowed, step.place
         now = files_of(step.storage)
@@ -173,9 +190,9 @@ def test_repair_survives_a_fault_at_every_call(
 
 
 @pytest.mark.parametrize("harm", [lose_part, lose_newest], ids=lambda f: f.__name__)
-@pytest.mark.parametrize(("kind", "fault"), FAULTS)
+@pytest.mark.parametrize(("kind", "fault", "stride"), faults(stride=3))
 def test_salvage_survives_a_fault_at_every_call(
-    harm: Callable[[Storage], None], kind: str, fault: Fault, folder: Path
+    harm: Callable[[Storage], None], kind: str, fault: Fault, stride: int, folder: Path
 ) -> None:
     """The damaged stream stays as it is; the new one is whole, or as it was made, or not there."""
     storage, time = prepared(kind, folder)
@@ -191,14 +208,16 @@ def test_salvage_survives_a_fault_at_every_call(
     expected = content_on(target)
     empty = content_on(create_on(fresh_storage(kind, folder), SCHEMA).storage)
     assert expected != empty
-    for step in sweep((kind, folder), fault, {}, run, now_us=time.now_us):
+    for step in sweep((kind, folder), fault, {}, run, now_us=time.now_us, stride=stride):
         allowed = [expected] if step.error is None else [ABSENT, empty, DROPPED, expected]
         assert seen(step.storage) in allowed, step.place
         assert files_of(storage) == old, step.place
 
 
-@pytest.mark.parametrize(("kind", "fault"), FAULTS)
-def test_drop_survives_a_fault_at_every_call(kind: str, fault: Fault, folder: Path) -> None:
+@pytest.mark.parametrize(("kind", "fault", "stride"), faults(stride=1))
+def test_drop_survives_a_fault_at_every_call(
+    kind: str, fault: Fault, stride: int, folder: Path
+) -> None:
     """The stream is whole, or nobody reads it; a second drop leaves nothing."""
     storage, time = prepared(kind, folder)
     open_on(storage, clock=time.clock).reader("etl", owner="a")
@@ -207,7 +226,7 @@ def test_drop_survives_a_fault_at_every_call(kind: str, fault: Fault, folder: Pa
     def run(given: Storage, clock: Clock) -> None:
         run_drop(given, confirm=given.url, clock=clock, client="")
 
-    for step in sweep((kind, folder), fault, files, run, now_us=time.now_us):
+    for step in sweep((kind, folder), fault, files, run, now_us=time.now_us, stride=stride):
         allowed = [ABSENT] if step.error is None else [before, DROPPED, ABSENT]
         found = seen(step.storage)
         assert found in allowed, step.place
