@@ -209,7 +209,9 @@ def _upkeep(storage: Storage, operation: str) -> object:
     """Return what an operation leaves beside events: tags, readers, what vacuum spared."""
     stream = open_on(storage)
     beside = [stream.sealed, {name: tag.offset for name, tag in stream.tags.items()}]
-    beside += [stream.retention, stream.pins]
+    # The stream id that a pin gives its clone is made by chance, as a transaction's is.
+    pins = {name: replace(pin, clone_id=None) for name, pin in stream.pins.items()}
+    beside += [stream.retention, pins]
     if operation in ("reader", "release-reader"):
         beside += [(seen.name, seen.record) for seen in stream.readers()]
     if operation == "vacuum":
