@@ -26,7 +26,7 @@ from segstore_ds.errors import (
     StagedExpiredError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.root import Retired, Root, SegmentEntry, Writer, add_format_features
+from segstore_ds.format.root import Retired, Root, Writer, add_format_features
 
 _LOG = logging.getLogger(__name__)
 CLOCK_CHECK_S = 600.0
@@ -98,16 +98,7 @@ def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
     Pure. Segment numbers and offsets are given out in the order of the plan.
     """
     entries = tuple(
-        SegmentEntry(
-            segment_id=epoch << 32 | (root.next_segment + place),
-            path=segment.path,
-            rows=segment.rows,
-            bytes=segment.bytes,
-            footer_bytes=segment.footer_bytes,
-            footer_crc=segment.footer_crc,
-            format=segment.format,
-            stats=segment.stats,
-        )
+        segment.entry(epoch << 32 | (root.next_segment + place))
         for place, segment in enumerate(plan.segments)
     )
     tail = root.tail + plan.rows

@@ -140,16 +140,7 @@ def _number(root: Root, runs: Sequence[Replacement]) -> tuple[list[tuple[Segment
     for run in runs:
         entries.append(
             tuple(
-                SegmentEntry(
-                    segment_id=run.epoch << 32 | (number + place),
-                    path=one.path,
-                    rows=one.rows,
-                    bytes=one.bytes,
-                    footer_bytes=one.footer_bytes,
-                    footer_crc=one.footer_crc,
-                    format=one.format,
-                    stats=one.stats,
-                )
+                one.entry(run.epoch << 32 | (number + place))
                 for place, one in enumerate(run.outputs)
             )
         )

@@ -198,14 +198,5 @@ class SegmentCopier:
 
     def _numbered(self, epoch: int, staged: Sequence[StagedSegment]) -> Iterator[SegmentEntry]:
         for segment in staged:
-            yield SegmentEntry(
-                segment_id=epoch << 32 | self.next_segment,
-                path=segment.path,
-                rows=segment.rows,
-                bytes=segment.bytes,
-                footer_bytes=segment.footer_bytes,
-                footer_crc=segment.footer_crc,
-                format=segment.format,
-                stats=segment.stats,
-            )
+            yield segment.entry(epoch << 32 | self.next_segment)
             self.next_segment += 1

@@ -9,6 +9,7 @@ from segstore_ds.errors import InvalidInputError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.fields import build_json
 from segstore_ds.format.frame import Frame
+from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import ARROW
 from segstore_ds.format.statistics import Stats, to_json
 from segstore_ds.storage import Storage
@@ -28,6 +29,19 @@ class StagedSegment:
     stats: str | None
     format: str = ARROW
     followers: tuple[str, ...] = ()  # that took every buffer of it
+
+    def entry(self, segment_id: int) -> SegmentEntry:
+        """Return what a root lists of it under an id."""
+        return SegmentEntry(
+            segment_id=segment_id,
+            path=self.path,
+            rows=self.rows,
+            bytes=self.bytes,
+            footer_bytes=self.footer_bytes,
+            footer_crc=self.footer_crc,
+            format=self.format,
+            stats=self.stats,
+        )
 
 
 @dataclass(frozen=True, slots=True)
