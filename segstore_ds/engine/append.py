@@ -26,7 +26,7 @@ from segstore_ds.errors import (
     StagedExpiredError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.root import Retired, Root, Writer, add_format_features
+from segstore_ds.format.root import Root, Writer, add_format_features
 
 _LOG = logging.getLogger(__name__)
 CLOCK_CHECK_S = 600.0
@@ -129,13 +129,13 @@ def drop_below(root: Root, head: int, slot: Slot) -> Root:
     """
     gone_parts = tuple(part for part in root.parts if part.end <= head)
     parts = root.parts[len(gone_parts) :]
-    retired = [Retired("part", part.path, slot.version, slot.time_us) for part in gone_parts]
+    retired = [slot.retire("part", part.path) for part in gone_parts]
     entries = root.entries
     if not parts:
         cursor = root.tail - sum(entry.rows for entry in entries)
         while entries and cursor + entries[0].rows <= head:
             cursor += entries[0].rows
-            retired.append(Retired("segment", entries[0].path, slot.version, slot.time_us))
+            retired.append(slot.retire("segment", entries[0].path))
             entries = entries[1:]
     return replace(root, head=head, parts=parts, entries=entries, retired=(*root.retired, *retired))
 

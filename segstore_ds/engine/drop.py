@@ -18,7 +18,7 @@ from segstore_ds.engine.replicas import replication_of
 from segstore_ds.engine.state import Slot
 from segstore_ds.errors import ConflictError, InvalidInputError, SegstoreError
 from segstore_ds.format import names
-from segstore_ds.format.root import DROPPED_FEATURE, Retired, Root
+from segstore_ds.format.root import DROPPED_FEATURE, Root
 from segstore_ds.storage import Storage
 
 _LOG = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
             followers=list(followers.followers),
         )
     # Lists of parts go unread: a stream whose list is damaged can be dropped, too.
-    lists = (Retired("status", one.path, slot.version, slot.time_us) for one in root.indexes)
+    lists = (slot.retire("status", one.path) for one in root.indexes)
     emptied = drop_below(replace(root, indexes=()), root.tail, slot)
     return replace(
         emptied,

@@ -30,7 +30,7 @@ from segstore_ds.format.history import (
 )
 from segstore_ds.format.history_rows import HistoryPart, HistoryRow
 from segstore_ds.format.packed import Ints
-from segstore_ds.format.root import Retired, Root, add_features
+from segstore_ds.format.root import Root, add_features
 from segstore_ds.storage import Storage
 
 ROWS_SOFT = 48
@@ -263,7 +263,7 @@ class History:
         table = pa.Table.from_batches([self.part(ref) for ref in merged], HISTORY_SCHEMA)
         (batch,) = table.combine_chunks().to_batches()
         part = self._put(root.version, batch)
-        gone = (Retired("status", old.path, slot.version, slot.time_us) for old in merged)
+        gone = (slot.retire("status", old.path) for old in merged)
         parts = (*root.history_parts[:first], part, *root.history_parts[last:])
         return replace(root, history_parts=parts, retired=(*root.retired, *gone))
 
@@ -274,7 +274,7 @@ class History:
         if lists and len(self.part_list(lists[-1])) < LIST_PARTS:
             old = lists.pop()
             moved = (*self.part_list(old), *moved)
-            retired = (*retired, Retired("status", old.path, slot.version, slot.time_us))
+            retired = (*retired, slot.retire("status", old.path))
         for first in range(0, len(moved), LIST_PARTS):
             group = moved[first : first + LIST_PARTS]
             body = encode_history_list(group)

@@ -37,7 +37,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.history_rows import HistoryPart, HistoryRow
-from segstore_ds.format.root import PartRef, Retired, Root
+from segstore_ds.format.root import PartRef, Root
 
 NUMBERS_SKIPPED = 1 << 16  # what a lost commit may have given out
 _ROOTS_KEPT = 64
@@ -246,7 +246,7 @@ def _repair_status(
             for part in parts
         )
         gone = [*rebuilt, *(index.path for index in root.indexes)]
-        retired = tuple(Retired("status", path, slot.version, slot.time_us) for path in gone)
+        retired = tuple(slot.retire("status", path) for path in gone)
         changed = replace(
             newest,
             indexes=(),

@@ -12,7 +12,7 @@ from segstore_ds.engine.staging import StagedSegment
 from segstore_ds.engine.state import Slot
 from segstore_ds.engine.table_status import PlacedSegment, TableStatus
 from segstore_ds.errors import InternalError
-from segstore_ds.format.root import PartRef, Retired, Root, SegmentEntry, add_format_features
+from segstore_ds.format.root import PartRef, Root, SegmentEntry, add_format_features
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +108,13 @@ def replace_runs(status: TableStatus, root: Root, runs: Sequence[Replacement], s
                 yield entry
 
     parts: list[PartRef] = []
-    retired = [
-        Retired("segment", path, slot.version, slot.time_us)
-        for run in runs
-        for _, path in run.inputs
-    ]
+    retired = [slot.retire("segment", path) for run in runs for _, path in run.inputs]
     cursor = root.parts[0].start if root.parts else root.inline_start
     for part in root.parts:
         if not any(run.start < part.end and run.start + run.rows > part.start for run in runs):
             parts.append(part)
         else:
-            retired.append(Retired("status", part.path, slot.version, slot.time_us))
+            retired.append(slot.retire("status", part.path))
             kept = tuple(rewritten(status.part(part)))
             if kept:
                 parts.append(status.put_part(root.version, cursor, kept))

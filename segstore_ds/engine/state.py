@@ -10,7 +10,7 @@ from segstore_ds.engine.copy_state import broken_copies
 from segstore_ds.engine.history_rules import broken_history
 from segstore_ds.engine.operations import broken_by_operation
 from segstore_ds.errors import InternalError
-from segstore_ds.format.root import PARQUET_SEGMENTS, Root
+from segstore_ds.format.root import PARQUET_SEGMENTS, Retired, Root
 from segstore_ds.format.segment import PARQUET
 
 
@@ -21,6 +21,10 @@ class Slot:
     version: int
     time_us: int
     attempt: int
+
+    def retire(self, kind: str, path: str) -> Retired:
+        """Return the note that the change drops an object."""
+        return Retired(kind, path, self.version, self.time_us)
 
 
 def check_transition(old: Root, new: Root) -> None:

@@ -246,7 +246,7 @@ class TableStatus(StatusBlobs):
             return None
         merged = root.parts[first : first + len(paths)]
         part = self._files.merge(root.version, merged)
-        retired = tuple(Retired("status", old.path, slot.version, slot.time_us) for old in merged)
+        retired = tuple(slot.retire("status", old.path) for old in merged)
         parts = (*root.parts[:first], part, *root.parts[first + len(paths) :])
         return replace(root, parts=parts, retired=(*root.retired, *retired))
 
@@ -259,7 +259,7 @@ class TableStatus(StatusBlobs):
         old = root.retired_blobs[first:last]
         items = tuple(item for blob in old for item in self.retired_blob(blob))
         blob = self.put(root.version, "retired", encode_retired(items), len(items))
-        gone = (Retired("status", one.path, slot.version, slot.time_us) for one in old)
+        gone = (slot.retire("status", one.path) for one in old)
         blobs = (*root.retired_blobs[:first], blob, *root.retired_blobs[last:])
         return replace(root, retired_blobs=blobs, retired=(*root.retired, *gone))
 
@@ -276,7 +276,7 @@ class TableStatus(StatusBlobs):
         if not opened:
             return root
         listed = tuple(part for index in opened for part in self.part_list(index))
-        gone = tuple(Retired("status", one.path, slot.version, slot.time_us) for one in opened)
+        gone = tuple(slot.retire("status", one.path) for one in opened)
         return replace(
             root,
             indexes=root.indexes[: len(root.indexes) - len(opened)],
@@ -309,7 +309,7 @@ class TableStatus(StatusBlobs):
         if indexes and indexes[-1].parts < INDEX_PARTS:
             old = indexes.pop()
             moved = (*self.part_list(old), *moved)
-            retired = (*retired, Retired("status", old.path, slot.version, slot.time_us))
+            retired = (*retired, slot.retire("status", old.path))
         groups = (moved[first : first + INDEX_PARTS] for first in range(0, len(moved), INDEX_PARTS))
         indexes.extend(self._put_index(root.version, group) for group in groups)
         return replace(root, indexes=tuple(indexes), parts=kept, retired=retired)
@@ -324,8 +324,8 @@ class TableStatus(StatusBlobs):
             if len(kept) == len(listed):
                 break
             dropped = listed[: len(listed) - len(kept)]
-            gone += [Retired("part", part.path, slot.version, slot.time_us) for part in dropped]
-            gone.append(Retired("status", old.path, slot.version, slot.time_us))
+            gone += [slot.retire("part", part.path) for part in dropped]
+            gone.append(slot.retire("status", old.path))
             indexes = indexes[1:]
             if kept:
                 indexes.insert(0, self._put_index(root.version, kept))
@@ -355,7 +355,7 @@ class TableStatus(StatusBlobs):
         blob = self.put(root.version, "writers", encode_writers(writers), len(writers))
         retired = root.retired
         if old is not None:
-            retired = (*retired, Retired("status", old.path, slot.version, slot.time_us))
+            retired = (*retired, slot.retire("status", old.path))
         return replace(root, writers=dict(kept), writers_blob=blob, retired=retired)
 
 

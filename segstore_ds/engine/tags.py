@@ -13,7 +13,7 @@ from segstore_ds.engine.state import Slot
 from segstore_ds.engine.status_blobs import StatusBlobs
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from segstore_ds.format import names
-from segstore_ds.format.root import Retired, Root, add_tag_feature
+from segstore_ds.format.root import Root, add_tag_feature
 from segstore_ds.format.tag import SHOWN_TAGS, TAGS_LIMIT, Tag, encode_tags, tag_value
 
 TAGS_INLINE = 64
@@ -77,7 +77,7 @@ def spill_tags(blobs: StatusBlobs, root: Root, slot: Slot) -> Root:
     if tags:
         blob = blobs.put(root.version, "tags", encode_tags(tags), len(tags))
     if old is not None:
-        retired = (*retired, Retired("status", old.path, slot.version, slot.time_us))
+        retired = (*retired, slot.retire("status", old.path))
     return add_tag_feature(replace(root, tags={}, tags_blob=blob, retired=retired))
 
 

@@ -13,7 +13,7 @@ from segstore_ds.engine.cuts import Cut, resolve_cut
 from segstore_ds.engine.state import Slot
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import PositionError, TruncatedError
-from segstore_ds.format.root import Retired, Root
+from segstore_ds.format.root import Root
 
 TRIM_SHARE = 4
 
@@ -57,7 +57,7 @@ def trim_part(status: TableStatus, root: Root, slot: Slot) -> Root:
         return root
     trimmed = status.put_part(root.version, kept[0].start, [one.entry for one in kept])
     # Retired with all it lists: what the new part lists too is live, and is retired with that one.
-    gone = Retired("part", part.path, slot.version, slot.time_us)
+    gone = slot.retire("part", part.path)
     return replace(root, parts=(trimmed, *root.parts[1:]), retired=(*root.retired, gone))
 
 

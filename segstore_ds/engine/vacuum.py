@@ -273,9 +273,7 @@ def _forget(log: StreamLog, status: TableStatus, horizon: Horizon, client: str) 
         kept = tuple(item for item in items if is_kept(item))
         if len(kept) == len(items):
             return None
-        blobs = tuple(
-            Retired("status", blob.path, slot.version, slot.time_us) for blob in root.retired_blobs
-        )
+        blobs = tuple(slot.retire("status", blob.path) for blob in root.retired_blobs)
         pruned = replace(
             root, retired=(*kept, *blobs), retired_blobs=(), operation="vacuum", client=client
         )
