@@ -1,4 +1,4 @@
-"""Actors that truncate, overwrite, purge, vacuum, register and read, and what their ghost checks.
+"""Actors of retention beside those that write, compact and read, and what their ghost checks.
 
 The ghost keeps every commit's bytes. Whatever the order of steps, every segment is there that a
 kept version lists, or one that was superseded less than the grace ago: so no reader that is pinned
@@ -15,10 +15,12 @@ from commit_programs import open_log
 
 from segstore_ds.engine.append import Appender, AppendPlan
 from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.compact_commit import commit_groups
 from segstore_ds.engine.cuts import Cut
 from segstore_ds.engine.epochs import SchemaChange
 from segstore_ds.engine.follow import ROOT_CODEC
 from segstore_ds.engine.readers import register_reader
+from segstore_ds.engine.replacing import Replacement
 from segstore_ds.engine.restore import run_restore
 from segstore_ds.engine.retain import RetentionPolicy, run_retain
 from segstore_ds.engine.retention import run_purge
@@ -222,6 +224,23 @@ def pinned(version: int) -> Program:
                 actor.note("missed", version, path)
 
     return run
+
+
+def compactor(nonce: str) -> Program:
+    """Put one segment in the place of all that are listed now."""
+
+    def work(actor: Actor, log: StreamLog, status: TableStatus) -> None:
+        root = log.root
+        placed = list(status.segments(root, root.head, root.tail))
+        path = names.build_segment_path(names.build_token(root.version, nonce), "0.arrow")
+        actor.storage.create(names.segment_object(path), b"events")
+        rows = sum(one.entry.rows for one in placed)
+        inputs = tuple((one.entry.segment_id, one.entry.path) for one in placed)
+        output = StagedSegment(path, rows, 6, 1, 0, None)
+        run = Replacement(placed[0].start, inputs, rows, root.epoch.number, (output,))
+        commit_groups(log, status, [run], transaction=nonce)
+
+    return acting(work)
 
 
 def truncater(offset: int) -> Program:

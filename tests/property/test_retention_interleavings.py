@@ -6,6 +6,8 @@ import pytest
 from retention_programs import (
     DAY,
     appender,
+    compactor,
+    decode,
     empty_scene,
     job,
     pinned,
@@ -19,7 +21,15 @@ from retention_programs import (
     vacuumer,
 )
 
-from segstore_ds.engine import append, readers, references, restore, table_status, vacuum
+from segstore_ds.engine import (
+    append,
+    compact_commit,
+    readers,
+    references,
+    restore,
+    table_status,
+    vacuum,
+)
 from segstore_ds.testing.interleaving import Play, Violation, explore
 
 HOURS = 3 * 3600
@@ -129,11 +139,40 @@ SCENES = {
     "a reader publishes late while retention runs, a nap": lambda: late((2 * HALF + 1,)),
 }
 LONG = {
+    "a compaction, a vacuum, a nap": lambda: scene(
+        {"c": compactor("e" * 12), "v": vacuumer()}, *OLD, **NAP
+    ),
+    "a compaction, a purge and a vacuum, a pinned reader": lambda: scene(
+        {"r": pinned(3), "c": compactor("e" * 12), "p": purger(), "v": vacuumer()}, *OLD
+    ),
     "a reader publishes late while retention runs, two naps": lambda: late((HALF + 1,) * 2),
     "a reader publishes late while retention and vacuum run, a nap": lambda: late(
         (2 * HALF + 1,), v=vacuumer()
     ),
 }
+COMPACTED = {
+    "a compaction and a vacuum, a pinned reader": lambda: scene(
+        {"r": pinned(3), "c": compactor("e" * 12), "v": vacuumer()}, *OLD
+    ),
+    "a compaction and a purge, a pinned reader": lambda: scene(
+        {"r": pinned(3), "c": compactor("e" * 12), "p": purger()}, *OLD
+    ),
+    "two compactions and a vacuum": lambda: scene(
+        {"c": compactor("e" * 12), "d": compactor("f" * 12), "v": vacuumer()}, *OLD
+    ),
+    "a compaction, a truncation, a failure": lambda: scene(
+        {"c": compactor("e" * 12), "t": truncater(1)}, *OLD, faults=1
+    ),
+    "a vacuum after a compaction of a few hours ago, a pinned reader": lambda: scene(
+        {"r": pinned(3), "p": purger(), "v": vacuumer()},
+        *OLD,
+        compactor("d" * 12),
+        appender("e" * 12),
+        appender("f" * 12),
+        HOURS,
+    ),
+}
+SCENES |= COMPACTED
 
 
 @pytest.fixture(autouse=True)
@@ -163,6 +202,17 @@ def test_pasts_are_what_the_scenes_say():
     play.sleep(DAY)
     play.perform("v", vacuumer())
     assert len([path for path in play.ghost.deleted if path.startswith("segments/")]) == 1
+
+
+def test_a_compaction_of_the_model_is_one():
+    """It replaces what is listed, and vacuum deletes that once a day has passed."""
+    play = Play(empty_scene({}))
+    for step in (*OLD, compactor("d" * 12), appender("e" * 12), appender("f" * 12), DAY + HOURS):
+        play.sleep(step) if isinstance(step, int) else play.perform("past", step)
+    assert decode(play.ghost.chain[-3][0]).operation == "compact"
+    play.perform("p", purger())
+    play.perform("v", vacuumer())
+    assert len([path for path in play.ghost.deleted if path.startswith("segments/")]) == 3
 
 
 # --- mutants -------------------------------------------------------------------------------------
@@ -260,7 +310,24 @@ def silent_publisher(monkeypatch):
     monkeypatch.setattr(readers.NamedReader, "lapses", False)
 
 
+def compacted_unretired(monkeypatch):
+    """Retire the parts that a compaction drops, and not the segments in them."""
+    real = compact_commit.replace_runs
+
+    def replace_runs(status, root, *rest):
+        changed = real(status, root, *rest)
+        retired = tuple(
+            item if item.kind != "part" else replace(item, kind="status")
+            for item in changed.retired
+            if item.kind != "segment"
+        )
+        return replace(changed, retired=retired)
+
+    monkeypatch.setattr(compact_commit, "replace_runs", replace_runs)
+
+
 MUTANTS = {
+    compacted_unretired: ("a compaction and a vacuum, a pinned reader", "misses"),
     no_floor: ("a job of yesterday commits while vacuum runs", "misses"),
     floor_ignored: ("a job of yesterday commits while vacuum runs", "misses"),
     look_before_the_floor: ("a job of yesterday commits while vacuum runs", "misses"),

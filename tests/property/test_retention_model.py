@@ -1,4 +1,4 @@
-"""A stream that is truncated, tagged, restored, vacuumed and dropped says what its model says.
+"""A stream says what its model says, whatever is done to its ends, versions and objects.
 
 Readers that were pinned to a version get its answer however much is done meanwhile, until its grace
 is over; every version that is kept can be read as of.
@@ -119,6 +119,14 @@ class RetentionMachine(StreamMachine):
         if version != self.model.version:
             self.model.restore(version, commit.start - self.model.tail)
         assert (commit.start, commit.end) == (self.model.head, self.model.tail)
+
+    @rule(mode=st.sampled_from(["merge", "stitch", "split"]), rows=st.sampled_from([2, 1000]))
+    def compact(self, mode, rows):
+        """Versions from before are read as they were, until vacuum may take what was replaced."""
+        self._tick()
+        self.stream.compact(mode=mode, target_rows=rows)
+        self.stream.refresh()
+        self.model.follow(self.stream.version)
 
     @rule(dry_run=st.booleans())
     def vacuum(self, dry_run):
