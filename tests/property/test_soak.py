@@ -63,7 +63,7 @@ def soak(batches: int) -> tuple[Stream, TimedStorage, list[int], list[int], list
 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize(
-    "batches", [1_200, pytest.param(10_000, marks=pytest.mark.sweep)], ids=["short", "long"]
+    "batches", [600, pytest.param(10_000, marks=pytest.mark.sweep)], ids=["short", "long"]
 )
 def test_batches_and_files_stay_bounded(batches):
     stream, storage, requests, written, files = soak(batches)

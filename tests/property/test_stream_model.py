@@ -239,7 +239,8 @@ class StreamMachine(RuleBasedStateMachine):
             assert seen == (model.head, model.tail, model.version, model.columns)
 
 
-TestStreamModel = StreamMachine.TestCase
+# Retention's machine has all of these rules, and is run every time.
+TestStreamModel = pytest.mark.sweep(StreamMachine.TestCase)
 TestStreamModel.settings = settings(
     settings.default,
     max_examples=max(25, settings.default.max_examples // 4),

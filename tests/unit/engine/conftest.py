@@ -25,7 +25,19 @@ def pair() -> Pair:
 @pytest.fixture(params=["arrow", "parquet"])
 def each_format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Return the format of what small appends and compactions write, which would be Arrow."""
-    if request.param == "parquet":
+    _write(request.param, monkeypatch)
+    return request.param
+
+
+@pytest.fixture(params=["arrow", pytest.param("parquet", marks=pytest.mark.sweep)])
+def format_by_name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """The same for what handles segments by their names and never looks into them."""
+    _write(request.param, monkeypatch)
+    return request.param
+
+
+def _write(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    if form == "parquet":
         choose = task_segments.choose_format
 
         def settle(layout: Layout, schema: pa.Schema, *, bulk: bool, readable: bool) -> str:
@@ -34,4 +46,3 @@ def each_format(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
         monkeypatch.setattr(task_segments, "choose_format", settle)
         monkeypatch.setitem(CHOSEN, "layout", STAGED)
-    return request.param

@@ -41,7 +41,7 @@ from segstore_ds.stream.rescue import repair_on, salvage_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 from segstore_ds.testing.virtual_time import TimedStorage
 
-pytestmark = pytest.mark.usefixtures("each_format")
+EACH = pytest.mark.usefixtures("each_format")
 PARQUET_LAYOUT = Layout(inline_bytes=0, segment_format="parquet")
 REQUEST = CopyRequest("c", "head", "tail", mode="clone")
 
@@ -77,6 +77,7 @@ def _local(path: Path, commits: int = 3) -> Stream:
     return stream
 
 
+@EACH
 def test_both_go_on_independently(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clone of parts and entries reads as its origin; later events are of one of them only."""
     monkeypatch.setattr(SOFT, 3)
@@ -145,6 +146,7 @@ def test_clone_deletes_nothing_of_its_origin() -> None:
     clone.verify().check()
 
 
+@EACH
 def test_materialized_clone_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Afterwards the origin may be dropped; its pin lasts for readers of the clone's past."""
     monkeypatch.setattr(SOFT, 3)
@@ -172,6 +174,7 @@ def test_materialized_clone_stands_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     assert values(_clone(again, "d")) == list(range(80))
 
 
+@EACH
 def test_a_clone_is_read_in_other_processes() -> None:
     """The storage travels with where shared objects lie."""
     stream, _ = make_stream(2)
@@ -372,6 +375,7 @@ def test_clone_of_a_lost_origin_can_be_dropped(tmp_path: Path) -> None:
     assert not segstore.exists(str(tmp_path / "b"))
 
 
+@EACH
 def test_copy_repair_and_salvage_of_a_clone(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever reads a stream reads a clone."""
     monkeypatch.setattr(SOFT, 3)

@@ -19,7 +19,7 @@ from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on, open_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 
-pytestmark = pytest.mark.usefixtures("each_format")
+pytestmark = pytest.mark.usefixtures("format_by_name")
 
 
 @pytest.fixture

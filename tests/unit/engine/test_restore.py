@@ -7,7 +7,7 @@ from stream_kit import DAY, TIGHT, Meddling, make_stream, numbers, objects, valu
 from segstore_ds.errors import NotFoundError, SealedError, SnapshotExpiredError
 from segstore_ds.stream import open_on
 
-pytestmark = pytest.mark.usefixtures("each_format")
+pytestmark = pytest.mark.usefixtures("format_by_name")
 
 
 def test_restore_brings_back_events_under_new_offsets():

@@ -12,7 +12,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.stream import open_on
 
-pytestmark = pytest.mark.usefixtures("each_format")
+pytestmark = pytest.mark.usefixtures("format_by_name")
 
 
 def test_truncate_forgets_what_lies_before_the_cut_and_renumbers_nothing():

@@ -33,7 +33,7 @@ from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.testing.faults import WrappedStorage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
-pytestmark = pytest.mark.usefixtures("each_format")
+pytestmark = pytest.mark.usefixtures("format_by_name")
 
 
 def handle(stream: Stream, storage=None) -> Stream:
