@@ -12,6 +12,10 @@ from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 
+# Tests start many JVMs for a minute each: two fifths of their CPU time went to the second compiler
+# and to the collector's threads. Every driver reads this, also those that tests start.
+os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 pytest_plugins = ["fixtures_s3"]
 
 # The machine of a test may be busy, so nothing is judged by how long an example takes.

@@ -27,6 +27,7 @@ _COMMON = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.sql.shuffle.partitions": "2",
+    "spark.executor.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.session.timeZone": "America/St_Johns",  # nobody's default, and half an hour off
 }
 _MASTERS = {"classic": "local[2,3]", "cluster": "local-cluster[2,1,1024]", "connect": "local[2]"}

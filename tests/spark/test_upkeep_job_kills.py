@@ -98,8 +98,11 @@ class Job:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     ("verb", "places"),
-    [("copy", IN_A_TASK), ("copy", AT_THE_COMMIT), ("compact", AT_THE_COMMIT)],
-    ids=["copy-in-a-task", "copy-at-the-commit", "compact-at-the-commit"],
+    [
+        pytest.param("copy", IN_A_TASK, id="copy-in-a-task"),
+        pytest.param("copy", AT_THE_COMMIT, id="copy-at-the-commit", marks=pytest.mark.sweep),
+        pytest.param("compact", AT_THE_COMMIT, id="compact-at-the-commit"),
+    ],
 )
 def test_killed_job_leaves_the_old_state_and_is_finished(tmp_path, spark, verb, places):
     """Driver, JVM and workers die at once, within a task or between all tasks and the commit."""

@@ -8,7 +8,7 @@ import sys
 from pyspark.sql import SparkSession
 
 import segstore_ds as segstore
-from segstore_ds.spark import copying
+from segstore_ds.spark import copy_helpers
 
 COPY_ID = "night"
 ROWS = 10
@@ -24,11 +24,14 @@ def main(verb: str, source: str, target: str) -> None:
 
 def run(spark: SparkSession, verb: str, source: str, target: str) -> None:
     """Do the work, with a task per segment that is copied."""
-    copying.TASK_BYTES = 1
-    if verb == "copy":
-        segstore.copy(spark, source, target, COPY_ID)
-    else:
+    if verb == "compact":
         segstore.compact(spark, source, compactRows=4 * ROWS)
+        return
+    whole, copy_helpers.TASK_BYTES = copy_helpers.TASK_BYTES, 1
+    try:
+        segstore.copy(spark, source, target, COPY_ID)
+    finally:
+        copy_helpers.TASK_BYTES = whole
 
 
 if __name__ == "__main__":
