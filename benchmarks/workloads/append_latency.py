@@ -33,6 +33,7 @@ def run(settings: Settings) -> Report:
     """Grow a stream and measure at three lengths of its log."""
     lengths = (5, 10, settings.rows) if settings.tiny else (10, 1_000, settings.rows)
     samples = 5 if settings.tiny else 500
+    looks = (2, 0.0) if settings.tiny else (OPENS, HINT_S)
     with settings.scratch() as scratch:
         setup = machine(settings.folder) | {
             "appends": f"{BATCH_ROWS} rows each; {samples} samples at each length, interleaved "
@@ -40,7 +41,7 @@ def run(settings: Settings) -> Report:
         }
         stream = segstore.create(scratch / "stream", EVENTS)
         bare = open_storage(scratch / "bare")
-        rows = [_measure(stream, bare, length, samples) for length in lengths]
+        rows = [_measure(stream, bare, length, samples, looks) for length in lengths]
         assert segstore.open(scratch / "stream").tail == stream.tail
     medians = [row["median ms"] for row in rows]
     return Report(
@@ -59,8 +60,10 @@ def run(settings: Settings) -> Report:
     )
 
 
-def _measure(stream: Stream, bare: Storage, length: int, samples: int) -> dict[str, Any]:
-    batch = events(0, BATCH_ROWS)
+def _measure(
+    stream: Stream, bare: Storage, length: int, samples: int, looks: tuple[int, float]
+) -> dict[str, Any]:
+    (opens, rest_s), batch = looks, events(0, BATCH_ROWS)
     while stream.version < length:
         stream.append(batch)
     stats = stream.storage.stats
@@ -70,10 +73,10 @@ def _measure(stream: Stream, bare: Storage, length: int, samples: int) -> dict[s
         appends.append(_timed_ms(partial(stream.append, batch)))
         floors.append(_timed_ms(partial(_bare_append, bare)))
     requests, written = stats.total - requests, stats.bytes_written - written
-    burst = _open(stream)
-    time.sleep(HINT_S)
+    burst = _open(stream, opens)
+    time.sleep(rest_s)
     stream.append(batch)
-    rest = _open(stream)
+    rest = _open(stream, opens)
     return {
         "commits": length,
         "median ms": round(statistics.median(appends), 2),
@@ -98,10 +101,10 @@ def _bare_append(storage: Storage) -> None:
     storage.create(f"log/{name}", b"x" * 1500)
 
 
-def _open(stream: Stream) -> tuple[float, int]:
+def _open(stream: Stream, opens: int) -> tuple[float, int]:
     """Return milliseconds and requests of one open, with nothing remembered."""
     times = []
-    for _ in range(OPENS):
+    for _ in range(opens):
         storage = open_storage(stream.url)
         times.append(_timed_ms(partial(open_on, storage)))
     return round(statistics.median(times), 2), storage.stats.total

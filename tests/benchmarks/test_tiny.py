@@ -48,24 +48,41 @@ def _benchmarks(*arguments: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        *PLAIN,
-        *(pytest.param(name, marks=pytest.mark.spark) for name in SPARK),
-        *(pytest.param(name, marks=[pytest.mark.spark, pytest.mark.sweep]) for name in LONG),
-    ],
-)
-def test_workload_runs_and_reports_setup_numbers_and_what_flatters(name, tmp_path):
-    result = tmp_path / "result.json"
-    text = _benchmarks(name, "--tiny", "--folder", str(tmp_path), "--json", str(result))
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """The folder and the reports of all that need no Spark, run by one process."""
+    return _run(tmp_path_factory.mktemp("plain"), *PLAIN)
+
+
+def _run(folder, *names):
+    text = _benchmarks(*names, "--tiny", "--folder", str(folder), "--json", str(folder / "found"))
+    assert not list(folder.glob("run-*")), "scratch folders are removed"
+    return folder / "found", dict(zip(names, text.split("\nresult: "), strict=False))
+
+
+def _check(found, name):
+    folder, texts = found
+    text = texts[name]
+    assert f"# {name}: " in text
     assert text.index("## Setup") < text.index("## Numbers") < text.index("## What flatters")
-    report = json.loads(result.read_text())
+    report = json.loads((folder / f"{name}.json").read_text())
     assert report["workload"] == name
     assert report["setup"]["machine"]
     assert report["rows"]
     assert all(ratio["value"] > 0 for ratio in report["ratios"])
-    assert not list(tmp_path.glob("run-*")), "scratch folders are removed"
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_workload_runs_and_reports_setup_numbers_and_what_flatters(plain, name):
+    _check(plain, name)
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize(
+    "name", [*SPARK, *(pytest.param(name, marks=pytest.mark.sweep) for name in LONG)]
+)
+def test_workload_of_spark_runs_and_reports_the_same(tmp_path, name):
+    _check(_run(tmp_path, name), name)
 
 
 def test_runner_without_a_name_lists_every_workload():
