@@ -78,17 +78,22 @@ def test_recommended_conf_is_for_builders(spark):
         assert spark.sparkContext.getConf().get(name) == value
 
 
-def test_write_tunes_just_that_write(untuned, url):
-    seen = []
+def test_write_tunes_just_that_write(untuned, url, monkeypatch):
+    calls = []
+    conf = type(untuned.conf)
+    for name in ("set", "unset"):
+        real = getattr(conf, name)
 
-    def note(batches):
-        for batch in batches:
-            seen.append(batch.num_rows)
-            yield batch
+        def note(self, key, *value, _name=name, _real=real):
+            calls.append((_name, key))
+            return _real(self, key, *value)
 
-    df = untuned.range(0, 100, 1, 1).mapInArrow(note, "id bigint")
-    segstore.write(df, url, writerId="etl", batchId=1)
-    segstore.write(df, url, writerId="etl", batchId=1)
+        monkeypatch.setattr(conf, name, note)
+    df = untuned.range(0, 100, 1, 1)
+    for batch_id in (1, 1):
+        segstore.write(df, url, writerId="etl", batchId=batch_id)
+        assert [name for name, key in calls if key == SIZING] == ["set", "unset"]
+        calls.clear()
     assert segstore.open(url).tail == 100
     assert untuned.conf.get(SIZING, None) is None
     segstore.write(df, url, mode="overwrite")
