@@ -5,9 +5,11 @@
 
 import os
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -23,6 +25,15 @@ _CALM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
 settings.register_profile("ci", derandomize=True, print_blob=True, **_CALM)
 settings.register_profile("nightly", max_examples=2_000, print_blob=True, **_CALM)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _forget_memory() -> Iterator[None]:
+    """Drop what a module leaves in `memory://`: listing goes through all that is there."""
+    before = set(MemoryFileSystem.store)
+    yield
+    for name in set(MemoryFileSystem.store) - before:
+        del MemoryFileSystem.store[name]
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -69,11 +69,11 @@ class MemoryStorage(CheckedStorage):
 
     def _list(self, folder: str) -> Iterator[tuple[str, int, int]]:
         prefix = folder.rstrip("/") + "/"
+        store = MemoryFileSystem.store
         with _GATE.lock:  # others may not add names while these are gathered
-            found = tuple(MemoryFileSystem.store.items())
+            found = [(name, store[name]) for name in store if name.startswith(prefix)]
         for name, file in found:
-            if name.startswith(prefix):
-                yield name, len(file.getvalue()), _microseconds(file)
+            yield name, len(file.getvalue()), _microseconds(file)
 
     def _delete(self, full: str) -> None:
         with _GATE.lock:

@@ -127,7 +127,7 @@ def test_killed_driver_repeats_and_loses_nothing(tmp_path: Path) -> None:
     """SIGKILL at random moments of the whole group: driver, JVM and workers."""
     chain = Chain(tmp_path, rows=7)
     run_killed(chain, 1, forget=False, seed=7)
-    run_rounds(chain, 2, forget=True, seed=8)
+    run_rounds(chain, 1, forget=True, seed=8)
 
 
 @pytest.mark.sweep
@@ -148,7 +148,7 @@ def keep_in_order(
             stream = segstore.open(url)
             counts["compacted"] += stream.compact(target_rows=50).commits
             stream.purge()
-            report = stream.vacuum(dry_run=False, grace_s=20.0, short_grace=True)
+            report = stream.vacuum(dry_run=False, grace_s=60.0, short_grace=True)
             counts["vacuumed"] += len(report.doomed)
             if f"hop-{number}" in {reader.name for reader in stream.readers()}:
                 before = stream.head
@@ -174,7 +174,7 @@ def test_upkeep_beside_a_killed_driver_loses_nothing(tmp_path: Path) -> None:
     keeper = context.Process(target=keep_in_order, args=(chain.streams[:2], stop, done))
     keeper.start()
     try:
-        run_killed(chain, 2, forget=True, seed=11)
+        run_killed(chain, 1, forget=True, seed=11)
         chain.finish()
         limit = time.monotonic() + START_LIMIT_S
         while not all(segstore.open(url).head for url in chain.streams[:2]):
@@ -195,7 +195,7 @@ def test_upkeep_beside_a_killed_driver_loses_nothing(tmp_path: Path) -> None:
 
 @pytest.mark.timeout(1800)
 def test_lost_races_repeat_and_lose_nothing(tmp_path: Path) -> None:
-    """Three writers append to the same stream all the while, and the driver is killed."""
+    """Three writers append to the same stream all the while, and the driver is killed once."""
     chain = Chain(tmp_path, rows=1000)
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
@@ -212,14 +212,13 @@ def test_lost_races_repeat_and_lose_nothing(tmp_path: Path) -> None:
             chain.await_numbers(1)
         forget_newest_commit(chain.checkpoints[0])
         chain.extend(20)
-        with chain.driver("forever") as process:
-            chain.await_ready(process)
-            chain.await_numbers(101)
+        chain.finish()
     finally:
         stop.set()
         for other in others:
             other.join()
     assert all(other.exitcode == 0 for other in others)
-    chain.finish()
     chain.check()
-    assert segstore.open(chain.streams[1]).tail > chain.source.tail + 100
+    second = segstore.open(chain.streams[1])
+    assert sum(second.history().read_all()["races_lost"].to_pylist()) > 0
+    assert second.tail > chain.source.tail
