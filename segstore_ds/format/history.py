@@ -58,8 +58,17 @@ def to_batch(rows: Sequence[HistoryRow]) -> pa.RecordBatch:
             column = pa.array(found[field.name])
             columns.append(column.view(_UTC) if field.name == "time" else column)
         else:
-            columns.append(pa.array([getattr(row, field.name) for row in rows], field.type))
+            values = [getattr(row, field.name) for row in rows]
+            try:
+                columns.append(pa.array(values, field.type))
+            except UnicodeEncodeError:
+                columns.append(pa.array(map(_escape, values), field.type))
     return pa.RecordBatch.from_arrays(columns, schema=HISTORY_SCHEMA)
+
+
+def _escape(text: str | None) -> str | None:
+    """Write out what a root may hold and Arrow may not: a lone surrogate, as a backslash has it."""
+    return text if text is None else text.encode("utf-8", "backslashreplace").decode()
 
 
 def encode_history(batch: pa.RecordBatch) -> bytes:

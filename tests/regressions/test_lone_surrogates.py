@@ -30,3 +30,14 @@ def test_lone_surrogates_are_carried_through() -> None:
     root = open_on(storage).root
     assert (list(root.tags), list(root.writers)) == (["\udfff"], ["\ud800"])
     stream.verify().check()
+
+
+def test_lone_surrogates_leave_the_root_with_the_history() -> None:
+    """When there are many, rows of commits move into Arrow's strings: that ended every commit."""
+    storage = open_storage(f"memory://{uuid.uuid4().hex}")
+    stream = create_on(storage, TABLE.schema)
+    for batch in range(140):
+        stream.append(TABLE, writer_id="\ud800", batch_id=batch)
+    assert stream.root.history_parts
+    assert "\\ud800" in stream.history().read_all()["writer_id"].to_pylist()
+    stream.verify().check()
