@@ -71,9 +71,11 @@ class MemoryStorage(CheckedStorage):
         prefix = folder.rstrip("/") + "/"
         store = MemoryFileSystem.store
         with _GATE.lock:  # others may not add names while these are gathered
-            found = [(name, store[name]) for name in store if name.startswith(prefix)]
-        for name, file in found:
-            yield name, len(file.getvalue()), _microseconds(file)
+            found = [name for name in tuple(store) if name.startswith(prefix)]
+            files = [(name, store.get(name)) for name in found]
+        for name, file in files:
+            if file is not None:  # what others do through fsspec waits for no lock
+                yield name, len(file.getvalue()), _microseconds(file)
 
     def _delete(self, full: str) -> None:
         with _GATE.lock:
