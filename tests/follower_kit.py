@@ -5,13 +5,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import pytest
+from stream_kit import SCHEMA
 
 from segstore_ds.errors import StorageError
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.testing.faults import WrappedStorage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
-from tests.stream_kit import SCHEMA
 
 Call = tuple[str, str, str]
 # At which calls a root is lost: the sweep takes all of them, and minutes.

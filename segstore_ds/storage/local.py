@@ -50,7 +50,6 @@ _NO_COPY = frozenset(
 )
 _MOST_AT_ONCE = 1 << 30
 _MOST_PIECES = 1024  # what one call may gather, everywhere
-_RECENT_FOLDERS = 16
 _TEMPORARY = ".tmp-"
 _TRIES = 8
 
@@ -69,8 +68,9 @@ class LocalStorage(CheckedStorage):
         # The root and the folders in it. Once seen they are never made anew: they went with all
         # that lay in them, and in an empty folder every name is free.
         self._lasting: set[str] = set()
-        self._synced: set[str] = set()  # those of them that are synced in the folders above
-        self._recent: tuple[str, ...] = ()  # deeper ones, made and synced; they come and go
+        # Those of them that are synced in the folders above. Deeper ones come and go: one that is
+        # there again may be another's, and not synced yet, so nothing of them is remembered.
+        self._synced: set[str] = set()
 
     def _get(self, full: str, limit: int | None) -> bytes:
         with _Reader(full) as file:
@@ -231,7 +231,6 @@ class LocalStorage(CheckedStorage):
                 return os.open(full, _NEW, 0o666)
             # Whoever deleted the last object in the folder took the folder along.
             self._synced.discard(folder)
-            self._recent = tuple(one for one in self._recent if one != folder)
         raise FileNotFoundError(errno.ENOENT, "folder vanishes again and again", folder)
 
     def _make_folder(self, folder: str) -> None:
@@ -240,7 +239,7 @@ class LocalStorage(CheckedStorage):
         Raises:
             StorageError: One that has been here before, and held what is gone with it.
         """
-        if folder in self._synced or folder in self._recent:
+        if folder in self._synced:
             return
         missing = []
         above = folder
@@ -284,8 +283,6 @@ class LocalStorage(CheckedStorage):
     def _note_synced(self, folder: str) -> None:
         if self._is_lasting(folder):
             self._synced.add(folder)
-        else:
-            self._recent = (folder, *self._recent[: _RECENT_FOLDERS - 1])
         while not self._is_lasting(folder):
             folder = os.path.dirname(folder)
         self._note_seen(folder)

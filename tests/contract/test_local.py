@@ -12,7 +12,7 @@ import pytest
 
 from segstore_ds.engine.metadata_log import Codec, MetadataLog
 from segstore_ds.errors import CorruptionError, StorageError, UnsafeFilesystemError
-from segstore_ds.storage import Storage, open_storage
+from segstore_ds.storage import Storage, local, open_storage
 from segstore_ds.testing.storage_contract import StorageContract
 
 _NOBODY = 65534
@@ -326,4 +326,22 @@ def test_a_handle_that_lives_long_remembers_few_folders(tmp_path):
     storage = open_storage(tmp_path / "s")
     for number in range(100):
         storage.create(f"segments/{number}/1", b"x")
-    assert len(storage._recent) + len(storage._synced) + len(storage._lasting) < 30
+    assert len(storage._synced) + len(storage._lasting) < 30
+
+
+def test_a_folder_that_another_made_anew_is_synced_again(tmp_path, monkeypatch):
+    """It went with its last object; whoever made it again may be cut off before the sync."""
+    storage = open_storage(tmp_path / "s")
+    storage.create("segments/job/1", b"x")
+    storage.delete("segments/job/1")
+    (tmp_path / "s/segments/job").mkdir()
+    synced = []
+    real = local._sync_folder
+
+    def note(folder):
+        synced.append(Path(folder))
+        real(folder)
+
+    monkeypatch.setattr(local, "_sync_folder", note)
+    storage.create("segments/job/2", b"x")
+    assert tmp_path / "s/segments" in synced

@@ -2,11 +2,11 @@
 
 import pyarrow as pa
 import pytest
+from follower_kit import Pair
 from stream_kit import CHOSEN, STAGED, TIGHT
 
 from segstore_ds.engine import task_segments
 from segstore_ds.engine.layout import Layout
-from tests.follower_kit import Pair
 
 
 @pytest.fixture

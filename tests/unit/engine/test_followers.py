@@ -4,6 +4,8 @@ import shutil
 
 import pyarrow as pa
 import pytest
+from follower_kit import EVERY, Pair, content, found, strikes
+from stream_kit import SCHEMA, numbers
 
 from segstore_ds.engine.follow import OutcomeState
 from segstore_ds.engine.followers import follower_storages
@@ -21,8 +23,6 @@ from segstore_ds.errors import (
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on, open_on
 from segstore_ds.stream.rescue import repair_on
-from tests.follower_kit import EVERY, Pair, content, found, strikes
-from tests.stream_kit import SCHEMA, numbers
 
 pytestmark = pytest.mark.usefixtures("tight")
 

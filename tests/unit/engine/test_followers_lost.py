@@ -2,13 +2,13 @@
 is lost, and what was not is there whole or not at all."""
 
 import pytest
+from follower_kit import EVERY, Pair, content, found, strikes
+from stream_kit import STAGED, numbers
 
 from segstore_ds.engine.staging import Layout
 from segstore_ds.errors import CommitUnknownError, StorageError, UnderReplicatedError
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream
-from tests.follower_kit import EVERY, Pair, content, found, strikes
-from tests.stream_kit import STAGED, numbers
 
 BUFFERS = Layout(inline_bytes=0, frame_rows=50, compression="none", cache_buffer_bytes=1024)
 

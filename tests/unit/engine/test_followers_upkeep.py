@@ -4,6 +4,8 @@ import uuid
 from functools import partial
 
 import pytest
+from follower_kit import Pair, Root, content, found
+from stream_kit import STAGED, numbers
 
 from segstore_ds.engine import history, table_status
 from segstore_ds.engine.layout import Layout
@@ -20,8 +22,6 @@ from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import open_on
 from segstore_ds.stream.rescue import repair_on
 from segstore_ds.testing.faults import Crash, WrappedStorage
-from tests.follower_kit import Pair, Root, content, found
-from tests.stream_kit import STAGED, numbers
 
 pytestmark = pytest.mark.usefixtures("tight")
 
@@ -209,15 +209,20 @@ def test_repair_with_loss_goes_on_without_followers(pair, how):
     assert pair.reopen(pair.follower).verify().ok
 
 
-def test_a_primary_whose_place_was_taken_is_not_repaired_with_loss(pair):
-    """As another generation, and without followers, it would take commits again."""
+def cut_behind_a_promotion(pair):
+    """Return a primary whose follower was promoted, and whose newest commit can't be read."""
     pair.stream.add_follower(pair.follower)
     pair.stream.append(numbers(0, 10))
     pair.reopen(pair.follower).promote()
     with pytest.raises(FencedError):
         pair.stream.append(numbers(10, 20))
     spoil(pair.primary, f"log/{pair.stream.version:020d}", "cut")
-    storage = Root(open_storage(pair.primary), pair.world, pair.time)
+    return Root(open_storage(pair.primary), pair.world, pair.time)
+
+
+def test_a_primary_whose_place_was_taken_is_not_repaired_with_loss(pair):
+    """As another generation, and without followers, it would take commits again."""
+    storage = cut_behind_a_promotion(pair)
     with pytest.raises(FencedError, match="promoted"):
         repair_on(storage, allow_loss=True, clock=pair.time.clock)
     with pytest.raises(CorruptionError):
@@ -254,13 +259,7 @@ def test_a_follower_that_cant_say_whether_it_was_promoted_stops_repair_with_loss
 
 
 def test_ignoring_followers_hides_no_promotion(pair):
-    pair.stream.add_follower(pair.follower)
-    pair.stream.append(numbers(0, 10))
-    pair.reopen(pair.follower).promote()
-    with pytest.raises(FencedError):
-        pair.stream.append(numbers(10, 20))
-    spoil(pair.primary, f"log/{pair.stream.version:020d}", "cut")
-    storage = Root(open_storage(pair.primary), pair.world, pair.time)
+    storage = cut_behind_a_promotion(pair)
     with pytest.raises(FencedError, match="promoted"):
         repair_on(storage, allow_loss=True, ignore_followers=True, clock=pair.time.clock)
 

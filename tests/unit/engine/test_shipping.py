@@ -4,6 +4,8 @@ import uuid
 from dataclasses import replace
 
 import pytest
+from follower_kit import Pair, content, found
+from stream_kit import SCHEMA, STAGED, numbers
 
 from segstore_ds.cache.second_copy import FlushedBuffer
 from segstore_ds.cache.views import ByteArraySegment
@@ -16,8 +18,6 @@ from segstore_ds.errors import (
     UnderReplicatedError,
 )
 from segstore_ds.storage import open_storage
-from tests.follower_kit import Pair, content, found
-from tests.stream_kit import SCHEMA, STAGED, numbers
 
 BUFFERS = Layout(inline_bytes=0, frame_rows=100, compression="none", cache_buffer_bytes=4096)
 STREAM, PATH = "5" * 32, "segments/00000000000000000001-aaaaaaaaaaaa/0-0-0.arrow"
