@@ -8,12 +8,10 @@ the exception, since one word of a dictionary may stand for gigabytes: where tha
 are decoded to numbers of words, the words are counted, and only then written out. Pure.
 """
 
-import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from operator import itemgetter
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
@@ -29,12 +27,10 @@ FREE_BYTES = 256 << 20
 FREE_BYTES_OF_BITS = 20 << 20  # where lists hold what is smaller than its levels in Parquet
 FREE_VALUES = 1 << 26
 MOST_EXPANSION = 1000
-# Words that may be written out unseen: less than what reading them as numbers is worth.
-FREE_WORD_BYTES = 64 << 20
+FREE_WORD_BYTES = 64 << 20  # that words may come to where nobody counts them
+MANY_VALUES = 4096  # from here on, reading numbers of words and then the words is faster
 _SLACK = 64 << 10
 _MOST_FIXED_BYTES = 16  # a decimal's: the only type that Parquet stores as such bytes
-_ZSTD = b"\x28\xb5\x2f\xfd"  # On disk, by zstd: how its frames begin.
-_LENGTH = struct.Struct("<I")  # On disk, by Parquet: before each word.
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,63 +205,29 @@ def _count_values(chunk: Chunk, where: str) -> int:
     return values
 
 
-def find_doubtful(chunks: Iterable[tuple[Chunk, memoryview]], frame: FrameEntry) -> tuple[int, ...]:
-    """Return the leaves whose words have to be counted: `write_out` has to be given them as words.
+def find_words(chunks: Iterable[Chunk], frame: FrameEntry) -> tuple[int, ...]:
+    """Return the leaves to read as words of a dictionary: `write_out` makes of them what they are.
 
-    What the others come to, all together, is small or what the index says.
+    Those of many values, since that is the faster way; and those whose words have to be counted
+    first. What the others come to, all together, is small or what the index says.
 
     Args:
-        chunks: Column chunks of a frame that were checked, with their bytes.
+        chunks: Column chunks of a frame that were checked.
         frame: What the index says of it.
     """
     free = max(FREE_WORD_BYTES, 2 * frame.raw_bytes)
     texts = []
-    for chunk, data in chunks:
+    for chunk in chunks:
         first = chunk.pages[0] if chunk.pages else None
         if not chunk.leaf.width and first is not None and first.kind == DICTIONARY:
-            texts.append((first.unpacked * chunk.values, chunk, data))
-    counted = []
-    for most, chunk, data in sorted(texts, key=itemgetter(0)):
-        if most > free:
-            most = _longest_word(chunk.pages[0], data) * chunk.values  # noqa: PLW2901
-        if most > free:
-            counted.append(chunk.leaf.place)
+            texts.append((first.unpacked * chunk.values, chunk))
+    words = []
+    for most, chunk in sorted(texts, key=itemgetter(0)):
+        if chunk.values >= MANY_VALUES or most > free:
+            words.append(chunk.leaf.place)
         else:
             free -= most
-    return tuple(sorted(counted))
-
-
-def _longest_word(page: PageHeader, data: memoryview) -> int:
-    """Return how long the longest word of a dictionary is, or more where that costs too much."""
-    packed = data[page.end : page.end + page.stored]
-    # The codec in the footer can't be asked for: an unknown one ends the process.
-    if packed[:4] != _ZSTD or not page.values:
-        return page.unpacked
-    words = memoryview(pa.decompress(packed, decompressed_size=page.unpacked, codec="zstd"))
-    longest = _longest_at_a_glance(np.frombuffer(words.cast("B"), np.uint8), page.values)
-    return page.unpacked if longest is None else longest
-
-
-def _longest_at_a_glance(page: np.ndarray, count: int) -> int | None:
-    """Return the length of the longest word, where words are all as long or short plain text."""
-    size = len(page)
-    width = size // count
-    if width * count == size > 4 * count:
-        lengths = page.reshape(count, width)[:, :4]
-        if (lengths == np.frombuffer(_LENGTH.pack(width - 4), np.uint8)).all():
-            return width - 4
-    # A length below 256 is a byte and three zeros. These may be other things, where a word is empty
-    # or has zeros in it; they are the words if each begins where the one before ends.
-    zeros = page == 0
-    places = np.flatnonzero(zeros[1:-2] & zeros[2:-1] & zeros[3:])
-    if len(places) > count:
-        ends = np.zeros(size + 4 + 256, bool)
-        ends[places + 4 + page[places]] = ends[0] = True
-        places = places[ends[places]]
-    ends = places + 4 + page[places]
-    if len(places) != count or places[0] or ends[-1] != size or (places[1:] != ends[:-1]).any():
-        return None
-    return int(page[places].max())
+    return tuple(sorted(words))
 
 
 def write_out(
@@ -288,7 +250,7 @@ def write_out(
     for chunk in column.chunks:
         for words in _dictionaries(chunk):
             sizes = pc.take(pc.binary_length(words.dictionary), words.indices)
-            total += pc.sum(pc.cast(sizes, pa.int64())).as_py() or 0
+            total += pc.sum(sizes).as_py() or 0  # in 64 bits
             if total > limit:
                 raise ValueError(total)
     return column.cast(data_type), total

@@ -52,6 +52,10 @@ _CODECS = {"zstd": "zstd", "lz4": "lz4", "none": "none"}
 # checksums to look at. But no page may stand for more values than its bytes let a reader believe.
 # Versions of pyarrow that have no such option end pages by bytes alone.
 _PAGES = {"max_rows_per_page": 1 << 15}
+# Parquet's writer gives a dictionary up when it is as large as a page (1 MiB), in the middle of a
+# column chunk, and what follows is plain: twice the bytes of long texts that come again, and slower
+# to write and to read. Whether it is worth its size was found out before.
+_DICTIONARY_BYTES = 16 << 20
 if "max_rows_per_page" not in signature(pq.ParquetWriter).parameters:
     _PAGES = {}
 
@@ -91,6 +95,7 @@ class ParquetWriter:
             "compression_level": compression_level,
             "write_page_checksum": True,
             "store_decimal_as_integer": True,
+            "dictionary_pagesize_limit": _DICTIONARY_BYTES,
             **_PAGES,
         }
         self._stats_columns = list(stats_columns)

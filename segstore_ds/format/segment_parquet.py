@@ -45,8 +45,8 @@ from segstore_ds.format.parquet_limits import (
     check_pages,
     expands_too_far,
     find_chunk,
-    find_doubtful,
     find_leaves,
+    find_words,
     has_lists_of,
     is_small,
     write_out,
@@ -132,8 +132,8 @@ class ParquetIndex:
             if not all(self.schema.field(one.name).type.equals(one.type) for one in expected):
                 raise CorruptionError("a segment has another schema", where=place)
             chunks = list(self._chunks(number, spans, data, place))
-            check_pages((chunk for chunk, _ in chunks), frame, where=place)
-            words = find_doubtful(chunks, frame)
+            check_pages(chunks, frame, where=place)
+            words = find_words(chunks, frame)
             decoder = self._take_decoder(words)
             table = decoder.read(number, spans, data, names)
             batch = _as_batch(table, expected, frame.raw_bytes)
@@ -167,8 +167,8 @@ class ParquetIndex:
 
     def _chunks(
         self, number: int, spans: Sequence[tuple[int, int]], data: Sequence[pa.Buffer], where: str
-    ) -> Iterator[tuple[Chunk, memoryview]]:
-        """Yield the column chunks that lie in `spans`, with their bytes."""
+    ) -> Iterator[Chunk]:
+        """Yield the column chunks that lie in `spans`."""
         group = self._group(number)
         views = [memoryview(one).cast("B") for one in data]
         for leaf in self.leaves:
@@ -177,7 +177,7 @@ class ParquetIndex:
             for (first, last), view in zip(spans, views, strict=True):
                 if first <= start < end <= last:
                     chunk = view[start - first : end - first]
-                    yield Chunk(leaf, column.num_values, read_pages(chunk, where)), chunk
+                    yield Chunk(leaf, column.num_values, read_pages(chunk, where))
 
     def _take_decoder(self, words: tuple[int, ...]) -> "_Decoder":
         try:

@@ -193,9 +193,12 @@ def _plain(data_type: pa.DataType) -> pa.DataType:
     return pa.list_(_plain(data_type.value_type))
 
 
-def test_long_words_that_are_true_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What might be too much is counted, and is what it was: texts, binaries, nested, no UTF-8."""
-    monkeypatch.setattr(parquet_limits, "FREE_WORD_BYTES", 0)
+@pytest.mark.parametrize(("limit", "columns"), [("FREE_WORD_BYTES", 5), ("MANY_VALUES", 6)])
+def test_words_that_are_true_come_back(
+    monkeypatch: pytest.MonkeyPatch, limit: str, columns: int
+) -> None:
+    """What might be too much, or is much, is counted, and is what it was: nested, no UTF-8."""
+    monkeypatch.setattr(parquet_limits, limit, 0)
     counted: list[str] = []
 
     def spy(
@@ -224,7 +227,7 @@ def test_long_words_that_are_true_come_back(monkeypatch: pytest.MonkeyPatch) -> 
     )
     found = craft(table, use_dictionary=True).read()
     assert found.equals(table.to_batches()[0])
-    assert len(counted) == 5
+    assert len(counted) == columns
 
 
 def header_at(group: bytearray, number: int) -> tuple[dict[int, Any], int]:

@@ -2,8 +2,10 @@
 
 import zlib
 from collections.abc import Iterator
+from random import Random
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -128,3 +130,15 @@ def _refuse(chunks: object, frame: object, *, where: str) -> None:
     assert [(one.values, len(one.pages)) for one in chunks] == [(ROWS, 1)]
     assert frame.rows == ROWS
     raise parquet_limits_error
+
+
+def test_texts_that_come_again_are_stored_once() -> None:
+    """A dictionary may be larger than a page: what follows is not written out once it is."""
+    random = Random(1)
+    texts = [random.randbytes(45).hex() for _ in range(12_000)]
+    batch = pa.record_batch({"x": texts * 5})
+    data, footer = write(batch)
+    column = pq.read_metadata(pa.BufferReader(data)).row_group(0).column(0)
+    words, numbers = sum(map(len, texts)) + 4 * len(texts), 4 * batch.num_rows
+    assert words < column.total_uncompressed_size < words + numbers
+    assert list(read(data, footer, batch.schema)) == [batch]

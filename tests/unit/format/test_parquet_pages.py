@@ -1,18 +1,16 @@
 """Page headers and dictionaries: what is read at a glance is what is read step by step."""
 
-import struct
 from contextlib import suppress
 from itertools import chain
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format import parquet_limits, parquet_pages
+from segstore_ds.format import parquet_pages
 from segstore_ds.format.parquet_pages import DATA, DICTIONARY, PageHeader, read_header
 
 ROWS = 3000
@@ -126,54 +124,6 @@ def test_numbers_below_nothing_are_refused(field: str, checksum: bytes) -> None:
     assert read_header(honest, 0, "x") == PageHeader(DATA, 5, 5, 5, len(honest))
     with pytest.raises(CorruptionError, match="header"):
         read_header(lay_out(**{field: b"\x09"}), 0, "x")
-
-
-def walk(page: bytes, count: int) -> int | None:
-    """Return the length of the longest word, from word to word; None where they do not end well."""
-    longest = place = 0
-    for _ in range(count):
-        if place + 4 > len(page):
-            return None
-        (length,) = struct.unpack_from("<I", page, place)
-        longest = max(longest, length)
-        place += 4 + length
-    return longest if place == len(page) else None
-
-
-def lay_words(words: list[bytes]) -> bytes:
-    """Return a dictionary as Parquet lays it out."""
-    return b"".join(struct.pack("<I", len(word)) + word for word in words)
-
-
-@given(st.lists(st.one_of(st.text(max_size=6).map(str.encode), st.binary(max_size=6)), min_size=1))
-@example([b"ab", b"", b"c"])
-@example([b"\x01\x00\x00\x00", b"x"])
-@example([b"x" * 300, b"y"])
-def test_the_longest_word_is_the_longest_either_way(words: list[bytes]) -> None:
-    """Whatever the words, what is seen at a glance is what walking from word to word finds."""
-    page = lay_words(words)
-    longest = parquet_limits._longest_at_a_glance(np.frombuffer(page, np.uint8), len(words))
-    assert longest in (None, max(map(len, words)))
-
-
-@given(st.lists(st.sampled_from(b"\0\0\0\1\2\4\7a"), max_size=24).map(bytes), st.integers(1, 4))
-@settings(max_examples=5 * settings.default.max_examples)
-@example(lay_words([b"abc", b"d"]) + b"x", 2)
-@example(b"x" + lay_words([b"abc", b"d"]), 2)
-@example(lay_words([b"abc", b"d"])[1:], 1)
-def test_a_crafted_dictionary_hides_no_word(page: bytes, count: int) -> None:
-    """Bytes that are no dictionary: a glance tells what walking finds, or nothing."""
-    longest = parquet_limits._longest_at_a_glance(np.frombuffer(page, np.uint8), count)
-    if longest is not None:
-        assert longest == walk(page, count)
-
-
-def test_words_of_plain_text_are_seen_at_a_glance() -> None:
-    """What most dictionaries hold: names of several lengths, and of one, and none."""
-    names = [b"N14228", b"EWR", b"JFK to LGA"]
-    for words in (names, [b"EWR", b"JFK"], [b"", *names], [*names, b""], [b"EWR", b"", *names]):
-        page = np.frombuffer(lay_words(words), np.uint8)
-        assert parquet_limits._longest_at_a_glance(page, len(words)) == max(map(len, words))
 
 
 @given(st.binary(min_size=4, max_size=4), st.integers(0, 4))
