@@ -1,0 +1,44 @@
+"""Every option of segstore: one table from which parsing, errors and the README are made.
+
+Names are case-blind. A value is text, as Spark hands it over, or already of the option's type.
+"""
+
+from segstore_ds.options.parsing import (
+    BY_NAME,
+    default,
+    format_table,
+    parse_options,
+    parse_value,
+)
+from segstore_ds.options.table import (
+    COPIED,
+    FLUSH_BYTES,
+    FLUSH_ROWS,
+    FLUSH_SECONDS,
+    READ,
+    SETTLED,
+    STREAM_READ,
+    STREAM_WRITE,
+    TABLE,
+    WRITE,
+    Option,
+)
+
+__all__ = [
+    "BY_NAME",
+    "COPIED",
+    "FLUSH_BYTES",
+    "FLUSH_ROWS",
+    "FLUSH_SECONDS",
+    "READ",
+    "SETTLED",
+    "STREAM_READ",
+    "STREAM_WRITE",
+    "TABLE",
+    "WRITE",
+    "Option",
+    "default",
+    "format_table",
+    "parse_options",
+    "parse_value",
+]

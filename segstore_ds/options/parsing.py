@@ -1,0 +1,207 @@
+"""Checks options and their values against the table; what is wrong gets an error that helps."""
+
+import difflib
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.options.table import COPIED, SETTLED, TABLE, Option
+
+_SIZE = re.compile(r"\s*([0-9]+)\s*([kmgt]?)(i?b)?\s*", re.IGNORECASE)
+_FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+
+BY_NAME: Mapping[str, Option] = {option.name.lower(): option for option in TABLE}
+_BY_PEER: Mapping[str, Option] = {peer: option for option in TABLE for peer in option.peers}
+# Keys that Spark itself puts among a source's options, and what ours hand to themselves.
+_SPARKS_OWN = frozenset(
+    [
+        "paths",
+        "checkpointlocation",
+        "queryname",
+        "location",
+        "provider",
+        "owner",
+        "comment",
+        "external",
+        "collation",
+        "serialization.format",
+        "is_managed_location",
+        "__datetime_rebase_mode",
+        SETTLED,
+        COPIED,
+    ]
+)
+
+
+def default(name: str) -> Any:
+    """Return an option's default.
+
+    Raises:
+        KeyError: There is no such option.
+    """
+    return BY_NAME[name.lower()].default
+
+
+def parse_options(given: Mapping[str, Any], scope: str, *others: str) -> dict[str, Any]:
+    """Check the options of a read or a write and return them typed, with defaults filled in.
+
+    Args:
+        given: Names in any case, values as text or typed. Spark's own keys are passed over.
+        scope: `READ`, `WRITE`, `STREAM_READ` or `STREAM_WRITE`.
+        others: Further scopes that are allowed, where it is not known yet which one it is.
+
+    Returns:
+        A value for every option of the scope, under its name as the table writes it.
+
+    Raises:
+        InvalidInputError: An unknown option (names the nearest), one of the other scope (says
+            where it belongs), another system's name (answers with ours), or a value out of range.
+    """
+    scopes = {scope, *others}
+    parsed = {option.name: option.default for option in TABLE if scopes & {*option.scopes}}
+    for name, value in given.items():
+        key = name.lower()
+        if key in _SPARKS_OWN or key.startswith(("option.", "spark.")):
+            continue
+        option = BY_NAME.get(key)
+        if option is None:
+            raise _unknown(name, scope)
+        if not scopes & {*option.scopes}:
+            raise InvalidInputError(
+                f"option belongs to a {option.scopes[0]}, not to a {scope}",
+                remedy=f"remove it from the {scope}",
+                option=option.name,
+            )
+        if value is not None:
+            parsed[option.name] = parse_value(option, value)
+    return parsed
+
+
+def parse_value(option: Option, value: Any) -> Any:
+    """Return one option's value typed.
+
+    Raises:
+        InvalidInputError: The value is not of the option's kind or out of range.
+    """
+    match option.kind:
+        case "bool":
+            return _boolean(option, value)
+        case "int" | "bytes":
+            return _number(option, value)
+        case "list":
+            return _names(option, value)
+        case "json":
+            return _json_object(option, value)
+        case "choice":
+            words = {choice.lower(): choice for choice in option.choices}
+            word = str(value).strip().lower()
+            if word not in words:
+                if (answer := dict(option.answers).get(word)) is not None:
+                    raise InvalidInputError(
+                        "not an option's value", remedy=answer, option=option.name, value=value
+                    )
+                raise _wrong(option, value, "one of " + ", ".join(option.choices))
+            return words[word]
+    if not isinstance(value, str | int) or value == "":
+        raise _wrong(option, value, "a text that is not empty")
+    return str(value)
+
+
+def format_table(scope: str, *, beside: str | None = None) -> str:
+    """Return the options of a scope as a Markdown table, for the README.
+
+    Args:
+        scope: As in `parse_options`.
+        beside: Leave out what this other scope takes as well.
+    """
+    rows = ["| option | default | meaning |", "|---|---|---|"]
+    for option in TABLE:
+        if scope in option.scopes and beside not in option.scopes:
+            shown = "" if option.default is None else f"`{_shown(option)}`"
+            rows.append(f"| `{option.name}` | {shown} | {option.meaning.replace('|', '/')} |")
+    return "\n".join(rows)
+
+
+def _shown(option: Option) -> str:
+    if option.kind == "bool":
+        return str(option.default).lower()
+    if option.kind == "bytes":
+        for suffix, factor in (("g", 1 << 30), ("m", 1 << 20), ("k", 1 << 10)):
+            if option.default % factor == 0:
+                return f"{option.default // factor}{suffix}"
+    return str(option.default)
+
+
+def _unknown(name: str, scope: str) -> InvalidInputError:
+    peer = _BY_PEER.get(name.lower())
+    if peer is not None:
+        return InvalidInputError(
+            "option is another system's", remedy=f"here it is called {peer.name}", option=name
+        )
+    known = {option.name.lower(): option.name for option in TABLE if scope in option.scopes}
+    near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)
+    remedy = f"did you mean {known[near[0]]}?" if near else f"known: {', '.join(known.values())}"
+    return InvalidInputError("unknown option", remedy=remedy, option=name, scope=scope)
+
+
+def _wrong(option: Option, value: Any, expected: str) -> InvalidInputError:
+    shown = "..." if option.kind == "json" else value
+    return InvalidInputError(
+        "option has a wrong value", remedy=f"give {expected}", option=option.name, value=shown
+    )
+
+
+def _boolean(option: Option, value: Any) -> bool:
+    if isinstance(value, bool):
+        return value
+    word = str(value).strip().lower()
+    if word not in ("true", "false"):
+        raise _wrong(option, value, "true or false")
+    return word == "true"
+
+
+def _number(option: Option, value: Any) -> int:
+    expected = f"an integer of at least {option.least}"
+    if option.kind == "bytes":
+        expected += ", with k, m or g for powers of 1024"
+    if isinstance(value, bool):
+        raise _wrong(option, value, expected)
+    match = _SIZE.fullmatch(str(value))
+    if match is None or (option.kind == "int" and (match[2] or match[3])):
+        raise _wrong(option, value, expected)
+    number = int(match[1]) * _FACTORS[match[2].lower()]
+    if not option.least <= number < 2**63:
+        raise _wrong(option, value, expected)
+    return number
+
+
+def _names(option: Option, value: Any) -> tuple[str, ...]:
+    found: Sequence[Any]
+    if not isinstance(value, str):
+        found = list(value)
+    elif value.lstrip().startswith("["):
+        try:
+            found = json.loads(value)
+        except ValueError as error:
+            raise _wrong(option, value, "a comma list or a JSON array of names") from error
+    else:
+        found = [part.strip() for part in value.split(",")]
+    if not found or not all(isinstance(name, str) and name for name in found):
+        raise _wrong(option, value, "a comma list or a JSON array of names")
+    if len(set(found)) != len(found):
+        raise _wrong(option, value, "each name once")
+    return tuple(found)
+
+
+def _json_object(option: Option, value: Any) -> dict[str, Any]:
+    if isinstance(value, str):
+        try:
+            value = json.loads(value)
+        except ValueError:
+            # No cause: it would quote the text, which may hold a secret.
+            raise _wrong(option, value, "a JSON object") from None
+    if not isinstance(value, Mapping):
+        raise _wrong(option, value, "a JSON object")
+    return dict(value)
