@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby, islice
+from operator import attrgetter
 
 import pyarrow as pa
 
@@ -36,7 +37,7 @@ from segstore_ds.storage import Storage
 _LOG = logging.getLogger(__name__)
 _SMALL_ROWS = 65_536  # one frame, for the most: opened and read as one part
 
-_Part = Callable[[], Iterable[pa.RecordBatch]]
+_Work = Callable[[], Iterable[pa.RecordBatch]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +76,19 @@ class _Source:
     slice: Slice
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class _Part:
+    """What there is to do at once, and about how many bytes that takes.
+
+    A frame takes what its buffers do, whichever columns are read. A small segment, whose index
+    nobody has seen yet, is put at its size in storage.
+    """
+
+    source: _Source
+    work: _Work
+    weight: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class _Outcome:
     """What came of a part; an error comes behind the batches."""
@@ -111,10 +125,12 @@ def run_tasks(
     Args:
         reading: What the tasks of the scan share.
         tasks: In offset order.
-        threads: How many frames are decoded at once; about two more are held.
+        threads: How many frames are decoded at once. With several, up to twice as many are held,
+            and the one that is used; only one where frames are as large as `AHEAD_BYTES`.
     """
-    parts = ((source, part) for source in _sources(reading, tasks) for part in _parts(source))
-    with closing(map_ahead(_attempt, parts, threads=threads)) as outcomes:
+    parts = (part for source in _sources(reading, tasks) for part in _parts(source))
+    ahead = map_ahead(_attempt, parts, threads=threads, weigh=attrgetter("weight"))
+    with closing(ahead) as outcomes:
         for source, found in groupby(outcomes, key=lambda outcome: outcome.source):
             try:
                 yield from _mend(source, found)
@@ -180,7 +196,8 @@ def _mend(source: _Source, outcomes: Iterable[_Outcome]) -> Iterator[pa.RecordBa
             storage = reading.storage.sibling(url)
             if StreamLog(storage).open().stream_id != reading.stream_id:
                 continue
-            there = (batch for part in _parts(replace(source, storage=storage)) for batch in part())
+            parts = _parts(replace(source, storage=storage))
+            there = (batch for part in parts for batch in part.work())
             # The same bytes give the same batches, so those that came from here are passed over.
             for batch in islice(there, done, None):
                 yield batch
@@ -193,28 +210,28 @@ def _mend(source: _Source, outcomes: Iterable[_Outcome]) -> Iterator[pa.RecordBa
     raise damage
 
 
-def _attempt(work: tuple[_Source, _Part]) -> _Outcome:
+def _attempt(part: _Part) -> _Outcome:
     """Carry a part out; what it raises is told in its turn, and to who knows of followers."""
-    source, part = work
     batches: list[pa.RecordBatch] = []
     try:
-        batches.extend(part())
+        batches.extend(part.work())
     except (FormatError, StorageError) as error:
-        return _Outcome(source, batches, error)
-    return _Outcome(source, batches)
+        return _Outcome(part.source, batches, error)
+    return _Outcome(part.source, batches)
 
 
 def _parts(source: _Source) -> Iterator[_Part]:
     """Yield what there is to do for a slice, in offset order; each part gives no empty batch."""
     one = source.slice
     if one.bytes <= WHOLE_OBJECT_BYTES and one.segment_rows <= _SMALL_ROWS:
-        yield partial(_read_small, source)
+        yield _Part(source, partial(_read_small, source), one.bytes)
         return
     try:
-        for work in _frames(source):
-            yield partial(_decode, source, *work)
+        for segment, number, row, data in _frames(source):
+            work = partial(_decode, source, segment, number, row, data)
+            yield _Part(source, work, segment.frames[number].raw_bytes)
     except (FormatError, StorageError) as error:
-        yield partial(_fail, error)
+        yield _Part(source, partial(_fail, error))
 
 
 def _read_small(source: _Source) -> Iterator[pa.RecordBatch]:

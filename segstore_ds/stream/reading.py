@@ -16,7 +16,7 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
 from segstore_ds.stream.handle import Handle
 
-READ_THREADS = 4  # frames decoded at once; each takes some 16 MiB
+READ_THREADS = 4  # frames decoded at once; twice as many are held, of `AHEAD_BYTES` at most
 
 
 class Reads(Handle):
@@ -53,8 +53,10 @@ class Reads(Handle):
             timestamp_as_of: Or the newest version at that time, which has a zone.
 
         Returns:
-            A reader that DuckDB, Polars and pandas take without a copy. A few frames are decoded
-            at once, in threads; the order stays.
+            A reader that DuckDB, Polars and pandas take without a copy. Up to four frames are
+            decoded at once, in threads; the order stays. Twice as many may be held, and the one in
+            use: 144 MiB where frames are of 16 MiB, as they are unless `frameBytes` is larger;
+            and of larger frames no more than come to 256 MiB, or one.
 
         Raises:
             InvalidInputError: A cut, a column or a filter is not valid, or start lies behind end.

@@ -3,9 +3,11 @@
 import threading
 from collections.abc import Iterator
 
+import pyarrow as pa
 import pytest
 
-from segstore_ds.engine.read_ahead import map_ahead, read_ahead
+from segstore_ds.engine.read_ahead import map_ahead, read_ahead, weigh_events
+from segstore_ds.format.frame import encode_frame
 
 
 def _values(count: int, seen: list[int]) -> Iterator[int]:
@@ -73,3 +75,64 @@ def test_breaking_off_ends_the_threads() -> None:
     running.close()
     assert len(seen) <= 7
     assert not [t for t in threading.enumerate() if t.name.startswith("segstore-map-ahead")]
+
+
+@pytest.mark.parametrize(("weight", "ahead"), [(1, 6), (16, 6), (20, 5), (49, 2), (999, 1)])
+def test_results_held_are_bounded_by_bytes(weight: int, ahead: int) -> None:
+    """Light ones by their count, heavy ones by 100 bytes; a single one may be heavier than that."""
+    seen: list[int] = []
+    running = map_ahead(str, _values(100, seen), threads=3, weigh=lambda _: weight, most_bytes=100)
+    for taken in range(1, 50):
+        assert next(running) == str(taken)
+        # One value was taken in vain: it is worked on when what is used now was used.
+        assert len(seen) == taken + ahead
+    running.close()
+
+
+@pytest.mark.parametrize(("weight", "ahead"), [(1, 4), (25, 4), (49, 3), (50, 2), (999, 1)])
+def test_values_held_are_bounded_by_bytes(weight: int, ahead: int) -> None:
+    """What they weigh is known only once they were made: one begins while less is held."""
+    made = [threading.Event() for _ in range(30)]
+
+    def values() -> Iterator[int]:
+        for n, event in enumerate(made):
+            event.set()
+            yield n
+
+    running = read_ahead(values(), depth=5, weigh=lambda _: weight, most_bytes=100)
+    for taken in range(20):
+        assert next(running) == taken
+        assert made[taken + ahead].wait(timeout=60)
+        assert not any(event.is_set() for event in made[taken + ahead + 1 :])
+    running.close()  # type: ignore[attr-defined]
+    assert not [t for t in threading.enumerate() if t.name.startswith("segstore-read-ahead")]
+
+
+@pytest.mark.parametrize("weight", [1, 20, 100, 999])
+def test_heavy_values_come_in_order_too(weight: int) -> None:
+    """Also light ones between them."""
+    results = map_ahead(
+        str, _values(50, []), threads=3, weigh=lambda n: weight * (n % 3), most_bytes=100
+    )
+    assert list(results) == [str(n) for n in range(1, 51)]
+    values = read_ahead(_values(50, []), depth=3, weigh=lambda n: weight * (n % 3), most_bytes=100)
+    assert list(values) == list(range(1, 51))
+
+
+def test_threads_end_with_their_last_work() -> None:
+    """Not only when somebody asks for more than there is."""
+    running = map_ahead(str, _values(5, []), threads=3)
+    assert [next(running) for _ in range(5)] == list("12345")
+    for thread in threading.enumerate():
+        if thread.name.startswith("segstore-map-ahead"):
+            thread.join(timeout=60)
+            assert not thread.is_alive()
+
+
+def test_events_weigh_what_they_hold() -> None:
+    """Of a batch that is cut out of another one, all of it."""
+    batch = pa.record_batch({"n": pa.array(range(1000), pa.int64())})
+    assert weigh_events(batch) == weigh_events(batch.slice(5, 1)) == 8000
+    frame = encode_frame(batch, compression="none", compression_level=None, stats_columns=[])
+    assert weigh_events(frame) == frame.data.size
+    assert weigh_events((1, 2)) == 0

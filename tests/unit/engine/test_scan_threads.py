@@ -2,11 +2,13 @@
 
 import uuid
 from collections.abc import Iterator
+from functools import partial
 
 import pyarrow as pa
 import pytest
 
 from segstore_ds.engine import scan, segments
+from segstore_ds.engine.read_ahead import map_ahead
 from segstore_ds.engine.scan import run_tasks
 from segstore_ds.engine.staging import Layout
 from segstore_ds.errors import MissingObjectError
@@ -84,3 +86,19 @@ def test_the_next_segment_is_fetched_while_this_one_is_used(
         requests.append(stream.storage.stats.requests["get_range"])
         running.close()  # type: ignore[attr-defined]
     assert requests == [1 + 8, 1 + 10 + 1 + 2]
+
+
+def test_large_frames_are_not_decoded_ahead(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What their buffers take counts, so that a few of 2 GiB do not take all memory."""
+    take_for_large(monkeypatch)
+    requests = []
+    for most_bytes in (1, 1 << 20):
+        monkeypatch.setattr(scan, "map_ahead", partial(map_ahead, most_bytes=most_bytes))
+        running = batches(stream, 2)
+        stream.storage.stats.reset()
+        next(running)
+        requests.append(stream.storage.stats.requests["get_range"])
+        running.close()  # type: ignore[attr-defined]
+    assert requests == [1 + 2, 1 + 5]
