@@ -7,6 +7,7 @@ rule, so each segment is in exactly one of them.
 """
 
 import json
+import os
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -21,18 +22,21 @@ from pyspark.sql.types import StructField, StructType
 from segstore_ds.engine.origins import origins_of
 from segstore_ds.engine.scan_plan import Reading
 from segstore_ds.engine.slices import Slice
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.names import segment_object
 from segstore_ds.format.root import Root
 from segstore_ds.format.segment import PARQUET
-from segstore_ds.options import BY_NAME, READ, SETTLED, parse_options
+from segstore_ds.options import READ, SETTLED, parse_options
 from segstore_ds.spark.native import (
     OFFSET_NAME,
     SEGMENT_NAME,
     START_NAME,
     filter_column,
     find_native_epochs,
+    find_unpushed,
     quote,
 )
+from segstore_ds.spark.option_texts import as_texts
 from segstore_ds.spark.parquet_relation import (
     MAX_START,
     OFFSET,
@@ -63,7 +67,7 @@ class _Scan:
     result: StructType
 
 
-def read(spark: SparkSession, url: str, **options: Any) -> DataFrame:
+def read(spark: SparkSession, url: str | os.PathLike[str], **options: Any) -> DataFrame:
     """Read a stream's events; settled history at the speed of Spark's own Parquet reader.
 
     Takes the options of ``spark.read.format("segstore")`` and gives the same rows and columns, as
@@ -75,7 +79,7 @@ def read(spark: SparkSession, url: str, **options: Any) -> DataFrame:
         spark: The session.
         url: The stream.
         options: As in the README's table of read options, for example ``startCut=10``; values may
-            be Python's (lists, numbers).
+            be Python's: lists, numbers, and in filters also dates, times, decimals and bytes.
 
     Returns:
         A DataFrame pinned to one version.
@@ -90,7 +94,10 @@ def read(spark: SparkSession, url: str, **options: Any) -> DataFrame:
         StorageError: The filesystem failed.
         pyspark.errors.PySparkException: The source failed; the text names our error.
     """
-    given = _as_texts(options)
+    url = os.fspath(url)
+    given = as_texts(options)
+    if "path" in given:
+        raise InvalidInputError("a stream is named twice", remedy="remove path", url=url, **given)
     parsed = parse_options({**given, "path": url}, READ)
     source = bound_source(spark)({**given, "path": url})
     stream = source.open_stream(parsed)
@@ -109,12 +116,12 @@ def read(spark: SparkSession, url: str, **options: Any) -> DataFrame:
     try:
         halves = _read_settled(scan, list(settled))
     except UnreachableError as error:
-        _warn_once(str(error))
+        _warn_once(error)
         return _read_source(spark, url, given)
     if len(settled) < len(slices):
         pinned = {"startCut": reading.start, "endCut": reading.end, "versionAsOf": root.version}
         rest = {name: value for name, value in given.items() if name != "timestampAsOf"}
-        rest |= _as_texts(pinned) | {SETTLED: json.dumps(epochs)}
+        rest |= as_texts(pinned) | {SETTLED: json.dumps(epochs)}
         halves.append(_read_source(spark, url, rest))
     return reduce(DataFrame.unionAll, halves)
 
@@ -147,8 +154,14 @@ def _read_files(scan: _Scan, base: str, slices: list[Slice], *, divided: bool) -
     reading = scan.reading
     # Names and types alone: what else a column says must not change how the file is read.
     plain = StructType([StructField(field.name, field.dataType) for field in scan.needed])
-    name = f"{scan.stream.stream_id}/{scan.root.version}"
-    frame = open_files(scan.spark, base, [_native_file(one) for one in slices], plain, name)
+    frame = open_files(
+        scan.spark,
+        base,
+        [_native_file(one) for one in slices],
+        plain,
+        name=f"{scan.stream.stream_id}/{scan.root.version}",
+        unpushed=find_unpushed(reading.filters),
+    )
     added = {}
     offset = reading.offset_column or OFFSET_NAME
     if divided or reading.offset_column is not None:
@@ -187,28 +200,11 @@ def _native_file(one: Slice) -> NativeFile:
     return NativeFile(segment_object(one.path), one.start, one.bytes)
 
 
-def _as_texts(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return options as Spark hands them over, under their names as the table writes them."""
-    texts = {}
-    for name, value in options.items():
-        known = BY_NAME.get(name.lower())
-        if value is None:
-            continue
-        if isinstance(value, bool):
-            text = str(value).lower()
-        elif isinstance(value, Mapping | list | tuple):
-            text = json.dumps(value)
-        else:
-            text = str(value)
-        texts[known.name if known else name] = text
-    return texts
-
-
-def _warn_once(reason: str) -> None:
-    if reason not in _warned:
-        _warned.add(reason)
+def _warn_once(error: UnreachableError) -> None:
+    if error.kind not in _warned:
+        _warned.add(error.kind)
         warnings.warn(
             f"Spark can't read the Parquet segments itself, so all events come through the "
-            f"segstore source, which is slower: {reason}",
+            f"segstore source, which is slower: {error}",
             stacklevel=3,
         )

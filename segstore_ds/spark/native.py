@@ -3,7 +3,8 @@
 Pure, but that columns of Spark are built. What is not named here goes through the source.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from datetime import date
 from functools import reduce
 from typing import Any
 
@@ -26,6 +27,7 @@ from pyspark.sql.types import (
     MapType,
     ShortType,
     StringType,
+    StructField,
     StructType,
     TimestampNTZType,
     TimestampType,
@@ -35,6 +37,7 @@ from segstore_ds.engine.filter_literals import NAN
 from segstore_ds.engine.filters import Condition, Filters
 from segstore_ds.engine.scan_plan import Reading
 from segstore_ds.format.schema import decode_schema
+from segstore_ds.spark.schemas import CHAR_KEY
 
 _PLAIN = (
     BinaryType,
@@ -54,6 +57,13 @@ START_NAME, OFFSET_NAME = "__segstore_start", "__segstore_offset"
 SEGMENT_NAME = "__segstore_segment"
 # Spark's hidden column, which a stream's own of that name would stand before, and ours.
 _RESERVED = ("_metadata", START_NAME, OFFSET_NAME, SEGMENT_NAME)
+# What a column says beside its type, and Spark's Parquet reader goes by: the number under which it
+# looks for a column instead of its name. It stays within structs, where nothing takes it away.
+_FIELD_ID = "parquet.field.id"
+# The days that Java's older calendar does not have, and one on either side for zones: Spark turns a
+# literal of these into another day before it pushes it down.
+_GAP = tuple((date(1582, 10, day) - date(1970, 1, 1)).days for day in (4, 15))
+_DAY_US = 86_400_000_000
 _COMPARE: dict[str, Any] = {
     "==": lambda column, value: column == value,
     "!=": lambda column, value: column != value,
@@ -68,15 +78,26 @@ _COMPARE: dict[str, Any] = {
 def is_native(data_type: DataType) -> bool:
     """Tell whether Spark's Parquet reader brings a type back exactly."""
     if isinstance(data_type, StructType):
-        distinct = len({name.lower() for name in data_type.names}) == len(data_type.names)
-        return distinct and all(is_native(field.dataType) for field in data_type)
+        distinct = len({*map(_fold, data_type.names)}) == len(data_type.names)
+        plain = not any(_FIELD_ID in (field.metadata or {}) for field in data_type)
+        return distinct and plain and all(map(_is_native_field, data_type))
     if isinstance(data_type, ArrayType):
         return is_native(data_type.elementType)
     if isinstance(data_type, MapType):
         return is_native(data_type.keyType) and is_native(data_type.valueType)
-    if type(data_type) is StringType:  # not char, varchar
+    if type(data_type) is StringType:
         return bool(data_type.isUTF8BinaryCollation())
     return type(data_type) in _PLAIN
+
+
+def _is_native_field(field: StructField) -> bool:
+    # A char is a string whose column says how long it is; the source pads it.
+    return CHAR_KEY not in (field.metadata or {}) and is_native(field.dataType)
+
+
+def _fold(name: str) -> str:
+    """Return what names have in common that Spark may take for one: as Java compares them."""
+    return name.upper().lower()
 
 
 def find_native_epochs(reading: Reading, needed: StructType) -> tuple[int, ...]:
@@ -89,7 +110,7 @@ def find_native_epochs(reading: Reading, needed: StructType) -> tuple[int, ...]:
     Raises:
         FormatError: A schema can't be read.
     """
-    if not all(is_native(field.dataType) for field in needed):
+    if not all(map(_is_native_field, needed)):
         return ()
     wanted = reading.needed_schema
     asked = (reading.offset_column, reading.segment_column)
@@ -98,7 +119,7 @@ def find_native_epochs(reading: Reading, needed: StructType) -> tuple[int, ...]:
     for number, text in reading.epochs.items():
         schema = decode_schema(text)
         names = [*{*schema.names, *wanted.names}, *made]
-        if len({name.lower() for name in names}) < len(names):
+        if len({*map(_fold, names)}) < len(names):
             continue
         if all(_is_same(schema, field) for field in wanted):
             found.append(number)
@@ -130,6 +151,23 @@ def holds_floats(data_type: DataType) -> bool:
     if isinstance(data_type, StructType):
         return any(holds_floats(field.dataType) for field in data_type)
     return isinstance(data_type, FloatType | DoubleType)
+
+
+def find_unpushed(filters: Filters) -> set[str]:
+    """Return the columns on which Spark would push down another filter than the one asked for."""
+    return {one.column for one in filters.conditions if any(map(_in_gap(one), _literals(one)))}
+
+
+def _in_gap(condition: Condition) -> Callable[[Any], bool]:
+    if not t.is_date(condition.type) and not t.is_timestamp(condition.type):
+        return lambda _: False
+    unit = 1 if t.is_date(condition.type) else _DAY_US
+    return lambda value: value is not None and _GAP[0] <= value // unit <= _GAP[1]
+
+
+def _literals(condition: Condition) -> tuple[Any, ...]:
+    found: Any = condition.literal
+    return found if isinstance(found, tuple) else (found,)
 
 
 def filter_column(filters: Filters) -> Column | None:

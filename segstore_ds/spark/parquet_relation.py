@@ -6,10 +6,14 @@ an address that can't be listed. So no other file can get into the scan, and wha
 list again (`REFRESH`) is a loud error. A file's time of modification, which Spark uses for nothing
 but the column `_metadata.file_modification_time`, carries the offset of its first event: so offsets
 cost no join.
+
+To Spark two lists under one address are the same, so it would answer one scan from the cache, the
+exchange or the subquery of the other: the address is made of what is listed.
 """
 
+import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -30,6 +34,7 @@ OFFSET = f"CASE WHEN _metadata.row_index IS NOT NULL THEN {START} + _metadata.ro
 # Hadoop knows the scheme, and that nothing can be listed there.
 _NOWHERE = "http://segstore.invalid"
 _SCHEMES = {"file": ("file",), "s3": ("s3", "s3a"), "gs": ("gs",), "abfs": ("abfss", "abfs")}
+_MISSING = "java.io.FileNotFoundException"
 _OPTIONS = {
     "recursiveFileLookup": "true",
     "ignoredPathSegmentRegex": "^[._]",  # with another one Spark would not take our list
@@ -38,6 +43,7 @@ _OPTIONS = {
     "ignoreCorruptFiles": "false",
     # Whatever the session says: dates and times are stored as they are.
     "datetimeRebaseMode": "CORRECTED",
+    # Without effect, since no segment has such times and the schema is given: so that it stays so.
     "int96RebaseMode": "CORRECTED",
     "mergeSchema": "false",
     "parquet.page.verify-checksum.enabled": "true",
@@ -60,7 +66,15 @@ class NativeFile:
 
 
 class UnreachableError(Exception):
-    """Spark can't read these files itself; says why. Never leaves this package."""
+    """Spark can't read these files itself; says why. Never leaves this package.
+
+    Attributes:
+        kind: The same for all files that can't be read for this reason.
+    """
+
+    def __init__(self, reason: str, kind: str) -> None:
+        super().__init__(reason)
+        self.kind = kind
 
 
 def find_base(spark: SparkSession, location: Location, probe: NativeFile) -> str:
@@ -69,7 +83,7 @@ def find_base(spark: SparkSession, location: Location, probe: NativeFile) -> str
     Raises:
         UnreachableError: The session is Spark Connect's, or Spark does not see the file.
     """
-    reasons = []
+    reasons: dict[str, str] = {}
     session, known = _insides(spark)[1], _classes(spark)
     rest = location.path if location.scheme == "file" else location.url.partition(":")[2]
     for scheme in _SCHEMES.get(location.scheme, ()):
@@ -77,16 +91,31 @@ def find_base(spark: SparkSession, location: Location, probe: NativeFile) -> str
         try:
             size = _find_size(session, known.path(f"{base}/{probe.path}"))
         except (Py4JError, PySparkException) as error:
-            reasons.append(f"{scheme}: {_reason(error)}")
+            reason = _reason(error)
+            kind = reason.partition(":")[0]
+            if kind == _MISSING:
+                reason = f"a segment is not there, verify() says more: {reason}"
+            reasons[f"{scheme}: {kind}"] = f"{scheme}: {reason}"
             continue
         if size == probe.bytes:
             return base
-        reasons.append(f"{scheme}: a file has {size} bytes instead of {probe.bytes}")
-    raise UnreachableError("; ".join(reasons) or f"it knows no {location.scheme}://")
+        reasons[f"{scheme}: {_MISSING}"] = (
+            f"{scheme}: a segment has {size} bytes instead of {probe.bytes}, verify() says more: "
+            f"{probe.path}"
+        )
+    if not reasons:
+        raise UnreachableError(f"it knows no {location.scheme}://", location.scheme)
+    raise UnreachableError("; ".join(reasons.values()), "; ".join(reasons))
 
 
 def open_files(
-    spark: SparkSession, base: str, files: Sequence[NativeFile], schema: StructType, name: str
+    spark: SparkSession,
+    base: str,
+    files: Sequence[NativeFile],
+    schema: StructType,
+    *,
+    name: str,
+    unpushed: Collection[str] = (),
 ) -> DataFrame:
     """Return the rows of some Parquet files; sends no request.
 
@@ -96,13 +125,15 @@ def open_files(
         files: At least one.
         schema: Columns to read; a file that lacks one has nulls there.
         name: What plans call it.
+        unpushed: Columns on which no filter is pushed down, beside those that hold floats.
 
     Raises:
         UnreachableError: This Spark is not made as the ones we know.
     """
     try:
         frame = _open_files(spark, base, files, schema, name)
-        frame = _guard_floats(_classes(spark), frame, schema)
+        names = [one.name for one in schema if one.name in unpushed or holds_floats(one.dataType)]
+        frame = _guard(_classes(spark), frame, names)
     except (Py4JError, PySparkException, TypeError) as error:
         raise _foreign(error) from error
     return DataFrame(frame, spark)
@@ -112,10 +143,13 @@ def _open_files(
     spark: SparkSession, base: str, files: Sequence[NativeFile], schema: StructType, name: str
 ) -> Any:
     session, known = _insides(spark)[1], _classes(spark)
-    place = known.path(f"{_NOWHERE}/{name}")
+    listed = _describe(base, files)
+    digest = hashlib.blake2b(listed.encode(), digest_size=16).hexdigest()
+    place = known.path(f"{_NOWHERE}/{name}/{digest}")
     # A cache of our own: the session's may be off, or drop the list before it is asked.
     cache = known.cache(1 << 62, -1).createForNewClient()
-    cache.putLeafFiles(place, _make_statuses(known, base, files))
+    # Hadoop's descriptions of all files in one call; one each would take seconds.
+    cache.putLeafFiles(place, known.mapper.readValue(listed, known.statuses))
     columns = known.data_type.fromJson(schema.json())
     index = known.index(
         session,
@@ -132,25 +166,23 @@ def _open_files(
     return session.baseRelationToDataFrame(relation)
 
 
-def _make_statuses(known: "_Classes", base: str, files: Sequence[NativeFile]) -> Any:
-    """Make Hadoop's descriptions of all files in one call; one each would take seconds."""
+def _describe(base: str, files: Sequence[NativeFile]) -> str:
     values = [
         f'{{"path":{json.dumps(f"{base}/{file.path}")},"length":{file.bytes},'
         f'"modification_time":{file.start}}}'
         for file in files
     ]
-    return known.mapper.readValue(f"[{','.join(values)}]", known.statuses)
+    return f"[{','.join(values)}]"
 
 
-def _guard_floats(known: "_Classes", frame: Any, schema: StructType) -> Any:
-    """Return the rows in a form in which no filter on a float is pushed down to the files.
+def _guard(known: "_Classes", frame: Any, names: Sequence[str]) -> Any:
+    """Return the rows in a form in which no filter on some columns is pushed down to the files.
 
     Files written by Arrow have bounds that leave NaN out, and Parquet takes the two zeros for
     different; Spark holds NaN above every number and the zeros equal, so a filter that it pushes
     down would lose rows. "May be null" changes no value and costs nothing, and Spark pushes down
     what it says of columns, not of expressions.
     """
-    names = [field.name for field in schema if holds_floats(field.dataType)]
     if not names:
         return frame
     columns = [
@@ -215,13 +247,16 @@ def _classes(spark: SparkSession) -> _Classes:
 
 
 def _foreign(error: Exception) -> UnreachableError:
-    return UnreachableError(f"its internals are not as expected: {_reason(error)}")
+    reason = _reason(error)
+    return UnreachableError(
+        f"its internals are not as expected: {reason}", reason.partition(":")[0]
+    )
 
 
 def _insides(spark: SparkSession) -> tuple[Any, Any]:
     found = find_jvm(spark)
     if found is None:
-        raise UnreachableError("the session is Spark Connect's")
+        raise UnreachableError("the session is Spark Connect's", "Connect")
     return found
 
 

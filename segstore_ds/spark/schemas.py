@@ -27,7 +27,7 @@ from pyspark.sql.types import (
 from segstore_ds.errors import SchemaMismatchError
 from segstore_ds.format.schema import normalise_schema
 
-_CHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"  # Spark's own name for a char's length in metadata
+CHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"  # Spark's own name for a char's length in metadata
 _REFUSED = {
     "YearMonthIntervalType": "keep months as int, or use a day-time interval",
     "CalendarIntervalType": "use a day-time interval",
@@ -164,7 +164,7 @@ def _plain_struct(schema: StructType) -> StructType:
     for field in schema:
         metadata = dict(field.metadata or {})
         if any(isinstance(inner, CharType | VarcharType) for _, inner in _walk(field.dataType, "")):
-            metadata[_CHAR_KEY] = field.dataType.simpleString()
+            metadata[CHAR_KEY] = field.dataType.simpleString()
         fields.append(StructField(field.name, _plain(field.dataType), field.nullable, metadata))
     return StructType(fields)
 

@@ -1,15 +1,17 @@
 """Sessions: registering the format, the settings that make it fast, and one tuned write."""
 
+import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
-from weakref import WeakKeyDictionary
+from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.spark.option_texts import as_texts
 from segstore_ds.spark.source import SegstoreDataSource
 
 BATCH_SIZING = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -77,7 +79,7 @@ def register(
     # Spark looks in the active session for the name, and refuses one that another session has.
     with _activated(spark):
         spark.dataSource.register(_bound(storage_options, spark.conf.get("spark.app.id", None)))
-    _bound_options[spark] = storage_options
+    _bind(spark, storage_options)
     chosen = {}
     for name, (value, _) in _SETTINGS.items():
         if tune and spark.conf.get(name, None) is None:
@@ -95,7 +97,9 @@ def recommended_conf() -> dict[str, str]:
     return dict(_BUILDER_SETTINGS)
 
 
-def write(df: DataFrame, url: str, *, mode: str = "append", **options: Any) -> None:
+def write(
+    df: DataFrame, url: str | os.PathLike[str], *, mode: str = "append", **options: Any
+) -> None:
     """Write a DataFrame to a stream with the fast settings for just this write.
 
     Restores the session's settings afterwards, also when writes overlap in several threads, and
@@ -105,7 +109,8 @@ def write(df: DataFrame, url: str, *, mode: str = "append", **options: Any) -> N
         df: The rows.
         url: The stream.
         mode: ``append`` or ``overwrite``.
-        options: As in the README's table of write options, for example ``writerId="etl"``.
+        options: As in the README's table of write options, for example ``writerId="etl"``; values
+            may be Python's (lists, mappings, numbers).
 
     Raises:
         InvalidInputError: Another mode.
@@ -116,17 +121,40 @@ def write(df: DataFrame, url: str, *, mode: str = "append", **options: Any) -> N
     spark = df.sparkSession
     with _activated(spark), _tuned(spark):
         writer = df.write.format("segstore").mode(mode)
-        for name, value in options.items():
-            writer = writer.option(name, value)
-        writer.save(url)
+        writer.options(**as_texts(options)).save(os.fspath(url))
 
 
 def bound_source(spark: SparkSession) -> type[SegstoreDataSource]:
-    """Return the format as `register` bound it to a session."""
-    return _bound(_bound_options.get(spark))
+    """Return the format as `register` bound it to a session, or to the one it was cloned from.
+
+    Raises:
+        InvalidInputError: Storage options were bound to the session by another process.
+    """
+    key = spark.conf.get(_BOUND, None)
+    if key is None:
+        return SegstoreDataSource
+    if key not in _bound_options:
+        raise InvalidInputError(
+            "another process bound storage options to this session",
+            remedy="call segstore_ds.register(spark, storage_options=...) in this one too",
+        )
+    return _bound(_bound_options[key])
 
 
-_bound_options: WeakKeyDictionary[SparkSession, Mapping[str, Any] | None] = WeakKeyDictionary()
+# A setting that holds nothing but the key to what is bound. Settings are what goes along when Spark
+# clones a session, as for each streaming query, whose batches know only the clone.
+_BOUND = "spark.segstore.bound"
+_bound_options: dict[str, Mapping[str, Any]] = {}
+
+
+def _bind(spark: SparkSession, storage_options: Mapping[str, Any] | None) -> None:
+    key = spark.conf.get(_BOUND, None)
+    if storage_options is not None:
+        key = key or uuid4().hex
+        _bound_options[key] = dict(storage_options)
+        spark.conf.set(_BOUND, key)
+    elif key is not None:
+        spark.conf.unset(_BOUND)
 
 
 def _bound(

@@ -96,6 +96,46 @@ def test_s3_is_read_as_s3a_where_hadoop_knows_only_that(spark, tmp_path, s3_serv
         segstore.register(spark)
 
 
+def test_a_batch_of_a_query_reads_with_the_options_of_its_session(spark, tmp_path, s3_server):
+    """`foreachBatch` knows a clone of the session, and has only that to give."""
+    url = f"s3://{s3_server.new_bucket()}/stream"
+    make(url, "aa", s3_server.options)
+    source = tmp_path / "source"
+    make(str(source), "a")
+    found: list[object] = []
+
+    def ask(batch, _: int) -> None:
+        session = batch.sparkSession
+        assert session is not spark
+        found.append(session.read.format("segstore").load(url).count())
+        found.append(segstore.read(session, url).count())
+
+    segstore.register(spark, s3_server.options)
+    try:
+        events = spark.readStream.format("segstore").load(str(source))
+        query = events.writeStream.foreachBatch(ask).trigger(availableNow=True)
+        query.option("checkpointLocation", str(tmp_path / "checkpoint")).start().awaitTermination()
+        assert found == [50, 50]
+        assert segstore.read(spark, url).count() == 50
+        with pytest.raises(segstore.SegstoreError):
+            segstore.read(spark.newSession(), url)  # what was registered is another session's
+    finally:
+        segstore.register(spark)
+    with pytest.raises(segstore.SegstoreError):
+        segstore.read(spark, url)
+
+
+def test_options_that_another_process_bound_are_asked_for(spark, url):
+    """As where Spark Connect runs the batches of a query: what it has is a key without a lock."""
+    make(url, "p")
+    with session_settings(spark, {"spark.segstore.bound": "elsewhere"}):
+        with pytest.raises(segstore.SegstoreError, match="register"):
+            segstore.read(spark, url)
+        segstore.register(spark, {"endpoint_url": "http://127.0.0.1:1"})
+        assert segstore.read(spark, url).count() == 25
+    segstore.register(spark)
+
+
 @pytest.mark.sweep
 @pytest.mark.skipif("SEGSTORE_S3A" not in os.environ, reason="downloads 690 MB from Maven Central")
 def test_s3_is_read_by_the_real_s3a(s3_server: S3Server):

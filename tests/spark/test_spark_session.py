@@ -177,3 +177,16 @@ def test_reads_from_threads(spark, append, load):
     append(spark.range(100))
     with ThreadPoolExecutor(3) as pool:
         assert list(pool.map(lambda n: load(startCut=n).count(), range(3))) == [100, 99, 98]
+
+
+def test_a_tuned_write_takes_the_values_of_python(spark, url):
+    options = {
+        "statsColumns": ["b"],
+        "storageOptions": {},
+        "createIfMissing": True,
+        "batchId": None,
+    }
+    df = spark.range(5).selectExpr("id AS a", "id AS b").coalesce(1)
+    segstore.write(df, url, inlineBytes=0, **options)
+    [segment] = segstore.open(url).segments().read_all().to_pylist()
+    assert (segment["stats"], segment["end"]) == ('{"b":[0,4,0]}', 5)

@@ -1,0 +1,69 @@
+"""Options as Python writes them, and as Spark hands them over: as texts."""
+
+import base64
+import json
+from collections.abc import Callable, Iterable, Mapping
+from datetime import date, time, timedelta
+from decimal import Decimal
+from typing import Any
+
+from segstore_ds.engine.filter_literals import NAN
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.options import BY_NAME
+
+_SPECIAL = {float("inf"): "Infinity", float("-inf"): "-Infinity"}
+# A literal of a filter means the same as JSON has it; what is not named here is JSON's own.
+_LITERALS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
+    (Mapping, lambda value: {name: _as_json(inner) for name, inner in value.items()}),
+    (str, lambda value: value),
+    ((bytes, bytearray, memoryview), lambda value: base64.b64encode(value).decode()),
+    ((date, time), lambda value: value.isoformat()),  # and datetime
+    (timedelta, lambda value: value // timedelta(microseconds=1)),
+    (Decimal, str),
+    (float, lambda value: _SPECIAL.get(value, value) if value == value else NAN),  # noqa: PLR0124
+    (Iterable, lambda value: [_as_json(inner) for inner in value]),
+)
+
+
+def as_texts(options: Mapping[str, Any]) -> dict[str, str]:
+    """Return options as Spark hands them over, under their names as the table writes them.
+
+    Args:
+        options: Values may be Python's: lists, mappings, numbers, truths, dates, times. None means
+            that the option is not given.
+
+    Raises:
+        InvalidInputError: A value is of a type that no option takes.
+    """
+    texts = {}
+    for name, value in options.items():
+        known = BY_NAME.get(name.lower())
+        if value is None:
+            continue
+        if isinstance(value, bool):
+            text = str(value).lower()
+        elif isinstance(value, Iterable) and not isinstance(value, str):
+            text = _to_json(name, value)
+        else:
+            text = str(value)
+        texts[known.name if known else name] = text
+    return texts
+
+
+def _to_json(name: str, value: Any) -> str:
+    try:
+        return json.dumps(_as_json(value))
+    except TypeError as error:
+        raise InvalidInputError(
+            "option has a wrong value",
+            remedy="give texts, numbers, dates, times or bytes",
+            option=name,
+            reason=str(error),
+        ) from error
+
+
+def _as_json(value: Any) -> Any:
+    for kinds, convert in _LITERALS:
+        if isinstance(value, kinds):
+            return convert(value)
+    return value

@@ -1,0 +1,259 @@
+"""Where `segstore.read` could differ from the source without a word: plans, types, filters."""
+
+import datetime as dt
+import decimal
+import math
+import shutil
+import warnings
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users write it
+from pyspark.sql.types import LongType, StringType, StructField, StructType
+
+import segstore_ds as segstore
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.spark import hybrid
+
+LAYOUT = segstore.Layout(inline_bytes=0, segment_format="parquet")
+
+
+def make(url: str, *tables: pa.Table) -> segstore.Stream:
+    """Make a stream with a Parquet segment per table."""
+    stream = segstore.create(url, tables[0].schema)
+    for table in tables:
+        stream.append(table, layout=LAYOUT)
+    return stream
+
+
+def numbers(start: int, end: int) -> pa.Table:
+    return pa.table({"n": pa.array(range(start, end), pa.int64())})
+
+
+def plan(df: DataFrame) -> str:
+    return df._jdf.queryExecution().executedPlan().toString()
+
+
+def source(spark, url: str) -> DataFrame:
+    return spark.read.format("segstore").load(url)
+
+
+def last_of_each(df: DataFrame) -> DataFrame:
+    return df.groupBy((F.col("n") % 5).alias("k")).agg(F.max("n").alias("last"))
+
+
+@pytest.fixture
+def quarters(url) -> str:
+    """A stream of the numbers 0 to 99 in four segments."""
+    make(url, *(numbers(start, start + 25) for start in range(0, 100, 25)))
+    return url
+
+
+def test_scans_of_two_ranges_are_two_scans(spark, quarters):
+    """Spark takes file lists of one address for the same: one would answer for the other."""
+    first = segstore.read(spark, quarters, endCut=50)
+    second = segstore.read(spark, quarters, startCut=50)
+    assert first.cache().count() == 50
+    try:
+        assert second.agg(F.min("n"), F.max("n")).first() == (50, 99)
+        assert segstore.read(spark, quarters, startCut=75).count() == 25
+    finally:
+        first.unpersist()
+
+
+def test_one_plan_of_two_ranges_reads_both(spark, quarters):
+    """Neither an exchange nor a subquery of one range is used again for the other."""
+    first = segstore.read(spark, quarters, endCut=25)
+    second = segstore.read(spark, quarters, startCut=75)
+    both = last_of_each(first).unionAll(last_of_each(second))
+    assert sorted(row.last for row in both.collect()) == [*range(20, 25), *range(95, 100)]
+    found = spark.sql(
+        "SELECT (SELECT max(n) FROM {first}) AS a, (SELECT max(n) FROM {second}) AS b",
+        first=first,
+        second=second,
+    )
+    assert found.first() == (24, 99)
+    joined = segstore.read(spark, quarters).join(second, "n", "left_anti")
+    assert joined.count() == 75
+
+
+def test_scans_of_one_range_are_one(spark, quarters):
+    """So that Spark still reads it once where it is asked for twice."""
+    again = [segstore.read(spark, quarters, endCut=50) for _ in range(2)]
+    assert again[0].sameSemantics(again[1])
+    twice = last_of_each(again[0]).join(last_of_each(again[1]), "k")
+    assert twice.count() == 5
+
+
+def test_a_stream_and_what_became_of_its_copy_are_two(spark, url, tmp_path):
+    """One id and one version, in two folders that went their own ways."""
+    make(url, numbers(0, 5))
+    other = tmp_path / "other"
+    shutil.copytree(url.removeprefix("file://"), other)
+    segstore.open(url).append(numbers(100, 101), layout=LAYOUT)
+    segstore.open(other).append(numbers(200, 203), layout=LAYOUT)
+    mine = segstore.read(spark, url)
+    assert mine.cache().count() == 6
+    try:
+        assert segstore.read(spark, other).agg(F.max("n")).first() == (202,)
+    finally:
+        mine.unpersist()
+
+
+def test_chars_come_padded_as_from_the_source(spark, url):
+    """A char is a text whose column says how long it is, and Spark pads what its source gives."""
+    spark.sql("CREATE TABLE chars (c CHAR(5), v VARCHAR(7), n BIGINT) USING parquet")
+    try:
+        spark.sql("INSERT INTO chars VALUES ('ab', 'ab', 1)")
+        segstore.write(spark.table("chars"), url, segmentFormat="parquet", inlineBytes=0)
+    finally:
+        spark.sql("DROP TABLE chars")
+    segstore.open(url).append(pa.table({"c": ["zz"], "v": ["zz"], "n": [2]}), layout=LAYOUT)
+    ours, theirs = segstore.read(spark, url), source(spark, url)
+    assert ours.schema == theirs.schema
+    for condition in ("true", "c = 'zz'", "length(c) = 5", "v = 'zz'"):
+        assert sorted(ours.where(condition).collect()) == sorted(theirs.where(condition).collect())
+    assert ours.where("c = 'zz'").count() == 1
+    assert "FileScan" not in plan(ours)
+    assert "FileScan" in plan(segstore.read(spark, url, columns="n"))
+
+
+@pytest.mark.parametrize("missing", ["false", "true"])
+@pytest.mark.parametrize("enabled", ["false", "true"])
+def test_numbers_of_fields_hide_no_values(spark, url, enabled, missing):
+    """Spark would look for fields by numbers that no segment has, and find nulls."""
+    inner = StructType([StructField("a", LongType(), True, {"parquet.field.id": 1})])
+    schema = StructType(
+        [
+            StructField("s", inner, True, {"parquet.field.id": 2, "comment": "x"}),
+            StructField("t", LongType(), True, {"parquet.field.id": 3}),
+        ]
+    )
+    df = spark.createDataFrame([((1,), 2)], schema)
+    segstore.write(df, url, segmentFormat="parquet", inlineBytes=0)
+    settings = {
+        "spark.sql.parquet.fieldId.read.enabled": enabled,
+        "spark.sql.parquet.fieldId.read.ignoreMissing": missing,
+    }
+    try:
+        for name, value in settings.items():
+            spark.conf.set(name, value)
+        ours = segstore.read(spark, url)
+        assert ours.schema == source(spark, url).schema
+        assert ours.collect() == [((1,), 2)]
+        assert "FileScan" in plan(segstore.read(spark, url, columns="t"))
+        assert segstore.read(spark, url, columns="t").collect() == [(2,)]
+    finally:
+        for name in settings:
+            spark.conf.unset(name)
+
+
+@pytest.mark.parametrize("java8", ["false", "true"])
+def test_filters_on_days_that_java_does_not_have(spark, url, java8):
+    """Spark pushes such a literal down as another day (README); our filters are not pushed down."""
+    days = [dt.date(1582, 10, day) for day in (4, 5, 9, 10, 14, 15, 20)]
+    times = [dt.datetime(day.year, day.month, day.day, tzinfo=dt.UTC) for day in days]
+    schema = pa.schema(
+        [
+            ("d", pa.date32()),
+            ("ts", pa.timestamp("us", "UTC")),
+            ("ntz", pa.timestamp("us")),
+        ]
+    )
+    rows = [
+        {"d": d, "ts": ts, "ntz": ts.replace(tzinfo=None)}
+        for d, ts in zip(days, times, strict=True)
+    ]
+    stream = make(url, *(pa.Table.from_pylist([row], schema) for row in rows))
+    spark.conf.set("spark.sql.datetime.java8API.enabled", java8)
+    try:
+        for name, op, day in (
+            (name, op, row[name]) for row in rows for name in row for op in ("==", ">=", "<")
+        ):
+            filters = [[name, op, day]]
+            expected = stream.read(filters=filters).read_all().num_rows
+            df = segstore.read(spark, url, filters=filters)
+            assert df.count() == expected, filters
+            assert not expected or "FileScan" in plan(df)
+        many = [["d", "in", [days[2], days[6], None]]]
+        assert segstore.read(spark, url, filters=many).count() == 2
+    finally:
+        spark.conf.unset("spark.sql.datetime.java8API.enabled")
+
+
+def test_filters_take_the_literals_of_python(spark, url):
+    row = {
+        "n": 3,
+        "d": dt.date(2013, 1, 5),
+        "ts": dt.datetime(2013, 1, 5, 1, 2, 3, 4, tzinfo=dt.UTC),
+        "ntz": dt.datetime(2013, 1, 5, 1, 2, 3),
+        "dec": decimal.Decimal("1.25"),
+        "raw": b"\xff\x00",
+        "f": math.inf,
+    }
+    other = {**row, "n": 4, "f": math.nan}
+    fields = {
+        "n": pa.int64(),
+        "d": pa.date32(),
+        "ts": pa.timestamp("us", "UTC"),
+        "ntz": pa.timestamp("us"),
+        "dec": pa.decimal128(9, 2),
+        "raw": pa.binary(),
+        "f": pa.float64(),
+    }
+    make(url, pa.Table.from_pylist([row, other], pa.schema(list(fields.items()))))
+    segstore.open(url).append(pa.Table.from_pylist([row], pa.schema(list(fields.items()))))
+    for name, value in row.items():
+        found = segstore.read(spark, url, filters=((name, "==", value),), columns={"n"})
+        assert {row.n for row in found.collect()} == ({3} if name in ("n", "f") else {3, 4})
+        assert "BatchScan" in plan(found)  # the same literals reach the source's half
+    assert segstore.read(spark, url, filters=[["f", "==", math.nan]]).count() == 1
+    with pytest.raises(InvalidInputError, match="filters"):
+        segstore.read(spark, url, filters=[["n", "==", object]])
+
+
+def test_a_path_and_no_second_one(spark, url, tmp_path):
+    make(url, numbers(0, 5))
+    segstore.write(segstore.read(spark, Path(tmp_path / "stream")), tmp_path / "copy")
+    assert segstore.read(spark, tmp_path / "copy").count() == 5
+    with pytest.raises(InvalidInputError, match="twice"):
+        segstore.read(spark, url, path=f"{url}-2")
+
+
+def test_names_that_only_java_holds_equal(spark, url):
+    """A stream keeps the two apart; Spark, which makes both large to compare them, does not."""
+    pair = ("ı", "i")  # noqa: RUF001
+    make(url, pa.table({name: pa.array([1, 2, 3], pa.int64()) for name in (*pair, "x")}))
+    for options in ({"startCut": 1}, {"segmentColumn": "segment"}, {"offsetColumn": "o"}):
+        df = segstore.read(spark, url, columns=["x"], **options)
+        theirs = spark.read.format("segstore").options(columns="x", **options).load(url)
+        assert sorted(df.collect()) == sorted(theirs.collect())
+
+
+def test_one_warning_for_whatever_file_and_what_to_do(spark, tmp_path):
+    """Not one for each stream that has lost a file: the source says which one it is."""
+    hybrid._warned.clear()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        for name in ("a", "b"):
+            url = f"file://{tmp_path}/{name}"
+            make(url, numbers(0, 5))
+            next((tmp_path / name / "segments").rglob("*.parquet")).unlink()
+            with pytest.raises(PySparkException, match="MISSING_OBJECT"):
+                segstore.read(spark, url).collect()
+    texts = [str(one.message) for one in caught if one.category is UserWarning]
+    assert len(texts) == 1
+    assert "verify()" in texts[0]
+
+
+def test_a_text_of_other_collation_goes_through_the_source(spark, url):
+    schema = StructType([StructField("t", StringType("UTF8_LCASE"), True)])
+    segstore.write(
+        spark.createDataFrame([("A",), ("b",)], schema), url, segmentFormat="parquet", inlineBytes=0
+    )
+    df = segstore.read(spark, url)
+    assert "FileScan" not in plan(df)
+    assert df.where("t = 'a'").count() == source(spark, url).where("t = 'a'").count() == 1
