@@ -1,5 +1,6 @@
 """What Parquet's own writer and reader are given in place of a file."""
 
+from bisect import bisect_right
 from collections.abc import Sequence
 
 import pyarrow as pa
@@ -49,17 +50,19 @@ class Window:
     def __init__(self, size: int) -> None:
         self.closed = False
         self._size = size
-        self._spans: list[tuple[tuple[int, int], pa.Buffer]] = []
+        self._starts: list[int] = []
+        self._shown: list[tuple[int, pa.Buffer]] = []
         self._place = 0
 
     def show(self, spans: Sequence[tuple[int, int]], data: Sequence[pa.Buffer]) -> None:
         """Have these ranges read from now on, and none that were shown before.
 
         Args:
-            spans: The ranges.
+            spans: The ranges, in ascending order; none overlaps another.
             data: What lies in them.
         """
-        self._spans = list(zip(spans, data, strict=True))
+        self._starts = [start for start, _ in spans]
+        self._shown = [(end, buffer) for (_, end), buffer in zip(spans, data, strict=True)]
 
     def read(self, count: int = -1) -> pa.Buffer:
         """Return the next bytes.
@@ -69,8 +72,10 @@ class Window:
         """
         start = self._place
         end = self._size if count < 0 else start + count
-        for (first, last), data in self._spans:
-            if first <= start and end <= last:
+        number = bisect_right(self._starts, start) - 1
+        if number >= 0:
+            first, (last, data) = self._starts[number], self._shown[number]
+            if end <= last:
                 self._place = end
                 return data.slice(start - first, end - start)
         raise OSError(start, end)

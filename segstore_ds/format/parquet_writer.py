@@ -257,6 +257,8 @@ def can_store(schema: pa.Schema) -> bool:
         pq.write_table(schema.empty_table(), sink, store_decimal_as_integer=True)
         with pq.ParquetFile(pa.BufferReader(sink.getvalue())) as file:
             found = file.schema_arrow
+    except MemoryError:  # says nothing of the schema, and must not be remembered
+        raise
     except PARQUET_ERRORS:
         return False
     same = found.names == schema.names and all(

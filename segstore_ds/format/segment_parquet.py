@@ -20,10 +20,11 @@ import base64
 import binascii
 import struct
 import zlib
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -89,20 +90,17 @@ class ParquetIndex:
         if names is None:
             return ((frame.start, frame.end),)
         spans: list[tuple[int, int]] = []
-        group, leaf = self._group(number), 0
-        for name, width in zip(self.schema.names, self.widths, strict=True):
-            if name in names:
-                for place in range(leaf, leaf + width):
-                    start, end = find_chunk(group.column(place))
-                    if not frame.start <= start < end <= frame.end:
-                        raise CorruptionError("a column lies outside its frame", where=self.where)
-                    if spans and spans[-1][1] == start:
-                        spans[-1] = (spans[-1][0], end)
-                    elif spans and spans[-1][1] > start:
-                        raise CorruptionError("columns overlap in their frame", where=self.where)
-                    else:
-                        spans.append((start, end))
-            leaf += width
+        group = self._group(number)
+        for leaf in self._leaves_of(names):
+            start, end = find_chunk(group.column(leaf.place))
+            if not frame.start <= start < end <= frame.end:
+                raise CorruptionError("a column lies outside its frame", where=self.where)
+            if spans and spans[-1][1] == start:
+                spans[-1] = (spans[-1][0], end)
+            elif spans and spans[-1][1] > start:
+                raise CorruptionError("columns overlap in their frame", where=self.where)
+            else:
+                spans.append((start, end))
         return tuple(spans) or ((frame.start, frame.end),)
 
     def decode(
@@ -123,15 +121,15 @@ class ParquetIndex:
             )
         place = f"{where}[{frame.start}:{frame.end}]"
         spans = self.spans(number, columns)
-        for span, buffer in zip(spans, data, strict=True):
-            self._check(number, span, buffer, place)
+        self._check(number, spans, data, place)
         names = self._names(columns) or wanted or schema.names[:1]
         try:
             expected = pa.schema([schema.field(name) for name in names])
             # What the file says of its types would decide what is allocated for them.
             if not all(self.schema.field(one.name).type.equals(one.type) for one in expected):
                 raise CorruptionError("a segment has another schema", where=place)
-            chunks = list(self._chunks(number, spans, data, place))
+            leaves = self._leaves_of(self._names(columns))
+            chunks = list(self._chunks(self._group(number), leaves, spans, data, place))
             check_pages(chunks, frame, where=place)
             words = find_words(chunks, frame)
             decoder = self._take_decoder(words)
@@ -160,24 +158,43 @@ class ParquetIndex:
         if not self._asked:
             try:
                 ask_for_chunks(self.metadata, self.object_bytes)
+            except MemoryError:
+                raise
             except PARQUET_ERRORS as error:
                 raise CorruptionError("a row group is damaged", where=self.where) from error
             self._asked.append(True)
         return self.metadata.row_group(number)
 
+    def _leaves_of(self, names: Sequence[str] | None) -> Sequence[Leaf]:
+        """Return the leaves of some columns; of all of them for None."""
+        if names is None:
+            return self.leaves
+        wanted, place = {*names}, 0
+        found: list[Leaf] = []
+        for name, width in zip(self.schema.names, self.widths, strict=True):
+            if name in wanted:
+                found += self.leaves[place : place + width]
+            place += width
+        return found
+
     def _chunks(
-        self, number: int, spans: Sequence[tuple[int, int]], data: Sequence[pa.Buffer], where: str
+        self,
+        group: pq.RowGroupMetaData,
+        leaves: Sequence[Leaf],
+        spans: Sequence[tuple[int, int]],
+        data: Sequence[pa.Buffer],
+        where: str,
     ) -> Iterator[Chunk]:
-        """Yield the column chunks that lie in `spans`."""
-        group = self._group(number)
+        """Yield the column chunks of some leaves, so far as they lie in `spans`, which ascend."""
         views = [memoryview(one).cast("B") for one in data]
-        for leaf in self.leaves:
+        for leaf in leaves:
             column = group.column(leaf.place)
             start, end = find_chunk(column)
-            for (first, last), view in zip(spans, views, strict=True):
-                if first <= start < end <= last:
-                    chunk = view[start - first : end - first]
-                    yield Chunk(leaf, column.num_values, read_pages(chunk, where))
+            number = bisect_right(spans, start, key=itemgetter(0)) - 1
+            if number >= 0 and start < end <= spans[number][1]:
+                first = spans[number][0]
+                chunk = views[number][start - first : end - first]
+                yield Chunk(leaf, column.num_values, read_pages(chunk, where))
 
     def _take_decoder(self, words: tuple[int, ...]) -> "_Decoder":
         try:
@@ -195,20 +212,24 @@ class ParquetIndex:
             return None
         return [name for name in self.schema.names if name in wanted]
 
-    def _check(self, number: int, span: tuple[int, int], data: pa.Buffer, where: str) -> None:
-        view = memoryview(data)
+    def _check(
+        self, number: int, spans: Sequence[tuple[int, int]], data: Sequence[pa.Buffer], where: str
+    ) -> None:
+        """Hold what was fetched of a frame against the checksums of its pieces."""
         borders = list(accumulate(self.lengths[number], initial=self.frames[number].start))
-        first, last = (bisect_left(borders, place) for place in span)
-        covered = borders[first : first + 1] + borders[last : last + 1]
-        if covered != [*span] or view.nbytes != span[1] - span[0]:
-            raise CorruptionError("checksums do not cover a column", where=where)
-        for place in range(first, last):
-            piece = view[borders[place] - span[0] : borders[place + 1] - span[0]]
-            actual, expected = zlib.crc32(piece), self.crcs[number][place]
-            if actual != expected:
-                raise CorruptionError(
-                    "a frame fails its checksum", where=where, expected=expected, actual=actual
-                )
+        for span, buffer in zip(spans, data, strict=True):
+            view = memoryview(buffer)
+            first, last = (bisect_left(borders, place) for place in span)
+            covered = borders[first : first + 1] + borders[last : last + 1]
+            if covered != [*span] or view.nbytes != span[1] - span[0]:
+                raise CorruptionError("checksums do not cover a column", where=where)
+            for place in range(first, last):
+                piece = view[borders[place] - span[0] : borders[place + 1] - span[0]]
+                actual, expected = zlib.crc32(piece), self.crcs[number][place]
+                if actual != expected:
+                    raise CorruptionError(
+                        "a frame fails its checksum", where=where, expected=expected, actual=actual
+                    )
 
 
 class _Decoder:

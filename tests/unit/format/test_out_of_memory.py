@@ -7,12 +7,16 @@ import zlib
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 import segstore_ds
 from segstore_ds.engine.event_rows import EventRows
+from segstore_ds.engine.staging import Layout
 from segstore_ds.format.frame import decode_frame, encode_frame
+from segstore_ds.format.parquet_writer import ParquetWriter, can_store
 from segstore_ds.format.schema import decode_schema, encode_schema
+from segstore_ds.format.segment import FORMATS, PARQUET
 from segstore_ds.format.status import decode_part, encode_part
 
 BATCH = pa.record_batch({"n": pa.array([1, 2, 3], pa.int64())})
@@ -23,12 +27,13 @@ def out_of_memory(monkeypatch):
     """Return a function that makes a function of Arrow's fail, as it does without memory."""
 
     def fail(module, name):
-        def no_memory(*_, **__):
-            raise pa.ArrowMemoryError("malloc of size 4294967296 failed")
-
         monkeypatch.setattr(module, name, no_memory)
 
     return fail
+
+
+def no_memory(*_, **__):
+    raise pa.ArrowMemoryError("malloc of size 4294967296 failed")
 
 
 def test_arrows_error_is_both():
@@ -42,6 +47,61 @@ def test_frame_is_not_called_damaged(out_of_memory):
     with pytest.raises(MemoryError):
         decode_frame(frame.data, crc=zlib.crc32(frame.data), rows=3, schema=BATCH.schema,
                      columns=None, where="w")  # fmt: skip
+
+
+@pytest.fixture(name="parquet")
+def parquet_segment():
+    """Return a function that reads the index of a Parquet segment, and the segment."""
+    schema = BATCH.append_column("m", BATCH.column("n")).schema
+    writer = ParquetWriter(schema, compression="zstd", compression_level=None, stats_columns=[])
+    batch = pa.record_batch([BATCH.column("n")] * 2, schema=schema)
+    pieces = [writer.start(), writer.add(batch)[0]]
+    end, summary = writer.finish()
+    whole = b"".join([*pieces, end])
+
+    def parse():
+        return FORMATS[PARQUET].parse_index(
+            end, object_bytes=len(whole), where="w", footer_crc=summary.footer_crc
+        )
+
+    return parse, whole
+
+
+def test_index_of_parquet_is_not_called_damaged(out_of_memory, parquet):
+    parse, _ = parquet
+    out_of_memory(pq, "read_metadata")
+    with pytest.raises(MemoryError):
+        parse()
+
+
+@pytest.mark.parametrize("fails", ["read_row_groups", "read_row_group"])
+@pytest.mark.parametrize("columns", [None, ["m"]])
+def test_frame_of_parquet_is_not_called_damaged(parquet, fails, columns):
+    """Neither when the footer is looked at nor when the frame is decoded; and later it is read."""
+    parse, whole = parquet
+    index = parse()
+    spans = parse().spans(0, columns)
+
+    def decode():
+        data = [pa.py_buffer(whole[start:end]) for start, end in spans]
+        schema = pa.schema([("n", pa.int64()), ("m", pa.int64())])
+        return index.decode(0, data, schema=schema, columns=columns, where="w")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pq.ParquetFile, fails, no_memory)
+        with pytest.raises(MemoryError):
+            decode()
+    assert decode()["m"].to_pylist() == [1, 2, 3]
+
+
+def test_schema_is_not_called_unfit_for_parquet():
+    """The answer is remembered: from then on this process would write Arrow."""
+    schema = pa.schema([("asked_here_alone", pa.int64())])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pq, "write_table", no_memory)
+        with pytest.raises(MemoryError):
+            can_store(schema)
+    assert can_store(schema)
 
 
 def test_status_part_is_not_called_damaged(out_of_memory):
@@ -66,10 +126,22 @@ def test_value_is_not_called_unfit(out_of_memory):
         rows.add({"t": 1})
 
 
-def test_salvage_leaves_nothing_out_for_want_of_memory(out_of_memory, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("form", "module", "name"),
+    [
+        ("arrow", pa.ipc, "open_stream"),
+        ("parquet", pq.ParquetFile, "read_row_groups"),
+        ("parquet", pq.ParquetFile, "read_row_group"),
+    ],
+)
+def test_salvage_leaves_nothing_out_for_want_of_memory(
+    out_of_memory, tmp_path: Path, form, module, name
+):
     """`skip_damaged` is for damage: sound events that can't be read now would be lost for good."""
     stream = segstore_ds.create(str(tmp_path / "s"), BATCH.schema)
-    stream.append(pa.Table.from_batches([BATCH]))
-    out_of_memory(pa.ipc, "open_stream")
+    stream.append(
+        pa.Table.from_batches([BATCH]), layout=Layout(segment_format=form, inline_bytes=0)
+    )
+    out_of_memory(module, name)
     with pytest.raises(MemoryError):
         segstore_ds.salvage(str(tmp_path / "s"), str(tmp_path / "new"), skip_damaged=True)
