@@ -8,9 +8,10 @@ import logging
 from dataclasses import dataclass, replace
 
 from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.compact import HOT, joins_of, plan_job, run_batch
+from segstore_ds.engine.compact import HOT, joins_of, plan_job
 from segstore_ds.engine.compact_commit import Compaction
 from segstore_ds.engine.compact_plan import MINOR, CompactRules, plan_groups
+from segstore_ds.engine.compact_run import run_batch
 from segstore_ds.engine.staging import Layout
 from segstore_ds.engine.table_status import PlacedSegment, TableStatus
 from segstore_ds.errors import SegstoreError

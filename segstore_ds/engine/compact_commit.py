@@ -2,7 +2,8 @@
 
 Everything is in one commit: data, index entries, segment numbers. A group is found again on the
 newest root by the ids of its segments; where one is gone, the group gives way and the others do
-not. Where none is left, that is a conflict, and nothing is committed.
+not. Where none is left, that is a conflict, and nothing is committed. A group that would replace
+segments by as many is dropped: to swap it would leave the next compaction the same work again.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,9 @@ from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import MAYBE_COMMITTED, ConflictError, SegstoreError, StagedExpiredError
 from segstore_ds.format import names
 from segstore_ds.format.root import Root
+from segstore_ds.format.segment import ARROW, FORMATS
+
+_ARROW_ENDING = FORMATS[ARROW].ending
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,8 @@ class Compaction:
         segments_after: How many stand in their place.
         bytes_read: Encoded bytes of the inputs.
         bytes_written: Encoded bytes of the outputs.
-        gave_way: Groups that were written for nothing: another commit changed their inputs.
+        gave_way: Groups that were written for nothing: another commit changed their inputs, or they
+            would have been as many segments as before.
     """
 
     version: int
@@ -70,7 +75,7 @@ def commit_groups(
     What gave way is deleted, and everything where nothing was committed. Safe to repeat.
 
     Returns:
-        The root that holds the change, and the groups that are in it.
+        The root that holds the change, and the groups that are in it: none where none is a gain.
 
     Raises:
         ConflictError: Every group's inputs were changed, or every race was lost.
@@ -81,7 +86,10 @@ def commit_groups(
         FormatError: Metadata can't be read.
         StorageError: The storage failed.
     """
-    runs = _apart(done)
+    runs = _apart([run for run in done if is_gain(run)])
+    if not runs:
+        delete_staged(log.storage, (one for run in done for one in run.outputs))
+        return log.root, ()
     kept: list[Replacement] = []
 
     def build(root: Root, slot: Slot) -> Root | None:
@@ -117,6 +125,19 @@ def commit_groups(
     return root, tuple(kept)
 
 
+def is_gain(run: Replacement) -> bool:
+    """Tell whether a group leaves less to be done: fewer segments, or the pieces of a split.
+
+    As many are a gain only where none of them is of Arrow any more. Pure.
+    """
+    if len(run.inputs) == 1:
+        return len(run.outputs) > 1
+    settles = any(path.endswith(_ARROW_ENDING) for _, path in run.inputs) and all(
+        one.format != ARROW for one in run.outputs
+    )
+    return settles or len(run.outputs) < len(run.inputs)
+
+
 def _apart(done: Sequence[Replacement]) -> list[Replacement]:
     """Return the groups by offset, of two that overlap the first: rows may have been doubled."""
     kept: list[Replacement] = []
@@ -143,10 +164,10 @@ def summarise(
     done: Sequence[Replacement],
     kept: Sequence[Replacement],
 ) -> Compaction:
-    """Return what one commit of groups did. Pure."""
+    """Return what one commit of groups did, or that there was none. Pure."""
     return Compaction(
         version=root.version,
-        commits=1,
+        commits=int(bool(kept)),
         groups=len(kept),
         segments_before=sum(len(run.inputs) for run in kept),
         segments_after=sum(len(run.outputs) for run in kept),

@@ -26,6 +26,9 @@ MERGE, STITCH, SPLIT = "merge", "stitch", "split"
 MODES = (MERGE, STITCH, SPLIT)
 # So many small segments make a medium one, a third of the target; so many of those a big one.
 MINOR = (4, 3)
+# Of the inputs of one run. What merges them has as many frames, columns and pages as they have, or
+# fewer, and a segment may have so many (`TaskSegments`): where it is full, merging ends.
+MOST_FOOTER_BYTES = 4 << 20
 
 Joins = Callable[[int, int], bool]
 
@@ -120,12 +123,14 @@ class _Run:
     inputs: list[PlacedSegment] = field(default_factory=list)
     rows: int = 0
     bytes: int = 0
+    footer_bytes: int = 0
     epochs: set[int] = field(default_factory=set)
 
     def takes(self, one: PlacedSegment, rules: CompactRules, joins: Joins) -> bool:
         if (
             self.rows + one.entry.rows > rules.target_rows
             or self.bytes + one.entry.bytes > rules.most_bytes
+            or self.footer_bytes + one.entry.footer_bytes > MOST_FOOTER_BYTES
         ):
             return False
         epochs = self.epochs | {one.entry.epoch}
@@ -136,6 +141,7 @@ class _Run:
         self.inputs.append(one)
         self.rows += one.entry.rows
         self.bytes += one.entry.bytes
+        self.footer_bytes += one.entry.footer_bytes
         self.epochs.add(one.entry.epoch)
 
     def group(self) -> Group:

@@ -211,12 +211,14 @@ def compact(spark: SparkSession, path: str, **options: Any) -> int:
     known = {*reads, *writes}
     if known != {*options}:
         raise InvalidInputError("unknown options", options=sorted({*options} - known))
-    total = 0
+    total, planned = 0, -1
     for _ in range(ROUNDS):
         plan = spark.read.format("segstore").options(**reads, metadata=PLAN).load(path)
-        groups = plan.count()
-        if not groups:
+        groups, version = plan.selectExpr("count(*)", "max(version)").collect()[0]
+        # On the same version again: what was written was no gain, so it was not committed.
+        if not groups or version == planned:
             break
+        planned = version
         writer = plan.write.format("segstore").mode("append")
         writer.options(**writes, operation="compact").save(path)
         total += groups

@@ -8,9 +8,9 @@ import pyarrow as pa
 
 from segstore_ds import options
 from segstore_ds.engine.clone import run_clone, run_materialize
-from segstore_ds.engine.compact import run_compact
 from segstore_ds.engine.compact_commit import Compaction, commit_groups
 from segstore_ds.engine.compact_plan import CompactRules
+from segstore_ds.engine.compact_run import run_compact
 from segstore_ds.engine.copy import Copied, CopyRequest, run_copy
 from segstore_ds.engine.copy_events import CopySource, run_copy_events
 from segstore_ds.engine.cuts import CutLike, check_range, parse_cut, resolve_cut

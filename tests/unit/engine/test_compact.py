@@ -18,10 +18,11 @@ from stream_kit import (
     values,
 )
 
-from segstore_ds.engine.compact import plan_job, plan_range_groups, run_compact, run_group
+from segstore_ds.engine.compact import plan_job, plan_range_groups, run_group
 from segstore_ds.engine.compact_auto import AutoRules
 from segstore_ds.engine.compact_commit import commit_groups
 from segstore_ds.engine.compact_plan import CompactRules
+from segstore_ds.engine.compact_run import run_compact
 from segstore_ds.engine.scan import run_task
 from segstore_ds.engine.staging import Layout
 from segstore_ds.errors import (

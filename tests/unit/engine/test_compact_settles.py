@@ -1,0 +1,106 @@
+"""Compaction comes to an end: whatever the frames take, a second call finds nothing to do."""
+
+import os
+import uuid
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from segstore_ds.engine import compact_plan
+from segstore_ds.engine.compact_commit import is_gain
+from segstore_ds.engine.compact_plan import CompactRules, plan_groups
+from segstore_ds.engine.replacing import Replacement
+from segstore_ds.engine.staged import StagedSegment
+from segstore_ds.engine.staging import Layout
+from segstore_ds.engine.table_status import PlacedSegment
+from segstore_ds.format.root import SegmentEntry
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import Stream, create_on
+
+FORMATS = ("arrow", "parquet", "auto")
+
+
+def make_unequal(wanted: str) -> tuple[Stream, pa.Table]:
+    """Return a stream whose first rows take sixty bytes each and whose others take none."""
+    stream = create_on(
+        open_storage(f"memory://{uuid.uuid4().hex}"), pa.schema([("b", pa.binary())])
+    )
+    layout = Layout(inline_bytes=0, frame_rows=1000, segment_format=wanted)
+    noise = [os.urandom(60) for _ in range(1000)]
+    batches = [noise, [b"same" * 15] * 1000, [b"same" * 15] * 500]
+    for rows in batches:
+        stream.append(pa.table({"b": rows}), layout=layout)
+    return stream, pa.table({"b": [value for rows in batches for value in rows]})
+
+
+@pytest.mark.parametrize("wanted", FORMATS)
+@pytest.mark.parametrize("appended", FORMATS)
+def test_what_was_merged_is_not_merged_again(appended: str, wanted: str) -> None:
+    """By its first frame the second one would look twice as large as it is."""
+    stream, events = make_unequal(appended)
+    done = stream.compact(
+        target_bytes=100_000, layout=Layout(frame_rows=1000, segment_format=wanted)
+    )
+    assert (done.commits, done.segments_after) == (1, 1)
+    again = stream.compact(
+        target_bytes=100_000, layout=Layout(frame_rows=1000, segment_format=wanted)
+    )
+    assert (again.commits, again.bytes_written) == (0, 0)
+    assert stream.read().read_all() == events
+    stream.verify().check()
+
+
+def test_a_merge_is_one_segment_though_it_may_grow() -> None:
+    """What comes out may be larger than what went in; then nothing joins it any more."""
+    stream, events = make_unequal("parquet")
+    target = sum(entry.bytes for entry in stream.root.entries)
+    layout = Layout(frame_rows=1000, segment_format="arrow", compression="none")
+    assert stream.compact(target_bytes=target, layout=layout).segments_after == 1
+    assert stream.root.entries[0].bytes > target
+    assert stream.compact(target_bytes=target, layout=layout).commits == 0
+    assert stream.read().read_all() == events
+
+
+def _replacement(inputs: list[str], outputs: list[str]) -> Replacement:
+    staged = tuple(StagedSegment(f"t/{form}", 1, 1, 1, 0, None, form) for form in outputs)
+    places = tuple((number, f"t/{number}.{form}") for number, form in enumerate(inputs))
+    return Replacement(0, places, len(inputs), 0, staged)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "outputs", "gain"),
+    [
+        (["arrow", "arrow"], ["arrow"], True),
+        (["parquet", "parquet"], ["arrow"], True),
+        (["arrow"] * 3, ["parquet"] * 2, True),
+        (["arrow", "arrow"], ["parquet", "parquet"], True),
+        (["arrow", "parquet"], ["parquet"] * 3, True),
+        (["parquet", "parquet"], ["parquet", "parquet"], False),
+        (["parquet", "parquet"], ["parquet"] * 3, False),
+        (["arrow", "arrow"], ["arrow", "parquet"], False),
+        (["arrow"], ["arrow", "arrow"], True),
+        (["arrow"], ["parquet"], False),
+    ],
+)
+def test_what_changes_nothing_is_no_gain(
+    inputs: list[str], outputs: list[str], *, gain: bool
+) -> None:
+    """Fewer segments, or none of Arrow left, or the pieces of a split."""
+    assert is_gain(_replacement(inputs, outputs)) is gain
+
+
+def test_full_footers_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has as many column chunks as a segment may have is left as it is."""
+    monkeypatch.setattr(compact_plan, "MOST_FOOTER_BYTES", 100)
+    sizes = [30, 30, 40, 1, 99, 2, 98]
+    entries = [SegmentEntry(n, f"t/{n}.parquet", 1, 200, size, 0) for n, size in enumerate(sizes)]
+    placed = [PlacedSegment(n, entry) for n, entry in enumerate(entries)]
+    groups = plan_groups(placed, CompactRules())
+    assert [[one.entry.segment_id for one in group.inputs] for group in groups] == [
+        [0, 1, 2],
+        [3, 4],
+        [5, 6],
+    ]
+    halves = [replace(one, entry=replace(one.entry, footer_bytes=51)) for one in placed]
+    assert plan_groups(halves, CompactRules()) == []
