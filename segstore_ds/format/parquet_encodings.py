@@ -1,10 +1,10 @@
-"""Which encoding each column of a Parquet segment gets, by trying on its first rows. Pure.
+"""How each column of a Parquet segment is written: its encoding, by trying, and bounds. Pure.
 
 Dictionaries are what makes settled history small, and a waste of time and bytes for ids, measured
 values and times. Two small trial files, one with dictionaries and one with what suits the type
 otherwise, tell which column is which. Only encodings that every engine reads are used: plain,
 dictionary and, for whole numbers and times, delta (byte-stream split is smaller for no type that
-Spark's reader takes it for).
+Spark's reader takes it for). Floats get no bounds.
 """
 
 from collections.abc import Iterator
@@ -23,16 +23,25 @@ _FRAME_ROWS = 65_536
 
 @dataclass(frozen=True, slots=True)
 class Encodings:
-    """What a writer is told: leaf columns with a dictionary, and encodings of the others."""
+    """What a writer is told of leaf columns.
+
+    Attributes:
+        dictionary: Those with a dictionary.
+        others: Encodings of others.
+        bounded: Those whose least and greatest value other engines may go by; None for all.
+    """
 
     dictionary: tuple[str, ...]
     others: dict[str, str]
+    bounded: tuple[str, ...] | None = None
 
     def options(self) -> dict[str, Any]:
         """Return them as `pyarrow.parquet.ParquetWriter` takes them."""
         found: dict[str, Any] = {"use_dictionary": list(self.dictionary) or False}
         if self.others:
             found["column_encoding"] = self.others
+        if self.bounded is not None:
+            found["write_statistics"] = list(self.bounded) or False
         return found
 
 
@@ -47,9 +56,12 @@ def choose_encodings(batch: pa.RecordBatch, options: dict[str, Any]) -> Encoding
     leaves = list(leaf_types(batch.schema))
     with_dictionary = _trial(sample, {**options, "use_dictionary": True})
     paths = [with_dictionary.column(place).path_in_schema for place in range(len(leaves))]
+    # Bounds leave NaN out, which Spark and DuckDB hold above every number: they would pass over it.
+    floats = {path for path, leaf in zip(paths, leaves, strict=True) if t.is_floating(leaf)}
+    bounded = tuple(path for path in dict.fromkeys(paths) if path not in floats)
     twice = len(set(paths)) != len(paths)  # a name with a dot may look like a field of a struct
     if twice or not sample.num_rows:
-        return Encodings(tuple(dict.fromkeys(paths)), {})
+        return Encodings(tuple(dict.fromkeys(paths)), {}, bounded)
     deltas = {
         path: "DELTA_BINARY_PACKED"
         for path, leaf in zip(paths, leaves, strict=True)
@@ -67,7 +79,8 @@ def choose_encodings(batch: pa.RecordBatch, options: dict[str, Any]) -> Encoding
         expected = words * (1 + factor) / 2 + (size - words) * factor
         if expected < other.total_compressed_size * factor:
             chosen.append(path)
-    return Encodings(tuple(chosen), {k: v for k, v in deltas.items() if k not in chosen})
+    others = {path: name for path, name in deltas.items() if path not in chosen}
+    return Encodings(tuple(chosen), others, bounded)
 
 
 def _trial(sample: pa.Table, options: dict[str, Any]) -> pq.RowGroupMetaData:

@@ -5,6 +5,7 @@ import datetime as dt
 import decimal
 import json
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -15,6 +16,7 @@ from pyspark.errors import AnalysisException, PySparkException, PythonException
 
 import segstore_ds as segstore
 from segstore_ds.errors import SegstoreError
+from segstore_ds.format.parquet_encodings import Encodings
 
 LEAVES = {
     "n": pa.int64(),
@@ -154,8 +156,10 @@ def test_settled_history_is_one_plain_parquet_scan(spark, url):
     [*(f"{c} {op} {v}" for c in ("d", "f", "point.x") for op, v in ((">", 20), ("=", 0.0))),
      "d = double('NaN')", "d >= double('NaN')", "NOT d < 7", "f <> 0"],
 )  # fmt: skip
-def test_filters_of_spark_keep_nan_and_both_zeros(spark, url, condition):
-    """Bounds in files of Arrow leave NaN out: pushed down, these would lose rows."""
+def test_filters_of_spark_keep_nan_and_both_zeros(spark, url, condition, monkeypatch):
+    """Bounds as older versions wrote them leave NaN out: pushed down, these would lose rows."""
+    options = Encodings.options
+    monkeypatch.setattr(Encodings, "options", lambda self: options(replace(self, bounded=None)))
     stream = segstore.create(url, SCHEMA)
     for start in range(5):
         table = pa.Table.from_pylist([_row(n) for n in range(start, 40, 5)], SCHEMA)
@@ -171,6 +175,15 @@ def test_filters_of_spark_keep_nan_and_both_zeros(spark, url, condition):
     source = spark.read.format("segstore").load(url).where(condition)
     ours = segstore.read(spark, url).where(condition)
     assert collected(ours) == collected(source)
+
+
+def test_sparks_own_reader_of_files_keeps_nan(spark, url):
+    """Floats have no bounds in the files, so that it does not pass over what they leave out."""
+    stream = segstore.create(url, pa.schema([("d", pa.float64())]))
+    stream.append(pa.table({"d": [0.5, float("nan")] * 100}), layout=layout("parquet"))
+    files = spark.read.parquet(*(file.url for file in stream.parquet_files()))
+    counts = [files.where(one).count() for one in ("d > 1", "d = double('NaN')", "NOT d < 1")]
+    assert counts == [100, 100, 100]
 
 
 def test_read_asks_the_jvm_as_often_whatever_it_reads(spark, url, monkeypatch):

@@ -4,6 +4,7 @@ import datetime as dt
 import uuid
 from decimal import Decimal
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
 import pyarrow.parquet as pq
@@ -126,3 +127,85 @@ def test_polars_reads_them(stream):
     found = polars.read_parquet(paths_of(stream))
     assert found.to_arrow().to_pylist() == SETTLED.to_pylist()
     assert polars.scan_parquet(paths_of(stream)).filter(polars.col("n") == 77).collect().height == 1
+
+
+FLOATS = pa.schema(
+    [
+        ("n", pa.int64()),
+        ("d", pa.float64()),
+        ("f", pa.float32()),
+        ("st", pa.struct([("x", pa.float64()), ("y", pa.int64())])),
+        ("l", pa.list_(pa.field("element", pa.float64()))),
+        ("m", pa.map_(pa.string(), pa.float32())),
+        ("m.y", pa.float64()),
+    ]
+)
+
+
+def floats(values: list[float | None]) -> pa.Table:
+    rows = [
+        {
+            "n": n,
+            "d": value,
+            "f": value,
+            "st": {"x": value, "y": n},
+            "l": [value],
+            "m": [("k", value)],
+            "m.y": value,
+        }
+        for n, value in enumerate(values)
+    ]
+    return pa.Table.from_pylist(rows, FLOATS)
+
+
+@pytest.fixture(params=["plain", "dictionary"])
+def paths_of_floats(tmp_path, request) -> list[str]:
+    """Two thousand events: a quarter of NaN, of -0.0, of null, and of 0.5."""
+    values = [float("nan"), -0.0, None, 0.5] * 500
+    if request.param == "dictionary":  # in no order, which plain values need more bytes for
+        values = [values[place] for place in np.random.default_rng(5).permutation(2000)]
+    made = create_on(open_storage(str(tmp_path / "floats")), FLOATS)
+    made.append(floats(values), layout=Layout(inline_bytes=0, segment_format="parquet"))
+    (path,) = paths_of(made)
+    group = pq.read_metadata(path).row_group(0)
+    encodings = group.column(1).encodings
+    assert ("RLE_DICTIONARY" in encodings) == (request.param == "dictionary"), encodings
+    return [path]
+
+
+def test_floats_have_no_bounds(paths_of_floats):
+    """They would leave NaN out, and engines that hold NaN above every number go by them."""
+    group = pq.read_metadata(paths_of_floats[0]).row_group(0)
+    columns = [group.column(place) for place in range(group.num_columns)]
+    bounded = {
+        column.path_in_schema
+        for column in columns
+        if column.statistics is not None and column.statistics.has_min_max
+    }
+    assert bounded == {"n", "st.y", "m.key_value.key"}
+
+
+def test_a_file_of_nothing_but_floats_has_no_bounds(tmp_path):
+    made = create_on(open_storage(str(tmp_path / "floats")), pa.schema([("d", pa.float64())]))
+    made.append(pa.table({"d": [1.0, 2.0]}), layout=PARQUET)
+    (path,) = paths_of(made)
+    assert pq.read_metadata(path).row_group(0).column(0).statistics is None
+
+
+@pytest.mark.parametrize("column", ["d", "f", "st.x"])
+def test_duckdb_finds_every_float(paths_of_floats, column):
+    """In DuckDB NaN is above every number, and the zeros are equal."""
+    duckdb = pytest.importorskip("duckdb")
+    files = duckdb.read_parquet(paths_of_floats)
+    for condition, count in [("> 1", 500), ("= 0", 500), ("= 'NaN'", 500), ("IS NULL", 500),
+                             ("<= 0", 500), ("<> 0", 1000)]:  # fmt: skip
+        assert files.filter(f"{column} {condition}").count("n").fetchall() == [(count,)], condition
+
+
+def test_polars_finds_every_float(paths_of_floats):
+    """In Polars, too."""
+    polars = pytest.importorskip("polars")
+    files = polars.scan_parquet(paths_of_floats)
+    for column in (polars.col("d"), polars.col("f"), polars.col("st").struct.field("x")):
+        for condition in (column > 1, column == 0, column.is_nan(), column.is_null()):
+            assert files.filter(condition).collect().height == 500
