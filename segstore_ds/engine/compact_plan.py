@@ -26,9 +26,10 @@ MERGE, STITCH, SPLIT = "merge", "stitch", "split"
 MODES = (MERGE, STITCH, SPLIT)
 # So many small segments make a medium one, a third of the target; so many of those a big one.
 MINOR = (4, 3)
-# Of the inputs of one run. What merges them has as many frames, columns and pages as they have, or
-# fewer, and a segment may have so many (`TaskSegments`): where it is full, merging ends.
-MOST_FOOTER_BYTES = 4 << 20
+# Of the inputs of one run. What replaces them has as many frames, columns and pages as they have,
+# or fewer, and there is a limit to those of a segment (`task_segments.MOST_PIECES`), which this
+# keeps away from: each takes 25 bytes of a footer. So merging ends before a segment is full.
+MOST_FOOTER_BYTES = 2 << 20
 
 Joins = Callable[[int, int], bool]
 

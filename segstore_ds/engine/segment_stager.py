@@ -12,11 +12,11 @@ from segstore_ds.cache.record import Record
 from segstore_ds.cache.second_copy import SecondCopy
 from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.engine.shipping import Shipment, ShipTo
-from segstore_ds.errors import InternalError
+from segstore_ds.errors import FormatError, InternalError, InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.frame import Frame
 from segstore_ds.format.parquet_writer import ParquetWriter
-from segstore_ds.format.segment import ARROW, PARQUET
+from segstore_ds.format.segment import ARROW, PARQUET, find_format
 from segstore_ds.format.segment_arrow import SegmentSummary, SegmentWriter
 from segstore_ds.storage import Storage
 
@@ -84,6 +84,11 @@ class SegmentStager:
         """How many events were added."""
         return self._layout.rows
 
+    @property
+    def expected_pieces(self) -> int:
+        """How many checksums the index will have when another frame was added, about."""
+        return self._layout.pieces + self._layout.expected_pieces
+
     def has_room(self, nbytes: int) -> bool:
         """Tell whether so many bytes can be added and all of the object stays in buffers."""
         return self._cache.has_room(nbytes)
@@ -130,10 +135,11 @@ class SegmentStager:
 
         Raises:
             StorageError: The storage failed: the object is not known to be whole.
-            InvalidInputError: No frame was added.
+            InvalidInputError: No frame was added, or nobody would read the segment.
             ClosedError: The segment was finished or aborted.
         """
         end, summary = self._layout.finish()
+        self._check_end(end, summary)
         self._cache.write(end)
         size = self._cache.commit()
         self._cache.release_buffers()
@@ -161,6 +167,24 @@ class SegmentStager:
         """End reading; gives an unfinished object up. Never raises, safe to repeat."""
         self._cache.close()
         self._give_up_shipment()
+
+    def _check_end(self, end: bytes, summary: SegmentSummary) -> None:
+        """Read the index as readers will: what they would refuse must never be committed."""
+        try:
+            find_format(self.format, where=self.where).parse_index(
+                end,
+                object_bytes=summary.bytes,
+                where=self.where,
+                footer_crc=summary.footer_crc,
+            )
+        except FormatError as error:
+            raise InvalidInputError(
+                "a segment would not be read again",
+                remedy="set segmentFormat to arrow; it is a defect: report it, with the schema",
+                path=self.path,
+                frames=len(summary.frames),
+                why=str(error),
+            ) from error
 
     def _give_up_shipment(self) -> None:
         if self._shipment is not None:

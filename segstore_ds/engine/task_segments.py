@@ -22,6 +22,11 @@ from segstore_ds.format.segment import ARROW, FORMATS, PARQUET
 from segstore_ds.format.segment_arrow import SegmentWriter
 from segstore_ds.storage import Storage
 
+# Checksums in the index of one segment: of frames in Arrow, of page headers and pages in Parquet,
+# two to four for each column of a frame. Until a segment ends, each such column takes a kilobyte
+# and a half of the writer's memory. Readers refuse indexes about ten times this size.
+MOST_PIECES = 1 << 17
+
 
 @dataclass(frozen=True, slots=True)
 class WrittenFrame:
@@ -184,8 +189,10 @@ class TaskSegments:
 
     def _is_full(self, writer: SegmentStager, size: int, rows: int) -> bool:
         layout = self._layout
-        return writer.encoded_bytes + size > layout.segment_bytes or writer.rows + rows > (
-            layout.segment_rows or 1 << 62
+        return (
+            writer.encoded_bytes + size > layout.segment_bytes
+            or writer.rows + rows > (layout.segment_rows or 1 << 62)
+            or writer.expected_pieces > MOST_PIECES
         )
 
     def _opened(self) -> SegmentStager:

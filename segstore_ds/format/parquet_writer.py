@@ -6,6 +6,7 @@ import zlib
 from bisect import bisect
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import lru_cache
 from inspect import signature
 from typing import Any
@@ -30,7 +31,7 @@ from segstore_ds.format.parquet_pages import PageHeader, read_pages
 from segstore_ds.format.parquet_window import Pieces
 from segstore_ds.format.schema import fingerprint
 from segstore_ds.format.segment_arrow import SegmentSummary
-from segstore_ds.format.segment_index import FrameEntry, build_index
+from segstore_ds.format.segment_index import MAX_INDEX_BYTES, FrameEntry, build_index
 from segstore_ds.format.statistics import compute, merge
 
 NAME = "parquet"  # On disk. Never change; add a new one.
@@ -46,6 +47,7 @@ PARQUET_ERRORS = (
     IndexError,
     OverflowError,
 )
+_INDEX_BYTES_OF_PIECE = 24  # a length and a checksum, as text: about
 _WRITTEN = "the segment that was written"
 _CODECS = {"zstd": "zstd", "lz4": "lz4", "none": "none"}
 # Pages mostly end by their bytes: pyarrow's 20,000 rows give twice as many, each with a header and
@@ -106,6 +108,7 @@ class ParquetWriter:
         self._crcs: list[list[int]] = []
         self._pages: list[list[PageHeader]] = []
         self.rows = 0
+        self.pieces = 0  # that the index has a checksum of
 
     @property
     def encoded_bytes(self) -> int:
@@ -118,6 +121,11 @@ class ParquetWriter:
             return 0
         last = self._frames[-1]
         return last.bytes * rows // max(last.rows, 1)
+
+    @property
+    def expected_pieces(self) -> int:
+        """About how many pieces another frame will have: as many as the last."""
+        return len(self._lengths[-1]) if self._lengths else 0
 
     def start(self) -> bytes:
         """Return what the segment begins with."""
@@ -164,12 +172,20 @@ class ParquetWriter:
                 raw_bytes=entry.raw_bytes,
                 bytes=entry.bytes,
             )
+        if len(pieces) > MAX_INDEX_BYTES // _INDEX_BYTES_OF_PIECE:
+            raise InvalidInputError(
+                "a frame has too many columns",
+                remedy="set segmentFormat to arrow, or write fewer columns",
+                columns=self._leaves,
+                pieces=len(pieces),
+            )
         self._frames.append(entry)
         self._lengths.append([len(piece) for piece in pieces])
         self._crcs.append([zlib.crc32(piece) for piece in pieces])
         with _readable(entry):
             self._pages.append(read_pages(memoryview(data), _WRITTEN))
         self.rows += batch.num_rows
+        self.pieces += len(pieces)
         return data, entry.crc
 
     def finish(self) -> tuple[bytes, SegmentSummary]:
@@ -179,7 +195,7 @@ class ParquetWriter:
             Its last bytes, and what the table status keeps.
 
         Raises:
-            InvalidInputError: It has no frame, or one that nobody would read.
+            InvalidInputError: It has no frame, one that nobody would read, or too many of them.
         """
         if self._writer is None:
             raise InvalidInputError("a segment has no frame", remedy="add a frame before finish")
@@ -242,6 +258,16 @@ def _without_magic(pieces: list[bytes]) -> list[bytes]:
 def _build(frames: Sequence[FrameEntry], lengths: list[list[int]], crcs: list[list[int]]) -> bytes:
     pieces = json.dumps({"version": VERSION, "lengths": lengths, "crcs": crcs}).encode()
     raw = pieces[:-1] + b',"index":' + build_index(frames) + b"}"
+    if len(raw) > MAX_INDEX_BYTES:  # statistics only save work
+        bare = [replace(frame, stats={}) for frame in frames]
+        raw = pieces[:-1] + b',"index":' + build_index(bare) + b"}"
+    if len(raw) > MAX_INDEX_BYTES:
+        raise InvalidInputError(
+            "a segment has too many frames and columns",
+            remedy="set segmentRows or segmentBytes lower, or frameRows higher",
+            frames=len(frames),
+            pieces=sum(map(len, lengths)),
+        )
     return base64.b64encode(zstandard.ZstdCompressor(level=3).compress(raw))
 
 

@@ -120,6 +120,16 @@ class SegmentWriter:
         header = _HEADER.pack(HEADER_MAGIC, VERSION, 0)[:-4]
         return header + struct.pack("<I", zlib.crc32(header))
 
+    @property
+    def pieces(self) -> int:
+        """How many checksums the index has: one per frame."""
+        return len(self._frames)
+
+    @property
+    def expected_pieces(self) -> int:
+        """How many another frame will have."""
+        return 1
+
     def add(self, frame: Frame) -> list[pa.Buffer]:
         """Append a frame.
 

@@ -280,7 +280,7 @@ TABLE: tuple[Option, ...] = (
         "bytes",
         512 << 20,
         _WRITES,
-        "encoded bytes per segment, about",
+        "encoded bytes per segment, about; a merge has `compactBytes` instead",
         least=1,
         peers=("targetfilesize", "write.target-file-size-bytes"),
     ),
@@ -316,8 +316,10 @@ TABLE: tuple[Option, ...] = (
         "int",
         2,
         _WRITES,
-        "buffers per task: one is filled while others are written; they and one frame are the "
-        "memory that writing takes",
+        "buffers per task: one is filled while others are written; they, one frame, and what "
+        "the end of a segment will say of its frames are the memory that writing takes: of Parquet "
+        "1 to 1.5 KB per frame and column until a segment ends, and as much while its end is made: "
+        "150 MB at most (a segment ends at 2^17 pages and page headers)",
         least=1,
     ),
     Option(

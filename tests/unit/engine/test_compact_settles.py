@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
+from stream_kit import STAGED, objects
 
-from segstore_ds.engine import compact_plan
+from segstore_ds.engine import compact_plan, task_segments
 from segstore_ds.engine.compact_commit import is_gain
 from segstore_ds.engine.compact_plan import CompactRules, plan_groups
 from segstore_ds.engine.replacing import Replacement
@@ -104,3 +105,39 @@ def test_full_footers_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     ]
     halves = [replace(one, entry=replace(one.entry, footer_bytes=51)) for one in placed]
     assert plan_groups(halves, CompactRules()) == []
+
+
+def test_merges_end_where_a_segment_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes out may be several full segments; then nothing is done any more."""
+    monkeypatch.setattr(task_segments, "MOST_PIECES", 30)  # three frames of five columns
+    schema = pa.schema([(f"c{place}", pa.int64()) for place in range(5)])
+    stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), schema)
+    for start in range(0, 100, 10):
+        rows = pa.table([pa.array(range(start, start + 10))] * 5, schema=schema)
+        stream.append(rows, layout=STAGED)
+    layout = Layout(frame_rows=10, segment_format="parquet")
+    done = stream.compact(layout=layout)
+    assert (done.commits, [entry.rows for entry in stream.root.entries]) == (1, [30, 30, 30, 10])
+    before = objects(stream.storage, "segments")
+    again = stream.compact(layout=layout)
+    assert (again.commits, again.gave_way) == (0, 1)
+    assert objects(stream.storage, "segments") == before
+    # In earnest the footers of such segments say before that there is nothing to be gained.
+    full = max(entry.footer_bytes for entry in stream.root.entries)
+    monkeypatch.setattr(compact_plan, "MOST_FOOTER_BYTES", full)
+    assert stream.compact(layout=layout).bytes_written == 0
+    assert stream.read().read_all()["c3"].to_pylist() == list(range(100))
+    stream.verify().check()
+
+
+def test_the_largest_footers_are_below_what_a_run_may_have() -> None:
+    """The limit of a plan is below that of a segment, whatever its columns are called."""
+    schema = pa.schema([(f"{place:x}", pa.bool_()) for place in range(2000)])
+    writer = Layout(compression="none").parquet_writer(schema, [])
+    writer.start()
+    batch = pa.record_batch([pa.array([True])] * 2000, schema=schema)
+    for _ in range(8):
+        writer.add(batch)
+    pieces = writer.pieces
+    end, _ = writer.finish()
+    assert len(end) * task_segments.MOST_PIECES / pieces > compact_plan.MOST_FOOTER_BYTES

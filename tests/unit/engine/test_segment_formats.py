@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 from stream_kit import objects, values
 
-from segstore_ds.engine import segments
+from segstore_ds.engine import segments, task_segments
 from segstore_ds.engine.staging import Layout
-from segstore_ds.errors import CorruptionError, UnsupportedVersionError
-from segstore_ds.format import root_codec
+from segstore_ds.errors import CorruptionError, InvalidInputError, UnsupportedVersionError
+from segstore_ds.format import root_codec, segment_parquet
 from segstore_ds.format.root import PARQUET_SEGMENTS
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on, salvage
@@ -191,6 +191,35 @@ def test_segments_end_at_the_rows_and_bytes_that_were_asked_for():
     assert len(stream.root.entries) > 1
     assert all(e.bytes - e.footer_bytes <= size // 4 + 60 for e in stream.root.entries)
     assert stream.read().read_all() == table(0, 2000)
+
+
+@pytest.mark.parametrize(("layout", "rows"), [(ARROW, 40), (PARQUET, 20)])
+def test_segments_end_at_the_frames_and_columns_that_one_may_have(monkeypatch, layout, rows):
+    # Four frames of Arrow have a checksum each; of Parquet's three columns each page has two.
+    most = 4 if layout is ARROW else 2 * pieces_of_a_frame()
+    monkeypatch.setattr(task_segments, "MOST_PIECES", most)
+    stream = make(layout, rows=50)
+    expected = [rows] * (50 // rows) + [50 % rows]
+    assert [entry.rows for entry in stream.root.entries] == expected
+    assert stream.read().read_all() == table(0, 50)
+    monkeypatch.setattr(task_segments, "MOST_PIECES", 1)
+    assert [entry.rows for entry in make(layout, rows=50).root.entries] == [10] * 5
+
+
+def pieces_of_a_frame() -> int:
+    writer = PARQUET.parquet_writer(SCHEMA, [])
+    writer.add(table(0, 10).to_batches()[0])
+    return writer.pieces
+
+
+def test_what_would_not_be_read_again_is_not_committed(monkeypatch):
+    stream = make(ARROW)
+    version, before = stream.version, objects(stream.storage, "segments")
+    monkeypatch.setattr(segment_parquet, "MAX_INDEX_BYTES", 100)
+    with pytest.raises(InvalidInputError, match="would not be read again"):
+        stream.append(table(50, 100), layout=PARQUET)
+    assert stream.refresh().version == version
+    assert objects(stream.storage, "segments") == before
 
 
 def test_names_with_dots_are_told_apart():

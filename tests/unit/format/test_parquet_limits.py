@@ -1,5 +1,6 @@
 """What Parquet segments hold in truth is never taken for crafted: whatever was added is read."""
 
+import base64
 import zlib
 from collections.abc import Iterator
 from random import Random
@@ -7,12 +8,13 @@ from random import Random
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import parquet_writer
-from segstore_ds.format.parquet_writer import ParquetWriter, can_store
+from segstore_ds.format.parquet_writer import INDEX_KEY, ParquetWriter, can_store
 from segstore_ds.format.segment import PARQUET, find_format
 
 ROWS = 100
@@ -130,6 +132,40 @@ def _refuse(chunks: object, frame: object, *, where: str) -> None:
     assert [(one.values, len(one.pages)) for one in chunks] == [(ROWS, 1)]
     assert frame.rows == ROWS
     raise parquet_limits_error
+
+
+def test_an_index_that_nobody_would_read_is_not_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its statistics go first; then it is an error, as a frame is that is too much by itself."""
+    batch = pa.record_batch({f"c{n}": range(ROWS) for n in range(10)})
+
+    most = parquet_writer.MAX_INDEX_BYTES
+
+    def finish(frames: int, limit: int, before: int = most) -> int:
+        monkeypatch.setattr(parquet_writer, "MAX_INDEX_BYTES", before)
+        writer = ParquetWriter(
+            batch.schema,
+            compression="zstd",
+            compression_level=None,
+            stats_columns=batch.schema.names,
+        )
+        for _ in range(frames):
+            writer.add(batch)
+        monkeypatch.setattr(parquet_writer, "MAX_INDEX_BYTES", limit)
+        end, _ = writer.finish()
+        (text,) = [value for key, value in _metadata(end).items() if key == INDEX_KEY]
+        return zstandard.frame_content_size(base64.b64decode(text))
+
+    whole = finish(50, most)
+    assert finish(50, whole) == whole
+    assert finish(50, whole - 1) < whole - 3_000
+    with pytest.raises(InvalidInputError, match="too many frames and columns"):
+        finish(50, 12_000)
+    with pytest.raises(InvalidInputError, match="too many columns"):
+        finish(1, 400, before=400)
+
+
+def _metadata(end: bytes) -> dict[bytes, bytes]:
+    return pq.read_metadata(pa.BufferReader(end)).metadata or {}
 
 
 def test_texts_that_come_again_are_stored_once() -> None:
