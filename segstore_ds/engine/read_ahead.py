@@ -4,6 +4,7 @@ What is held is bounded twice: by a count, and by bytes, since a frame may take 
 2 GiB. One value is always made, whatever it takes.
 """
 
+import os
 from collections import deque
 from collections.abc import Callable, Generator, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -12,6 +13,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.frame import Frame
 
 T = TypeVar("T")
@@ -107,6 +109,7 @@ def map_ahead(
     thread waits while this one takes the next value. They are fewer where they would weigh more
     than `most_bytes`. What `work` raises is raised here in its turn, and what is left then is not
     begun. The threads end with their last piece of work, or when this is closed.
+    A process that is forked meanwhile does not have the threads: going on there is refused.
 
     Args:
         work: Runs in any thread.
@@ -114,26 +117,40 @@ def map_ahead(
         threads: How many; 1 works here, when the result is asked for.
         weigh: How many bytes a value holds or will hold, once worked on.
         most_bytes: What the values held may come to, but for a single one that is heavier.
+
+    Raises:
+        InvalidInputError: It is gone on with in a forked process.
     """
     if threads == 1:
         yield from map(work, values)
         return
-    with ThreadPoolExecutor(threads, thread_name_prefix="segstore-map-ahead") as pool:
-        pending: deque[Future[R]] = deque()
-        weights: deque[int] = deque()
-        try:
-            for value in values:
-                weight = weigh(value)
-                while pending and (
-                    len(pending) >= 2 * threads or sum(weights) + weight > most_bytes
-                ):
-                    weights.popleft()
-                    yield pending.popleft().result()  # no name for it, which would hold it
-                weights.append(weight)
-                pending.append(pool.submit(work, value))
-            pool.shutdown(wait=False)
-            while pending:
-                yield pending.popleft().result()
-        finally:
+    process = os.getpid()
+    pool = ThreadPoolExecutor(threads, thread_name_prefix="segstore-map-ahead")
+    pending: deque[Future[R]] = deque()
+    weights: deque[int] = deque()
+    try:
+        for value in values:
+            weight = weigh(value)
+            while pending and (len(pending) >= 2 * threads or sum(weights) + weight > most_bytes):
+                weights.popleft()
+                yield pending.popleft().result()  # no name for it, which would hold it
+                _check_process(process)
+            weights.append(weight)
+            pending.append(pool.submit(work, value))
+        pool.shutdown(wait=False)
+        while pending:
+            yield pending.popleft().result()
+            _check_process(process)
+    finally:
+        if os.getpid() == process:  # in another one the locks of the threads may never be let go of
             for future in pending:
                 future.cancel()
+            pool.shutdown()
+
+
+def _check_process(process: int) -> None:
+    if os.getpid() != process:
+        raise InvalidInputError(
+            "a reader was begun before the process was forked",
+            remedy="begin to read in the process that takes the events",
+        )

@@ -304,8 +304,11 @@ class CheckedStorage(Storage):
             raise
         except self._foreign() as cause:
             failure = self._translate(verb, path, cause)
-        # Raised out here, the failure has no context that would show the unredacted cause.
-        raise failure
+        try:
+            # Raised out here, the failure has no context that would show the unredacted cause.
+            raise failure
+        finally:
+            del failure  # which else holds this frame, and this frame it, with all frames above
 
     def _translate(self, verb: str, path: str, cause: BaseException) -> SegstoreError:
         failure: SegstoreError

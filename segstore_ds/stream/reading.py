@@ -58,6 +58,11 @@ class Reads(Handle):
             use: 144 MiB where frames are of 16 MiB, as they are unless `frameBytes` is larger;
             and of larger frames no more than come to 256 MiB, or one.
 
+            The threads end with the last frame, or when nothing refers to the reader any more.
+            Its `close`, and `with`, are pyarrow's and do nothing; those of
+            `pa.RecordBatchReader.from_stream(stream.read())` do, but there an error is Arrow's.
+            In a forked process, reading on raises InvalidInputError.
+
         Raises:
             InvalidInputError: A cut, a column or a filter is not valid, or start lies behind end.
             PositionError: A cut beyond the tail, or a position of another stream or generation.
@@ -83,9 +88,10 @@ class Reads(Handle):
         )
         tasks = self.plan_tasks(reading, root=root)
         threads = min(os.cpu_count() or 1, READ_THREADS)
-
-        batches = run_tasks(reading, tasks, threads=threads)
-        return pa.RecordBatchReader.from_batches(reading.result_schema, batches)
+        # No name for the events: nothing but the reader is to hold what reads them.
+        return pa.RecordBatchReader.from_batches(
+            reading.result_schema, run_tasks(reading, tasks, threads=threads)
+        )
 
     def plan_read(
         self,

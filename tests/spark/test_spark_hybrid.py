@@ -4,11 +4,13 @@ import contextlib
 import datetime as dt
 import decimal
 import json
+import random
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from py4j.clientserver import JavaClient
 from py4j.protocol import Py4JJavaError
@@ -177,13 +179,22 @@ def test_filters_of_spark_keep_nan_and_both_zeros(spark, url, condition, monkeyp
     assert collected(ours) == collected(source)
 
 
-def test_sparks_own_reader_of_files_keeps_nan(spark, url):
+@pytest.mark.parametrize("encoding", ["PLAIN", "RLE_DICTIONARY"])
+def test_sparks_own_reader_of_files_keeps_nan(spark, url, encoding):
     """Floats have no bounds in the files, so that it does not pass over what they leave out."""
+    values = [0.5, float("nan"), -0.0] * 1000
+    if encoding != "PLAIN":  # in no order, which plain values need more bytes for
+        random.Random(5).shuffle(values)
     stream = segstore.create(url, pa.schema([("d", pa.float64())]))
-    stream.append(pa.table({"d": [0.5, float("nan")] * 100}), layout=layout("parquet"))
-    files = spark.read.parquet(*(file.url for file in stream.parquet_files()))
-    counts = [files.where(one).count() for one in ("d > 1", "d = double('NaN')", "NOT d < 1")]
-    assert counts == [100, 100, 100]
+    large = segstore.Layout(inline_bytes=0, segment_format="parquet")
+    stream.append(pa.table({"d": values}), layout=large)
+    urls = [file.url for file in stream.parquet_files()]
+    column = pq.read_metadata(urls[0].removeprefix("file://")).row_group(0).column(0)
+    assert ("RLE_DICTIONARY" in column.encodings) == (encoding == "RLE_DICTIONARY")
+    # It also looks into dictionaries, where the two zeros are two words.
+    files = spark.read.option("parquet.filter.dictionary.enabled", "false").parquet(*urls)
+    for condition in ("d > 1", "d = double('NaN')", "NOT d < 1", "d = 0"):
+        assert files.where(condition).count() == 1000, condition
 
 
 def test_read_asks_the_jvm_as_often_whatever_it_reads(spark, url, monkeypatch):

@@ -1,12 +1,15 @@
 """Reading ahead changes neither values nor errors, and leaves no thread behind."""
 
+import os
+import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import pyarrow as pa
 import pytest
 
 from segstore_ds.engine.read_ahead import map_ahead, read_ahead, weigh_events
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.frame import encode_frame
 
 
@@ -136,3 +139,37 @@ def test_events_weigh_what_they_hold() -> None:
     frame = encode_frame(batch, compression="none", compression_level=None, stats_columns=[])
     assert weigh_events(frame) == frame.data.size
     assert weigh_events((1, 2)) == 0
+
+
+def _in_fork(check: Callable[[], bool]) -> bool:
+    """Tell whether something holds in a forked process; False if it takes a minute."""
+    child = os.fork()
+    if not child:
+        signal.alarm(60)
+        held = False
+        try:
+            held = check()
+        finally:
+            os._exit(not held)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def _is_refused(running: Iterator[str]) -> bool:
+    try:
+        next(running)
+    except InvalidInputError:
+        return True
+    return False
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.parametrize("count", [5, 100])
+def test_a_fork_is_refused_what_it_has_no_threads_for(count: int) -> None:
+    """It would wait for them without end. Dropping it there does not wait either."""
+    running = map_ahead(str, _values(count + 1, []), threads=3)
+    assert _in_fork(lambda: next(running) == "1")  # not begun before: its own threads
+    assert next(running) == "1"
+    assert _in_fork(lambda: _is_refused(running))
+    assert _in_fork(lambda: running.close() is None)
+    assert list(running) == [str(n) for n in range(2, count + 2)]
