@@ -164,9 +164,11 @@ def _rank(name: str) -> int:
     return 1 if name[:1].isupper() else 2
 
 
-def test_no_broad_except_outside_the_command_line() -> None:
-    """Nobody swallows what is not known; the outermost line of the CLI aside."""
+def test_no_broad_except_outside_two_boundaries() -> None:
+    """Nobody swallows what is not known, but for the CLI's outermost line and late upkeep."""
     for path in MODULES:
+        if path.name == "put_off.py":
+            continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ExceptHandler) and room(path) != "cli":
                 caught = getattr(node.type, "id", None) if node.type else "everything"

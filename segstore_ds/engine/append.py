@@ -5,13 +5,13 @@ else changed)? sealed? schema compatible? staged above the staging floor? Then o
 are given out in task order. Appends never conflict with appends: a lost race is planned again.
 """
 
-import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from segstore_ds.engine.commit import CLOCK_LIMIT_US, Committed, StreamLog
 from segstore_ds.engine.epochs import SchemaChange, plan_epochs
 from segstore_ds.engine.history import Note, plan_history_merge
+from segstore_ds.engine.put_off import putting_off
 from segstore_ds.engine.shipping import ShipTo
 from segstore_ds.engine.staging import StagedSegment, StagedTask, delete_staged, stage_frames
 from segstore_ds.engine.state import Slot
@@ -22,13 +22,11 @@ from segstore_ds.errors import (
     InvalidInputError,
     MissingObjectError,
     SealedError,
-    SegstoreError,
     StagedExpiredError,
 )
 from segstore_ds.format import names
 from segstore_ds.format.root import Root, Writer, add_format_features
 
-_LOG = logging.getLogger(__name__)
 CLOCK_CHECK_S = 600.0
 
 
@@ -300,17 +298,14 @@ class Appender:
 
         One merge at most: what it makes due is left to the next commit, so that none pays for all.
         """
-        root = self._log.root
-        try:
+        with putting_off("merging status parts"):
+            root = self._log.root
             if (paths := plan_merge(root)) is not None:
                 self._merge(self._status.merge, paths, "merge-status")
             elif (paths := plan_history_merge(root)) is not None:
                 self._merge(self._log.history.merge, paths, "merge-history")
             elif (paths := plan_retired_merge(root)) is not None:
                 self._merge(self._status.merge_retired, paths, "merge-status")
-        except (SegstoreError, MemoryError) as error:
-            # The append before it is committed: its caller must not hear of a failure.
-            _LOG.warning("merging status parts was put off: %s", error)
 
     def discard(self, segments: Sequence[StagedSegment]) -> None:
         """Delete staged segments that certainly no commit holds; never raises."""

@@ -4,7 +4,6 @@ It looks at the newest segments alone, and rewrites at most `AUTO_BYTES` of them
 for the history of the stream; what it leaves is for `Stream.compact`.
 """
 
-import logging
 from dataclasses import dataclass, replace
 
 from segstore_ds.engine.commit import StreamLog
@@ -12,12 +11,11 @@ from segstore_ds.engine.compact import HOT, joins_of, plan_job
 from segstore_ds.engine.compact_commit import Compaction
 from segstore_ds.engine.compact_plan import MINOR, CompactRules, plan_groups
 from segstore_ds.engine.compact_run import run_batch
+from segstore_ds.engine.put_off import putting_off
 from segstore_ds.engine.staging import Layout
 from segstore_ds.engine.table_status import PlacedSegment, TableStatus
-from segstore_ds.errors import SegstoreError
 from segstore_ds.format.root import Root
 
-_LOG = logging.getLogger(__name__)
 AUTO_BYTES = 32 << 20  # inputs that are rewritten after one commit
 AUTO_SEGMENTS = 256  # the newest ones that are looked at
 
@@ -56,24 +54,24 @@ class AutoCompact:
 
     def after_commit(self, auto: AutoRules) -> Compaction | None:
         """Replace the newest runs that are worth it; None where there was none, or it failed."""
-        try:
-            root = self._log.root
-            rules = plan_auto(auto.rules)
-            layout = auto.layout
-            if layout.segment_format == "auto":
-                # A commit waits for this: large frames are kept as they are, and settled later.
-                layout = replace(layout, segment_format=HOT)
-            job = plan_job(self._log.storage, self._status, root, rules, layout)
-            recent = self._recent(root)
-            groups = plan_groups(recent, rules, joins=joins_of(job.epochs))
-            if not groups:
-                return None
-            job = replace(job, ship_to=self._log.replicas.ready(root))
-            return run_batch(self._log, self._status, job, groups, client=self._client, attempts=3)
-        except (SegstoreError, MemoryError) as error:
-            # The commit before it stands: its caller must not hear of a failure.
-            _LOG.warning("compaction was put off: %s", error)
+        with putting_off("compaction"):
+            return self._compact(auto)
+        return None
+
+    def _compact(self, auto: AutoRules) -> Compaction | None:
+        root = self._log.root
+        rules = plan_auto(auto.rules)
+        layout = auto.layout
+        if layout.segment_format == "auto":
+            # A commit waits for this: large frames are kept as they are, and settled later.
+            layout = replace(layout, segment_format=HOT)
+        job = plan_job(self._log.storage, self._status, root, rules, layout)
+        recent = self._recent(root)
+        groups = plan_groups(recent, rules, joins=joins_of(job.epochs))
+        if not groups:
             return None
+        job = replace(job, ship_to=self._log.replicas.ready(root))
+        return run_batch(self._log, self._status, job, groups, client=self._client, attempts=3)
 
     def _recent(self, root: Root) -> list[PlacedSegment]:
         """Return the newest segments: the inline ones, and those of small parts before them."""

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from segstore_ds.engine.commit import Committed, StreamLog
+from segstore_ds.engine.put_off import putting_off
 from segstore_ds.engine.reader_records import SeenReader, live_readers, store_now_us
 from segstore_ds.engine.state import Slot
 from segstore_ds.engine.table_status import Run, TableStatus
@@ -23,7 +24,6 @@ from segstore_ds.engine.truncate import finish_truncate, plan_truncate
 from segstore_ds.errors import (
     CorruptionError,
     InvalidInputError,
-    SegstoreError,
     SnapshotExpiredError,
 )
 from segstore_ds.format.packed import Ints
@@ -206,12 +206,9 @@ class AutoRetain:
 
     def after_commit(self) -> None:
         """Apply the policy where there is one and a minute has passed since the last time."""
-        try:
+        with putting_off("retention"):
             # Even to look can fail: a merge that ended in doubt leaves the log to be opened anew.
             self._apply_if_due()
-        except (SegstoreError, MemoryError) as error:
-            # The commit before it stands: its caller must not hear of a failure.
-            _LOG.warning("retention was put off: %s", error)
 
     def _apply_if_due(self) -> None:
         text = self._log.root.properties.get(PROPERTY)

@@ -48,6 +48,7 @@ PARQUET_ERRORS = (
     OverflowError,
 )
 _INDEX_BYTES_OF_PIECE = 24  # a length and a checksum, as text: about
+_OTHER = "change the value, or set segmentFormat to arrow"
 _WRITTEN = "the segment that was written"
 _CODECS = {"zstd": "zstd", "lz4": "lz4", "none": "none"}
 # Pages mostly end by their bytes: pyarrow's 20,000 rows give twice as many, each with a header and
@@ -109,6 +110,7 @@ class ParquetWriter:
         self._pages: list[list[PageHeader]] = []
         self.rows = 0
         self.pieces = 0  # that the index has a checksum of
+        self.is_broken = False  # by a frame that was refused when some of it was written
 
     @property
     def encoded_bytes(self) -> int:
@@ -141,17 +143,17 @@ class ParquetWriter:
             The bytes to write, and their CRC-32.
 
         Raises:
-            InvalidInputError: The batch has no rows, is too large for one frame, or holds so many
-                rows in so few bytes that nobody would believe it.
+            InvalidInputError: The batch has no rows, is too large for one frame, holds a value that
+                Parquet does not take, or so many rows in so few bytes that nobody would believe it.
+                Where `is_broken` is true then, the segment can't be ended any more.
         """
         if not batch.num_rows:
             raise InvalidInputError("a frame has no rows")
         check_size(batch)
-        if self._writer is None:
-            self._writer = self._open(batch)
+        self._check_sound()
+        self.is_broken = True
         start = self._pieces.place
-        self._writer.write_batch(batch, row_group_size=batch.num_rows)
-        pieces = self._pieces.take()
+        pieces = self._encode(batch)
         if not self._frames:
             pieces, start = _without_magic(pieces), len(MAGIC)
         data = b"".join(pieces)
@@ -186,6 +188,7 @@ class ParquetWriter:
             self._pages.append(read_pages(memoryview(data), _WRITTEN))
         self.rows += batch.num_rows
         self.pieces += len(pieces)
+        self.is_broken = False
         return data, entry.crc
 
     def finish(self) -> tuple[bytes, SegmentSummary]:
@@ -195,15 +198,25 @@ class ParquetWriter:
             Its last bytes, and what the table status keeps.
 
         Raises:
-            InvalidInputError: It has no frame, one that nobody would read, or too many of them.
+            InvalidInputError: It has no frame, one that nobody would read, or too many of them; or
+                it is broken.
         """
+        self._check_sound()
         if self._writer is None:
             raise InvalidInputError("a segment has no frame", remedy="add a frame before finish")
         index = _build(self._frames, self._lengths, self._crcs)
-        self._writer.add_key_value_metadata({INDEX_KEY: index})
-        self._writer.close()
-        end = b"".join(self._pieces.take())
-        self._check(pq.read_metadata(pa.BufferReader(end)))
+        try:
+            self._writer.add_key_value_metadata({INDEX_KEY: index})
+            self._writer.close()
+            end = b"".join(self._pieces.take())
+            metadata = pq.read_metadata(pa.BufferReader(end))
+        except MemoryError:
+            raise
+        except PARQUET_ERRORS as error:
+            raise InvalidInputError(
+                "a segment's end can't be written", remedy=_OTHER, frames=len(self._frames)
+            ) from error
+        self._check(metadata)
         summary = SegmentSummary(
             rows=self.rows,
             bytes=self._pieces.place,
@@ -227,11 +240,44 @@ class ParquetWriter:
             with _readable(frame):
                 check_pages(chunks, frame, where=_WRITTEN)
 
+    def _check_sound(self) -> None:
+        if self.is_broken:
+            raise InvalidInputError(
+                "a frame of the segment was refused", remedy="write another segment"
+            )
+
+    def _encode(self, batch: pa.RecordBatch) -> list[bytes]:
+        try:
+            if self._writer is None:
+                self._writer = self._open(batch)
+            self._writer.write_batch(batch, row_group_size=batch.num_rows)
+        except MemoryError:
+            raise
+        except PARQUET_ERRORS as error:
+            raise InvalidInputError(
+                "a value can't be stored in Parquet",
+                remedy=_OTHER,
+                column=_find_refused(batch),
+                rows=batch.num_rows,
+            ) from error
+        return self._pieces.take()
+
     def _open(self, batch: pa.RecordBatch) -> pq.ParquetWriter:
         encodings = choose_encodings(batch, self._options)
         return pq.ParquetWriter(
             self._pieces, self._schema, **{**self._options, **encodings.options()}
         )
+
+
+def _find_refused(batch: pa.RecordBatch) -> str | None:
+    """Return the first column that can't be written by itself; None where all of them can."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        table = pa.table([column], names=[name])
+        try:
+            pq.write_table(table, pa.MockOutputStream(), store_decimal_as_integer=True)
+        except PARQUET_ERRORS:
+            return str(name)
+    return None
 
 
 @contextmanager

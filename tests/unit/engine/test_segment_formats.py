@@ -222,6 +222,31 @@ def test_what_would_not_be_read_again_is_not_committed(monkeypatch):
     assert objects(stream.storage, "segments") == before
 
 
+def test_values_that_parquet_refuses_are_an_error_that_names_the_column():
+    # Spark's variant: what is null may not be, and Arrow does not look.
+    binary = pa.binary()
+    fields = [
+        pa.field("value", binary, nullable=False),
+        pa.field("metadata", binary, nullable=False, metadata={b"variant": b"true"}),
+    ]
+    schema = pa.schema([("n", pa.int64()), ("v", pa.struct(fields))])
+
+    def batch(value: bytes | None) -> pa.RecordBatch:
+        children = [pa.array([value], binary), pa.array([b"m"], binary)]
+        variant = pa.StructArray.from_arrays(children, fields=fields)
+        return pa.record_batch([pa.array([1]), variant], schema=schema)
+
+    writer = PARQUET.parquet_writer(schema, [])
+    writer.start()
+    writer.add(batch(b"a"))
+    with pytest.raises(InvalidInputError, match=r"can't be stored.*column='v'"):
+        writer.add(batch(None))
+    assert writer.is_broken
+    for call in (writer.finish, lambda: writer.add(batch(b"a"))):
+        with pytest.raises(InvalidInputError, match="was refused"):
+            call()
+
+
 def test_names_with_dots_are_told_apart():
     fields = [("a.b", pa.int64()), ("a", pa.struct([("b", pa.int64())])), ("c", pa.string())]
     schema = pa.schema(fields)

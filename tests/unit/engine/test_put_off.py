@@ -1,0 +1,78 @@
+"""Upkeep after a commit: whatever fails there, the caller hears that its events are committed."""
+
+import logging
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
+import pytest
+from stream_kit import HOUR, STAGED, make_stream, numbers, values, wait
+
+from segstore_ds.engine.put_off import putting_off
+from segstore_ds.engine.retain import RetentionPolicy
+from segstore_ds.errors import StorageError
+from segstore_ds.stream import open_on
+from segstore_ds.testing.faults import Crash, WrappedStorage
+
+
+class _Defective(WrappedStorage):
+    """A storage that has a defect, from the commit of the next version on."""
+
+    def __init__(self, inner: object, version: int) -> None:
+        super().__init__(inner)  # type: ignore[arg-type]
+        self.calls = 0
+        self._version = version
+        self._committed = False
+
+    def around(self, verb: str, path: str, work: Callable[[], object]) -> object:
+        if self._committed and path != "log/_latest":
+            self.calls += 1
+            raise RuntimeError(verb, path)
+        done = work()
+        self._committed |= f"{self._version:020d}" in path and verb == "create"
+        return done
+
+
+@pytest.mark.parametrize(
+    ("error", "logged"),
+    [
+        (StorageError("gone"), "gone"),
+        (MemoryError(), ""),
+        (RuntimeError("a defect"), "Traceback"),
+        (KeyError("x"), "Traceback"),
+        (None, None),
+    ],
+)
+def test_failures_are_put_off(
+    error: Exception | None, logged: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Ours with a line, defects with their traceback."""
+    with caplog.at_level(logging.WARNING), putting_off("sweeping"):
+        if error is not None:
+            raise error
+    assert [record.name.rpartition(".")[2] for record in caplog.records] == (
+        ["put_off"] if error else []
+    )
+    assert logged is None or ("sweeping was put off" in caplog.text and logged in caplog.text)
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, Crash])
+def test_what_ends_the_process_is_not(error: type[BaseException]) -> None:
+    """Who asks the process to end is heard."""
+    ending: AbstractContextManager[object] = pytest.raises(error)
+    with ending, putting_off("sweeping"):
+        raise error
+
+
+def test_a_defect_after_the_commit_is_not_the_commits(caplog: pytest.LogCaptureFixture) -> None:
+    """Merging parts, compaction and retention all fail on something that nobody foresaw."""
+    stream, storage = make_stream(8)
+    stream.set_retention(RetentionPolicy(max_bytes=1))
+    wait(storage, HOUR)
+    broken = _Defective(storage, stream.refresh().version + 1)
+    writer = open_on(broken, clock=storage.time.clock)
+    commit = writer.append(numbers(80, 90), layout=STAGED, compact="auto")
+    assert (commit.start, commit.end) == (80, 90)
+    assert broken.calls
+    assert "compaction was put off by a defect" in caplog.text
+    fresh = open_on(storage, clock=storage.time.clock)
+    assert values(fresh) == list(range(90))
