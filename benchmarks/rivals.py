@@ -19,13 +19,17 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
+from segstore_ds.options import default
 from segstore_ds.spark.source import SegstoreDataSource
 
 PEAKS = "SEGSTORE_BENCHMARK_PEAKS"
 
 
 class DrainDataSource(DataSource):
-    """A sink that takes every Arrow batch and forgets it: what any Python sink costs at least."""
+    """A sink that takes every Arrow batch and forgets it: what any Python sink costs at least.
+
+    Options: `compress`, true for a sink that encodes each batch as Arrow with zstd before it does.
+    """
 
     @classmethod
     def name(cls) -> str:
@@ -34,16 +38,25 @@ class DrainDataSource(DataSource):
 
     def writer(self, schema: StructType, overwrite: bool) -> "DrainWriter":  # noqa: ARG002 - Spark's
         """Return the writer."""
-        return DrainWriter()
+        return DrainWriter(compress=self.options.get("compress") == "true")
 
 
 class DrainWriter(DataSourceArrowWriter):
     """Counts rows."""
 
+    def __init__(self, *, compress: bool) -> None:
+        self._compress = compress
+
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Take all batches."""
+        # As segstore compresses; threads would only take turns where all cores have a task.
+        codec = pa.Codec("zstd", compression_level=default("compressionLevel"))
+        options = pa.ipc.IpcWriteOptions(compression=codec, use_threads=False)
         for batch in iterator:
             assert batch.num_rows
+            if self._compress:
+                with pa.ipc.new_stream(pa.MockOutputStream(), batch.schema, options=options) as out:
+                    out.write_batch(batch)
         return WriterCommitMessage()
 
 
