@@ -1,10 +1,12 @@
 """Whatever Spark may hand over comes back from a segment, exactly."""
 
-import math
 import string
-from decimal import Decimal
+import struct
+from decimal import Context, Decimal
+from random import Random
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
@@ -15,9 +17,40 @@ from segstore_ds.format.segment import FORMATS, PARQUET
 from segstore_ds.format.segment_arrow import SegmentWriter, parse_footer
 from segstore_ds.format.statistics import check_types, from_json, to_json
 
+VARIANT = pa.struct(
+    [
+        pa.field("value", pa.binary(), nullable=False),
+        pa.field("metadata", pa.binary(), nullable=False, metadata={"variant": "true"}),
+    ]
+)
+
 
 def integers(bits):
     return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+def floats(bits):
+    """Draw floats, NaN with any payload among them: Python keeps it."""
+    code, infinite, payload = {32: ("<f", 0xFF << 23, 23), 64: ("<d", 0x7FF << 52, 52)}[bits]
+
+    def nan(payload, negative):
+        pattern = infinite | payload | negative << (bits - 1)
+        return struct.unpack(code, pattern.to_bytes(bits // 8, "little"))[0]
+
+    payloads = st.integers(1, 2**payload - 1)
+    return st.floats(width=bits) | st.builds(nan, payloads, st.booleans())
+
+
+# Spark's strings are any bytes.
+TEXTS = st.text(max_size=50).map(str.encode) | st.binary(max_size=8)
+
+
+def decimals(precision, scale):
+    most = 10**precision - 1
+    return st.integers(-most, most).map(lambda n: Decimal(n).scaleb(-scale, _WIDE))
+
+
+_WIDE = Context(prec=38)
 
 
 # Times are drawn as integers: Arrow's range is wider than that of Python's own types.
@@ -28,11 +61,14 @@ LEAVES = [
     (pa.int16(), integers(16)),
     (pa.int32(), integers(32)),
     (pa.int64(), integers(64)),
-    (pa.float32(), st.floats(width=32)),
-    (pa.float64(), st.floats()),
-    (pa.decimal128(38, 18), st.decimals(-(10**19), 10**19, places=18).map(Decimal)),
-    (pa.decimal128(5, 0), st.integers(-99999, 99999).map(Decimal)),
-    (pa.string(), st.text(max_size=50)),
+    (pa.float32(), floats(32)),
+    (pa.float64(), floats(64)),
+    (pa.decimal128(38, 18), decimals(38, 18)),
+    (pa.decimal128(5, 0), decimals(5, 0)),
+    (pa.decimal128(10, 2), decimals(10, 2)),
+    (pa.decimal128(18, 18), decimals(18, 18)),
+    (pa.string(), TEXTS),
+    (VARIANT, st.fixed_dictionaries({"value": st.binary(), "metadata": st.binary(max_size=5)})),
     (pa.binary(), st.binary(max_size=50)),
     (pa.date32(), integers(32)),
     (pa.timestamp("us", "UTC"), integers(64)),
@@ -54,10 +90,13 @@ def typed_values(draw, depth=2):
         element = pa.field("element", data_type)
         return pa.list_(element), st.lists(st.none() | values, max_size=3)
     if kind == "map":
+        key_type, keys = draw(typed_values(depth=0).filter(lambda one: one[0] != pa.null()))
+        if draw(st.booleans()):  # of Spark's types only maps are no keys
+            key_type, keys = pa.struct([("", key_type)]), st.fixed_dictionaries({"": keys})
         data_type, values = draw(typed_values(depth=depth - 1))
-        pairs = st.tuples(st.text(max_size=3), st.none() | values)
-        return pa.map_(pa.string(), data_type), st.lists(pairs, max_size=3)
-    names = draw(st.lists(st.sampled_from(string.ascii_letters), unique=True, max_size=3))
+        pairs = st.tuples(keys, st.none() | values)
+        return pa.map_(key_type, data_type), st.lists(pairs, max_size=3)
+    names = draw(st.lists(st.sampled_from(["", *string.ascii_letters]), unique=True, max_size=3))
     parts = {name: draw(typed_values(depth=depth - 1)) for name in names}
     fields = {name: st.none() | values for name, (_, values) in parts.items()}
     return pa.struct([(n, d) for n, (d, _) in parts.items()]), st.fixed_dictionaries(fields)
@@ -65,16 +104,51 @@ def typed_values(draw, depth=2):
 
 @st.composite
 def batches(draw):
-    names = draw(st.lists(st.text(min_size=1, max_size=3), unique_by=str.casefold, max_size=4,
+    names = draw(st.lists(st.text(max_size=3), unique_by=str.casefold, max_size=4,
                           min_size=1))  # fmt: skip
     rows = draw(st.integers(0, 8))
     arrays, fields = [], []
     for name in names:
         data_type, values = draw(typed_values())
         column = draw(st.lists(st.none() | values, min_size=rows, max_size=rows))
-        arrays.append(pa.array(column, data_type))
+        arrays.append(with_strings(pa.array(column, of_bytes(data_type)), data_type))
         fields.append(pa.field(name, data_type))
     return pa.RecordBatch.from_arrays(arrays, schema=pa.schema(fields))
+
+
+def of_bytes(data_type):
+    """Return a type with binary in place of strings: those Arrow takes from Python unchecked."""
+    if data_type == pa.string():
+        return pa.binary()
+    if pa.types.is_map(data_type):
+        return pa.map_(of_bytes(data_type.key_type), of_bytes(data_type.item_type))
+    if pa.types.is_list(data_type):
+        return pa.list_(data_type.value_field.with_type(of_bytes(data_type.value_type)))
+    if pa.types.is_struct(data_type):
+        return pa.struct([field.with_type(of_bytes(field.type)) for field in data_type])
+    return data_type
+
+
+def with_strings(array, data_type):
+    """Undo `of_bytes` for an array, whose bytes stay (pyarrow's casts and views make nulls up)."""
+    if array.type == data_type:
+        return array
+    children, buffers = [], 3
+    if pa.types.is_map(data_type):
+        pairs = [with_strings(array.keys, data_type.key_type),
+                 with_strings(array.items, data_type.item_type)]  # fmt: skip
+        entries = pa.struct([data_type.key_field, data_type.item_field])
+        length = len(array.keys)
+        children, buffers = [pa.Array.from_buffers(entries, length, [None], 0, children=pairs)], 2
+    elif pa.types.is_list(data_type):
+        children, buffers = [with_strings(array.values, data_type.value_type)], 2
+    elif pa.types.is_struct(data_type):
+        places = range(data_type.num_fields)
+        children = [with_strings(array.field(n), data_type.field(n).type) for n in places]
+        buffers = 1
+    return pa.Array.from_buffers(
+        data_type, len(array), array.buffers()[:buffers], array.null_count, children=children
+    )
 
 
 def image(array):
@@ -91,9 +165,9 @@ def image(array):
         return sliced(array, entries)
     if pa.types.is_list(array_type):
         return sliced(array, image(array.values))
-    if pa.types.is_floating(array_type):
-        return [None if v is None else (repr(v), math.copysign(1, v)) for v in array.to_pylist()]
-    if pa.types.is_temporal(array_type):
+    if pa.types.is_string(array_type):
+        array = array.cast(pa.binary())
+    if pa.types.is_temporal(array_type) or pa.types.is_floating(array_type):
         array = array.view(pa.int32() if array_type.bit_width == 32 else pa.int64())
     return array.to_pylist()
 
@@ -183,3 +257,39 @@ def test_a_parquet_segment_of_any_batches_comes_back(batch, cut, compression, da
             assert images(result) == images(expected)
             assert result.schema.equals(expected.schema, check_metadata=True)
             assert result.num_rows == part.num_rows
+
+
+NANS = {
+    pa.float64(): (pa.int64(), [0x7FF8 << 48, 0x7FF8 << 48 | 7, 0x7FF << 52 | 1, -1, -8 << 48]),
+    pa.float32(): (pa.int32(), [0x7FC0 << 16, 0x7FC0 << 16 | 7, 0x7F8 << 20 | 1, -1, -64 << 16]),
+}
+
+
+@pytest.mark.parametrize("data_type", [pa.float64(), pa.float32()])
+@pytest.mark.parametrize("times", [1, 1000])  # at last they are words of a dictionary
+def test_nan_comes_back_with_its_payload(data_type, times):
+    """Quiet or signalling, of either sign, and the zeros beside it."""
+    bits, patterns = NANS[data_type]
+    lowest = -(2 ** (bits.bit_width - 1))  # -0.0
+    order = Random(5).sample([*patterns, 0, lowest] * times, k=7 * times)
+    values = pa.array(order, bits).view(data_type)
+    batch = pa.record_batch([values], names=["x"])
+    frame = encode_frame(batch, compression="zstd", compression_level=None, stats_columns=["x"])
+    result = decode_frame(
+        frame.data, crc=frame.crc, rows=len(order), schema=batch.schema, columns=None, where="w"
+    )
+    assert images(result) == [order]
+
+    writer = ParquetWriter(
+        batch.schema, compression="zstd", compression_level=None, stats_columns=["x"]
+    )
+    whole = b"".join([writer.start(), writer.add(batch)[0]])
+    end, summary = writer.finish()
+    index = FORMATS[PARQUET].parse_index(
+        end, object_bytes=summary.bytes, where="seg", footer_crc=summary.footer_crc
+    )
+    encodings = index.metadata.row_group(0).column(0).encodings
+    assert ("RLE_DICTIONARY" in encodings) == (times > 1)
+    data = [pa.py_buffer(whole[start:last]) for start, last in index.spans(0, None)]
+    result = index.decode(0, data, schema=batch.schema, columns=None, where="seg")
+    assert images(result) == [order]
