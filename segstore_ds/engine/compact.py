@@ -10,6 +10,7 @@ compactions of one segment never both win. Memory holds a frame of output and th
 read and written; a group reads its inputs once and writes as much at most.
 """
 
+import logging
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -41,6 +42,7 @@ from segstore_ds.engine.staging import (
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import (
     CorruptionError,
+    InvalidInputError,
     SchemaMismatchError,
 )
 from segstore_ds.format import names
@@ -51,6 +53,7 @@ from segstore_ds.format.schema import decode_schema, fingerprint, plan_schema
 from segstore_ds.format.segment import ARROW
 from segstore_ds.storage import Storage
 
+_LOG = logging.getLogger(__name__)
 AHEAD = 4  # frames
 HOT = "hot"  # within the engine: Arrow, but for what was settled before
 
@@ -188,8 +191,27 @@ def _write_piece(
     job: CompactJob, epoch: int, slices: Sequence[Slice], place: tuple[int, int], token: str
 ) -> tuple[StagedSegment, ...]:
     schema = decode_schema(job.epochs[epoch])
-    split = job.rules.mode == SPLIT
     form = output_format(job.layout, schema, slices)
+    if form != ARROW:
+        try:
+            return _write_as(form, job, epoch, slices, place=place, token=token)
+        except InvalidInputError as error:
+            # An older segment holds what Parquet does not take: these events stay in Arrow.
+            _LOG.info("a group of segments stays in Arrow: %s", error)
+    return _write_as(ARROW, job, epoch, slices, place=place, token=token)
+
+
+def _write_as(
+    form: str,
+    job: CompactJob,
+    epoch: int,
+    slices: Sequence[Slice],
+    *,
+    place: tuple[int, int],
+    token: str,
+) -> tuple[StagedSegment, ...]:
+    schema = decode_schema(job.epochs[epoch])
+    split = job.rules.mode == SPLIT
     stager = TaskStager(
         job.storage,
         schema,
@@ -204,7 +226,7 @@ def _write_piece(
         ),
         token=token,
         task=place[0],
-        attempt=str(place[1]),
+        attempt=f"{place[1]}{form[0]}",  # no name is ever used for other bytes
         ship_to=job.ship_to,
     )
     try:

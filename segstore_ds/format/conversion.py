@@ -1,6 +1,7 @@
 """Bring a batch to a schema: columns by name, safe casts, nulls for what is missing.
 
-It must never lose a value: a cast that would is a SchemaMismatchError that names the column. A
+It must never lose a value: a cast that would is a SchemaMismatchError that names the column, and so
+is a decimal of more digits than its type has, which a cast or another format would change later. A
 column that is right already is passed on without a copy, and nested columns are taken apart only
 where a child differs.
 """
@@ -9,6 +10,7 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
+from segstore_ds.format.decimals import decimal_columns, find_overlong
 from segstore_ds.format.normal_form import normalise_type
 from segstore_ds.format.widening import merge_type
 
@@ -29,16 +31,27 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     Raises:
         InvalidInputError: A column's type cannot be stored, or a name occurs twice.
         SchemaMismatchError: A column is unknown to `schema`, does not fit its type, or a value
-            would be lost; names the column.
+            would be lost or has more digits than its type; names the column.
     """
     if batch.schema.equals(schema, check_metadata=True):
-        return batch
+        return _with_sound_decimals(batch)
     unknown = [name for name in batch.schema.names if schema.get_field_index(name) < 0]
     if unknown:
         raise SchemaMismatchError(
             "the stream has no such column", remedy=_MERGE_REMEDY, columns=unknown
         )
-    return _assemble(batch, schema)
+    return _with_sound_decimals(_assemble(batch, schema))
+
+
+def _with_sound_decimals(batch: pa.RecordBatch) -> pa.RecordBatch:
+    overlong = find_overlong(batch, decimal_columns(batch.schema))
+    if overlong is not None:
+        raise SchemaMismatchError(
+            "a decimal has more digits than its type",
+            remedy="cast the column to a type of enough digits, or correct the value",
+            column=overlong,
+        )
+    return batch
 
 
 def lift(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -16,6 +16,7 @@ import pyarrow.parquet as pq
 import zstandard
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.format.decimals import decimal_columns, find_overlong
 from segstore_ds.format.frame import check_size
 from segstore_ds.format.parquet_encodings import choose_encodings, leaf_types
 from segstore_ds.format.parquet_limits import (
@@ -91,6 +92,7 @@ class ParquetWriter:
             )
         self._schema = schema
         self._fingerprint = fingerprint(schema)
+        self._decimals = decimal_columns(schema)
         self._leaves = len(list(leaf_types(schema)))
         self._bits = has_lists_of(schema, is_small)
         self._options: dict[str, Any] = {
@@ -151,6 +153,11 @@ class ParquetWriter:
             raise InvalidInputError("a frame has no rows")
         check_size(batch)
         self._check_sound()
+        overlong = find_overlong(batch, self._decimals)
+        if overlong is not None:
+            raise InvalidInputError(
+                "a decimal has more digits than its type", remedy=_OTHER, column=overlong
+            )
         self.is_broken = True
         start = self._pieces.place
         pieces = self._encode(batch)
