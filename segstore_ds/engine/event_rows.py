@@ -12,13 +12,14 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as t
 
+from segstore_ds.engine.event_values import plain, same
 from segstore_ds.errors import SchemaMismatchError
 
 BATCH_ROWS = 4096
 BATCH_BYTES = 1 << 20
 _ARROW_ERRORS = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
 
-# Returns what is kept of a value, which is never None, and its bytes.
+# Returns what is kept of a value, which is None for Arrow's null alone, and its bytes.
 _Take = Callable[[Any], tuple[Any, int]]
 
 
@@ -116,16 +117,18 @@ def _taker(field: pa.Field) -> _Take:
 
 def _general(field: pa.Field) -> _Take:
     def take(value: Any) -> tuple[Any, int]:
-        given = value.tolist() if hasattr(value, "tolist") else value
         try:
+            given = plain(value, field)
+            if given is None:  # a null of Arrow
+                return None, 0
             made = pa.array([given], field.type)
             kept = made[0]
-            same = kept.is_valid and _same(given, kept.as_py(), field.type)
+            comes_back = kept.is_valid and same(given, kept.as_py(), field.type)
         except MemoryError:  # Arrow's is one of its errors; it says nothing of the value
             raise
         except _ARROW_ERRORS as error:
             raise _refuse(field, value) from error
-        if not same:
+        if not comes_back:
             raise _refuse(field, value)
         return kept, made.nbytes
 
@@ -135,39 +138,9 @@ def _general(field: pa.Field) -> _Take:
 def _refuse(field: pa.Field, value: Any) -> SchemaMismatchError:
     return SchemaMismatchError(
         "value does not fit its column",
-        remedy="convert it: numbers are not cut, and times need a zone where the column has one",
+        remedy="convert it: numbers and times are not cut, and times need a zone where the column "
+        "has one",
         column=field.name,
         expected=str(field.type),
         type=type(value).__name__,
-    )
-
-
-def _same(given: Any, kept: Any, kind: pa.DataType) -> bool:
-    """Tell whether a value came back as it was given."""
-    if given is None or kept is None:
-        return given is kept
-    if t.is_map(kind) or t.is_struct(kind) or t.is_list(kind):
-        return _same_parts(given, kept, kind)
-    if isinstance(given, bool) is not isinstance(kept, bool):
-        return False
-    if t.is_float32(kind):
-        # Rounding is what the type means; becoming infinite is not.
-        return isinstance(given, float | int) and (abs(kept) != float("inf") or given == kept)
-    return bool(given == kept) or (given != given and kept != kept)  # noqa: PLR0124 - NaN
-
-
-def _same_parts(given: Any, kept: Any, kind: pa.DataType) -> bool:
-    if t.is_struct(kind):
-        fields = [kind.field(place) for place in range(kind.num_fields)]
-        return given.keys() <= {field.name for field in fields} and all(
-            _same(given.get(field.name), kept[field.name], field.type) for field in fields
-        )
-    if t.is_list(kind):
-        return len(given) == len(kept) and all(
-            _same(one, other, kind.value_type) for one, other in zip(given, kept, strict=True)
-        )
-    pairs = list(given.items() if isinstance(given, Mapping) else given)
-    return len(pairs) == len(kept) and all(
-        _same(key, other_key, kind.key_type) and _same(item, other_item, kind.item_type)
-        for (key, item), (other_key, other_item) in zip(pairs, kept, strict=True)
     )

@@ -3,7 +3,10 @@
 import datetime as dt
 import decimal
 import math
+from zoneinfo import ZoneInfo
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
@@ -12,6 +15,8 @@ from segstore_ds.errors import SchemaMismatchError
 
 UTC = dt.UTC
 NOW = dt.datetime(2026, 11, 20, 10, 0, 0, 5, tzinfo=UTC)
+BERLIN = ZoneInfo("Europe/Berlin")
+NOON = dt.datetime(2026, 11, 20, 12)  # noqa: DTZ001
 NESTED = pa.struct([("a", pa.int64()), ("b", pa.list_(pa.int8()))])
 
 FITS = [
@@ -47,6 +52,61 @@ DOES_NOT_FIT = [
     (NESTED, [{"a": 1.5}, {"c": 1}, {"a": 1, "b": [999]}, [1]]),
 ]
 
+FLOATS = pa.list_(pa.struct([("a", pa.float32())]))
+# What is given, and the value of Python that has to come back.
+UNWRAPPED = [
+    (pa.timestamp("us"), np.datetime64(NOON, "ns"), NOON),
+    (pa.timestamp("us"), np.datetime64(NOON, "h"), NOON),
+    (pa.timestamp("us"), pd.Timestamp(NOON), NOON),
+    (pa.timestamp("us"), pa.scalar(NOON, pa.timestamp("ns")), NOON),
+    (pa.timestamp("us", "UTC"), pa.scalar(NOW.astimezone(BERLIN)), NOW),
+    (pa.date32(), np.datetime64(NOON.date()), NOON.date()),
+    (pa.date32(), np.datetime64(NOON.date(), "ns"), NOON.date()),
+    (pa.duration("us"), np.timedelta64(5000, "ns"), dt.timedelta(microseconds=5)),
+    (pa.duration("us"), np.timedelta64(5, "h"), dt.timedelta(hours=5)),
+    (pa.list_(pa.timestamp("us")), np.array([NOON], "datetime64[ns]"), [NOON]),
+    (pa.list_(pa.timestamp("us")), [np.datetime64(NOON, "ns"), None], [NOON, None]),
+    (pa.list_(pa.bool_()), list(np.array([True, False])), [True, False]),
+    (pa.list_(pa.float32()), list(np.array([1.5], np.float32)), [1.5]),
+    (pa.list_(pa.list_(pa.int64())), [np.array([1]), [np.int8(2)]], [[1], [2]]),
+    (pa.list_(pa.int64()), np.array([1, None], object), [1, None]),
+    (pa.list_(pa.int64()), pa.array([1, None]), [1, None]),
+    (
+        FLOATS,
+        [{"a": np.float32(1.25)}, {"a": pa.scalar(0.5, pa.float32())}],
+        [{"a": 1.25}, {"a": 0.5}],
+    ),
+    (NESTED, {"a": np.int64(1), "b": np.array([2], np.int8)}, {"a": 1, "b": [2]}),
+    (NESTED, pa.scalar({"a": 1, "b": [2]}, NESTED), {"a": 1, "b": [2]}),
+    (pa.map_(pa.string(), pa.bool_()), {np.str_("a"): np.bool_(True)}, [("a", True)]),
+    (pa.binary(), memoryview(b"abcd")[::2], b"ac"),
+    (pa.list_(pa.binary()), [memoryview(b"ab")], [b"ab"]),
+    (pa.bool_(), np.bool_(True), True),
+    (pa.int64(), np.int8(4), 4),
+    (pa.int64(), np.array(4), 4),
+    (pa.int64(), pa.scalar(3, pa.int8()), 3),
+    (pa.int64(), pa.scalar(None, pa.int64()), None),
+    (pa.string(), pa.scalar("x").cast(pa.large_string()), "x"),
+    (pa.string(), pa.DictionaryArray.from_arrays([0], ["x"])[0], "x"),
+]
+UNWRAPPED_DO_NOT_FIT = [
+    (
+        pa.timestamp("us"),
+        [np.datetime64(1, "ns"), np.datetime64(1 << 62, "s"), np.datetime64("NaT")],
+    ),
+    (pa.timestamp("us"), [pd.Timestamp(1), pd.NaT, np.timedelta64(1, "us"), pa.scalar(NOW)]),
+    (pa.timestamp("us"), [pa.scalar(1, pa.timestamp("ns"))]),
+    (pa.timestamp("us", "UTC"), [np.datetime64(NOON), pa.scalar(NOON), pd.Timestamp(NOON)]),
+    (pa.date32(), [np.datetime64(NOON), pa.scalar(NOON)]),
+    (pa.duration("us"), [np.timedelta64(5, "ns"), np.timedelta64(5, "M"), np.timedelta64(5)]),
+    (pa.list_(pa.timestamp("us")), [np.array([1], "datetime64[ns]"), [np.datetime64(1, "ns")]]),
+    (pa.list_(pa.int8()), [np.array([300]), np.array([1.5]), [np.bool_(True)], iter([1])]),
+    (pa.int64(), [np.float64(1.5), np.bool_(True), np.array([1]), pa.scalar(1.5), pa.scalar(True)]),
+    (pa.int8(), [pa.scalar(1), np.int64(300)]),
+    (pa.string(), [memoryview(b"ab"), pa.scalar(b"ab"), np.bytes_(b"ab"), np.datetime64(NOON)]),
+    (pa.map_(pa.string(), pa.int8()), [{"a": np.int64(300)}, {pa.scalar(1): 1}]),
+]
+
 
 def flat(cases):
     """One case per value."""
@@ -67,7 +127,40 @@ def test_a_value_that_fits_comes_back(kind, value):
     assert rows.peek().schema == rows.schema
 
 
-@pytest.mark.parametrize(("kind", "value"), flat(DOES_NOT_FIT))
+@pytest.mark.parametrize(("kind", "value", "expected"), UNWRAPPED)
+def test_values_of_numpy_and_arrow_are_taken_at_every_level(kind, value, expected):
+    rows = EventRows(pa.schema([("v", kind)]))
+    rows.add({"v": value})
+    assert rows.peek().to_pylist() == [{"v": expected}]
+
+
+@pytest.mark.parametrize("zone", [BERLIN, ZoneInfo("Australia/Lord_Howe"), UTC])
+def test_every_instant_of_a_repeated_or_skipped_hour_is_taken(zone):
+    """Python never finds such times of two zones equal (PEP 495)."""
+    rows = EventRows(pa.schema([("v", pa.timestamp("us", "UTC"))]))
+    instants = [
+        NOW.replace(month=month, hour=0) + dt.timedelta(minutes=20 * step)
+        for month in (3, 4, 10)
+        for step in range(-72 * 20, 72 * 15)
+    ]
+    for instant in instants:
+        rows.add({"v": instant.astimezone(zone)})
+    rows.add({"v": dt.datetime(2026, 3, 29, 2, 30, tzinfo=BERLIN)})  # no clock showed it
+    *back, skipped = rows.peek()["v"].to_pylist()
+    assert back == instants
+    assert skipped == dt.datetime(2026, 3, 29, 1, 30, tzinfo=UTC)
+
+
+def test_nanoseconds_of_an_arrow_scalar_are_kept():
+    """As a value of Python they would be lost."""
+    rows = EventRows(pa.schema([("v", pa.time64("ns")), ("w", pa.list_(pa.time64("ns")))]))
+    odd = pa.scalar(1, pa.time64("ns"))
+    rows.add({"v": odd, "w": [odd]})
+    assert rows.peek()["v"][0].value == 1
+    assert rows.peek()["w"].flatten()[0].value == 1
+
+
+@pytest.mark.parametrize(("kind", "value"), flat([*DOES_NOT_FIT, *UNWRAPPED_DO_NOT_FIT]))
 def test_a_value_that_would_be_changed_is_refused_and_nothing_is_taken(kind, value):
     rows = EventRows(pa.schema([("v", kind)]))
     with pytest.raises(SchemaMismatchError, match="column='v'"):
