@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from operator import attrgetter
 
 import pyarrow as pa
@@ -36,8 +36,10 @@ from segstore_ds.storage import Storage
 
 _LOG = logging.getLogger(__name__)
 _SMALL_ROWS = 65_536  # one frame, for the most: opened and read as one part
+_SMALL_RAW_BYTES = 16 << 20  # what is decoded of a small segment before its turn
 
-_Work = Callable[[], Iterable[pa.RecordBatch]]
+# What the buffers of a frame take, and what decodes it.
+_Step = tuple[int, Callable[[], Iterable[pa.RecordBatch]]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,24 +80,26 @@ class _Source:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """What there is to do at once, and about how many bytes that takes.
+    """What one thread does at once: a frame, or a small segment, whose index nobody has seen yet.
 
-    A frame takes what its buffers do, whichever columns are read. A small segment, whose index
-    nobody has seen yet, is put at its size in storage.
+    Attributes:
+        steps: Run when they are taken.
+        weight: What may be decoded before its turn, whichever columns are read.
     """
 
     source: _Source
-    work: _Work
-    weight: int = 0
+    steps: Iterable[_Step]
+    weight: int
 
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What came of a part; an error comes behind the batches."""
+    """What came of a part; an error comes behind the batches, and `rest` would weigh too much."""
 
     source: _Source
     batches: Sequence[pa.RecordBatch] = ()
     error: FormatError | StorageError | None = None
+    rest: Iterable[_Step] = ()
 
 
 def run_task(reading: Reading, task: ReadTask, *, threads: int = 1) -> Iterator[pa.RecordBatch]:
@@ -185,8 +189,14 @@ def _mend(source: _Source, outcomes: Iterable[_Outcome]) -> Iterator[pa.RecordBa
     for outcome in outcomes:
         yield from outcome.batches
         done += len(outcome.batches)
-        if outcome.error is not None:
-            damage = outcome.error
+        damage = outcome.error
+        try:
+            for batch in _run(outcome.rest):
+                yield batch
+                done += 1
+        except (FormatError, StorageError) as error:
+            damage = error
+        if damage is not None:
             break
     if damage is None:
         return
@@ -197,7 +207,7 @@ def _mend(source: _Source, outcomes: Iterable[_Outcome]) -> Iterator[pa.RecordBa
             if StreamLog(storage).open().stream_id != reading.stream_id:
                 continue
             parts = _parts(replace(source, storage=storage))
-            there = (batch for part in parts for batch in part.work())
+            there = (batch for part in parts for batch in _run(part.steps))
             # The same bytes give the same batches, so those that came from here are passed over.
             for batch in islice(there, done, None):
                 yield batch
@@ -213,43 +223,50 @@ def _mend(source: _Source, outcomes: Iterable[_Outcome]) -> Iterator[pa.RecordBa
 def _attempt(part: _Part) -> _Outcome:
     """Carry a part out; what it raises is told in its turn, and to who knows of followers."""
     batches: list[pa.RecordBatch] = []
+    held_bytes = 0
+    steps = iter(part.steps)
     try:
-        batches.extend(part.work())
+        for raw_bytes, decode in steps:
+            held_bytes += raw_bytes
+            if held_bytes > part.weight:
+                rest = chain([(raw_bytes, decode)], steps)
+                return _Outcome(part.source, batches, rest=rest)
+            batches.extend(decode())
     except (FormatError, StorageError) as error:
         return _Outcome(part.source, batches, error)
     return _Outcome(part.source, batches)
+
+
+def _run(steps: Iterable[_Step]) -> Iterator[pa.RecordBatch]:
+    for _, decode in steps:
+        yield from decode()
 
 
 def _parts(source: _Source) -> Iterator[_Part]:
     """Yield what there is to do for a slice, in offset order; each part gives no empty batch."""
     one = source.slice
     if one.bytes <= WHOLE_OBJECT_BYTES and one.segment_rows <= _SMALL_ROWS:
-        yield _Part(source, partial(_read_small, source), one.bytes)
+        yield _Part(source, _steps(source), _SMALL_RAW_BYTES)
         return
     try:
-        for segment, number, row, data in _frames(source):
-            work = partial(_decode, source, segment, number, row, data)
-            yield _Part(source, work, segment.frames[number].raw_bytes)
+        for step in _steps(source):
+            yield _Part(source, [step], step[0])
     except (FormatError, StorageError) as error:
-        yield _Part(source, partial(_fail, error))
-
-
-def _read_small(source: _Source) -> Iterator[pa.RecordBatch]:
-    for work in _frames(source):
-        yield from _decode(source, *work)
+        yield _Part(source, [(0, partial(_fail, error))], 0)
 
 
 def _fail(error: FormatError | StorageError) -> Iterable[pa.RecordBatch]:
     raise error
 
 
-def _frames(source: _Source) -> Iterator[tuple[OpenSegment, int, int, list[pa.Buffer]]]:
-    """Yield segment, number and first row of each frame to read, with what was fetched of it."""
+def _steps(source: _Source) -> Iterator[_Step]:
+    """Fetch the frames to read, one after the other."""
     columns = source.scan.epoch(source.slice.epoch).columns
     segment = _open(source.storage, source.slice)
     rows = dict(_wanted_frames(segment.frames, source.slice, source.scan.reading.filters))
     for number, data in segment.fetch(list(rows), columns):
-        yield segment, number, rows[number], data
+        decode = partial(_decode, source, segment, number, rows[number], data)
+        yield segment.frames[number].raw_bytes, decode
 
 
 def _decode(

@@ -7,8 +7,10 @@ import pytest
 from follower_kit import EVERY, Pair, content, found, strikes
 from stream_kit import SCHEMA, numbers
 
+from segstore_ds.engine import scan
 from segstore_ds.engine.follow import OutcomeState
 from segstore_ds.engine.followers import follower_storages
+from segstore_ds.engine.segments import open_segment
 from segstore_ds.engine.staging import Layout
 from segstore_ds.errors import (
     AlreadyExistsError,
@@ -176,18 +178,24 @@ def test_a_folder_that_holds_no_such_stream_is_never_written_to(pair):
     assert content(pair.follower) == {}
 
 
-@pytest.mark.parametrize("harm", ["missing", "cut", "damaged"])
-def test_a_segment_that_is_damaged_is_read_from_a_follower_and_reported(pair, harm, caplog):
+@pytest.mark.parametrize("raw_bytes", [1, 3000, 1 << 24])
+@pytest.mark.parametrize("harm", ["missing", "cut", "frame", "footer"])
+def test_a_segment_that_is_damaged_is_read_from_a_follower_and_reported(
+    pair, harm, raw_bytes, caplog, monkeypatch
+):
+    """Whether the damage is met by a thread, ahead of its turn, or in its turn."""
+    monkeypatch.setattr(scan, "_SMALL_RAW_BYTES", raw_bytes)
     pair.stream.add_follower(pair.follower)
     events = numbers(0, 1000)
     pair.stream.append(events, layout=Layout(inline_bytes=0, frame_rows=100))
     storage = open_storage(pair.primary)
     [segment] = storage.list("segments")
+    frame = open_segment(storage, pair.stream.root.entries[0]).frames[5]  # of ten
     data = bytearray(storage.get(segment.path))
     storage.delete(segment.path)
     if harm != "missing":
-        data[segment.size // 2] ^= 1
-        storage.put(segment.path, bytes(data if harm == "damaged" else data[:-1]))
+        data[frame.start + 50 if harm == "frame" else -50] ^= 1
+        storage.put(segment.path, bytes(data[:-1] if harm == "cut" else data))
     assert found(pair.reopen(pair.primary)) == list(range(1000)), "each event once, in order"
     assert f"was read from follower {pair.follower}" in caplog.text
     assert not pair.stream.verify().ok, "reading mends nothing"

@@ -10,8 +10,9 @@ import pytest
 from segstore_ds.engine import scan, segments
 from segstore_ds.engine.read_ahead import map_ahead
 from segstore_ds.engine.scan import run_tasks
+from segstore_ds.engine.segments import open_segment
 from segstore_ds.engine.staging import Layout
-from segstore_ds.errors import MissingObjectError
+from segstore_ds.errors import CorruptionError, MissingObjectError
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
 
@@ -38,11 +39,16 @@ def batches(stream: Stream, threads: int, **tasks: int) -> Iterator[pa.RecordBat
     return run_tasks(reading, stream.plan_tasks(reading, **tasks), threads=threads)
 
 
-@pytest.fixture(params=["small", "large"])
+@pytest.fixture(params=["small", "dense", "large"])
 def size(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Take segments for small ones, which are one part of the work, or for large ones."""
+    """Take segments for small ones, which are one part of the work, or for large ones.
+
+    Or for small ones that unpack to so much that only three frames are decoded ahead.
+    """
     if request.param == "large":
         take_for_large(monkeypatch)
+    if request.param == "dense":
+        monkeypatch.setattr(scan, "_SMALL_RAW_BYTES", 600)
 
 
 def take_for_large(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,3 +108,41 @@ def test_large_frames_are_not_decoded_ahead(
         requests.append(stream.storage.stats.requests["get_range"])
         running.close()  # type: ignore[attr-defined]
     assert requests == [1 + 2, 1 + 5]
+
+
+@pytest.mark.parametrize("raw_bytes", [1, 600, 1 << 20])
+def test_a_small_segment_is_decoded_ahead_up_to_a_size(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch, raw_bytes: int
+) -> None:
+    """Nobody knows what it unpacks to before it is opened; the rest waits for its turn."""
+    monkeypatch.setattr(scan, "_SMALL_RAW_BYTES", raw_bytes)
+    decoded: dict[str, list[int]] = {}
+    decode = segments.OpenSegment.decode
+
+    def note(self, number, data, **rest):
+        decoded.setdefault(self.where, []).append(self.frames[number].raw_bytes)
+        return decode(self, number, data, **rest)
+
+    monkeypatch.setattr(segments.OpenSegment, "decode", note)
+    running = batches(stream, 2)
+    assert next(running)["o"].to_pylist() == list(range(10))
+    running.close()  # type: ignore[attr-defined]
+    first = decoded.pop(f"{stream.storage.url}/segments/{stream.root.entries[0].path}")
+    assert len(first) == {1: 1, 600: 600 // first[0], 1 << 20: 10}[raw_bytes]
+    assert all(sum(sizes) <= raw_bytes for sizes in decoded.values())
+
+
+@pytest.mark.usefixtures("size")
+@pytest.mark.parametrize("threads", [1, 2])
+def test_damage_comes_behind_what_lies_before_it(stream: Stream, threads: int) -> None:
+    """Within a segment, too, whichever thread decodes the frame."""
+    entry = stream.root.entries[1]
+    name = f"segments/{entry.path}"
+    frame = open_segment(stream.storage, entry).frames[6]
+    damaged = bytearray(stream.storage.get(name))
+    damaged[(frame.start + frame.end) // 2] ^= 1
+    stream.storage.put(name, bytes(damaged))
+    seen: list[int] = []
+    with pytest.raises(CorruptionError):
+        seen.extend(n for batch in batches(stream, threads) for n in batch["o"].to_pylist())
+    assert seen == list(range(160))
