@@ -35,6 +35,7 @@ class World:
 
     def __init__(self) -> None:
         self.lost: set[str] = set()
+        self.aliases: dict[str, str] = {}  # names, and the place that they stand for
         self.calls = 0
         self.lose_at = 0
         self.victim = ""
@@ -89,7 +90,9 @@ class Root(WrappedStorage):
         return done
 
     def sibling(self, url: str) -> Storage:
-        return Root(self.inner.sibling(url), self.world, self.time)
+        other = Root(self.inner.sibling(self.world.aliases.get(url, url)), self.world, self.time)
+        other.url = url
+        return other
 
 
 class Pair:

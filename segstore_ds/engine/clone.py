@@ -43,7 +43,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.root import ORIGINS_FEATURE, Root
-from segstore_ds.storage import Storage
+from segstore_ds.storage import Storage, compare_names, find_overlap, refuse_overlap
 
 MATERIALIZE_ROUNDS = 16
 
@@ -71,7 +71,7 @@ def run_clone(
         UnsafeFilesystemError: The destination can't create exclusively.
         StorageError: A storage failed: run it again.
     """
-    _check_places(source.storage.url, target.url)
+    _check_places(source.storage, target)
     target.ensure_exclusive()
     log = StreamLog(target, clock=clock)
     done = find_done(log, request, source.refresh())
@@ -80,6 +80,8 @@ def run_clone(
         if known is not None and not known.made:
             mark_made(source, request.copy_id, target.url, log.root, client=client)
         return done
+    # Each of the two may be dropped without the other, so they have to lie apart.
+    refuse_overlap(target, source.storage, find_overlap(target, source.storage), "clone")
     pin = run_pin(source, request.copy_id, target.url, client=client)
     if pin.made:
         return _find_made(log, request, source.root)
@@ -196,17 +198,14 @@ def _shared(storage: Storage, status: TableStatus, root: Root) -> Iterator[tuple
             yield path, False
 
 
-def _check_places(source: str, target: str) -> None:
-    if source == target or f"{target}/".startswith(f"{source}/"):
-        raise InvalidInputError("a stream can't be cloned into itself", url=target)
-    if f"{source}/".startswith(f"{target}/"):
-        raise InvalidInputError("a clone can't lie around its origin", url=target)
-    if not same_filesystem(source, target):
+def _check_places(source: Storage, target: Storage) -> None:
+    refuse_overlap(target, source, compare_names(target, source), "clone")
+    if not same_filesystem(source.url, target.url):
         raise InvalidInputError(
             "a clone lies on its origin's filesystem",
             remedy='copy_to(url, mode="segments") copies between filesystems',
-            origin=source,
-            url=target,
+            origin=source.url,
+            url=target.url,
         )
 
 

@@ -34,7 +34,7 @@ from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.fields import build_json
 from segstore_ds.format.root import Epoch, Root, SegmentEntry, add_format_features
-from segstore_ds.storage import Storage
+from segstore_ds.storage import Overlap, Storage, compare_names
 
 _COPY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 
@@ -154,7 +154,8 @@ def check_target(source: Storage, target: Storage) -> None:
         UnsafeFilesystemError: It can't create exclusively.
         StorageError: It failed.
     """
-    if target.url == source.url:
+    # Names will do: by whatever other name the source's own folder holds a log already.
+    if compare_names(target, source) is Overlap.SAME:
         raise InvalidInputError("a stream can't be copied onto itself", url=target.url)
     target.ensure_exclusive()
 

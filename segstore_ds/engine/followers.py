@@ -17,7 +17,7 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.fields import build_json
 from segstore_ds.format.root import FOLLOWERS_FEATURE, Root
-from segstore_ds.storage import Storage
+from segstore_ds.storage import Storage, compare_names, find_overlap, refuse_overlap
 
 _LOG = logging.getLogger(__name__)
 _SMALL_FOLDERS = (names.STATUS_FOLDER, names.HISTORY_FOLDER)
@@ -29,7 +29,8 @@ def run_add_follower(log: StreamLog, url: str, *, client: str) -> Committed:
     Safe to repeat: what was copied before a failure is there already.
 
     Raises:
-        InvalidInputError: The stream's own folder, one that can't be opened, or a clone's follower.
+        InvalidInputError: The stream's own folder by whatever name, one within or around it or that
+            can't be opened, or a clone's follower.
         AlreadyExistsError: The folder holds another stream, or one that went its own way.
         ConflictError: Every race was lost.
         CommitUnknownError: It may or may not be in the log.
@@ -39,10 +40,14 @@ def run_add_follower(log: StreamLog, url: str, *, client: str) -> Committed:
     """
     storage = log.storage
     target = storage.sibling(url)
-    if target.url == storage.url:
-        raise InvalidInputError("a stream can't follow itself", url=url)
-    _refuse_clone(log.refresh())
+    refuse_overlap(target, storage, compare_names(target, storage), "follower")
+    root = log.refresh()
+    _refuse_clone(root)
     target.ensure_exclusive()
+    # One folder under two names would be one copy, and promote would fence nothing.
+    for other in (storage, *follower_storages(log, root)):
+        if other.url != target.url:
+            refuse_overlap(target, other, find_overlap(target, other), "follower")
     _seed(log, Follower(target, ROOT_CODEC, log.clock))
 
     def build(root: Root, _slot: Slot) -> Root | None:

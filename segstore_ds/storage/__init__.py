@@ -8,14 +8,19 @@ from segstore_ds.storage.base import ObjectInfo, StagedWriter, Storage, StorageS
 from segstore_ds.storage.credentials import resolve_storage_options
 from segstore_ds.storage.locations import Location, resolve_location
 from segstore_ds.storage.opening import open_storage
+from segstore_ds.storage.places import Overlap, compare_names, find_overlap, refuse_overlap
 
 __all__ = [
     "Location",
     "ObjectInfo",
+    "Overlap",
     "StagedWriter",
     "Storage",
     "StorageStats",
+    "compare_names",
+    "find_overlap",
     "open_storage",
+    "refuse_overlap",
     "resolve_location",
     "resolve_storage_options",
 ]

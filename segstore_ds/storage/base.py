@@ -14,6 +14,8 @@ from typing import Any, Self
 
 from segstore_ds.errors import InvalidInputError
 
+# Begins the name of an object that only asks something of a store. Vacuum and drop know it.
+PROBE = ".probe-"
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
 
 

@@ -24,7 +24,7 @@ from segstore_ds.errors import (
     StorageError,
     UnsafeFilesystemError,
 )
-from segstore_ds.storage.base import StagedWriter, refuse_empty
+from segstore_ds.storage.base import PROBE, StagedWriter, refuse_empty
 from segstore_ds.storage.checked import CheckedStorage
 from segstore_ds.storage.locations import Location
 
@@ -141,7 +141,7 @@ class LocalStorage(CheckedStorage):
         return self._walk(folder, lambda name: not name.startswith("."))
 
     def _temporaries(self) -> Iterator[tuple[str, int, int]]:
-        return self._walk(self.location.path, lambda name: name.startswith(_TEMPORARY))
+        return self._walk(self.location.path, lambda name: name.startswith((_TEMPORARY, PROBE)))
 
     def _walk(self, folder: str, wanted: Callable[[str], bool]) -> Iterator[tuple[str, int, int]]:
         pending = [folder]

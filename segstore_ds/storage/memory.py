@@ -11,7 +11,7 @@ from typing import Any
 
 from fsspec.implementations.memory import MemoryFileSystem
 
-from segstore_ds.storage.base import StagedWriter
+from segstore_ds.storage.base import PROBE, StagedWriter
 from segstore_ds.storage.checked import CheckedStorage, GatheredWriter
 
 
@@ -68,7 +68,9 @@ class MemoryStorage(CheckedStorage):
         return bool(content)
 
     def _list(self, folder: str) -> Iterator[tuple[str, int, int]]:
-        prefix = folder.rstrip("/") + "/"
+        return self._starting_with(folder.rstrip("/") + "/")
+
+    def _starting_with(self, prefix: str) -> Iterator[tuple[str, int, int]]:
         store = MemoryFileSystem.store
         with _GATE.lock:  # others may not add names while these are gathered
             found = [name for name in tuple(store) if name.startswith(prefix)]
@@ -76,6 +78,9 @@ class MemoryStorage(CheckedStorage):
         for name, file in files:
             if file is not None:  # what others do through fsspec waits for no lock
                 yield name, len(file.getvalue()), _microseconds(file)
+
+    def _temporaries(self) -> Iterator[tuple[str, int, int]]:
+        return self._starting_with(f"{self.location.path.rstrip('/')}/{PROBE}")
 
     def _delete(self, full: str) -> None:
         with _GATE.lock:

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from segstore_ds.errors import InvalidInputError, StorageError, UnsafeFilesystemError
-from segstore_ds.storage.base import StagedWriter, refuse_empty
+from segstore_ds.storage.base import PROBE, StagedWriter, refuse_empty
 from segstore_ds.storage.checked import CheckedStorage
 from segstore_ds.storage.credentials import resolve_storage_options
 from segstore_ds.storage.locations import Location
@@ -22,7 +22,6 @@ from segstore_ds.storage.stores import STORES, root_is_missing
 _PART_BYTES = 5 * 1024 * 1024
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PROBED: set[str] = set()
-_PROBE = ".probe-"
 
 
 class ObjectStorage(CheckedStorage):
@@ -146,9 +145,9 @@ class ObjectStorage(CheckedStorage):
 
     def _temporaries(self) -> Iterator[tuple[str, int, int]]:
         self.fs.invalidate_cache()
-        found = self.fs.find(self.location.path, prefix=_PROBE, detail=True)
+        found = self.fs.find(self.location.path, prefix=PROBE, detail=True)
         for name, entry in found.items() if isinstance(found, Mapping) else ():
-            if name.rpartition("/")[2].startswith(_PROBE):
+            if name.rpartition("/")[2].startswith(PROBE):
                 size, when = self._store.size_and_time(entry)
                 yield name, size, _microseconds(when)
 
@@ -197,7 +196,7 @@ class ObjectStorage(CheckedStorage):
             _PROBED.add(endpoint)
 
     def _probe(self, endpoint: str) -> None:
-        full = f"{self.location.path}/{_PROBE}{secrets.token_hex(16)}"
+        full = f"{self.location.path}/{PROBE}{secrets.token_hex(16)}"
         first, second = secrets.token_bytes(16), secrets.token_bytes(16)
         try:
             made = self._create(full, first)

@@ -14,7 +14,7 @@ from fsspec.core import url_to_fs
 from fsspec.registry import known_implementations, registry
 
 from segstore_ds.errors import InvalidInputError, UnsafeFilesystemError
-from segstore_ds.storage.base import StagedWriter
+from segstore_ds.storage.base import PROBE, StagedWriter
 from segstore_ds.storage.checked import CheckedStorage, GatheredWriter
 from segstore_ds.storage.credentials import resolve_storage_options
 
@@ -105,6 +105,10 @@ class SingleWriterStorage(CheckedStorage):
             full = f"{self.location.path.rstrip('/')}/{relative}"
             if full.startswith(folder.rstrip("/") + "/"):
                 yield full, entry["size"], _microseconds(entry)
+
+    def _temporaries(self) -> Iterator[tuple[str, int, int]]:
+        start = f"{self.location.path.rstrip('/')}/{PROBE}"
+        return (one for one in self._list(self.location.path) if one[0].startswith(start))
 
     def _delete(self, full: str) -> None:
         with suppress(FileNotFoundError):

@@ -41,7 +41,8 @@ class Replication(Handle):
 
         Raises:
             AlreadyExistsError: The folder holds another stream.
-            InvalidInputError: The stream's own folder, or one that can't be opened.
+            InvalidInputError: The stream's own folder by whatever name, one within or around it, or
+                one that can't be opened.
             FencedError: This folder is a follower itself.
             ConflictError: Every race was lost; nothing was committed.
             CommitUnknownError: It may or may not be in the log.

@@ -291,8 +291,8 @@ def test_refusals() -> None:
     clone = _clone(stream)
     refused: list[tuple[Stream, str, str, dict]] = [
         (clone, _place(), "can't be cloned", {}),
-        (stream, stream.url, "into itself", {}),
-        (stream, f"{stream.url}/inner", "into itself", {}),
+        (stream, stream.url, "is the stream's own", {}),
+        (stream, f"{stream.url}/inner", "lies within the stream's own", {}),
         (stream, "/elsewhere/segstore", "filesystem", {}),
         (stream, _place(), "whole stream", {"start": 5}),
         (stream, _place(), "whole stream", {"storage_options": {}}),
@@ -642,3 +642,15 @@ def test_parquet_files_of_a_clone_are_where_they_lie(tmp_path: Path) -> None:
     assert after[1] == before[1]
     assert values(clone) == list(range(20))
     clone.verify().check()
+
+
+def test_a_clone_is_not_put_into_its_origin_through_a_link(tmp_path: Path) -> None:
+    """Dropping the one would delete the other; and nothing is pinned."""
+    stream = segstore.create(tmp_path / "stream", pa.schema([("n", pa.int64())]))
+    (tmp_path / "link").symlink_to(tmp_path / "stream")
+    for other in ("link", "link/inner", "."):
+        with pytest.raises(InvalidInputError, match="the stream's own folder"):
+            stream.copy_to(tmp_path / other, copy_id="c", mode="clone")
+    assert not stream.refresh().pins
+    with pytest.raises(InvalidInputError, match="onto itself"):
+        stream.copy_to(tmp_path / "link", copy_id="c")

@@ -7,6 +7,7 @@ import pytest
 from follower_kit import EVERY, Pair, content, found, strikes
 from stream_kit import SCHEMA, numbers
 
+import segstore_ds as segstore
 from segstore_ds.engine import scan
 from segstore_ds.engine.follow import OutcomeState
 from segstore_ds.engine.followers import follower_storages
@@ -18,6 +19,7 @@ from segstore_ds.errors import (
     ConflictError,
     FencedError,
     FormatError,
+    InvalidInputError,
     PositionError,
     StorageError,
     UnderReplicatedError,
@@ -343,3 +345,35 @@ def test_a_commit_asks_each_follower_twice_whether_its_log_is_there(pair):
     version = pair.stream.append(numbers(1, 2)).version
     names = [one for one in asked if one.startswith(f"{pair.follower} info")]
     assert names == [f"{pair.follower} info log/{version - 1:020d}"] * 2
+
+
+def test_a_stream_does_not_follow_itself_under_another_name(tmp_path):
+    """That would be one copy, and nobody fenced by promote."""
+    stream = segstore.create(tmp_path / "stream", SCHEMA)
+    stream.append(numbers(0, 3))
+    (tmp_path / "link").symlink_to(tmp_path / "stream")
+    before = stream.version
+    for other in ("stream", "link", "link/inner", "stream/inner", "."):
+        with pytest.raises(InvalidInputError, match="the stream's own folder"):
+            stream.add_follower(str(tmp_path / other))
+    assert stream.refresh().version == before
+    (tmp_path / "far").mkdir()
+    (tmp_path / "near").symlink_to(tmp_path / "far")
+    stream.add_follower(str(tmp_path / "near"))
+    stream.add_follower(str(tmp_path / "near"))
+    for other in ("far", "far/inner"):
+        with pytest.raises(InvalidInputError, match="the stream's own folder"):
+            stream.add_follower(str(tmp_path / other))
+    assert len(stream.followers) == 1
+
+
+def test_a_second_name_that_no_link_shows_is_found_by_a_look(pair):
+    """A mount, an access point: the store itself is asked before anything is committed."""
+    pair.world.aliases[pair.follower] = pair.primary
+    with pytest.raises(InvalidInputError, match="is the stream's own folder"):
+        pair.stream.add_follower(pair.follower)
+    pair.world.aliases[pair.follower] = f"{pair.primary}/{pair.follower.removeprefix('memory://')}"
+    with pytest.raises(InvalidInputError, match="lies within the stream's own folder"):
+        pair.stream.add_follower(pair.follower)
+    assert pair.stream.refresh().version == 0
+    assert pair.stream.followers == ()

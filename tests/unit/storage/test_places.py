@@ -1,0 +1,112 @@
+"""One folder under two names, and folders within one another, are told from two places."""
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from segstore_ds.errors import InvalidInputError, StorageError
+from segstore_ds.storage import Overlap, Storage, compare_names, find_overlap, open_storage
+from segstore_ds.storage.base import PROBE
+from segstore_ds.testing.faults import Crash, Fault, FaultStorage, WrappedStorage
+
+
+class _Alias(WrappedStorage):
+    """A root under another name, as a mount or an access point gives it."""
+
+    def __init__(self, inner: Storage, url: str) -> None:
+        super().__init__(inner)
+        self.url = url
+
+
+def _place(folder: str = "") -> Storage:
+    return open_storage(f"memory://{uuid.uuid4().hex}{folder}")
+
+
+def test_links_are_followed_without_a_request(tmp_path: Path) -> None:
+    """Also where the folder itself is yet to be made."""
+    (tmp_path / "stream" / "log").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "stream")
+    (tmp_path / "deep").symlink_to(tmp_path / "stream" / "log")
+    stream = open_storage(tmp_path / "stream")
+    for name, overlap in (
+        ("stream", Overlap.SAME),
+        ("link", Overlap.SAME),
+        ("link/x/y", Overlap.INSIDE),
+        ("deep/x", Overlap.INSIDE),
+        (".", Overlap.AROUND),
+        ("stream2", None),
+    ):
+        assert compare_names(open_storage(tmp_path / name), stream) is overlap
+    assert not stream.stats.total
+    assert sorted(one.name for one in tmp_path.iterdir()) == ["deep", "link", "stream"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "other", "overlap"),
+    [
+        ("", "memory://elsewhere/x", Overlap.SAME),
+        ("/a/b", "memory://elsewhere/x/a/b", Overlap.INSIDE),
+    ],
+)
+def test_other_names_are_seen_through(folder: str, other: str, overlap: Overlap) -> None:
+    """An access point, a second mount: names that show nothing, in either direction."""
+    stream = _place()
+    inner = open_storage(f"{stream.url}{folder}")
+    alias = _Alias(inner, other)
+    assert compare_names(alias, stream) is None
+    assert find_overlap(alias, stream) is overlap
+    turned = Overlap.AROUND if overlap is Overlap.INSIDE else overlap
+    assert find_overlap(stream, alias) is turned
+    assert not list(stream.temporaries())
+    assert not list(inner.temporaries())
+
+
+def test_places_that_are_apart_are_left_as_they_were(tmp_path: Path) -> None:
+    for first, second in (
+        (_place(), _place("/deep/down")),
+        (open_storage(tmp_path / "a"), open_storage(tmp_path / "b")),
+    ):
+        assert find_overlap(first, second) is None
+        for storage in (first, second):
+            assert not list(storage.list(""))
+            assert not list(storage.temporaries())
+
+
+def test_a_storage_that_fails_proves_nothing() -> None:
+    """But what can't be deleted any more keeps nobody from an answer."""
+    first, second = _place(), _place()
+    counted = FaultStorage(first)
+    assert find_overlap(counted, second) is None
+    for at, call in enumerate(counted.calls, 1):
+        struck = FaultStorage(first, Fault(at))
+        if call.startswith("delete"):
+            assert find_overlap(struck, second) is None
+        else:
+            with pytest.raises(StorageError):
+                find_overlap(struck, second)
+
+
+@pytest.mark.parametrize("make", ["memory", "file"])
+def test_what_a_crash_leaves_is_known_as_temporary(make: str, tmp_path: Path) -> None:
+    inner = _place() if make == "memory" else open_storage(tmp_path / "a")
+    with pytest.raises(Crash):
+        find_overlap(FaultStorage(inner, Fault(1, "crash", "after")), _place())
+    (left,) = inner.temporaries()
+    assert left.path.startswith(PROBE)
+    assert not list(inner.list(""))
+
+
+def test_names_too_long_for_a_store_are_not_asked_for() -> None:
+    first, second = _place("/" + "a/" * 300), _place("/" + "b/" * 300)
+    assert find_overlap(first, second) is None
+    assert first.stats.requests["info"] < 250
+
+
+def test_a_name_that_no_path_may_hold_is_passed_over(tmp_path: Path) -> None:
+    """Of a folder, that is: a root may have it."""
+    ask: Callable[[], object] = lambda: open_storage(tmp_path).info("a\\b/x")  # noqa: E731
+    with pytest.raises(InvalidInputError):
+        ask()
+    assert find_overlap(open_storage(tmp_path / "a\\b"), open_storage(tmp_path / "c")) is None
