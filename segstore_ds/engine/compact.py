@@ -194,10 +194,14 @@ def _write_piece(
     form = output_format(job.layout, schema, slices)
     if form != ARROW:
         try:
-            return _write_as(form, job, epoch, slices, place=place, token=token)
+            outputs = _write_as(form, job, epoch, slices, place=place, token=token)
+            if len(outputs) == 1 or all(one.format != ARROW for one in outputs):
+                return outputs
+            # What was put aside in Arrow would be merged with its neighbours again, and again.
+            delete_staged(job.storage, outputs)
         except InvalidInputError as error:
-            # An older segment holds what Parquet does not take: these events stay in Arrow.
-            _LOG.info("a group of segments stays in Arrow: %s", error)
+            _LOG.warning("a group of segments can't be written as Parquet: %s", error)
+        # Some of it is what Parquet does not take. All of it in Arrow is one segment.
     return _write_as(ARROW, job, epoch, slices, place=place, token=token)
 
 

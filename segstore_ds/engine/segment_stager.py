@@ -85,6 +85,11 @@ class SegmentStager:
         return self._layout.rows
 
     @property
+    def is_broken(self) -> bool:
+        """Whether rows were refused when some of them was written: it can't be finished then."""
+        return isinstance(self._layout, ParquetWriter) and self._layout.is_broken
+
+    @property
     def expected_pieces(self) -> int:
         """How many checksums the index will have when another frame was added, about."""
         return self._layout.pieces + self._layout.expected_pieces
@@ -113,7 +118,7 @@ class SegmentStager:
 
         Raises:
             StorageError: The storage failed, now or before.
-            InvalidInputError: The rows can't be encoded.
+            InvalidInputError: The rows can't be encoded; `is_broken` says whether others still can.
             ClosedError: The segment was finished or aborted.
         """
         if isinstance(self._layout, SegmentWriter):

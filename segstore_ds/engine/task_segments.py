@@ -1,9 +1,11 @@
 """The segment objects that one task writes: which format they have, and where one ends.
 
 The format is decided once, when the first object is begun. What a task sends inline is Arrow, and
-so is what is to be read back before it is committed.
+so is what is to be read back before it is committed; and rows that Parquet would refuse, which get
+an object of their own between the others.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -15,8 +17,10 @@ from segstore_ds.engine.layout import Layout
 from segstore_ds.engine.segment_stager import SegmentStager, open_pool
 from segstore_ds.engine.shipping import ShipTo
 from segstore_ds.engine.staged import StagedSegment, staged_segment
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.frame import Frame, decode_frame
+from segstore_ds.format.parquet_limits import FrameLimits
 from segstore_ds.format.parquet_writer import ParquetWriter, can_store
 from segstore_ds.format.segment import ARROW, FORMATS, PARQUET
 from segstore_ds.format.segment_arrow import SegmentWriter
@@ -107,6 +111,7 @@ class TaskSegments:
         self._ship_to = ship_to
         self._stats_columns = layout.chosen_stats(schema)
         self._format: str | None = None
+        self._limits: FrameLimits | None = None
         self._pool: BufferPool | None = None
         self._writer: SegmentStager | None = None
         self.staged: list[StagedSegment] = []
@@ -165,21 +170,42 @@ class TaskSegments:
             self._pool.close()
 
     def _write_batch(self, batch: pa.RecordBatch) -> None:
-        writer = self._writer
+        if self._limits is None:
+            self._limits = FrameLimits.of(self._schema)
+        for piece, passes in _halve(batch, self._limits):
+            if passes:
+                self._write_rows(piece)
+            else:
+                self._write_aside(piece)
+
+    def _write_rows(self, batch: pa.RecordBatch) -> None:
+        writer = self._switch(PARQUET)
         # Only when it is written it is known how many bytes it takes: about as many as the last.
         if writer is not None and self._is_full(writer, writer.expect_bytes(batch), batch.num_rows):
             self.finish()
-        self._opened().add_batch(batch)
+        writer = self._opened(PARQUET)
+        try:
+            writer.add_batch(batch)
+        except InvalidInputError:
+            if not writer.rows:
+                self.abort()
+            elif writer.is_broken:
+                raise
+            self._write_aside(batch)
+
+    def _write_aside(self, batch: pa.RecordBatch) -> None:
+        """Write rows as Arrow that Parquet would not give back; no event is refused for that."""
+        self._write_frame(self._layout.encode(batch, self._stats_columns))
 
     def _write_frame(self, frame: Frame) -> None:
-        size, writer = frame.data.size, self._writer
+        size, writer = frame.data.size, self._switch(ARROW)
         if writer is not None and (
             self._is_full(writer, size, frame.rows)
             # What is to be read back stays in buffers until its object can be read.
             or (self._readable and not writer.has_room(size))
         ):
             self.finish()
-        writer = self._opened()
+        writer = self._opened(ARROW)
         record = writer.add(frame)
         if self._readable:
             facts = WrittenFrame(frame.rows, frame.crc, frame.raw_bytes, writer, record)
@@ -195,12 +221,18 @@ class TaskSegments:
             or writer.expected_pieces > MOST_PIECES
         )
 
-    def _opened(self) -> SegmentStager:
-        if self._writer is None:
-            self._writer = self._open()
+    def _switch(self, form: str) -> SegmentStager | None:
+        """Return the object that was begun, after ending one of the other format."""
+        if self._writer is not None and self._writer.format != form:
+            self.finish()
         return self._writer
 
-    def _open(self) -> SegmentStager:
+    def _opened(self, form: str) -> SegmentStager:
+        if self._writer is None:
+            self._writer = self._open(form)
+        return self._writer
+
+    def _open(self, form: str) -> SegmentStager:
         layout = self._layout
         if self._pool is None:
             self._pool = open_pool(
@@ -208,7 +240,6 @@ class TaskSegments:
                 buffers=layout.cache_buffers,
                 buffer_bytes=layout.cache_buffer_bytes,
             )
-        form = self._format or ARROW
         name = f"{self._prefix}-{len(self.staged)}{FORMATS[form].ending}"
         path = names.build_segment_path(self._token, name)
         writer: SegmentWriter | ParquetWriter = SegmentWriter()
@@ -217,3 +248,14 @@ class TaskSegments:
         return SegmentStager(
             self._storage, path, self._pool, self._counters, writer, ship_to=self._ship_to
         )
+
+
+def _halve(batch: pa.RecordBatch, limits: FrameLimits) -> Iterator[tuple[pa.RecordBatch, bool]]:
+    """Cut rows until each piece passes, or is a single row, and tell which. Zero-copy."""
+    passes = limits.passes(batch)
+    if passes or batch.num_rows <= 1:
+        yield batch, passes
+        return
+    half = batch.num_rows // 2
+    yield from _halve(batch.slice(0, half), limits)
+    yield from _halve(batch.slice(half), limits)

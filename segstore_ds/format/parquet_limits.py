@@ -135,6 +135,63 @@ def expands_too_far(frame: FrameEntry, leaves: int, *, bits: bool) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
+class FrameLimits:
+    """What a frame may hold that is read however few bytes it takes.
+
+    Attributes:
+        leaves: How many columns Parquet has for it.
+        bits: Whether `is_small` is true of a type within its lists.
+        lists: Whether it has lists or maps.
+    """
+
+    leaves: int
+    bits: bool
+    lists: bool
+
+    @classmethod
+    def of(cls, schema: pa.Schema) -> "FrameLimits":
+        """Return the limits of the frames of a schema."""
+        return cls(
+            len(list(leaf_types(schema))),
+            has_lists_of(schema, is_small),
+            has_lists_of(schema, lambda _: True),
+        )
+
+    def passes(self, batch: pa.RecordBatch) -> bool:
+        """Tell whether a frame of these rows is surely read again; decided without encoding it."""
+        rows, size = batch.num_rows, batch.nbytes
+        free = FREE_BYTES_OF_BITS if self.bits else FREE_BYTES
+        if size > free or rows * self.leaves > FREE_VALUES:
+            return False
+        # A value within lists takes a bit at least, or is an offset that leaves share.
+        if not self.lists or self.leaves * (rows + 8 * size) <= FREE_VALUES:
+            return True
+        values = (_most_values(column, rows, repeated=False) for column in batch.columns)
+        return sum(values) <= FREE_VALUES
+
+
+def _most_values(array: pa.Array, values: int, *, repeated: bool) -> int:
+    """Return how many values the leaves of a column that repeat have in Parquet, at most.
+
+    Args:
+        array: The column, or what is below it.
+        values: How many Parquet has of it: more than there are, where lists above it are empty.
+        repeated: Whether it is within a list.
+    """
+    if t.is_struct(array.type):
+        children = [array.field(place) for place in range(array.type.num_fields)]
+    elif t.is_list(array.type) or t.is_map(array.type):
+        start, end = (array.offsets[0].as_py(), array.offsets[-1].as_py()) if len(array) else (0, 0)
+        inner = [array.keys, array.items] if t.is_map(array.type) else [array.values]
+        children = [child.slice(start, end - start) for child in inner]
+        values += end - start
+        repeated = True
+    else:
+        return values * repeated
+    return sum(_most_values(child, values, repeated=repeated) for child in children)
+
+
+@dataclass(frozen=True, slots=True)
 class Chunk:
     """The pages of one leaf in one frame, and what the footer says of them."""
 
