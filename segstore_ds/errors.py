@@ -32,7 +32,6 @@ Spark shows only an error's text, so `str(error)` holds everything: the code, a 
 values as ``name=value``, then the remedy. Every error pickles with its fields.
 """
 
-from collections.abc import Callable
 from typing import Any, ClassVar
 
 
@@ -46,23 +45,37 @@ class SegstoreError(Exception):
     """
 
     code: ClassVar[str] = "SEGSTORE"
-    retryable: ClassVar[bool] = False
+    retryable: bool = False
     default_remedy: ClassVar[str] = ""
 
     def __init__(self, fact: str, *, remedy: str = "", **fields: Any) -> None:
         self.fact = fact
         self.remedy = remedy or self.default_remedy
         self.fields = fields
-        values = ", ".join(f"{name}={value!r}" for name, value in fields.items())
-        text = f"{self.code}: {fact}"
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        values = ", ".join(f"{name}={value!r}" for name, value in self.fields.items())
+        text = f"{self.code}: {self.fact}"
         if values:
             text += f": {values}"
         if self.remedy:
             text += f"; {self.remedy}"
-        super().__init__(text)
+        return text
 
-    def __reduce__(self) -> tuple[Callable[..., "SegstoreError"], tuple[Any, ...]]:
-        return _rebuild, (type(self), self.fact, self.remedy, self.fields)
+    def refuse_retry(self, remedy: str) -> None:
+        """Say that the same call can't be tried again, in this very error.
+
+        Args:
+            remedy: What to do instead; stands behind the remedy that there is.
+        """
+        self.retryable = False
+        self.remedy = f"{self.remedy}; {remedy}" if self.remedy else remedy
+        self.args = (self._text(),)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        own = {"retryable": False} if "retryable" in vars(self) else None
+        return _rebuild, (type(self), self.fact, self.remedy, self.fields), own
 
 
 def _rebuild(

@@ -82,12 +82,19 @@ def check_preconditions(root: Root, plan: AppendPlan) -> None:
             "the writer was set back while its batch was being repeated",
             writer_id=plan.writer.writer_id if plan.writer else None,
         )
-    if plan.expected_tail is not None and plan.expected_tail != root.tail:
-        raise ConflictError("tail has moved", expected=plan.expected_tail, actual=root.tail)
-    if plan.expected_version is not None and plan.expected_version != root.version:
-        raise ConflictError(
-            "version is another", expected=plan.expected_version, actual=root.version
-        )
+    check_expected(root, plan.expected_tail, plan.expected_version)
+
+
+def check_expected(root: Root, tail: int | None, version: int | None) -> None:
+    """Check what a caller expects of the root that a write lands on. Pure.
+
+    Raises:
+        ConflictError: The tail or the version is not the expected one.
+    """
+    if tail is not None and tail != root.tail:
+        raise ConflictError("tail has moved", expected=tail, actual=root.tail)
+    if version is not None and version != root.version:
+        raise ConflictError("version is another", expected=version, actual=root.version)
 
 
 def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:

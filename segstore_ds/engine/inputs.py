@@ -1,43 +1,153 @@
 """What callers hand in: Arrow data in any of its forms, and the key of an idempotent write."""
 
 import itertools
-from collections.abc import Iterable
+import weakref
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any
 
 import pyarrow as pa
 
 from segstore_ds.engine.writers import WriterKey
-from segstore_ds.errors import InvalidInputError
+from segstore_ds.errors import (
+    FencedError,
+    InternalError,
+    InvalidInputError,
+    SchemaMismatchError,
+    SegstoreError,
+    UnderReplicatedError,
+)
 
 WRITER_ID_LIMIT = 200
+# After these the data may not be given again as it is.
+_COMMITTED = (UnderReplicatedError, FencedError, InternalError)
 
 
-def as_reader(data: Any) -> pa.RecordBatchReader:
-    """Return whatever holds Arrow data as a reader.
+# Readers and generators that an append took batches from, by identity. Other iterators (a `map`)
+# can't be referred to weakly; read to their end they are refused for being empty.
+_TAKEN: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
+_ONCE = "a reader or generator can be read only once: give the data again"
+
+
+class ArrowInput:
+    """Arrow data of a caller, in order.
+
+    Args:
+        schema: What the batches have.
+        batches: The data.
+        source: The caller's object if it may be one that can be read only once.
+        taken: A batch was taken from it already.
+    """
+
+    def __init__(
+        self,
+        schema: pa.Schema,
+        batches: Iterable[Any],
+        *,
+        source: object | None = None,
+        taken: bool = False,
+    ) -> None:
+        self.schema = schema
+        self._batches = batches
+        self._source = source
+        self._taken = taken
+
+    def __iter__(self) -> Iterator[pa.RecordBatch]:
+        """Take the batches; once.
+
+        Raises:
+            InvalidInputError: Something is no batch.
+            SchemaMismatchError: A batch has other columns than the first.
+        """
+        self._taken = True
+        _remember(self._source)
+        names = set(self.schema.names)
+        for place, batch in enumerate(self._batches):
+            if not isinstance(batch, pa.RecordBatch):
+                raise InvalidInputError(
+                    "not a batch",
+                    remedy="give an iterable of pyarrow RecordBatches alone",
+                    place=place,
+                    type=type(batch).__name__,
+                )
+            if set(batch.schema.names) != names:
+                raise SchemaMismatchError(
+                    "batches have different columns",
+                    remedy="give batches of one schema",
+                    place=place,
+                    columns=batch.schema.names,
+                    first=self.schema.names,
+                )
+            yield batch
+
+    def explain(self, error: SegstoreError) -> None:
+        """Add to an error that this input is used up, if it is; the same call can't be repeated."""
+        if self._taken and self._source is not None and not isinstance(error, _COMMITTED):
+            error.refuse_retry(f"the input is used up: {_ONCE}")
+
+
+def as_input(data: Any) -> ArrowInput:
+    """Return whatever holds Arrow data as schema and batches.
+
+    Takes nothing from a reader. From a generator it takes the first batch, which alone tells the
+    schema.
 
     Args:
         data: A Table, RecordBatch, RecordBatchReader, iterable of batches, or anything with
             `__arrow_c_stream__` or `__arrow_c_array__`.
 
     Raises:
-        InvalidInputError: It is none of these, or an iterable without a batch.
+        InvalidInputError: It is none of these, an iterable without a batch, or a reader or
+            generator that was given before.
     """
+    if data is not None and _TAKEN.get(id(data)) is data:
+        raise InvalidInputError("the input is used up", remedy=_ONCE, type=type(data).__name__)
     if isinstance(data, pa.RecordBatchReader):
-        return data
+        return ArrowInput(data.schema, data, source=data)
     if isinstance(data, pa.RecordBatch):
-        return pa.RecordBatchReader.from_batches(data.schema, [data])
-    if hasattr(data, "__arrow_c_stream__"):
-        return pa.RecordBatchReader.from_stream(data)
+        return ArrowInput(data.schema, [data])
+    if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
+        return _of_interface(data)
+    return _of_iterable(data)
+
+
+def _of_interface(data: Any) -> ArrowInput:
+    try:
+        if hasattr(data, "__arrow_c_stream__"):
+            reader = pa.RecordBatchReader.from_stream(data)
+        else:
+            batch = pa.record_batch(data)
+            return ArrowInput(batch.schema, [batch])
+    except MemoryError:
+        raise
+    except pa.ArrowException as error:
+        raise _not_arrow(data) from error
+    # What has no length is a query or a stream, and nobody can tell which.
+    return ArrowInput(reader.schema, reader, source=None if hasattr(data, "__len__") else data)
+
+
+def _of_iterable(data: Any) -> ArrowInput:
     batches = iter(data) if isinstance(data, Iterable) else iter(())
+    source = data if batches is data else None
     first = next(batches, None)
     if not isinstance(first, pa.RecordBatch):
-        raise InvalidInputError(
-            "not Arrow data",
-            remedy="give a pyarrow Table, RecordBatch or RecordBatchReader, a non-empty iterable "
-            "of batches, or a DataFrame of pandas or Polars",
-            type=type(data).__name__,
-        )
-    return pa.RecordBatchReader.from_batches(first.schema, itertools.chain([first], batches))
+        raise _not_arrow(data)
+    _remember(source)
+    return ArrowInput(first.schema, itertools.chain([first], batches), source=source, taken=True)
+
+
+def _not_arrow(data: Any) -> InvalidInputError:
+    return InvalidInputError(
+        "not Arrow data",
+        remedy="give a pyarrow Table, RecordBatch or RecordBatchReader, a non-empty iterable "
+        "of batches that was not read yet, or a DataFrame of pandas or Polars, with one type of "
+        "value per column",
+        type=type(data).__name__,
+    )
+
+
+def _remember(source: object | None) -> None:
+    if isinstance(source, pa.RecordBatchReader | Generator):
+        _TAKEN[id(source)] = source
 
 
 def writer_key(

@@ -24,7 +24,7 @@ from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.cache.first_error import FirstError
 from segstore_ds.engine.clock import Clock
 from segstore_ds.engine.event_rows import EventRows
-from segstore_ds.engine.inputs import as_reader
+from segstore_ds.engine.inputs import as_input
 from segstore_ds.engine.staging import StagedTask, TaskStager
 from segstore_ds.engine.write_job import WriteJob
 from segstore_ds.engine.writers import Commit
@@ -250,11 +250,15 @@ class LiveAppender:
         return job, job.open_task(0, attempt, readable=True, counters=self._counters)
 
     def _append_batches(self, data: Any, task: TaskStager) -> None:
-        reader = as_reader(data)
-        # The rules of `Stream.append`: conforming alone would take a missing column for null.
-        plan_schema(self._ends.schema, normalise_schema(reader.schema), merge=False)
-        # All of them first: either every one fits or none is taken.
-        batches = [conform(batch, task.schema) for batch in reader]
+        given = as_input(data)
+        try:
+            # The rules of `Stream.append`: conforming alone would take a missing column for null.
+            plan_schema(self._ends.schema, normalise_schema(given.schema), merge=False)
+            # All of them first: either every one fits or none is taken.
+            batches = [conform(batch, task.schema) for batch in given]
+        except SegstoreError as error:
+            given.explain(error)
+            raise
         self._keeping(self._stage_rows)
         for batch in batches:
             self._keeping(partial(task.append, batch))

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from segstore_ds.cache.counters import CacheCounters
-from segstore_ds.engine.append import AppendPlan
+from segstore_ds.engine.append import AppendPlan, check_expected
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.compact_auto import AutoRules
 from segstore_ds.engine.epochs import SchemaChange, epoch_schema
@@ -14,12 +14,13 @@ from segstore_ds.engine.staging import Layout, StagedSegment, TaskStager
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.engine.writers import WriterKey, find_repeated
 from segstore_ds.errors import (
+    ConflictError,
     InvalidInputError,
     SchemaMismatchError,
     SealedError,
-    WriterConflictError,
 )
 from segstore_ds.format import names
+from segstore_ds.format.root import Root
 from segstore_ds.format.schema import decode_schema, encode_schema, normalise_schema, plan_schema
 from segstore_ds.storage import Storage
 
@@ -128,6 +129,7 @@ def plan_job(log: StreamLog, status: TableStatus, request: WriteRequest) -> Writ
         InvalidInputError: Arguments contradict each other, or name unknown columns.
         SchemaMismatchError: The columns don't fit; names them and the remedy.
         WriterConflictError: Another owner, or an older batch.
+        ConflictError: An expectation fails already.
         SealedError: The stream has ended.
         FencedError: This folder is not the primary.
         FormatError: The stream's metadata can't be read.
@@ -136,15 +138,11 @@ def plan_job(log: StreamLog, status: TableStatus, request: WriteRequest) -> Writ
     # An overwrite replaces what is there now; an append may stand on a base of the last minute.
     root = log.refresh() if request.overwrite else log.recent()
     try:
-        repeated = find_repeated(status, root, request.writer, rows=None) is not None
-    except WriterConflictError:
-        # Another handle may have taken the writer over since this one looked.
+        repeated = _admit(log, status, root, request)
+    except ConflictError:
+        # Another handle may have taken the writer over, or written, since this one looked.
         root = log.refresh()
-        repeated = find_repeated(status, root, request.writer, rows=None) is not None
-    # Before anything is staged here: a follower has the primary's objects and no others.
-    log.replicas.check_primary(root)
-    if root.sealed and not repeated:
-        raise SealedError("stream is sealed", url=log.storage.url, tail=root.tail)
+        repeated = _admit(log, status, root, request)
     incoming = normalise_schema(request.schema)
     staged = incoming if repeated else _staged_schema(log, status, incoming, request)
     check_arguments(request, staged)
@@ -166,6 +164,19 @@ def plan_job(log: StreamLog, status: TableStatus, request: WriteRequest) -> Writ
         compact=request.compact,
         ship_to=None if repeated else log.replicas.ready(root),
     )
+
+
+def _admit(log: StreamLog, status: TableStatus, root: Root, request: WriteRequest) -> bool:
+    """Tell whether the writer's batch is committed already, or refuse what can't be committed."""
+    repeated = find_repeated(status, root, request.writer, rows=None) is not None
+    # Before anything is staged here: a follower has the primary's objects and no others.
+    log.replicas.check_primary(root)
+    if not repeated:
+        if root.sealed:
+            raise SealedError("stream is sealed", url=log.storage.url, tail=root.tail)
+        # The commit checks it again; here it is before the data is read, which may go only once.
+        check_expected(root, request.expected_tail, request.expected_version)
+    return repeated
 
 
 def check_arguments(request: WriteRequest, staged: pa.Schema) -> None:

@@ -10,7 +10,7 @@ from segstore_ds import options
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.compact_auto import AutoCompact, AutoRules
 from segstore_ds.engine.compact_plan import CompactRules
-from segstore_ds.engine.inputs import as_reader, writer_key
+from segstore_ds.engine.inputs import ArrowInput, as_input, writer_key
 from segstore_ds.engine.retain import AutoRetain
 from segstore_ds.engine.staging import Layout, StagedSegment, StagedTask
 from segstore_ds.engine.table_status import TableStatus
@@ -150,6 +150,7 @@ class Writes(Handle):
             InvalidInputError: Arguments contradict each other, or name unknown columns.
             SchemaMismatchError: The columns don't fit; names them and the remedy.
             WriterConflictError: Another owner, or an older batch.
+            ConflictError: An expectation fails already.
             SealedError: The stream has ended.
             FormatError: The stream's metadata can't be read.
             StorageError: The storage failed.
@@ -241,26 +242,32 @@ class Writes(Handle):
         compact: str = "off",
     ) -> Commit:
         asked = options.parse_value(options.BY_NAME["compact"], compact)
-        reader = as_reader(data)
-        job = self.plan_write(
-            reader.schema,
-            writer=writer,
-            overwrite=overwrite,
-            expected_tail=expected_tail,
-            expected_version=expected_version,
-            merge_schema=merge_schema,
-            replace_schema=replace_schema,
-            layout=layout,
-        )
-        if asked == "auto":
-            job = replace(job, compact=AutoRules(CompactRules(), layout or Layout()))
-        task = job.open_task(0, "0")  # the only attempt that this job's folder ever sees
-        schema = job.schema
+        given = as_input(data)
         try:
-            for batch in reader:
-                task.append(conform(batch, schema))
-            staged = task.finish()
-        except BaseException:
-            task.abort()
+            job = self.plan_write(
+                given.schema,
+                writer=writer,
+                overwrite=overwrite,
+                expected_tail=expected_tail,
+                expected_version=expected_version,
+                merge_schema=merge_schema,
+                replace_schema=replace_schema,
+                layout=layout,
+            )
+            if asked == "auto":
+                job = replace(job, compact=AutoRules(CompactRules(), layout or Layout()))
+            return self.commit(job, [_stage(job, given)])
+        except SegstoreError as error:
+            given.explain(error)
             raise
-        return self.commit(job, [staged])
+
+
+def _stage(job: WriteJob, given: ArrowInput) -> StagedTask:
+    task = job.open_task(0, "0")  # the only attempt that this job's folder ever sees
+    try:
+        for batch in given:
+            task.append(conform(batch, job.schema))
+        return task.finish()
+    except BaseException:
+        task.abort()
+        raise

@@ -225,7 +225,8 @@ def test_a_known_batch_wins_over_everything_else(stream):
 
 def test_sealed_comes_before_the_floor_the_floor_before_expectations(stream, other):
     def job():
-        return staged(stream, 1, expected_tail=99, writer=WriterKey("w", 1))
+        job, done = staged(stream, 1, writer=WriterKey("w", 1))
+        return replace(job, expected_tail=99), done
 
     jobs = [job() for _ in range(3)]
     with pytest.raises(ConflictError, match="tail has moved: expected=99, actual=0"):
@@ -237,6 +238,22 @@ def test_sealed_comes_before_the_floor_the_floor_before_expectations(stream, oth
     with pytest.raises(SealedError, match="tail=0"):
         stream.commit(*jobs[2])
     assert objects(stream) == set()  # nothing of them was committed, so nothing stays
+
+
+def test_an_expectation_that_fails_already_is_refused_before_anything_is_staged(stream, other):
+    stream.append(numbers(1))
+    stream.refresh()
+    other.append(numbers(2), writer_id="w", batch_id=1)
+    # What this handle saw last is older: neither a reason to refuse nor one to go on.
+    assert stream.plan_write(SCHEMA, expected_tail=2, expected_version=2) is not None
+    for expected in ({"expected_tail": 1}, {"expected_version": 1}):
+        with pytest.raises(ConflictError):
+            stream.plan_write(SCHEMA, **expected)
+        repeated = stream.plan_write(SCHEMA, writer=WriterKey("w", 1), **expected)
+        assert repeated.repeated
+    change(other, seal)
+    with pytest.raises(SealedError):
+        stream.plan_write(SCHEMA, expected_tail=1)
 
 
 def test_a_sealed_stream_refuses_writes_before_anything_is_staged(stream):
@@ -526,7 +543,8 @@ def test_a_job_whose_outcome_was_unknown_keeps_its_objects(stream, time, writer)
 
 def test_a_job_that_was_cleared_away_is_not_committed_again(stream):
     stream.append(numbers(9))
-    job, done = staged(stream, 1, expected_tail=0)
+    job, done = staged(stream, 1)
+    job = replace(job, expected_tail=0)
     with pytest.raises(ConflictError):
         stream.commit(job, done)
     assert len(objects(stream)) == 1

@@ -1,0 +1,193 @@
+"""What an append takes, above all what can be read only once: never lost without a word."""
+
+import copy
+import itertools
+import pickle
+import uuid
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import segstore_ds as segstore
+from segstore_ds.errors import ConflictError, InvalidInputError, SchemaMismatchError, SegstoreError
+
+SCHEMA = pa.schema([("n", pa.int64())])
+TABLE = pa.table({"n": [1, 2, 3]})
+
+
+def generator() -> Iterator[pa.RecordBatch]:
+    """Return a generator of two batches."""
+    yield from pa.table({"n": [1, 2, 3]}).to_batches(max_chunksize=2)
+
+
+def reader() -> pa.RecordBatchReader:
+    """Return a reader of the same."""
+    return pa.RecordBatchReader.from_batches(SCHEMA, generator())
+
+
+class Query:
+    """Something that answers with a reader and has no length."""
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Return the capsule."""
+        return reader().__arrow_c_stream__(requested_schema)
+
+
+class OneBatch:
+    """Something that is one batch."""
+
+    def __arrow_c_array__(self, requested_schema: object = None) -> object:
+        """Return the capsules."""
+        return TABLE.to_batches()[0].__arrow_c_array__(requested_schema)
+
+
+@pytest.fixture
+def stream() -> segstore.Stream:
+    """An empty stream."""
+    return segstore.create(f"memory://{uuid.uuid4().hex}", SCHEMA)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        generator,
+        reader,
+        Query,
+        OneBatch,
+        TABLE.to_batches,
+        TABLE.to_pandas,
+        lambda: TABLE,
+        lambda: map(pa.RecordBatch.from_pylist, [[{"n": 1}], [{"n": 2}, {"n": 3}]]),
+        lambda: TABLE.to_batches()[0],
+    ],
+)
+def test_every_form_is_appended(stream: segstore.Stream, make: Callable[[], Any]) -> None:
+    """Readers, generators, tables, batches and what exports itself."""
+    assert stream.append(make()).rows == 3
+    with stream.appender(flush_seconds=None) as appender:
+        appender.append(make())
+    assert stream.refresh().read().read_all()["n"].to_pylist() == [1, 2, 3] * 2
+
+
+@pytest.mark.parametrize("make", [generator, reader])
+def test_what_is_used_up_is_refused_when_it_is_given_again(
+    stream: segstore.Stream, make: Callable[[], Any]
+) -> None:
+    """It would commit nothing, and a writer's batch would count as written for ever."""
+    given = make()
+    stream.append(given)
+    for append in (stream.append, stream.overwrite, stream.appender(flush_seconds=None).append):
+        with pytest.raises(InvalidInputError, match=r"used up.*give the data again"):
+            append(given)
+    taken = make()
+    with stream.appender(flush_seconds=None) as appender:
+        appender.append(taken)
+        with pytest.raises(InvalidInputError, match="used up"):
+            appender.append(taken)
+    assert stream.refresh().tail == 6
+
+
+def test_a_reader_stays_whole_when_planning_fails(stream: segstore.Stream) -> None:
+    """Nothing was taken: the same call may be tried again, and writes everything."""
+    given = reader()
+    with pytest.raises(ConflictError) as caught:
+        stream.append(given, expected_tail=99)
+    assert caught.value.retryable
+    assert stream.append(given, expected_tail=0).rows == 3
+
+
+def test_a_generator_whose_first_batch_was_taken_is_used_up(stream: segstore.Stream) -> None:
+    """Its first batch tells the schema, so that planning needs it."""
+    given = generator()
+    with pytest.raises(ConflictError, match=r"used up.*give the data again") as caught:
+        stream.append(given, expected_tail=99, writer_id="w", batch_id=1)
+    for error in (caught.value, copy.copy(caught.value), pickle.loads(pickle.dumps(caught.value))):  # noqa: S301
+        assert not error.retryable
+        assert "used up" in str(error)
+        assert "used up" in error.remedy
+    with pytest.raises(InvalidInputError, match="used up"):
+        stream.append(given, writer_id="w", batch_id=1)
+    assert ConflictError.retryable
+    assert stream.append(generator(), writer_id="w", batch_id=1).rows == 3
+
+
+@pytest.mark.parametrize("make", [generator, reader, Query, lambda: itertools.chain(generator())])
+def test_a_race_that_is_lost_after_reading_cannot_simply_be_repeated(
+    stream: segstore.Stream, make: Callable[[], Any]
+) -> None:
+    """Another writer comes while the input is read."""
+    given = make()
+    other = segstore.open(stream.url)
+    stage = stream._appender.stage_inline
+
+    def after_another(*args: Any, **options: Any) -> Any:
+        other.append(TABLE)
+        return stage(*args, **options)
+
+    stream._appender.stage_inline = after_another
+    with pytest.raises(ConflictError, match="used up") as caught:
+        stream.append(given, expected_tail=0)
+    assert not caught.value.retryable
+    with pytest.raises(ConflictError) as caught:
+        stream.append(TABLE, expected_tail=3)
+    assert caught.value.retryable
+    assert "used up" not in str(caught.value)
+
+
+def test_a_schema_that_does_not_fit_uses_a_generator_up(stream: segstore.Stream) -> None:
+    """The error of the appender says so as well."""
+    for append in (stream.append, stream.appender(flush_seconds=None).append):
+        with pytest.raises(SchemaMismatchError, match="used up"):
+            append(iter([pa.record_batch({"x": [1]})]))
+        with pytest.raises(SchemaMismatchError) as caught:
+            append([pa.record_batch({"x": [1]})])
+        assert "used up" not in str(caught.value)
+
+
+def test_what_is_no_batch_is_named(stream: segstore.Stream) -> None:
+    """Also behind the first, and batches of other columns, of which nothing is committed."""
+    [batch] = TABLE.to_batches()
+    wrong: list[tuple[Any, str]] = [
+        (iter([batch, "x"]), "not a batch.*place=1"),
+        ([batch, None], "not a batch.*place=1"),
+        ([batch, pa.record_batch({"m": [1]})], "different columns.*place=1"),
+        (pd.Series([1]), "not Arrow data.*type='Series'"),
+        (pd.DataFrame({"n": [1, "x"]}), "not Arrow data"),
+        (pa.array([1]), "not Arrow data"),
+        (pa.chunked_array([[1]]), "not Arrow data"),
+        (iter([]), "not Arrow data"),
+    ]
+    appender = stream.appender(flush_seconds=None)
+    for data, fact in wrong:
+        with pytest.raises(InvalidInputError, match=fact):
+            stream.append(data)
+    for data, fact in wrong[1:]:
+        with pytest.raises(InvalidInputError, match=fact):
+            appender.append(data)
+    assert appender.next_place == 0
+    assert stream.refresh().tail == 0
+    assert stream.verify().check().leftovers == []
+
+
+def test_an_input_that_is_gone_is_forgotten(stream: segstore.Stream) -> None:
+    """The memory of used-up inputs holds none of them, and a new one at the same place is new."""
+    for _ in range(50):
+        stream.append(generator())
+    assert stream.tail == 150
+
+
+def test_errors_of_the_callers_own_are_left_alone(stream: segstore.Stream) -> None:
+    """They come as they are, and the generator is used up."""
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield TABLE.to_batches()[0]
+        raise KeyError("mine")
+
+    for given in (failing(), pa.RecordBatchReader.from_batches(SCHEMA, failing())):
+        with pytest.raises(KeyError, match="mine"):
+            stream.append(given)
+        with pytest.raises(SegstoreError, match="used up"):
+            stream.append(given)
