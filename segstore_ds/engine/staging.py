@@ -272,9 +272,10 @@ def stage_frames(
 
 
 def split_batch(batch: pa.RecordBatch, most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Cut a batch at row borders into near-equal pieces within both limits, where rows allow it.
+    """Cut a batch at row borders into pieces within both limits, where rows allow it.
 
-    Zero-copy. A single row over the limit of bytes is a piece of its own.
+    Near-equal ones, halved further where rows are of unequal width. Zero-copy. A single row over
+    the limit of bytes is a piece of its own.
     """
     rows = batch.num_rows
     if rows == 0:
@@ -283,7 +284,16 @@ def split_batch(batch: pa.RecordBatch, most_rows: int, most_bytes: int) -> Itera
     pieces = min(pieces, rows)
     for piece in range(pieces):
         start, end = rows * piece // pieces, rows * (piece + 1) // pieces
-        yield batch.slice(start, end - start)
+        yield from _halve(batch.slice(start, end - start), most_bytes)
+
+
+def _halve(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    rows = batch.num_rows
+    if rows <= 1 or batch.nbytes <= most_bytes:
+        yield batch
+        return
+    yield from _halve(batch.slice(0, rows // 2), most_bytes)
+    yield from _halve(batch.slice(rows // 2), most_bytes)
 
 
 def _concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
