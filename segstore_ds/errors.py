@@ -195,10 +195,16 @@ class ClosedError(SegstoreError):
 
 
 class StorageError(SegstoreError):
-    """The filesystem failed."""
+    """The filesystem failed.
+
+    Attributes:
+        untouched: Of a call that makes an object: it has not made it, for certain. A pickled error
+            forgets that, which is the safe side.
+    """
 
     code = "SEG_STORAGE"
     retryable = True
+    untouched = False
 
 
 class UnsafeFilesystemError(StorageError):

@@ -1,7 +1,8 @@
 """The batch metadata log: one immutable file per batch, put-if-absent, numbered without gaps.
 
 The contract of Spark's HDFSMetadataLog on storage that can create exclusively. `add` has three
-outcomes: won, lost, unknown. Only a slot that has been *read* and holds other bytes is lost.
+outcomes: won, lost, unknown. Only a slot that has been *read* and holds other bytes is lost. Where
+the storage says of every try that it has not made the file (a full disk), that is a plain failure.
 A timeout, a server error, a refusal that names no winner, or "not found" after a put say nothing:
 the same bytes are tried again on the same slot, so a client can neither lose to its own retry nor
 commit twice.
@@ -86,6 +87,7 @@ class MetadataLog(Generic[T]):
 
         Raises:
             CommitUnknownError: The storage never gave an answer that settles it.
+            StorageError: It failed every time before it made the file: nothing was put.
             InternalError: It is larger than what readers take; nothing was put.
         """
         body = self._codec.encode(batch)
@@ -94,12 +96,16 @@ class MetadataLog(Generic[T]):
             # What nobody could read again would end the stream.
             raise InternalError("batch is too large for its log", path=path, bytes=len(body))
         cause: StorageError | None = None
+        failed: StorageError | None = None  # the last try, while all have failed for certain
+        doubtful = False
         for attempt in range(1, self._attempts + 1):
             try:
                 if self.storage.create(path, data):
                     return True
+                doubtful = True
             except StorageError as error:
-                cause = error
+                cause = failed = error
+                doubtful = doubtful or not error.untouched
             try:
                 found = self._read(path)
             except StorageError as error:
@@ -107,11 +113,15 @@ class MetadataLog(Generic[T]):
             if found is not None:
                 return found == data
             self._clock.backoff(attempt, base_s=0.02, most_s=2.0)
+        if failed is not None and not doubtful:
+            raise failed
+        told = {} if cause is None else {"cause": str(cause)}
         raise CommitUnknownError(
             "the storage did not say whether the batch is in the log",
             url=self.storage.url,
             path=path,
             version=number,
+            **told,
         ) from cause
 
     def purge(self, threshold: int) -> int:

@@ -226,7 +226,8 @@ class Storage(ABC):
             definitely taken.
 
         Raises:
-            StorageError: Anything doubtful; the object may or may not have been made.
+            StorageError: Anything doubtful; the object may or may not have been made, unless the
+                error says `untouched`.
             UnsafeFilesystemError: The filesystem has no exclusive create.
             InvalidInputError: The data is empty, or the path is not one inside the root.
         """

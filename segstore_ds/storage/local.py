@@ -21,6 +21,7 @@ from typing import Any, Self
 from segstore_ds.errors import (
     CorruptionError,
     InvalidInputError,
+    SegstoreError,
     StorageError,
     UnsafeFilesystemError,
 )
@@ -95,7 +96,13 @@ class LocalStorage(CheckedStorage):
         if os.path.lexists(full):
             _sync_folder(folder)
             return False
-        temporary = self._write_temporary(folder, data, sync=True)
+        try:
+            temporary = self._write_temporary(folder, data, sync=True)
+        except OSError as cause:
+            raise _NotLinkedError(cause) from None
+        except StorageError as error:
+            error.untouched = True
+            raise
         try:
             made = _link(temporary, full)
             _sync_folder(folder)
@@ -103,6 +110,17 @@ class LocalStorage(CheckedStorage):
             with suppress(OSError):
                 os.unlink(temporary)
         return made
+
+    def _foreign(self) -> tuple[type[BaseException], ...]:
+        return (OSError, _NotLinkedError)
+
+    def _translate(self, verb: str, path: str, cause: BaseException) -> SegstoreError:
+        if not isinstance(cause, _NotLinkedError):
+            return super()._translate(verb, path, cause)
+        failure = super()._translate(verb, path, cause.cause)
+        if isinstance(failure, StorageError):
+            failure.untouched = True
+        return failure
 
     def _put(self, full: str, data: bytes) -> None:
         temporary = self._write_temporary(os.path.dirname(full), data, sync=False)
@@ -286,6 +304,14 @@ class LocalStorage(CheckedStorage):
         while not self._is_lasting(folder):
             folder = os.path.dirname(folder)
         self._note_seen(folder)
+
+
+class _NotLinkedError(Exception):
+    """A create failed before its link (a full disk, mostly), so the name is not taken by it."""
+
+    def __init__(self, cause: OSError) -> None:
+        super().__init__(cause)
+        self.cause = cause
 
 
 class LocalStagedWriter(StagedWriter):

@@ -35,12 +35,14 @@ class Fault:
         kind: ``fail`` raises StorageError, ``crash`` ends the process.
         when: ``before`` the call has its effect, or ``after``.
         calls: How many calls in a row fail; a crash has no end.
+        untouched: The failure says that the call has made nothing, as a full disk does.
     """
 
     at: int
     kind: Literal["fail", "crash"] = "fail"
     when: Literal["before", "after"] = "before"
     calls: int = 1
+    untouched: bool = False
 
     def __post_init__(self) -> None:
         """Check the fields.
@@ -49,7 +51,8 @@ class Fault:
             InvalidInputError: One has no meaning.
         """
         known = self.kind in ("fail", "crash") and self.when in ("before", "after")
-        if not known or min(self.at, self.calls) < 1:
+        lies = self.untouched and (self.kind, self.when) != ("fail", "before")
+        if not known or lies or min(self.at, self.calls) < 1:
             raise InvalidInputError("not a fault", fault=repr(self))
 
 
@@ -222,7 +225,9 @@ class FaultStorage(WrappedStorage):
         self.struck = True
         if self.crashed:
             return Crash(f"at call {number}: {self.calls[-1]}")
-        return StorageError("fault was injected", call=number, request=self.calls[-1])
+        failure = StorageError("fault was injected", call=number, request=self.calls[-1])
+        failure.untouched = self.fault is not None and self.fault.untouched
+        return failure
 
 
 class FaultWriter(WrappedWriter):

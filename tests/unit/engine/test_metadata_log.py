@@ -193,7 +193,32 @@ def test_an_add_that_is_never_answered_is_unknown(log):
     with pytest.raises(CommitUnknownError, match="version=3") as caught:
         shaky.add(3, "mine")
     assert isinstance(caught.value.__cause__, StorageError)
+    assert "fault was injected" in str(caught.value)
     assert log.get(3) is None
+
+
+def test_an_add_that_surely_made_nothing_is_a_plain_failure(log):
+    full = Fault(1, calls=1000, untouched=True)
+    with pytest.raises(StorageError, match="injected"):
+        a_log(FaultStorage(log.storage, full)).add(0, "mine")
+    # Even so another may have come first, and told to be.
+    log.add(0, "theirs")
+    creates = FaultStorage(log.storage, Fault(1, untouched=True))
+    assert a_log(creates).add(0, "mine") is False
+
+
+@pytest.mark.parametrize("doubtful", [1, 3, 11])
+def test_one_try_in_doubt_leaves_all_of_an_add_in_doubt(log, doubtful):
+    """Whichever it was: what a server does late it does after the others have failed."""
+
+    class Doubtful(FaultStorage):
+        def around(self, verb, path, work):
+            self.fault = replace(self.fault, untouched=len(self.calls) + 1 != doubtful)
+            return super().around(verb, path, work)
+
+    shaky = a_log(Doubtful(log.storage, Fault(1, calls=1000)))
+    with pytest.raises(CommitUnknownError):
+        shaky.add(0, "mine")
 
 
 def test_a_batch_that_can_t_be_encoded_leaves_nothing(tmp_path: Path):
