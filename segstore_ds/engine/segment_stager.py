@@ -17,7 +17,8 @@ from segstore_ds.format import names
 from segstore_ds.format.frame import Frame
 from segstore_ds.format.parquet_writer import ParquetWriter
 from segstore_ds.format.segment import ARROW, PARQUET, find_format
-from segstore_ds.format.segment_arrow import SegmentSummary, SegmentWriter
+from segstore_ds.format.segment_arrow import SegmentWriter
+from segstore_ds.format.segment_index import SegmentSummary
 from segstore_ds.storage import Storage
 
 
@@ -29,7 +30,7 @@ class SegmentStager:
         path: The segment, relative to the folder of segments.
         pool: Buffers, which this has until `finish` or `abort`.
         counters: Where the cache counts.
-        layout: Lays the object out.
+        writer: Lays the object out.
         ship_to: The followers, which get every buffer too.
 
     Raises:
@@ -43,7 +44,7 @@ class SegmentStager:
         path: str,
         pool: BufferPool,
         counters: CacheCounters,
-        layout: SegmentWriter | ParquetWriter,
+        writer: SegmentWriter | ParquetWriter,
         *,
         ship_to: ShipTo | None = None,
     ) -> None:
@@ -51,7 +52,7 @@ class SegmentStager:
         self.followers: tuple[str, ...] = ()  # that have all of it, after `finish`
         self._name = names.segment_object(path)
         self._storage = storage
-        self._layout = layout
+        self._writer = writer
         channel = storage.open_staged(self._name)
         self._shipment = Shipment(ship_to, storage, self._name) if ship_to else None
         self._cache = WriteCacheService(
@@ -61,7 +62,7 @@ class SegmentStager:
             second_copy=SecondCopy(self._shipment.send) if self._shipment else None,
             counters=counters,
         )
-        self._cache.write(self._layout.start())
+        self._cache.write(self._writer.start())
         self.buffer_bytes = pool.buffer_bytes
 
     @property
@@ -72,27 +73,27 @@ class SegmentStager:
     @property
     def format(self) -> str:
         """The name of the object's format."""
-        return ARROW if isinstance(self._layout, SegmentWriter) else PARQUET
+        return ARROW if isinstance(self._writer, SegmentWriter) else PARQUET
 
     @property
     def encoded_bytes(self) -> int:
         """How many bytes were laid out."""
-        return self._layout.encoded_bytes
+        return self._writer.encoded_bytes
 
     @property
     def rows(self) -> int:
         """How many events were added."""
-        return self._layout.rows
+        return self._writer.rows
 
     @property
     def is_broken(self) -> bool:
         """Whether rows were refused when some of them was written: it can't be finished then."""
-        return isinstance(self._layout, ParquetWriter) and self._layout.is_broken
+        return isinstance(self._writer, ParquetWriter) and self._writer.is_broken
 
     @property
     def expected_pieces(self) -> int:
         """How many checksums the index will have when another frame was added, about."""
-        return self._layout.pieces + self._layout.expected_pieces
+        return self._writer.pieces + self._writer.expected_pieces
 
     def has_room(self, nbytes: int) -> bool:
         """Tell whether so many bytes can be added and all of the object stays in buffers."""
@@ -108,9 +109,9 @@ class SegmentStager:
             StorageError: The storage failed, now or before.
             ClosedError: The segment was finished or aborted.
         """
-        if not isinstance(self._layout, SegmentWriter):
+        if not isinstance(self._writer, SegmentWriter):
             raise InternalError("a frame of Arrow in a segment of another format", path=self.path)
-        [data] = self._layout.add(frame)
+        [data] = self._writer.add(frame)
         return self._cache.write(data, frame.crc, frozen=True)
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
@@ -121,16 +122,16 @@ class SegmentStager:
             InvalidInputError: The rows can't be encoded; `is_broken` says whether others still can.
             ClosedError: The segment was finished or aborted.
         """
-        if isinstance(self._layout, SegmentWriter):
+        if isinstance(self._writer, SegmentWriter):
             raise InternalError("rows in a segment that takes frames", path=self.path)
-        data, crc = self._layout.add(batch)
+        data, crc = self._writer.add(batch)
         self._cache.write(data, crc, frozen=True)
 
     def expect_bytes(self, batch: pa.RecordBatch) -> int:
         """Return about how many bytes `add_batch` will take for these rows; 0 where unknown."""
-        if isinstance(self._layout, SegmentWriter):
+        if isinstance(self._writer, SegmentWriter):
             return 0
-        return self._layout.expect_bytes(batch.num_rows)
+        return self._writer.expect_bytes(batch.num_rows)
 
     def finish(self) -> SegmentSummary:
         """Make the object whole and durable; reading goes on until `close`.
@@ -143,7 +144,7 @@ class SegmentStager:
             InvalidInputError: No frame was added, or nobody would read the segment.
             ClosedError: The segment was finished or aborted.
         """
-        end, summary = self._layout.finish()
+        end, summary = self._writer.finish()
         self._check_end(end, summary)
         self._cache.write(end)
         size = self._cache.commit()

@@ -124,9 +124,18 @@ def _exact(data: pa.Buffer) -> pa.Buffer:
     return exact
 
 
-def _codec(compression: str, level: int | None) -> pa.Codec | None:
+def check_compression(compression: str, level: int | None) -> None:
+    """Check how frames are to be compressed, of either format.
+
+    Args:
+        compression: Its name.
+        level: The codec's level; None for its own default.
+
+    Raises:
+        InvalidInputError: The compression is unknown or its level out of range.
+    """
     if compression == "none":
-        return None
+        return
     if compression not in {"zstd", "lz4"}:
         raise InvalidInputError(
             "unknown compression", remedy="use zstd, lz4 or none", compression=compression
@@ -140,6 +149,12 @@ def _codec(compression: str, level: int | None) -> pa.Codec | None:
             compression=compression,
             level=level,
         )
+
+
+def _codec(compression: str, level: int | None) -> pa.Codec | None:
+    check_compression(compression, level)
+    if compression == "none":
+        return None
     return pa.Codec(compression, compression_level=level)
 
 

@@ -49,7 +49,7 @@ def choose_encodings(batch: pa.RecordBatch, options: dict[str, Any]) -> Encoding
     """Choose by writing the first rows twice.
 
     Args:
-        batch: Rows that the segment begins with.
+        batch: Rows that the segment begins with; one at least.
         options: What else the writer is told.
     """
     sample = pa.Table.from_batches([batch.slice(0, SAMPLE_ROWS)])
@@ -60,7 +60,7 @@ def choose_encodings(batch: pa.RecordBatch, options: dict[str, Any]) -> Encoding
     floats = {path for path, leaf in zip(paths, leaves, strict=True) if t.is_floating(leaf)}
     bounded = tuple(path for path in dict.fromkeys(paths) if path not in floats)
     twice = len(set(paths)) != len(paths)  # a name with a dot may look like a field of a struct
-    if twice or not sample.num_rows:
+    if twice:
         return Encodings(tuple(dict.fromkeys(paths)), {}, bounded)
     deltas = {
         path: "DELTA_BINARY_PACKED"
@@ -85,7 +85,7 @@ def choose_encodings(batch: pa.RecordBatch, options: dict[str, Any]) -> Encoding
 
 def _trial(sample: pa.Table, options: dict[str, Any]) -> pq.RowGroupMetaData:
     sink = pa.BufferOutputStream()
-    pq.write_table(sample, sink, row_group_size=max(sample.num_rows, 1), **options)
+    pq.write_table(sample, sink, row_group_size=sample.num_rows, **options)
     return pq.read_metadata(pa.BufferReader(sink.getvalue())).row_group(0)
 
 

@@ -17,7 +17,7 @@ import zstandard
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.decimals import decimal_columns, find_overlong
-from segstore_ds.format.frame import check_size
+from segstore_ds.format.frame import check_compression, check_size
 from segstore_ds.format.parquet_encodings import choose_encodings, leaf_types
 from segstore_ds.format.parquet_limits import (
     Chunk,
@@ -31,8 +31,12 @@ from segstore_ds.format.parquet_limits import (
 from segstore_ds.format.parquet_pages import PageHeader, read_pages
 from segstore_ds.format.parquet_window import Pieces
 from segstore_ds.format.schema import fingerprint
-from segstore_ds.format.segment_arrow import SegmentSummary
-from segstore_ds.format.segment_index import MAX_INDEX_BYTES, FrameEntry, build_index
+from segstore_ds.format.segment_index import (
+    MAX_INDEX_BYTES,
+    FrameEntry,
+    SegmentSummary,
+    build_index,
+)
 from segstore_ds.format.statistics import compute, merge
 
 NAME = "parquet"  # On disk. Never change; add a new one.
@@ -51,7 +55,6 @@ PARQUET_ERRORS = (
 _INDEX_BYTES_OF_PIECE = 24  # a length and a checksum, as text: about
 _OTHER = "change the value, or set segmentFormat to arrow"
 _WRITTEN = "the segment that was written"
-_CODECS = {"zstd": "zstd", "lz4": "lz4", "none": "none"}
 # Pages mostly end by their bytes: pyarrow's 20,000 rows give twice as many, each with a header and
 # checksums to look at. But no page may stand for more values than its bytes let a reader believe.
 # Versions of pyarrow that have no such option end pages by bytes alone.
@@ -74,6 +77,9 @@ class ParquetWriter:
         compression: How pages are compressed.
         compression_level: The codec's level; None for its own default.
         stats_columns: Columns to compute statistics of; nested ones are passed over.
+
+    Raises:
+        InvalidInputError: The compression is unknown or its level out of range.
     """
 
     name = NAME
@@ -86,17 +92,14 @@ class ParquetWriter:
         compression_level: int | None,
         stats_columns: Sequence[str],
     ) -> None:
-        if compression not in _CODECS:
-            raise InvalidInputError(
-                "unknown compression", remedy="use zstd, lz4 or none", compression=compression
-            )
+        check_compression(compression, compression_level)
         self._schema = schema
         self._fingerprint = fingerprint(schema)
         self._decimals = decimal_columns(schema)
         self._leaves = len(list(leaf_types(schema)))
         self._bits = has_lists_of(schema, is_small)
         self._options: dict[str, Any] = {
-            "compression": _CODECS[compression],
+            "compression": compression,
             "compression_level": compression_level,
             "write_page_checksum": True,
             "store_decimal_as_integer": True,

@@ -31,10 +31,11 @@ from segstore_ds.format.frame import ALIGNMENT, Frame, decode_frame
 from segstore_ds.format.segment_index import (
     MAX_INDEX_BYTES,
     FrameEntry,
+    SegmentSummary,
     build_index,
     parse_index,
 )
-from segstore_ds.format.statistics import Stats, merge
+from segstore_ds.format.statistics import merge
 
 __all__ = [
     "HEADER_BYTES",
@@ -42,7 +43,6 @@ __all__ = [
     "ArrowIndex",
     "ArrowSegments",
     "FrameEntry",
-    "SegmentSummary",
     "SegmentWriter",
     "Trailer",
     "check_header",
@@ -59,27 +59,6 @@ TRAILER_BYTES = 40
 _HEADER = struct.Struct("<8sI48xI")
 _TRAILER = struct.Struct("<QIIIII")  # footer start, bytes, raw bytes, crc, version, reserved
 _TRAILER_END = struct.Struct("<I8s")  # crc of what is before, magic
-
-
-@dataclass(frozen=True, slots=True)
-class SegmentSummary:
-    """What the table status keeps of a finished segment.
-
-    Args:
-        rows: How many events it holds.
-        bytes: The size of the object.
-        footer_bytes: The size of footer and trailer together.
-        footer_crc: CRC-32 of footer and trailer together.
-        stats: Statistics of all frames, merged.
-        frames: The index.
-    """
-
-    rows: int
-    bytes: int
-    footer_bytes: int
-    footer_crc: int
-    stats: Stats
-    frames: tuple[FrameEntry, ...]
 
 
 class SegmentWriter:

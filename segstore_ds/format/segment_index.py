@@ -46,6 +46,27 @@ class FrameEntry:
         return self.start + self.bytes
 
 
+@dataclass(frozen=True, slots=True)
+class SegmentSummary:
+    """What the table status keeps of a finished segment.
+
+    Args:
+        rows: How many events it holds.
+        bytes: The size of the object.
+        footer_bytes: The size of footer and trailer together.
+        footer_crc: CRC-32 of footer and trailer together.
+        stats: Statistics of all frames, merged.
+        frames: The index.
+    """
+
+    rows: int
+    bytes: int
+    footer_bytes: int
+    footer_crc: int
+    stats: Stats
+    frames: tuple[FrameEntry, ...]
+
+
 def build_index(frames: Sequence[FrameEntry]) -> bytes:
     """Write the index of a segment as JSON.
 

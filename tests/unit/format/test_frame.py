@@ -271,3 +271,17 @@ def test_batches_beyond_what_an_index_counts_are_refused_by_both_formats():
     with pytest.raises(InvalidInputError, match="too large"):
         writer.add(batch)
     assert writer.encoded_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("compression", "level", "message"),
+    [("zstd", 1000, "out of range"), ("zstd", 23, "out of range"), ("gzip", None, "unknown")],
+)
+def test_both_formats_refuse_the_same_compressions(compression, level, message):
+    """Parquet's own writer takes any level, and another one for it."""
+    batch = pa.record_batch({"n": [1]})
+    options = {"compression": compression, "compression_level": level, "stats_columns": []}
+    with pytest.raises(InvalidInputError, match=message):
+        encode_frame(batch, **options)
+    with pytest.raises(InvalidInputError, match=message):
+        ParquetWriter(batch.schema, **options)
