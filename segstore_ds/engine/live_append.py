@@ -29,7 +29,7 @@ from segstore_ds.engine.staging import StagedTask, TaskStager
 from segstore_ds.engine.write_job import WriteJob
 from segstore_ds.engine.writers import Commit
 from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, InvalidInputError, SegstoreError
-from segstore_ds.format.schema import conform, normalise_schema, plan_schema
+from segstore_ds.format.schema import conform, conform_pieces, normalise_schema, plan_schema
 
 T = TypeVar("T")
 
@@ -255,7 +255,7 @@ class LiveAppender:
             # The rules of `Stream.append`: conforming alone would take a missing column for null.
             plan_schema(self._ends.schema, normalise_schema(given.schema), merge=False)
             # All of them first: either every one fits or none is taken.
-            batches = [conform(batch, task.schema) for batch in given]
+            batches = [piece for batch in given for piece in conform_pieces(batch, task.schema)]
         except SegstoreError as error:
             given.explain(error)
             raise

@@ -6,14 +6,25 @@ column that is right already is passed on without a copy, and nested columns are
 where a child differs.
 """
 
+from collections.abc import Iterator
+
 import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
 from segstore_ds.format.decimals import decimal_columns, find_overlong
 from segstore_ds.format.normal_form import normalise_type
+from segstore_ds.format.unpacking import (
+    OversizeError,
+    decode_dictionary,
+    is_part,
+    plain_list,
+    plain_text,
+    unpacked_bytes,
+)
 from segstore_ds.format.widening import merge_type
 
+PIECE_BYTES = 1 << 28  # more than this is converted piece by piece
 _MERGE_REMEDY = "set mergeSchema=true to change the stream's schema"
 
 
@@ -41,6 +52,45 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
             "the stream has no such column", remedy=_MERGE_REMEDY, columns=unknown
         )
     return _with_sound_decimals(_assemble(batch, schema))
+
+
+def conform_pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Bring incoming data to the stored schema in as many pieces as bounded memory asks for.
+
+    Args:
+        batch: As for `conform`.
+        schema: The stored schema, in normal form.
+
+    Yields:
+        The rows in order; a batch that `conform` has nothing to do for as it is.
+
+    Raises:
+        InvalidInputError: As `conform`.
+        SchemaMismatchError: As `conform`; of a size only where a single row is too large.
+    """
+    if batch.schema.equals(schema, check_metadata=True):
+        yield conform(batch, schema)
+        return
+    size = sum(unpacked_bytes(column) for column in batch.columns)
+    rows = batch.num_rows
+    pieces = max(min(-(-size // PIECE_BYTES), rows), 1)
+    for place in range(pieces):
+        start, end = rows * place // pieces, rows * (place + 1) // pieces
+        yield from _halved(batch.slice(start, end - start), schema)
+
+
+def _halved(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    try:
+        whole = conform(batch, schema)
+    except OversizeError:
+        half = batch.num_rows // 2
+        if half == 0:
+            raise
+    else:
+        yield whole
+        return
+    yield from _halved(batch.slice(0, half), schema)
+    yield from _halved(batch.slice(half), schema)
 
 
 def _with_sound_decimals(batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -120,21 +170,26 @@ def convert(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if isinstance(array, pa.DictionaryArray):
-        array = array.dictionary_decode()
+        values = array.dictionary
+        if t.is_nested(values.type):
+            values = convert(values, target, path)  # Arrow can't take views from within it
+        array = decode_dictionary(values, array.indices, path)
     source = array.type
     if source.equals(target):
         return array
     if t.is_null(source):
         return pa.nulls(len(array), target)
-    for applies, convert in _NESTED:
+    for applies, rebuild in _NESTED:
         if applies(target):
-            return convert(array, target, path)
+            return rebuild(array, target, path)
     return _cast(array, target, path)
 
 
 def _cast(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     if t.is_timestamp(target) and array.type.unit == target.unit:
         return array.view(target)  # another zone of the same instants
+    if t.is_string(target) or t.is_binary(target):
+        array = plain_text(array, path)
     try:
         return array.cast(target, safe=True)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
@@ -160,6 +215,8 @@ def _convert_struct(array: pa.StructArray, target: pa.DataType, path: str) -> pa
 
 
 def _convert_map(array: pa.MapArray, target: pa.DataType, path: str) -> pa.Array:
+    if is_part(array):
+        array = pa.concat_arrays([array])
     keys = convert(array.keys, target.key_type, f"{path}.key")
     items = convert(array.items, target.item_type, f"{path}.value")
     entries = pa.StructArray.from_arrays(
@@ -169,8 +226,7 @@ def _convert_map(array: pa.MapArray, target: pa.DataType, path: str) -> pa.Array
 
 
 def _convert_list(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
-    if not t.is_list(array.type):
-        array = _cast(array, pa.list_(array.type.value_type), path)
+    array = plain_list(array, path)
     return _with_child(array, target, convert(array.values, target.value_type, path + ".element"))
 
 

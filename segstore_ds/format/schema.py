@@ -13,12 +13,13 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError, UnsupportedVersionError
-from segstore_ds.format.conversion import conform, lift
+from segstore_ds.format.conversion import conform, conform_pieces, lift
 from segstore_ds.format.normal_form import children_of, is_variant, normalise_schema
 from segstore_ds.format.widening import plan_schema
 
 __all__ = [
     "conform",
+    "conform_pieces",
     "decode_schema",
     "encode_schema",
     "fingerprint",

@@ -33,7 +33,7 @@ from segstore_ds.errors import (
     WriterConflictError,
 )
 from segstore_ds.format.root import Root
-from segstore_ds.format.schema import conform
+from segstore_ds.format.schema import conform_pieces
 from segstore_ds.spark.task_log import show_info
 from segstore_ds.spark.writer import build_request, open_or_create
 from segstore_ds.storage import Storage
@@ -128,7 +128,8 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         stager, schema = job.open_task(task, str(context.taskAttemptId())), job.schema
         try:
             for batch in iterator:
-                stager.append(conform(batch, schema))
+                for piece in conform_pieces(batch, schema):
+                    stager.append(piece)
             return SinkMessage(stager.finish(), query_id, plan)
         except BaseException:
             stager.abort()

@@ -17,7 +17,7 @@ from segstore_ds.engine.staging import Layout, StagedTask
 from segstore_ds.engine.write_job import WriteJob, WriteRequest, check_arguments
 from segstore_ds.engine.writers import WriterKey
 from segstore_ds.errors import AlreadyExistsError, InternalError, NotFoundError, SegstoreError
-from segstore_ds.format.schema import conform
+from segstore_ds.format.schema import conform_pieces
 from segstore_ds.spark.schemas import to_spark_json, to_stored
 from segstore_ds.spark.task_log import show_info
 from segstore_ds.storage import Storage
@@ -161,7 +161,8 @@ class SegstoreWriter(DataSourceArrowWriter):
         schema = self._job.schema
         try:
             for batch in iterator:
-                stager.append(conform(batch, schema))
+                for piece in conform_pieces(batch, schema):
+                    stager.append(piece)
             return StagedMessage(stager.finish())
         except BaseException:
             stager.abort()

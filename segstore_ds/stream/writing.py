@@ -17,7 +17,7 @@ from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.engine.write_job import WriteJob, WriteRequest, plan_job
 from segstore_ds.engine.writers import Commit, WriterKey
 from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, SegstoreError
-from segstore_ds.format.schema import conform
+from segstore_ds.format.schema import conform_pieces
 from segstore_ds.stream.handle import Handle, client_name
 
 _JOBS_REMEMBERED = 1024
@@ -266,7 +266,8 @@ def _stage(job: WriteJob, given: ArrowInput) -> StagedTask:
     task = job.open_task(0, "0")  # the only attempt that this job's folder ever sees
     try:
         for batch in given:
-            task.append(conform(batch, job.schema))
+            for piece in conform_pieces(batch, job.schema):
+                task.append(piece)
         return task.finish()
     except BaseException:
         task.abort()

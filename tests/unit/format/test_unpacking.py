@@ -1,0 +1,179 @@
+"""Dictionaries, views and lists of every kind come out whole, however large they are unpacked."""
+
+import uuid
+from collections.abc import Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+import segstore_ds as segstore
+from segstore_ds.errors import InvalidInputError, SchemaMismatchError
+from segstore_ds.format import conversion, unpacking
+from segstore_ds.format.schema import conform, conform_pieces, normalise_schema
+
+LONG = "long enough for a view to keep it elsewhere"
+VIEWS = pa.string_view()
+WORDS = ["x", LONG, None, "y"]
+LISTS = [
+    pa.list_,
+    pa.large_list,
+    pa.list_view,
+    pa.large_list_view,
+    lambda kind: pa.list_(kind, 2),
+]
+
+
+def coded(words: list[str | None], values: pa.DataType = VIEWS) -> pa.Array:
+    """Return a dictionary array, as Polars makes of Categorical and Enum."""
+    known = [LONG, "unused", *sorted({word for word in words if word} - {LONG})]
+    codes = [known.index(word) if word else None for word in words]
+    if pa.types.is_binary_view(values) or pa.types.is_large_binary(values):
+        known = [word.encode() for word in known]
+    return pa.DictionaryArray.from_arrays(pa.array(codes, pa.uint32()), pa.array(known, values))
+
+
+def through(array: pa.Array) -> list[Any]:
+    """Conform a column to its normal type and return its values."""
+    batch = pa.record_batch({"c": array})
+    [result] = conform_pieces(batch, normalise_schema(batch.schema))
+    result.validate(full=True)
+    assert result.schema == normalise_schema(batch.schema)
+    return result["c"].to_pylist()
+
+
+@pytest.mark.parametrize("start", range(5))
+@pytest.mark.parametrize("values", [pa.string(), pa.large_string(), pa.string_view()], ids=str)
+def test_dictionaries_of_every_text_are_decoded(values: pa.DataType, start: int) -> None:
+    """Also where some values are unused, and where the array is a slice or has no rows."""
+    assert through(coded(WORDS, values).slice(start)) == WORDS[start:]
+
+
+@pytest.mark.parametrize("values", [pa.large_binary(), pa.binary_view()], ids=str)
+def test_dictionaries_of_bytes_are_decoded(values: pa.DataType) -> None:
+    """Likewise."""
+    expected = [word and word.encode() for word in WORDS]
+    assert through(coded(WORDS, values)) == expected
+
+
+def test_dictionaries_of_nested_values_are_decoded() -> None:
+    """Arrow itself can't take views out of them."""
+    kind = pa.struct([("a", pa.string_view()), ("b", pa.list_view(pa.string_view()))])
+    known = [{"a": LONG, "b": ["x", LONG]}, {"a": None, "b": None}]
+    array = pa.DictionaryArray.from_arrays(pa.array([1, None, 0]), pa.array(known, kind))
+    assert through(array) == [known[1], None, known[0]]
+
+
+@pytest.mark.parametrize("start", range(5))
+@pytest.mark.parametrize("make", LISTS)
+def test_dictionaries_within_lists_and_structs_are_decoded(make: Any, start: int) -> None:
+    """Polars has lists and structs of Categorical."""
+    words = ["x", LONG, None, "y", "x", "z", "a", "b"]
+    flat = coded(words)
+    pairs = [[0, 1], None, [2, 3], [4, 5]]
+    lists = pa.array(pairs, make(pa.int64()))
+    expected = [
+        pair and [{"w": words[place], "l": [words[place]]} for place in pair] for pair in pairs
+    ]
+    singles = pa.LargeListArray.from_arrays(range(9), flat)
+    inner = pa.StructArray.from_arrays([flat, singles], ["w", "l"])
+    kind = make(inner.type)
+    buffers = lists.buffers()[: len(lists.buffers()) - 2]
+    # Its elements are the numbers in order, where a null pair of a fixed size takes two as well.
+    child = pa.concat_arrays([inner.slice(place or 0, 1) for place in lists.values.to_pylist()])
+    array = pa.Array.from_buffers(kind, len(lists), buffers, children=[child])
+    assert through(array.slice(start)) == expected[start:]
+
+
+@pytest.mark.parametrize("start", range(5))
+@pytest.mark.parametrize("make", LISTS)
+def test_slices_of_every_kind_of_list_are_taken(make: Any, start: int) -> None:
+    """Arrow's own cast of a slice of a list view fails."""
+    rows = [[1, 2], [3, 4], None, [5, 6]]
+    assert through(pa.array(rows, make(pa.int8())).slice(start)) == rows[start:]
+
+
+def test_a_value_outside_of_a_slice_is_not_looked_at() -> None:
+    """Nor converted, which would cost as much for every slice as for the whole."""
+    finer = pa.array([[0], [1], [1000]], pa.large_list(pa.timestamp("ns")))
+    maps = pa.array([[("a", 0)], [("a", 1)]], pa.map_(pa.string(), pa.timestamp("ns")))
+    assert len(through(finer.slice(2))) == 1
+    assert len(through(maps.slice(0, 1))) == 1
+    for array in (finer.slice(1), maps):
+        with pytest.raises(SchemaMismatchError, match="do not fit"):
+            through(array)
+
+
+def large() -> Iterator[pa.Array]:
+    """Return columns of 30 rows that are 50 bytes each, or 100, when they are unpacked."""
+    words = [f"{place:050}" for place in range(30)]
+    one = "z" * 50
+    for kind in (pa.large_string(), pa.string_view()):
+        yield pa.array(words, kind)
+    yield pa.array([word.encode() for word in words], pa.large_binary())
+    yield pa.array([word.encode() for word in words], pa.binary(50))
+    yield coded([one] * 30)
+    yield pa.DictionaryArray.from_arrays([0] * 30, [one])
+    yield pa.array([[word, word] for word in words], pa.large_list(pa.large_string()))
+    yield pa.LargeListArray.from_arrays(list(range(0, 62, 2)), coded([one] * 60))
+    yield pa.StructArray.from_arrays([coded([one] * 30)], ["a"])
+    keys = pa.array(["k"] * 30)
+    yield pa.MapArray.from_arrays(list(range(31)), keys, coded([one] * 30))
+
+
+@pytest.mark.parametrize("array", list(large()), ids=lambda array: str(array.type))
+@pytest.mark.parametrize(("piece", "most"), [(1 << 28, 200), (200, 1 << 31), (300, 300)])
+def test_what_no_column_holds_is_converted_piece_by_piece(
+    monkeypatch: pytest.MonkeyPatch, array: pa.Array, piece: int, most: int
+) -> None:
+    """With a limit that a test can reach; nothing valid is refused."""
+    monkeypatch.setattr(conversion, "PIECE_BYTES", piece)
+    monkeypatch.setattr(unpacking, "MOST_BYTES", most)
+    batch = pa.record_batch({"c": array, "n": list(range(30))})
+    schema = normalise_schema(batch.schema)
+    pieces = list(conform_pieces(batch, schema))
+    assert len(pieces) >= 5
+    assert pa.Table.from_batches(pieces, schema).to_pylist() == batch.to_pylist()
+
+
+def test_a_single_value_that_no_column_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By name, and so is a whole batch where it may not be cut."""
+    monkeypatch.setattr(unpacking, "MOST_BYTES", 40)
+    for array in (pa.array(["x", LONG], pa.large_string()), coded(["x", LONG])):
+        batch = pa.record_batch({"c": array})
+        with pytest.raises(SchemaMismatchError, match=r"too large.*column='c', rows=1"):
+            list(conform_pieces(batch, pa.schema([("c", pa.string())])))
+        with pytest.raises(SchemaMismatchError, match=r"too large.*rows=2"):
+            conform(batch, pa.schema([("c", pa.string())]))
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.UnionArray.from_dense(
+            pa.array([0], pa.int8()), pa.array([0], pa.int32()), [coded(["x"])]
+        ),
+        pa.RunEndEncodedArray.from_arrays([1], ["x"]),
+    ],
+    ids=["union", "runs"],
+)
+def test_types_that_cannot_be_stored_are_named(array: pa.Array) -> None:
+    """They are not taken apart to be measured."""
+    with pytest.raises(InvalidInputError, match="cannot be stored"):
+        list(conform_pieces(pa.record_batch({"c": array}), pa.schema([("c", pa.string())])))
+
+
+def test_categories_are_appended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By a stream and by its appender, in pieces or not."""
+    schema = pa.schema([("c", pa.string()), ("l", pa.list_(pa.string()))])
+    stream = segstore.create(f"memory://{uuid.uuid4().hex}", schema)
+    batch = pa.record_batch(
+        {"c": coded(WORDS), "l": pa.LargeListArray.from_arrays(range(5), coded(WORDS))}
+    )
+    for size in (1 << 28, 8):
+        monkeypatch.setattr(conversion, "PIECE_BYTES", size)
+        stream.append(batch)
+        with stream.appender(flush_seconds=None) as appender:
+            appender.append(batch)
+    expected = [{"c": word, "l": [word]} for word in WORDS]
+    assert stream.refresh().read().read_all().to_pylist() == expected * 4
