@@ -30,6 +30,7 @@ from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import InvalidInputError, PositionError
 from segstore_ds.format.root import Root
 from segstore_ds.options import BY_NAME, READ, WRITE
+from segstore_ds.spark.active import activated
 from segstore_ds.spark.schemas import from_stored, to_arrow
 from segstore_ds.spark.writer import layout_of
 from segstore_ds.storage import Storage
@@ -193,7 +194,7 @@ class CompactWriter(DataSourceArrowWriter):
 def compact(spark: SparkSession, path: str, **options: Any) -> int:
     """Compact a stream with Spark's tasks: plan, merge, commit, until there is nothing to do.
 
-    Each round is one commit. Safe to repeat, and to run beside readers and writers.
+    Each round is one commit. Safe to repeat, and beside readers and writers.
 
     Args:
         spark: A session with the format registered.
@@ -220,7 +221,8 @@ def compact(spark: SparkSession, path: str, **options: Any) -> int:
             break
         planned = version
         writer = plan.write.format("segstore").mode("append")
-        writer.options(**writes, operation="compact").save(path)
+        with activated(spark):
+            writer.options(**writes, operation="compact").save(path)
         total += groups
     return total
 

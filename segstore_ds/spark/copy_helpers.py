@@ -13,6 +13,7 @@ from segstore_ds.engine.copy_rows import ROWS
 from segstore_ds.engine.copy_state import CopyState
 from segstore_ds.errors import InternalError, InvalidInputError, NotFoundError
 from segstore_ds.options import COPIED, WRITE, parse_options
+from segstore_ds.spark.active import activated
 from segstore_ds.spark.copying import EVENTS, MOST_TASKS, SEGMENTS, TASK_BYTES
 from segstore_ds.spark.event_copying import plan_events_copy
 from segstore_ds.spark.session import bound_source, write
@@ -158,7 +159,8 @@ def _copy_segments(spark: SparkSession, target: str, options: Mapping[str, Any])
     if tasks > 1:
         rows = rows.repartition(tasks)
     writer = rows.write.format("segstore").mode("append")
-    writer.options(operation="copy", **options).save(target)
+    with activated(spark):
+        writer.options(operation="copy", **options).save(target)
     done = find_done(StreamLog(new), request, root)
     if done is None:
         raise NotFoundError("the copy was dropped meanwhile", url=new.url)

@@ -11,6 +11,7 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.spark.active import activated
 from segstore_ds.spark.option_texts import as_texts
 from segstore_ds.spark.source import SegstoreDataSource
 
@@ -77,7 +78,7 @@ def register(
             type=type(storage_options).__name__,
         )
     # Spark looks in the active session for the name, and refuses one that another session has.
-    with _activated(spark):
+    with activated(spark):
         spark.dataSource.register(_bound(storage_options, spark.conf.get("spark.app.id", None)))
     _bind(spark, storage_options)
     chosen = {}
@@ -119,7 +120,7 @@ def write(
     if mode not in ("append", "overwrite"):
         raise InvalidInputError("no such mode", remedy="use append or overwrite", mode=mode)
     spark = df.sparkSession
-    with _activated(spark), _tuned(spark):
+    with activated(spark), _tuned(spark):
         writer = df.write.format("segstore").mode(mode)
         writer.options(**as_texts(options)).save(os.fspath(url))
 
@@ -170,32 +171,6 @@ def _bound(
         bound_application: ClassVar[str | None] = application
 
     return BoundSegstoreDataSource
-
-
-def find_jvm(spark: SparkSession) -> tuple[Any, Any] | None:
-    """Return the JVM of a session and the session in it; None with Connect, which has none."""
-    jvm = getattr(spark, "_jvm", None)
-    return None if jvm is None else (jvm, spark._jsparkSession)  # noqa: SLF001 - no public way
-
-
-@contextmanager
-def _activated(spark: SparkSession) -> Iterator[None]:
-    """Make a session the active one of this thread: `DataFrameWriter.save()` looks nowhere else."""
-    found = find_jvm(spark)
-    if found is not None:
-        jvm, session = found
-        sessions = jvm.org.apache.spark.sql.SparkSession
-        before = sessions.getActiveSession()
-        sessions.setActiveSession(session)
-        try:
-            yield
-        finally:
-            if before.isDefined():
-                sessions.setActiveSession(before.get())
-            else:
-                sessions.clearActiveSession()
-    else:
-        yield  # Connect: there is no thread-bound session
 
 
 _tuning_lock = threading.Lock()

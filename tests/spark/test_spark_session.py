@@ -9,6 +9,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 
 import segstore_ds as segstore
+from segstore_ds.spark.active import activated
 
 SIZING = "spark.sql.execution.arrow.maxBytesPerBatch"
 
@@ -69,6 +70,17 @@ def test_register_concerns_one_session(spark, url, append):
     other = spark.newSession()
     segstore.register(other, storage_options={"auto_mkdir": "env:SEGSTORE_NO_SUCH"})
     assert spark.read.format("segstore").load(url).count() == 3
+
+
+def test_helpers_use_the_session_they_are_given(spark, url, append, tmp_path):
+    """Also where another one is active, or none is, as in threads."""
+    for _ in range(2):
+        append(spark.range(3))
+    other = spark.newSession()
+    segstore.register(other, storage_options={"auto_mkdir": "env:SEGSTORE_NO_SUCH"})
+    with activated(other):
+        assert segstore.compact(spark, url) == 1
+        assert segstore.copy(spark, url, f"file://{tmp_path}/copied", "c").end == 6
 
 
 def test_recommended_conf_is_for_builders(spark):
