@@ -36,12 +36,18 @@ def run_create(
     Raises:
         AlreadyExistsError: There is a stream already.
         SchemaMismatchError: A column has a type that can't be kept.
-        InvalidInputError: The schema has no columns, or a name twice.
+        InvalidInputError: It is no schema, or has no columns, or a name twice.
         CorruptionError: The folder holds segments but no log.
         CommitUnknownError: The storage never said whether the stream was created.
         UnsafeFilesystemError: The filesystem can't create exclusively.
         StorageError: The filesystem failed.
     """
+    if not isinstance(schema, pa.Schema):
+        raise InvalidInputError(
+            "not a schema",
+            remedy="give a pyarrow Schema, such as pa.schema([('n', pa.int64())]) or table.schema",
+            type=type(schema).__name__,
+        )
     if not schema.names:
         raise InvalidInputError("schema has no columns", remedy="give at least one")
     text = encode_schema(normalise_schema(schema))

@@ -3,6 +3,7 @@
 import datetime as dt
 import json
 import logging
+import operator
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -102,6 +103,34 @@ def parse_time(text: str) -> int:
     except ValueError:
         raise _not_a_cut(text) from None
     return _to_us(moment, text)
+
+
+def parse_moment(given: str | dt.datetime) -> int:
+    """Return a time that a user gave as microseconds since 1970 UTC.
+
+    Raises:
+        InvalidInputError: Neither a datetime nor ISO 8601, or without a zone.
+    """
+    if isinstance(given, dt.datetime):
+        return _to_us(given, given)
+    if isinstance(given, str):
+        return parse_time(given)
+    raise InvalidInputError(
+        "not a time",
+        remedy="give a datetime with a zone, or a text like 2026-11-20T10:00:00Z",
+        given=given,
+    )
+
+
+def check_version(given: int) -> int:
+    """Return a version that a user gave.
+
+    Raises:
+        InvalidInputError: It is not a whole number.
+    """
+    if isinstance(given, bool) or not hasattr(given, "__index__"):
+        raise InvalidInputError("not a version", remedy="give its number, as an int", given=given)
+    return operator.index(given)
 
 
 def resolve_cut(log: StreamLog, root: Root, cut: Cut) -> int:

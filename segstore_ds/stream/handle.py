@@ -1,5 +1,6 @@
 """What every part of a stream's handle shares: the log, the table status, the newest root seen."""
 
+import datetime as dt
 import platform
 from typing import Self
 
@@ -8,7 +9,14 @@ import pyarrow as pa
 from segstore_ds.engine.append import Appender
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.copy_state import check_complete
-from segstore_ds.engine.cuts import CutLike, Position, parse_cut, parse_time, resolve_cut
+from segstore_ds.engine.cuts import (
+    CutLike,
+    Position,
+    check_version,
+    parse_cut,
+    parse_moment,
+    resolve_cut,
+)
 from segstore_ds.engine.epochs import epoch_schema
 from segstore_ds.engine.follow import Outcome, OutcomeState
 from segstore_ds.engine.table_status import TableStatus
@@ -116,15 +124,17 @@ class Handle:
         offset = resolve_cut(self._log, root, parse_cut(cut))
         return Position(root.stream_id, root.generation, offset)
 
-    def root_as_of(self, *, version: int | None = None, timestamp: str | None = None) -> Root:
+    def root_as_of(
+        self, *, version: int | None = None, timestamp: str | dt.datetime | None = None
+    ) -> Root:
         """Return the root of an earlier version; the newest one that was seen without arguments.
 
         Args:
             version: Its number.
-            timestamp: A time with a zone: the newest version committed at or before it.
+            timestamp: A datetime or text with a zone: the newest version committed at or before it.
 
         Raises:
-            InvalidInputError: Both are given, or the time is not one or has no zone.
+            InvalidInputError: Both are given, or they are no number and no time with a zone.
             NotFoundError: The stream has not got that far, or was made later.
             SnapshotExpiredError: The version was purged.
             IncompleteStreamError: A copy into the stream was not done then.
@@ -141,12 +151,12 @@ class Handle:
         if version is None and timestamp is None:
             return self._log.root
         if version is not None:
-            root: Root | None = self._log.read_version(version)
+            root: Root | None = self._log.read_version(check_version(version))
         else:
-            root = self._log.version_at(parse_time(timestamp or ""))
+            root = self._log.version_at(parse_moment(timestamp or ""))
         if root is None:
             raise NotFoundError(
-                "stream was made later than that", url=self.url, timestamp=timestamp
+                "stream was made later than that", url=self.url, timestamp=str(timestamp)
             )
         check_complete(root, url=self.url)
         return root

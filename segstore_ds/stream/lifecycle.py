@@ -1,6 +1,6 @@
 """The life of a stream: its ends, its named cuts and its named readers."""
 
-from segstore_ds.engine.cuts import CutLike, parse_cut, resolve_cut
+from segstore_ds.engine.cuts import CutLike, check_version, parse_cut, resolve_cut
 from segstore_ds.engine.properties import run_set_properties
 from segstore_ds.engine.reader_records import SeenReader, list_readers
 from segstore_ds.engine.readers import LAPSE_S, NamedReader, register_reader, release_reader
@@ -63,6 +63,7 @@ class Lifecycle(Handle):
         there until now lies below the head. Restoring the version before undoes it.
 
         Raises:
+            InvalidInputError: Not the number of a version.
             NotFoundError: There is no such version.
             SnapshotExpiredError: It was purged.
             SealedError: The stream has ended.
@@ -71,7 +72,7 @@ class Lifecycle(Handle):
             FormatError: Metadata can't be read.
             StorageError: The storage failed.
         """
-        return run_restore(self._log, self._status, version, client=client_name())
+        return run_restore(self._log, self._status, check_version(version), client=client_name())
 
     def retain(
         self,

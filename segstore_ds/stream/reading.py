@@ -1,5 +1,6 @@
 """Reading: ranges of events between two cuts."""
 
+import datetime as dt
 import os
 from collections.abc import Sequence
 
@@ -34,7 +35,7 @@ class Reads(Handle):
         commit_time_column: str | None = None,
         fail_on_data_loss: bool = True,
         version_as_of: int | None = None,
-        timestamp_as_of: str | None = None,
+        timestamp_as_of: str | dt.datetime | None = None,
     ) -> pa.RecordBatchReader:
         """Read the events between two cuts, in offset order, as of one version.
 
@@ -50,7 +51,7 @@ class Reads(Handle):
             fail_on_data_loss: False starts at the head where the start lies below it, with a
                 warning in the log.
             version_as_of: Read this version; None for the newest.
-            timestamp_as_of: Or the newest version at that time, which has a zone.
+            timestamp_as_of: Or the newest version at that time, a datetime or text with a zone.
 
         Returns:
             A reader that DuckDB, Polars and pandas take without a copy. Up to four frames are

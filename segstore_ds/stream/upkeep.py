@@ -1,8 +1,9 @@
 """Upkeep: what is done to a stream beside reading and writing its events."""
 
+import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, SupportsFloat
 
 import pyarrow as pa
 
@@ -64,12 +65,13 @@ class Upkeep(Handle):
             The oldest version kept.
 
         Raises:
-            InvalidInputError: Fewer than one version would stay.
+            InvalidInputError: Fewer than one version would stay, or the age is not finite.
             ConflictError: Other writers came first every time; nothing was deleted.
             CommitUnknownError: It is unknown whether the purge was committed; nothing was deleted.
             FormatError: A commit file can't be read; nothing was deleted.
             StorageError: The storage failed.
         """
+        _check_seconds("older_than_s", older_than_s)
         return run_purge(self._log, older_than_s=older_than_s, keep_versions=keep_versions)
 
     def vacuum(
@@ -91,12 +93,13 @@ class Upkeep(Handle):
             What was deleted, or would be, and what stays for now.
 
         Raises:
-            InvalidInputError: A grace of less than a day without `short_grace`.
+            InvalidInputError: A grace of less than a day without `short_grace`, or not finite.
             ConflictError: Every race was lost; nothing was deleted.
             CommitUnknownError: It is unknown whether the floor was raised; nothing was deleted.
             FormatError: Metadata can't be read; nothing was deleted.
             StorageError: The storage failed; what was deleted stays deleted.
         """
+        _check_seconds("grace_s", grace_s)
         return run_vacuum(
             self._log,
             TableStatus(self._log.storage),
@@ -331,3 +334,11 @@ class Upkeep(Handle):
             StorageError: The storage failed, so nothing can be said.
         """
         return run_verify(self._log, TableStatus(self._log.storage))
+
+
+def _check_seconds(name: str, given: float) -> None:
+    """Refuse what no time can be reckoned from: not a number, and what has no end."""
+    if not isinstance(given, SupportsFloat) or not math.isfinite(given):
+        raise InvalidInputError(
+            "not a number of seconds", remedy=f"give {name} as a finite number", **{name: given}
+        )

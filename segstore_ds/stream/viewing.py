@@ -1,5 +1,6 @@
 """Views: what is known about a stream, as rows."""
 
+import datetime as dt
 from typing import Any
 
 import pyarrow as pa
@@ -33,7 +34,7 @@ class Views(Handle):
         end: CutLike = "tail",
         *,
         version_as_of: int | None = None,
-        timestamp_as_of: str | None = None,
+        timestamp_as_of: str | dt.datetime | None = None,
         root: Root | None = None,
     ) -> list[ParquetFile]:
         """List the segments between two cuts that are plain Parquet files, in offset order.
@@ -46,7 +47,7 @@ class Views(Handle):
             start: First event; any form of cut.
             end: The event behind the last, in the same forms.
             version_as_of: Look at this version; None for the newest.
-            timestamp_as_of: Or the newest version at that time, which has a zone.
+            timestamp_as_of: Or the newest version at that time, a datetime or text with a zone.
             root: Or this root.
 
         Raises:

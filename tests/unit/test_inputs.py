@@ -1,18 +1,28 @@
 """What an append takes, above all what can be read only once: never lost without a word."""
 
 import copy
+import datetime as dt
 import itertools
+import math
 import pickle
 import uuid
 from collections.abc import Callable, Iterator
 from typing import Any
+from zoneinfo import ZoneInfo
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
-from segstore_ds.errors import ConflictError, InvalidInputError, SchemaMismatchError, SegstoreError
+from segstore_ds.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    SchemaMismatchError,
+    SegstoreError,
+)
 
 SCHEMA = pa.schema([("n", pa.int64())])
 TABLE = pa.table({"n": [1, 2, 3]})
@@ -170,6 +180,47 @@ def test_what_is_no_batch_is_named(stream: segstore.Stream) -> None:
     assert appender.next_place == 0
     assert stream.refresh().tail == 0
     assert stream.verify().check().leftovers == []
+
+
+def test_versions_and_times_to_read_as_of(stream: segstore.Stream) -> None:
+    """A datetime is taken as cuts take it; what is neither is answered with what can be given."""
+    stream.append(TABLE)
+    moment = stream._log.root.time_us
+    newest = dt.datetime.fromtimestamp(moment / 1e6, tz=dt.UTC) + dt.timedelta(milliseconds=1)
+    for zone in (dt.UTC, ZoneInfo("Europe/Berlin")):
+        assert stream.read(timestamp_as_of=newest.astimezone(zone)).read_all().num_rows == 3
+        assert stream.parquet_files(timestamp_as_of=newest.astimezone(zone)) == []
+    assert stream.read(timestamp_as_of=newest.isoformat()).read_all().num_rows == 3
+    assert stream.read(version_as_of=np.int64(0)).read_all().num_rows == 0
+    with pytest.raises(NotFoundError, match="made later"):
+        stream.read(timestamp_as_of=newest - dt.timedelta(days=1))
+    with pytest.raises(InvalidInputError, match="time has no zone"):
+        stream.read(timestamp_as_of=newest.replace(tzinfo=None))
+    for wrong in (newest.date(), 5, 1.5, b"2026"):
+        with pytest.raises(InvalidInputError, match=r"not a time.*give a datetime"):
+            stream.read(timestamp_as_of=wrong)
+    for wrong in ("1", 1.0, True):
+        for ask in (lambda version: stream.read(version_as_of=version), stream.restore):
+            with pytest.raises(InvalidInputError, match=r"not a version.*as an int"):
+                ask(wrong)
+
+
+@pytest.mark.parametrize("seconds", [math.inf, -math.inf, math.nan, "5", None])
+def test_seconds_without_an_end_are_refused(stream: segstore.Stream, seconds: Any) -> None:
+    """They name the argument."""
+    with pytest.raises(InvalidInputError, match="give older_than_s as a finite number"):
+        stream.purge(older_than_s=seconds)
+    with pytest.raises(InvalidInputError, match="give grace_s as a finite number"):
+        stream.vacuum(grace_s=seconds, short_grace=True)
+
+
+@pytest.mark.parametrize("schema", [{"n": pa.int64()}, {"n": [1]}, None, TABLE, "n bigint"])
+def test_a_stream_is_created_of_a_schema_alone(schema: Any) -> None:
+    """What is none is refused before anything is written."""
+    url = f"memory://{uuid.uuid4().hex}"
+    with pytest.raises(InvalidInputError, match=r"not a schema.*pyarrow Schema"):
+        segstore.create(url, schema)
+    assert not segstore.exists(url)
 
 
 def test_an_input_that_is_gone_is_forgotten(stream: segstore.Stream) -> None:
