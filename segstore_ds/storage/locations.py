@@ -18,10 +18,13 @@ from fsspec.registry import known_implementations, registry
 from segstore_ds.errors import InvalidInputError
 
 _SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*):(.*)", re.DOTALL)
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)(:/*)(.*)", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"}
 _BUCKETS = ("s3", "gs", "abfs")
 _ABFS_HOST = re.compile(r"[^@:]+@[A-Za-z0-9.\-]+")
+# What stands before an @ there is no user, unless a colon says that a password follows.
+_USERLESS = frozenset({"file", "memory", "abfs", "abfss", "az"})
 # They wrap another filesystem, or are no place that a stream can be written to.
 _NO_PLACE = frozenset(
     {"abstract", "arrow_hdfs", "async_wrapper", "asynclocal", "blockcache", "cached", "data", "dir"}
@@ -105,7 +108,13 @@ def shown(text: str) -> str:
     >>> shown("s3://key:secret@bucket/x?X-Amz-Signature=abc")
     's3://***@bucket/x?***'
     """
-    text = re.sub(r"(?<=://)[^/@]*:[^/]*@", "***@", text)
+    if matched := _ADDRESS.fullmatch(text):
+        scheme, start, rest = matched.groups()
+        hidden, _, place = rest.rpartition("@")
+        # A password may hold anything, slashes too, so all of it goes that may be one.
+        user = "@" in rest.partition("/")[0] and scheme.lower() not in _USERLESS
+        if ":" in hidden or user:
+            text = f"{scheme}{start}***@{place}"
     return re.sub(r"[?].*", "?***", text, flags=re.DOTALL)
 
 
@@ -235,10 +244,10 @@ def _bucket(scheme: str, rest: str, text: str) -> Location:
     account = ""
     if scheme == "abfs" and _ABFS_HOST.fullmatch(bucket):
         bucket, _, account = bucket.partition("@")
-    if "@" in bucket:
+    if "@" in bucket or ":" in bucket:
         raise InvalidInputError(
-            "location holds a user name or a password",
-            remedy="pass credentials in storage_options",
+            "location holds a user name, a password or a port",
+            remedy="pass credentials and endpoints in storage_options",
             location=shown(text),
         )
     if bucket in ("", ".", "..") or (scheme == "abfs" and "." in bucket):
@@ -256,7 +265,10 @@ def _bucket(scheme: str, rest: str, text: str) -> Location:
 
 def _other(scheme: str, rest: str, text: str) -> Location:
     host, _, path = rest.partition("/")
-    if ":" in host.partition("@")[0] and "@" in host:
+    user, _, port = host.partition(":")
+    # A password with a slash ends the host: what is behind the colon is no port then.
+    cut = "@" in path and port and not port.isdecimal() and not user.startswith("[")
+    if cut or (":" in host.partition("@")[0] and "@" in host):
         raise InvalidInputError(
             "location holds a password",
             remedy="pass credentials in storage_options",

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.storage import Location, resolve_location
+from segstore_ds.storage.locations import shown
 
 ACCEPTED = [
     ("/x", "file", "file:///x", "/x"),
@@ -88,6 +89,10 @@ REFUSED = [
     ("abfs://acc.dfs.core.windows.net/c/x", "no bucket"),
     ("s3://key:hidden@b/x", "user name"),
     ("s3://key@b/x", "user name"),
+    ("s3://key:hid/den@b/x", "user name"),
+    ("s3://host:9000/b/x", "a port"),
+    ("abfs://c:hid/den@acc.dfs.core.windows.net/x", "user name"),
+    ("sftp://user:hid/den@host/x", "password"),
     ("sftp://user:hidden@host/x", "password"),
     ("/x\n", "control"),
     ("file:/x%00", "control"),
@@ -109,12 +114,47 @@ def test_ambiguous_location_is_refused_with_a_remedy(location, why):
 
 @pytest.mark.parametrize(
     "location",
-    ["s3://key:hidden@b/x", "s3://b/x?X-Amz-Signature=hidden", "sftp://u:hidden@h/x"],
+    [
+        "s3://key:hidden@b/x",
+        "s3://key:a/hidden@b/x",
+        "s3://key:a@hidden/b@b/x",
+        "s3://key:a?hidden@b/x",
+        "s3://key:a#hidden@b/x",
+        "s3://hidden@b/x",
+        "s3:/key:a/hidden@b/x",
+        "nope://key:a/hidden@b/x",
+        "simplecache::s3://key:a/hidden@b/x",
+        "s3://key:a/hidden@b/x\n",
+        "s3://a/x,s3://key:a/hidden@b/x",
+        "gs://key:a/hidden@b/x",
+        "abfs://c:a/hidden@acc.dfs.core.windows.net/x",
+        "s3://b/x?X-Amz-Signature=hidden",
+        "sftp://u:hidden@h/x",
+        "sftp://u:a/hidden@h/x",
+    ],
 )
 def test_refusal_shows_no_credentials(location):
     with pytest.raises(InvalidInputError) as caught:
         resolve_location(location)
     assert "hidden" not in str(caught.value)
+
+
+@pytest.mark.parametrize("location", ["sftp://h:22/a@b", "sftp://h/a:b@c", "s3://b/a:b@c"])
+def test_what_may_follow_a_bucket_or_a_host_is_no_password(location):
+    assert resolve_location(location).url == location
+
+
+@pytest.mark.parametrize(
+    ("text", "seen"),
+    [
+        ("abfs://c@acc.dfs.core.windows.net/x", "abfs://c@acc.dfs.core.windows.net/x"),
+        ("file:///a@b", "file:///a@b"),
+        ("s3://b/mail@x", "s3://b/mail@x"),
+        ("/plain/a:b@c", "/plain/a:b@c"),
+    ],
+)
+def test_what_holds_no_password_is_shown_whole(text, seen):
+    assert shown(text) == seen
 
 
 def test_relative_path_starts_at_the_current_directory(tmp_path, monkeypatch):
