@@ -12,6 +12,7 @@ Source: the second approach of Pravega's copyStream.
 """
 
 import re
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -99,7 +100,7 @@ def run_copy(
     status: TableStatus,
     target: Storage,
     request: CopyRequest,
-    bounds: tuple[int, int],
+    bind: Callable[[Root], tuple[int, int]],
     *,
     client: str,
     clock: Clock,
@@ -111,7 +112,7 @@ def run_copy(
         status: The source's table status.
         target: The destination's folder.
         request: What was asked.
-        bounds: ``(start, end)`` offsets, checked against the source's root.
+        bind: Gives the range as of the source's root; not asked where the copy is done.
         client: Who copies.
         clock: Time and ids.
 
@@ -130,6 +131,7 @@ def run_copy(
     done = find_done(log, request, root)
     if done is not None:
         return done
+    bounds = bind(root)
     job = plan_job(source.storage, status, root, CompactRules(), Layout(inline_bytes=0))
     work = SegmentCopier(job, target, root, token=request.token, clock=clock)
     entries = tuple(work.entries(status, bounds))

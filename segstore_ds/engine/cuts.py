@@ -21,6 +21,7 @@ FORMS = (
     "an offset, 'head', 'tail', 'version:N', 'tag:NAME', 'reader:NAME', a position, or a time like "
     "2026-11-20T10:00:00Z"
 )
+GO_ON = "start at 'head', or set failOnDataLoss=false to go on without them"
 _LOG = logging.getLogger(__name__)
 _VERSION = re.compile(r"version:([0-9]{1,18})")
 _OFFSET = re.compile(r"[0-9]{1,18}")
@@ -223,13 +224,15 @@ def check_position(root: Root, position: Position) -> None:
         )
 
 
-def check_range(root: Root, start: int, end: int, *, fail_on_data_loss: bool) -> tuple[int, int]:
+def check_range(
+    root: Root, start: int, end: int, *, fail_on_data_loss: bool, remedy: str = GO_ON
+) -> tuple[int, int]:
     """Return the range to read, clamped to the head where the caller accepts loss. Pure.
 
     Raises:
         InvalidInputError: Start lies behind end.
         PositionError: A cut lies beyond the tail.
-        TruncatedError: A cut lies below the head; names the events that are lost.
+        TruncatedError: A cut lies below the head; names the events that are lost, and `remedy`.
     """
     if start > end:
         raise InvalidInputError("start lies behind end", start=start, end=end)
@@ -246,7 +249,7 @@ def check_range(root: Root, start: int, end: int, *, fail_on_data_loss: bool) ->
     if fail_on_data_loss:
         raise TruncatedError(
             "events before the head are gone",
-            remedy="start at 'head', or set failOnDataLoss=false to go on without them",
+            remedy=remedy,
             lost=f"[{start}, {min(end, root.head)})",
             head=root.head,
         )

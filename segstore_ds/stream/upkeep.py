@@ -159,7 +159,9 @@ class Upkeep(Handle):
         root = self._log.refresh()
         first = root.head if start is None else resolve_cut(self._log, root, parse_cut(start))
         last = resolve_cut(self._log, root, parse_cut(end))
-        first, last = check_range(root, first, last, fail_on_data_loss=True)
+        first, last = check_range(
+            root, first, last, fail_on_data_loss=True, remedy="start at 'head', or give no start"
+        )
         return run_compact(
             self._log,
             self._status,
@@ -236,16 +238,16 @@ class Upkeep(Handle):
 
         def bind(root: Root) -> tuple[int, int]:
             first, last = (resolve_cut(self._log, root, cut) for cut in cuts)
-            return check_range(root, first, last, fail_on_data_loss=True)
+            return check_range(
+                root, first, last, fail_on_data_loss=True, remedy="start the copy at 'head'"
+            )
 
         clock, client = self._log.clock, client_name()
         if mode == "events":
             source = CopySource(self._log, self._status)
             return run_copy_events(source, target, request, bind, client=client, clock=clock)
-        bounds = bind(self._log.refresh())
-        return run_copy(
-            self._log, self._status, target, request, bounds, client=client, clock=clock
-        )
+        self._log.refresh()
+        return run_copy(self._log, self._status, target, request, bind, client=client, clock=clock)
 
     def _clone_to(
         self,

@@ -120,6 +120,27 @@ def test_same_copy_again_does_nothing_and_says_so() -> None:
         stream.copy_to(url, copy_id="../x")
 
 
+@pytest.mark.parametrize("mode", ["segments", "events"])
+def test_a_done_copy_needs_its_cuts_no_more(mode: str) -> None:
+    """The source was truncated and the tag removed since; what was not copied says what to do."""
+    stream = segstore.create(_place(), SCHEMA)
+    stream.append(numbers(0, 30))
+    stream.tag("x", 4)
+    places = {start: _place() for start in (1, "tag:x")}
+    for start, url in places.items():
+        stream.copy_to(url, copy_id="c", mode=mode, start=start)
+    stream.truncate(5)
+    stream.untag("x")
+    for start, url in places.items():
+        again = stream.copy_to(url, copy_id="c", mode=mode, start=start)
+        assert (again.repeated, again.start) == (True, 1 if start == 1 else 4)
+    with pytest.raises(TruncatedError, match="start the copy at 'head'") as caught:
+        stream.copy_to(_place(), copy_id="c", mode=mode, start=1)
+    assert "failOnDataLoss" not in str(caught.value)
+    with pytest.raises(NotFoundError, match="no such tag"):
+        stream.copy_to(_place(), copy_id="c", mode=mode, start="tag:x")
+
+
 def test_empty_sealed_and_self_copies() -> None:
     """Each has a clear end."""
     stream, _ = make_stream(0)
@@ -189,7 +210,7 @@ def test_what_a_store_copies_is_read_back() -> None:
         stream._status,
         careless,
         request,
-        (0, 30),
+        lambda _: (0, 30),
         client="",
         clock=stream._log.clock,
     )
@@ -211,13 +232,13 @@ def test_a_store_copies_within_itself() -> None:
 
 
 def _copy(stream: Stream, target: Storage) -> object:
-    root = stream.refresh().root
+    stream.refresh()
     return run_copy(
         stream._log,
         stream._status,
         target,
         CopyRequest("c", "head", "35"),
-        (root.head, 35),
+        lambda root: (root.head, 35),
         client="",
         clock=stream._log.clock,
     )
@@ -281,7 +302,7 @@ def test_what_happens_to_the_source_meanwhile_is_not_copied() -> None:
         stream._status,
         target,
         CopyRequest("c", "head", "tail"),
-        (0, 40),
+        lambda _: (0, 40),
         client="",
         clock=stream._log.clock,
     )
