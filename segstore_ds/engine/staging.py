@@ -50,6 +50,7 @@ __all__ = [
 _LOG = logging.getLogger(__name__)
 
 INLINE_COMMIT_BYTES = 8 << 20
+HELD_TIMES, HELD_BYTES = 2, 256  # a gathered batch keeps no more alive than one or the other
 SURELY_LARGER = 64  # raw bytes that no compression brings down to one, as far as a task cares
 
 
@@ -125,13 +126,20 @@ class TaskStager:
         self._rows += batch.num_rows
         if self._count_only:
             return
+        fresh = 0
         for piece in split_batch(batch, self._layout.frame_rows, self._layout.frame_bytes):
+            size = piece.nbytes
             full = self._gathered_rows + piece.num_rows > self._layout.frame_rows
-            if full or self._gathered_bytes + piece.nbytes > self._layout.frame_bytes:
+            if full or self._gathered_bytes + size > self._layout.frame_bytes:
                 self._encode(full=True)
+                fresh = 0
             self._gathered.append(piece)
             self._gathered_rows += piece.num_rows
-            self._gathered_bytes += piece.nbytes
+            self._gathered_bytes += size
+            fresh += 1
+        # Only what stays: the other pieces of a large batch were never held beyond this call.
+        for place in range(len(self._gathered) - fresh, len(self._gathered)):
+            self._gathered[place] = _without_parent(self._gathered[place])
 
     def append_frame(self, frame: Frame) -> None:
         """Take a frame as it is, behind what was taken before; raises as `append`."""
@@ -294,6 +302,14 @@ def _halve(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
         return
     yield from _halve(batch.slice(0, rows // 2), most_bytes)
     yield from _halve(batch.slice(rows // 2), most_bytes)
+
+
+def _without_parent(piece: pa.RecordBatch) -> pa.RecordBatch:
+    """Copy a slice that would keep much more alive than itself."""
+    held = piece.get_total_buffer_size()
+    if held <= HELD_BYTES or held <= HELD_TIMES * piece.nbytes:
+        return piece
+    return pa.concat_batches([piece])
 
 
 def _concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
