@@ -6,7 +6,7 @@ and, above all, creates a name at most once (`Storage.create`), which every comm
 
 from segstore_ds.storage.base import ObjectInfo, StagedWriter, Storage, StorageStats
 from segstore_ds.storage.credentials import resolve_storage_options
-from segstore_ds.storage.locations import Location, resolve_location
+from segstore_ds.storage.locations import Location, find_inner, resolve_location
 from segstore_ds.storage.opening import open_storage
 from segstore_ds.storage.places import Overlap, compare_names, find_overlap, refuse_overlap
 
@@ -18,6 +18,7 @@ __all__ = [
     "Storage",
     "StorageStats",
     "compare_names",
+    "find_inner",
     "find_overlap",
     "open_storage",
     "refuse_overlap",

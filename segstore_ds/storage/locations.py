@@ -93,6 +93,31 @@ def resolve_location(url: str | os.PathLike[str]) -> Location:
     return _other(scheme, rest[2:], text)
 
 
+def find_inner(url: str, name: str) -> str | None:
+    """Return the canonical URL of a folder that was listed; None where no location can name it.
+
+    Args:
+        url: The canonical URL of the folder that it lies in.
+        name: Its name as the store has it.
+
+    Returns:
+        The URL, or None: then no stream can be made or opened there.
+
+    Raises:
+        InvalidInputError: The URL is no location.
+
+    >>> find_inner("file:///x", "a?b"), find_inner("s3://b", "a?b")
+    ('file:///x/a%3Fb', None)
+    """
+    outer = resolve_location(url)
+    text = _escaped(name) if outer.scheme == "file" else name
+    try:
+        location = resolve_location(f"{url}/{text}")
+    except InvalidInputError:
+        return None
+    return location.url if location.path == f"{outer.path.rstrip('/')}/{name}" else None
+
+
 def shown(text: str) -> str:
     """Cut from a location what may be secret: user names with passwords, and queries.
 
@@ -205,8 +230,11 @@ def _local(text: str) -> Location:
     absolute = text if text.startswith("/") else posixpath.join(os.getcwd(), text)  # noqa: PTH109
     path = "/" + _normal_parts(absolute, text)
     # Only what a URI would read differently is escaped, so that the URL stays readable.
-    escaped = path.replace("%", "%25").replace("?", "%3F").replace("#", "%23")
-    return Location("file", "file://" + escaped.rstrip("/"), path)
+    return Location("file", "file://" + _escaped(path).rstrip("/"), path)
+
+
+def _escaped(path: str) -> str:
+    return path.replace("%", "%25").replace("?", "%3F").replace("#", "%23")
 
 
 def _file_uri(text: str, rest: str) -> Location:

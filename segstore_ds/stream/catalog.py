@@ -29,8 +29,7 @@ def list_streams(
         StorageError: The filesystem failed; no folder is passed over.
     """
     storage = open_storage(url, storage_options, single_writer=True)
-    base = storage.url.rstrip("/")
-    return [f"{base}/{found}" if found else base for found in find_streams(storage, depth=depth)]
+    return list(find_streams(storage, depth=depth))
 
 
 def drop(

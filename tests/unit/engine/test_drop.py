@@ -149,6 +149,18 @@ def test_streams_are_found_from_the_top(url):
     assert f"{url}/deep/1/2/3/4" in segstore.list_streams(url, depth=9)
 
 
+def test_streams_of_any_name_are_found_beside_folders_that_can_t_be_any(tmp_path, monkeypatch):
+    """What create takes is listed, as open takes it; a line break it does not take."""
+    wanted = ["%41", "a#b", "a%20b", "a,b", "a?b", "a\\b", "q/we\\ird/x", "ünï", "b\udcff"]
+    monkeypatch.chdir(tmp_path)
+    made = [segstore.create(f"./{name}", SCHEMA).url for name in wanted]
+    for name in ("no\nstream", "no::stream", "un\\used"):
+        (tmp_path / name / "deep").mkdir(parents=True)
+    found = segstore.list_streams(tmp_path)
+    assert sorted(found) == sorted(made)
+    assert [segstore.open(url).url for url in found] == found
+
+
 def test_folder_named_log_is_no_stream(url, tmp_path):
     """What makes a stream is a commit."""
     (tmp_path / "x" / "log").mkdir(parents=True)
