@@ -1,6 +1,7 @@
 """The console script `segstore`."""
 
 import argparse
+import io
 import json
 import os
 import sys
@@ -12,6 +13,8 @@ import segstore_ds as segstore
 from segstore_ds.cli.demo import COPIES, run_demo
 from segstore_ds.cli.story import with_unit
 from segstore_ds.errors import SegstoreError
+from segstore_ds.storage import open_storage
+from segstore_ds.stream.rescue import verify_on
 
 DAMAGED, FAILED, INTERRUPTED = 1, 2, 130
 SHOWN_WRITERS = 20
@@ -19,6 +22,9 @@ SHOWN_WRITERS = 20
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status: 0, 1 for a damaged stream, 2 for a failure."""
+    for out in (sys.stdout, sys.stderr):
+        if isinstance(out, io.TextIOWrapper):
+            out.reconfigure(errors="backslashreplace")  # names may hold what a terminal can't show
     options = _parser().parse_args(arguments)
     try:
         status: int = options.run(options)
@@ -99,8 +105,8 @@ def _info(options: argparse.Namespace) -> int:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    stream = _open(options)
-    report = stream.verify()
+    storage = open_storage(options.url, options.storage_options, single_writer=True)
+    report = verify_on(storage)
     print(
         f"verified {report.versions:,} versions, {report.segments:,} segments, "
         f"{report.frames:,} frames, {report.rows:,} events"

@@ -14,6 +14,9 @@ from segstore_ds.engine.drop import run_drop
 from segstore_ds.engine.repair import RepairReport, newest_readable, run_repair
 from segstore_ds.engine.salvage import Salvager, SalvageReport
 from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.engine.verify import Problem, Report, run_verify
+from segstore_ds.errors import FormatError, UnsupportedVersionError
+from segstore_ds.format import names
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.handle import client_name
 from segstore_ds.stream.opening import Stream
@@ -55,6 +58,29 @@ def repair(
     """
     storage = open_storage(url, storage_options, single_writer=single_writer)
     return repair_on(storage, allow_loss=allow_loss, ignore_followers=ignore_followers, clock=clock)
+
+
+def verify_on(storage: Storage, *, clock: Clock = SYSTEM_CLOCK) -> Report:
+    """Read a whole stream and report what is wrong with it, also where it can't be opened for that.
+
+    Raises:
+        NotFoundError: There is no stream.
+        IncompleteStreamError: A copy into it is not done.
+        UnsupportedVersionError: A newer version of segstore wrote it, so nothing can be said.
+        StorageError: The storage failed, so nothing can be said.
+    """
+    log, damage = StreamLog(storage, clock=clock), None
+    try:
+        log.open()
+    except UnsupportedVersionError:
+        raise
+    except FormatError as error:
+        damage = error
+    report = run_verify(log, TableStatus(storage))
+    if damage is not None and all(one.what != str(damage) for one in report.problems):
+        # What keeps everybody from opening it is damage, also where no object is.
+        report.problems.append(Problem(damage.code, names.LOG_FOLDER, str(damage)))
+    return report
 
 
 def repair_on(

@@ -1,5 +1,9 @@
 """The commands `info` and `verify`, and how failures end a command."""
 
+import os
+import subprocess
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -7,6 +11,8 @@ import pytest
 
 import segstore_ds as segstore
 from segstore_ds.cli.main import main
+from segstore_ds.format.envelope import encode_envelope
+from segstore_ds.format.root_codec import encode_root
 
 
 @pytest.fixture
@@ -57,6 +63,57 @@ def test_verify_names_the_damage_and_ends_with_1(url, capsys):
     printed = capsys.readouterr().out
     assert f"WRONG {segment.relative_to(url)}" in printed
     assert printed.endswith("damaged: 1 problems\n")
+
+
+@pytest.mark.parametrize("damage", ["flipped", "empty", "cut"])
+def test_verify_of_what_can_t_be_opened_ends_with_1(url, capsys, damage):
+    """Damage is what it was asked for, wherever it is."""
+    newest = max(Path(url, "log").glob("0*"))
+    data = newest.read_bytes()
+    flipped = data[:-1] + bytes([data[-1] ^ 1])
+    newest.write_bytes({"flipped": flipped, "empty": b"", "cut": data[:40]}[damage])
+    assert main(["verify", url]) == 1
+    printed = capsys.readouterr().out
+    assert f"WRONG log/{newest.name}" in printed
+    assert printed.endswith("damaged: 1 problems\n")
+
+
+def test_verify_of_a_newer_format_ends_with_2(url, capsys):
+    """It may be sound: nothing can be said."""
+    stream = segstore.open(url)
+    root = replace(stream.root, version=2, reader_features=("of-tomorrow",))
+    stream.storage.create("log/" + "2".zfill(20), encode_envelope(encode_root(root)))
+    assert main(["verify", url]) == 2
+    assert "SEG_UNSUPPORTED_VERSION" in capsys.readouterr().err
+
+
+def test_verify_counts_what_keeps_a_stream_from_opening(url, capsys, monkeypatch):
+    """Though all else is sound: an origin that can't be read."""
+    with monkeypatch.context() as careless:
+        careless.setattr("segstore_ds.engine.commit.check_transition", lambda *_: None)
+        segstore.open(url)._log.commit(
+            lambda root, _: replace(root, origins={"x": "?"}, operation="copy"),
+            transaction="t" * 32,
+        )
+    assert main(["verify", url]) == 1
+    assert "origin can't be read" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["info", "verify", "demo --help"])
+def test_a_terminal_that_can_t_show_a_name_gets_it_escaped(tmp_path, command):
+    """ASCII on both streams: a column's name ended the command halfway."""
+    table = pa.table({"naïve": [1]})
+    segstore.create(tmp_path / "strëam", table.schema).append(table)
+    url = [] if "demo" in command else [str(tmp_path / "strëam")]
+    done = subprocess.run(
+        [sys.executable, "-m", "segstore_ds.cli.main", *command.split(), *url],
+        env={**os.environ, "PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0"},
+        capture_output=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, b"")
+    if command == "info":
+        assert b"column    na\\xefve: int64" in done.stdout
 
 
 def test_verify_shows_leftovers_as_no_damage(url, capsys):
