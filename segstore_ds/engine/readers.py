@@ -29,7 +29,7 @@ from segstore_ds.errors import (
     UnsupportedVersionError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.fields import MAX_INT
+from segstore_ds.format.fields import MAX_INT, is_text
 from segstore_ds.format.reader_record import OWNER_LIMIT, ReaderRecord
 from segstore_ds.format.root import Root
 
@@ -241,20 +241,12 @@ def _check_asked(owner: str, lapse_s: int) -> None:
             remedy="give whole seconds from 1",
             lapse_s=lapse_s,
         )
-    if not isinstance(owner, str) or len(owner) > OWNER_LIMIT or not _is_text(owner):
+    if not is_text(owner) or len(owner) > OWNER_LIMIT:
         raise InvalidInputError(
             "not an owner of a reader",
             remedy=f"give a text of at most {OWNER_LIMIT} characters",
             owner=owner,
         )
-
-
-def _is_text(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
 
 
 def _start_of(root: Root, start: int | None, mine: ReaderRecord | None) -> int:

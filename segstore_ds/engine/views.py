@@ -17,6 +17,7 @@ from segstore_ds.engine.segments import open_segment
 from segstore_ds.engine.table_status import Run, TableStatus
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import names
+from segstore_ds.format.fields import escape_text
 from segstore_ds.format.history import HISTORY_SCHEMA
 from segstore_ds.format.root import Root
 
@@ -321,7 +322,13 @@ def _history(
 
 def _batches(rows: list[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for first in range(0, len(rows), BATCH_ROWS):
-        yield pa.RecordBatch.from_pylist(rows[first : first + BATCH_ROWS], schema)
+        piece = rows[first : first + BATCH_ROWS]
+        try:
+            yield pa.RecordBatch.from_pylist(piece, schema)
+        except UnicodeEncodeError:
+            # Such names are no longer taken, but streams that have one are still shown.
+            shown = [{name: escape_text(value) for name, value in row.items()} for row in piece]
+            yield pa.RecordBatch.from_pylist(shown, schema)
 
 
 VIEWS: Mapping[str, View] = {

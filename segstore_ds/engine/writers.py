@@ -8,7 +8,8 @@ import logging
 from dataclasses import dataclass
 
 from segstore_ds.engine.table_status import TableStatus
-from segstore_ds.errors import WriterConflictError
+from segstore_ds.errors import InvalidInputError, WriterConflictError
+from segstore_ds.format.fields import is_text
 from segstore_ds.format.root import Root, Writer
 
 _LOG = logging.getLogger(__name__)
@@ -31,6 +32,22 @@ class WriterKey:
     owner: str = ""
     takeover: bool = False
     claim: str = ""
+
+    def __post_init__(self) -> None:
+        """Check the texts: they go into the root, and into views.
+
+        Raises:
+            InvalidInputError: One is no text, or holds what no UTF-8 can.
+        """
+        for name in ("writer_id", "owner", "claim"):
+            text = getattr(self, name)
+            if not is_text(text):
+                raise InvalidInputError(
+                    f"{name} of a writer is no text that can be stored",
+                    remedy="give a str without lone surrogates (os.fsdecode leaves them where a "
+                    "name is not UTF-8)",
+                    **{name: text},
+                )
 
 
 @dataclass(frozen=True, slots=True)

@@ -48,6 +48,23 @@ def build_json(value: Any) -> bytes:
         raise CorruptionError("number is too large to be written") from error
 
 
+def escape_text(value: Any) -> Any:
+    r"""Write out what a root may hold and Arrow may not: a lone surrogate, as a backslash has it.
+
+    >>> escape_text("x\udce9"), escape_text(7)
+    ('x\\udce9', 7)
+    """
+    return value.encode("utf-8", "backslashreplace").decode() if isinstance(value, str) else value
+
+
+def is_text(value: Any) -> bool:
+    """Tell whether a value is a text that can be stored: one without lone surrogates."""
+    try:
+        return isinstance(value, str) and value.encode() is not None
+    except UnicodeEncodeError:
+        return False
+
+
 def _dump(value: Any, *, ascii_only: bool) -> str:
     return json.dumps(
         value,

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format.fields import build_json, parse_json
+from segstore_ds.format.fields import build_json, escape_text, parse_json
 from segstore_ds.format.history_rows import (
     TEXTS,
     HistoryPart,
@@ -62,13 +62,8 @@ def to_batch(rows: Sequence[HistoryRow]) -> pa.RecordBatch:
             try:
                 columns.append(pa.array(values, field.type))
             except UnicodeEncodeError:
-                columns.append(pa.array(map(_escape, values), field.type))
+                columns.append(pa.array(map(escape_text, values), field.type))
     return pa.RecordBatch.from_arrays(columns, schema=HISTORY_SCHEMA)
-
-
-def _escape(text: str | None) -> str | None:
-    """Write out what a root may hold and Arrow may not: a lone surrogate, as a backslash has it."""
-    return text if text is None else text.encode("utf-8", "backslashreplace").decode()
 
 
 def encode_history(batch: pa.RecordBatch) -> bytes:
