@@ -1,5 +1,6 @@
 """Dictionaries, views and lists of every kind come out whole, however large they are unpacked."""
 
+import mmap
 import uuid
 from collections.abc import Iterator
 from typing import Any
@@ -134,6 +135,23 @@ def test_what_no_column_holds_is_converted_piece_by_piece(
     pieces = list(conform_pieces(batch, schema))
     assert len(pieces) >= 5
     assert pa.Table.from_batches(pieces, schema).to_pylist() == batch.to_pylist()
+
+
+@pytest.mark.parametrize("kind", [pa.large_binary(), pa.large_list(pa.large_binary())], ids=str)
+def test_slices_from_far_within_a_large_column_are_taken(kind: pa.DataType) -> None:
+    """Real offsets beyond 32 bits, in memory that nobody touches but for its last bytes."""
+    far = 1 << 32
+    data = mmap.mmap(-1, far + 8)
+    data[far:] = b"abcdefgh"
+    offsets = pa.array([0, far, far + 3, far + 8], pa.int64()).buffers()[1]
+    array = pa.Array.from_buffers(pa.large_binary(), 3, [None, offsets, pa.py_buffer(data)])
+    expected: list[Any] = [b"abc", b"defgh"]
+    if pa.types.is_large_list(kind):
+        array = pa.LargeListArray.from_arrays([0, 1, 2, 3], array)
+        expected = [[value] for value in expected]
+    assert through(array.slice(1)) == expected
+    with pytest.raises(SchemaMismatchError, match=r"too large.*rows=1"):
+        through(array)
 
 
 def test_a_single_value_that_no_column_holds_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
