@@ -69,8 +69,9 @@ def parse_cut(given: Any) -> Cut:
         return Cut("position", given)
     if isinstance(given, dt.datetime):
         return Cut("time", _to_us(given, given))
-    if isinstance(given, int) and not isinstance(given, bool) and 0 <= given < 2**63:
-        return Cut("offset", given)
+    offset = _whole(given)
+    if offset is not None and 0 <= offset < 2**63:
+        return Cut("offset", offset)
     if isinstance(given, str):
         return _parse_text(given.strip())
     raise _not_a_cut(given)
@@ -129,9 +130,20 @@ def check_version(given: int) -> int:
     Raises:
         InvalidInputError: It is not a whole number.
     """
-    if isinstance(given, bool) or not hasattr(given, "__index__"):
+    version = _whole(given)
+    if version is None:
         raise InvalidInputError("not a version", remedy="give its number, as an int", given=given)
-    return operator.index(given)
+    return version
+
+
+def _whole(given: Any) -> int | None:
+    """Return an integer of Python or NumPy as Python's, None for what is none."""
+    if isinstance(given, bool):
+        return None
+    try:
+        return operator.index(given)
+    except TypeError:
+        return None
 
 
 def resolve_cut(log: StreamLog, root: Root, cut: Cut) -> int:

@@ -34,6 +34,10 @@ from segstore_ds.format.schema import conform, conform_pieces, normalise_schema,
 T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
+_AFTER_FAILURE = (
+    "this appender takes no more: read its events back by their places, and append what is not "
+    "committed through a new one"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +337,8 @@ class LiveAppender:
         try:
             return work()
         except BaseException as error:
+            if isinstance(error, SegstoreError) and not isinstance(error, MAYBE_COMMITTED):
+                error.refuse_retry(_AFTER_FAILURE)
             self._failure.keep(error)
             raise
 

@@ -199,10 +199,19 @@ def test_versions_and_times_to_read_as_of(stream: segstore.Stream) -> None:
     for wrong in (newest.date(), 5, 1.5, b"2026"):
         with pytest.raises(InvalidInputError, match=r"not a time.*give a datetime"):
             stream.read(timestamp_as_of=wrong)
-    for wrong in ("1", 1.0, True):
+    for wrong in ("1", 1.0, True, np.float64(1), np.bool_(True), np.array([0.0]), []):
         for ask in (lambda version: stream.read(version_as_of=version), stream.restore):
             with pytest.raises(InvalidInputError, match=r"not a version.*as an int"):
                 ask(wrong)
+
+
+def test_offsets_of_numpy_are_cuts(stream: segstore.Stream) -> None:
+    """What `offset_column` gives may be read from."""
+    stream.append(TABLE)
+    assert stream.read(np.int64(1), np.uint8(2)).read_all()["n"].to_pylist() == [2]
+    for wrong in (1.0, True, np.bool_(True), np.float64(1), np.int64(-1), np.array([1.5]), None):
+        with pytest.raises(InvalidInputError, match="not a cut"):
+            stream.read(wrong)
 
 
 @pytest.mark.parametrize("seconds", [math.inf, -math.inf, math.nan, "5", None])

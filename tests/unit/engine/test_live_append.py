@@ -228,11 +228,14 @@ def test_a_failed_flush_is_kept_and_reading_goes_on(stream, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(type(stream.storage), "create", _timed_out)
         patch.setattr(StreamLog, "commit", _timed_out)
-        with pytest.raises(StorageError, match="timed out"):
+        with pytest.raises(StorageError, match=r"timed out.*append what is not committed") as first:
             appender.flush()
+    assert not first.value.retryable
     for use in (lambda: appender.append(event(0)), appender.flush):
-        with pytest.raises(StorageError, match="timed out"):
+        with pytest.raises(StorageError, match="timed out") as caught:
             use()
+        assert not caught.value.retryable
+        assert str(caught.value) == str(first.value)
     assert numbers(appender.read(0)) == list(range(500))
     appender.close()
     assert stream.refresh().tail == 0
@@ -287,8 +290,9 @@ def test_a_plan_that_fails_takes_nothing_and_may_be_repeated(stream, monkeypatch
     appender = stream.appender(flush_seconds=None)
     with monkeypatch.context() as patch:
         patch.setattr(segstore.Stream, "plan_write", _timed_out)
-        with pytest.raises(StorageError):
+        with pytest.raises(StorageError) as caught:
             appender.append(event(0))
+    assert caught.value.retryable
     assert appender.next_place == 0
     assert appender.append(event(0)) == 0
     appender.flush()
