@@ -17,6 +17,7 @@ from segstore_ds.format.normal_form import normalise_type
 from segstore_ds.format.unpacking import (
     OversizeError,
     decode_dictionary,
+    is_packed,
     is_part,
     plain_list,
     plain_text,
@@ -71,7 +72,9 @@ def conform_pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.Reco
     if batch.schema.equals(schema, check_metadata=True):
         yield conform(batch, schema)
         return
-    size = sum(unpacked_bytes(column) for column in batch.columns)
+    size = batch.get_total_buffer_size()  # of whole buffers, even of a slice, but at no cost
+    if size > PIECE_BYTES or any(is_packed(kind) for kind in batch.schema.types):
+        size = sum(unpacked_bytes(column) for column in batch.columns)
     rows = batch.num_rows
     pieces = max(min(-(-size // PIECE_BYTES), rows), 1)
     for place in range(pieces):

@@ -102,7 +102,7 @@ def unpacked_bytes(array: pa.Array) -> int:
         array = array.storage
     if isinstance(array, pa.DictionaryArray):
         return _dictionary_bytes(without_views(array.dictionary), array.indices)
-    if not _is_packed(array.type):
+    if not is_packed(array.type):
         return int(array.nbytes)
     if t.is_struct(array.type):
         return sum(unpacked_bytes(array.field(place)) for place in range(array.type.num_fields))
@@ -110,6 +110,15 @@ def unpacked_bytes(array: pa.Array) -> int:
         entries = pa.concat_arrays([array])
         return unpacked_bytes(entries.keys) + unpacked_bytes(entries.items)
     return unpacked_bytes(array.flatten())
+
+
+def is_packed(kind: pa.DataType) -> bool:
+    """Tell whether a type may take more bytes than its buffers have: it holds a dictionary."""
+    if t.is_dictionary(kind) or isinstance(kind, pa.BaseExtensionType):
+        return True
+    if not t.is_nested(kind) or t.is_union(kind) or t.is_run_end_encoded(kind):
+        return False
+    return any(is_packed(kind.field(place).type) for place in range(kind.num_fields))
 
 
 def _dictionary_bytes(values: pa.Array, indices: pa.Array) -> int:
@@ -126,11 +135,3 @@ def _text_bytes(array: pa.Array) -> int:
 def _is_text(kind: pa.DataType) -> bool:
     plain = t.is_string(kind) or t.is_binary(kind)
     return bool(plain or t.is_large_string(kind) or t.is_large_binary(kind))
-
-
-def _is_packed(kind: pa.DataType) -> bool:
-    if t.is_dictionary(kind) or isinstance(kind, pa.BaseExtensionType):
-        return True
-    if not t.is_nested(kind) or t.is_union(kind) or t.is_run_end_encoded(kind):
-        return False
-    return any(_is_packed(kind.field(place).type) for place in range(kind.num_fields))
