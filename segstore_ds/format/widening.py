@@ -5,6 +5,8 @@ everything, and nested types are compared field by field; anything else would ch
 of stored values and is refused.
 """
 
+from collections.abc import Sequence
+
 import pyarrow as pa
 from pyarrow import types as t
 
@@ -38,7 +40,7 @@ def plan_schema(current: pa.Schema, incoming: pa.Schema, *, merge: bool) -> pa.S
         SchemaMismatchError: The data does not fit; names columns, types and the remedy.
     """
     incoming = normalise_schema(incoming)
-    _refuse_other_case(current, incoming)
+    _refuse_other_case(current.names, incoming.names)
     merged = [_merge_field(field, incoming) for field in current]
     known = set(current.names)
     added = [field for field in incoming if field.name not in known]
@@ -69,17 +71,17 @@ def plan_schema(current: pa.Schema, incoming: pa.Schema, *, merge: bool) -> pa.S
     return result if added or changed else current
 
 
-def _refuse_other_case(current: pa.Schema, incoming: pa.Schema) -> None:
-    by_case = {name.casefold(): name for name in current.names}
-    known = set(current.names)
-    for name in incoming.names:
+def _refuse_other_case(current: Sequence[str], incoming: Sequence[str], path: str = "") -> None:
+    by_case = {name.casefold(): name for name in current}
+    known = set(current)
+    for name in incoming:
         twin = by_case.get(name.casefold(), name)
         if name not in known and twin != name:
             raise SchemaMismatchError(
                 "a column's name differs from the stream's only in case",
                 remedy="rename the column",
-                column=name,
-                stream_column=twin,
+                column=f"{path}{name}",
+                stream_column=f"{path}{twin}",
             )
 
 
@@ -152,6 +154,8 @@ def _merge_nested(current: pa.DataType, incoming: pa.DataType, path: str) -> pa.
 
 def _merge_struct(current: pa.DataType, incoming: pa.DataType, path: str) -> pa.DataType:
     others = {field.name: field for field in incoming}
+    # Spark would find neither of two fields that differ in case only.
+    _refuse_other_case([field.name for field in current], list(others), f"{path}.")
     fields = [
         field.with_type(merge_type(field.type, others[field.name].type, f"{path}.{field.name}"))
         if field.name in others
