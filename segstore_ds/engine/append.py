@@ -8,7 +8,7 @@ are given out in task order. Appends never conflict with appends: a lost race is
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from segstore_ds.engine.commit import CLOCK_LIMIT_US, Committed, StreamLog
+from segstore_ds.engine.commit import Committed, StreamLog
 from segstore_ds.engine.epochs import SchemaChange, plan_epochs
 from segstore_ds.engine.history import Note, plan_history_merge
 from segstore_ds.engine.put_off import putting_off
@@ -21,13 +21,12 @@ from segstore_ds.errors import (
     ConflictError,
     InvalidInputError,
     MissingObjectError,
+    PositionError,
     SealedError,
     StagedExpiredError,
 )
 from segstore_ds.format import names
 from segstore_ds.format.root import Root, Writer, add_format_features
-
-CLOCK_CHECK_S = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +45,7 @@ class AppendPlan:
         client: Who writes, for the history.
         rows: How many events the tasks were given; all of them stand in the segments, but where
             the writer's batch was found committed before anything was staged.
+        stream_id: The stream that it was planned on; None where that can't have changed.
     """
 
     token: str
@@ -56,8 +56,23 @@ class AppendPlan:
     expected_tail: int | None = None
     expected_version: int | None = None
     client: str = ""
-
     rows: int = 0
+    stream_id: str | None = None
+
+
+def check_stream(root: Root, stream_id: str | None) -> None:
+    """Check that a write lands on the stream that it was planned on. Pure.
+
+    Raises:
+        PositionError: That one was dropped, and another one made under its name.
+    """
+    if stream_id is not None and stream_id != root.stream_id:
+        raise PositionError(
+            "the stream was dropped and made anew",
+            remedy="write the data again",
+            planned_on=stream_id,
+            stream=root.stream_id,
+        )
 
 
 def check_preconditions(root: Root, plan: AppendPlan) -> None:
@@ -156,7 +171,6 @@ class Appender:
     def __init__(self, log: StreamLog, status: TableStatus) -> None:
         self._log = log
         self._status = status
-        self._clock_checked_s = float("-inf")
 
     def stage_inline(
         self, tasks: Sequence[StagedTask], *, token: str, ship_to: ShipTo | None = None
@@ -219,36 +233,12 @@ class Appender:
                     )
 
     def check_clock(self, segment: StagedSegment | None) -> None:
-        """Refuse to commit when this machine's clock is far from the store's; asked now and then.
+        """Check this machine's clock as `StreamLog.check_clock` does, by a segment just staged.
 
         Args:
-            segment: One that this process has just staged; None where only others did.
-
-        Raises:
-            InvalidInputError: The clocks are more than 5 minutes apart.
-            StorageError: The storage failed.
+            segment: None where only other processes staged any.
         """
-        clock = self._log.clock
-        if clock.boot_s() - self._clock_checked_s < CLOCK_CHECK_S:
-            return
-        path = self._log.files.hint_path
-        if segment is None:
-            self._log.files.write_hint(self._log.root.version)
-        else:
-            path = names.segment_object(segment.path)
-        try:
-            info = self._log.storage.info(path)
-        except MissingObjectError:
-            return  # the hint could not be written; it is asked again with the next commit
-        if abs(clock.wall_us() - info.modified_us) > CLOCK_LIMIT_US:
-            raise InvalidInputError(
-                "this machine's clock is more than 5 minutes off the store's",
-                remedy="set the clock",
-                clock_us=clock.wall_us(),
-                store_us=info.modified_us,
-                url=self._log.storage.url,
-            )
-        self._clock_checked_s = clock.boot_s()
+        self._log.check_clock(None if segment is None else names.segment_object(segment.path))
 
     def commit(self, plan: AppendPlan, *, transaction: str) -> Commit:
         """Commit staged segments, exactly once for a writer's batch.
@@ -257,6 +247,7 @@ class Appender:
             The commit; one without segments, writer or change of the stream is not written.
 
         Raises:
+            PositionError: The stream is another one than the plan's.
             WriterConflictError: Another owner, or an older batch.
             SealedError: The stream has ended.
             SchemaMismatchError: The stream's schema has changed so that these bytes don't fit.
@@ -269,6 +260,7 @@ class Appender:
         repeated: list[Commit] = []
 
         def build(root: Root, slot: Slot) -> Root | None:
+            check_stream(root, plan.stream_id)
             known = find_repeated(self._status, root, plan.writer, rows=plan.rows)
             if known is not None:
                 repeated.append(known)

@@ -32,13 +32,16 @@ from segstore_ds.errors import (
     CommitUnknownError,
     ConflictError,
     InvalidInputError,
+    MissingObjectError,
     SegstoreError,
     StorageError,
 )
+from segstore_ds.format import names
 from segstore_ds.format.root import Root, add_features, check_writable
 from segstore_ds.storage import Storage
 
 CLOCK_LIMIT_US = 5 * 60 * 1_000_000
+CLOCK_CHECK_S = 600.0
 HINT_EVERY_S = 1.0
 COMMIT_ATTEMPTS = 200
 
@@ -82,6 +85,7 @@ class StreamLog(FollowedLog):
     ) -> None:
         super().__init__(storage, clock=clock, grace_s=grace_s, incomplete=incomplete)
         self._hinted_s = float("-inf")
+        self._clock_checked_s = float("-inf")
         self.replicas = Replicas(storage, self.files, ROOT_CODEC, clock)
 
     def create(self, root: Root) -> bool:
@@ -148,7 +152,10 @@ class StreamLog(FollowedLog):
         for attempt in range(attempts):
             base, now_us = self._fresh_base()
             check_writable(base.root)
-            time_us = _stamp(base.root, now_us, self.storage.url)
+            if abs(now_us - base.root.time_us) > CLOCK_LIMIT_US:
+                # A stream that was idle, or one of two clocks is wrong: the store knows which.
+                self.check_clock()
+            time_us = max(base.root.time_us, now_us)
             try:
                 planned = build(base.root, Slot(base.root.version + 1, time_us, attempt))
             except ConflictError:
@@ -206,6 +213,41 @@ class StreamLog(FollowedLog):
         )
         row = describe_commit(base, root, note)
         return replace(root, history=(*kept.history, replace(row, **asdict(spent))))
+
+    def check_clock(self, staged: str | None = None) -> None:
+        """Refuse to commit when this machine's clock is far from the store's; asked now and then.
+
+        Args:
+            staged: An object that this process has just put; None where there is none.
+
+        Raises:
+            InvalidInputError: The clocks are more than 5 minutes apart.
+            StorageError: The storage failed.
+        """
+        if self.clock.boot_s() - self._clock_checked_s < CLOCK_CHECK_S:
+            return
+        asked_us = self.clock.wall_us()
+        try:
+            if staged is None:
+                self.storage.put(
+                    self.files.hint_path, names.build_log_name(self.root.version).encode()
+                )
+            store_us = self.storage.info(staged or self.files.hint_path).modified_us
+        except MissingObjectError:
+            return  # somebody takes what is there away, and the commit will find that out
+        # Between the two this process may have slept, for as long as a laptop was closed.
+        if not asked_us - CLOCK_LIMIT_US <= store_us <= self.clock.wall_us() + CLOCK_LIMIT_US:
+            if staged is not None:
+                self.check_clock()  # it was put before that
+                return
+            raise InvalidInputError(
+                "this machine's clock is more than 5 minutes off the store's",
+                remedy="set the clock",
+                clock_us=asked_us,
+                store_us=store_us,
+                url=self.storage.url,
+            )
+        self._clock_checked_s = self.clock.boot_s()
 
     # --- inside ------------------------------------------------------------------------------
 
@@ -275,15 +317,3 @@ class StreamLog(FollowedLog):
         if now - self._hinted_s >= HINT_EVERY_S:
             self._hinted_s = now
             self.files.write_hint(version)
-
-
-def _stamp(base: Root, now_us: int, url: str) -> int:
-    if base.time_us > now_us + CLOCK_LIMIT_US:
-        raise InvalidInputError(
-            "this machine's clock is more than 5 minutes behind the stream's last commit",
-            remedy="set the clock",
-            url=url,
-            clock_us=now_us,
-            commit_us=base.time_us,
-        )
-    return max(base.time_us, now_us)

@@ -59,11 +59,13 @@ class CopyRequest:
     mode: str = "segments"
 
     def __post_init__(self) -> None:
-        """Check the id.
+        """Check what goes into the destination's root as it is.
 
         Raises:
-            InvalidInputError: It is no plain name.
+            InvalidInputError: The id is no plain name, or `seal` neither true nor false.
         """
+        if not isinstance(self.seal, bool):
+            raise InvalidInputError("seal is a truth", remedy="give True or False", seal=self.seal)
         if _COPY_ID.fullmatch(self.copy_id) is None:
             raise InvalidInputError(
                 "not a copy id", remedy="use letters, digits and dashes", copy_id=self.copy_id

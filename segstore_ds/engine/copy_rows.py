@@ -102,6 +102,7 @@ def plan_rows_copy(
         replace_schema=True,
         client=write.client,
         repeated=state.done,
+        stream_id=log.root.stream_id,
     )
     return RowsCopy(job, state, request.seal)
 

@@ -1,6 +1,7 @@
 """What callers hand in: Arrow data in any of its forms, and the key of an idempotent write."""
 
 import itertools
+import operator
 import weakref
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any
@@ -167,6 +168,7 @@ def writer_key(
         )
     if writer_id is None or batch_id is None:
         return None
+    batch_id = as_integer(batch_id, "batch_id")
     if not 0 < len(writer_id) <= WRITER_ID_LIMIT or not 0 <= batch_id < 2**63:
         raise InvalidInputError(
             "writer id or batch id is out of range",
@@ -175,3 +177,18 @@ def writer_key(
             batch_id=batch_id,
         )
     return WriterKey(writer_id, batch_id, owner, takeover)
+
+
+def as_integer(value: object, name: str) -> int:
+    """Return a whole number of Python's or numpy's as Python's own.
+
+    Raises:
+        InvalidInputError: It is something else, a float or a truth among them.
+    """
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = None
+    if number is None:
+        raise InvalidInputError("not a whole number", remedy="give an int", name=name, value=value)
+    return number

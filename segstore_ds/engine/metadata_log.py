@@ -21,7 +21,9 @@ from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.errors import (
     CommitUnknownError,
     CorruptionError,
+    FormatError,
     InternalError,
+    InvalidInputError,
     MissingObjectError,
     StorageError,
 )
@@ -38,14 +40,19 @@ PROBES_BEFORE_GALLOP = 8
 
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[T]):
-    """How a batch becomes the body of its file and back; `decode` is told the file's name.
+    """How a batch becomes the body of its file and back.
 
-    `limit_bytes` is the most that a body may have.
+    Attributes:
+        encode: Returns the body.
+        decode: Returns the batch; is told the file's name.
+        limit_bytes: The most that a body may have.
+        newest: Returns a batch with what is new in it, and less of what the ones before it held.
     """
 
     encode: Callable[[T], bytes]
     decode: Callable[[bytes, str], T]
     limit_bytes: int = RAW_LIMIT_BYTES
+    newest: Callable[[T], T] = lambda batch: batch
 
 
 class MetadataLog(Generic[T]):
@@ -89,12 +96,14 @@ class MetadataLog(Generic[T]):
             CommitUnknownError: The storage never gave an answer that settles it.
             StorageError: It failed every time before it made the file: nothing was put.
             InternalError: It is larger than what readers take; nothing was put.
+            InvalidInputError: It holds what readers refuse; nothing was put.
         """
         body = self._codec.encode(batch)
         path, data = self.path(number), encode_envelope(body)
         if len(body) > self._codec.limit_bytes or len(data) > FILE_LIMIT_BYTES:
             # What nobody could read again would end the stream.
             raise InternalError("batch is too large for its log", path=path, bytes=len(body))
+        self._check_readable(batch, path)
         cause: StorageError | None = None
         failed: StorageError | None = None  # the last try, while all have failed for certain
         doubtful = False
@@ -246,6 +255,19 @@ class MetadataLog(Generic[T]):
         except (MissingObjectError, CorruptionError, StorageError):
             return None
         return names.parse_log_name(text.decode("ascii", "replace"))
+
+    def _check_readable(self, batch: T, path: str) -> None:
+        # Whatever slipped through what was checked before: a value of another type than was meant
+        # is written as easily, and then refused by everybody.
+        try:
+            self._codec.decode(self._codec.encode(self._codec.newest(batch)), path)
+        except FormatError as error:
+            raise InvalidInputError(
+                "a commit would not be read again",
+                remedy="give each argument in the type and the range that the reference names",
+                url=self.storage.url,
+                why=str(error),
+            ) from error
 
     def _read(self, path: str) -> bytes | None:
         try:

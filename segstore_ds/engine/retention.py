@@ -9,6 +9,8 @@ from dataclasses import replace
 
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.followers import purge_followers
+from segstore_ds.engine.inputs import as_integer
+from segstore_ds.engine.reader_records import store_now_us
 from segstore_ds.engine.state import Slot
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError
 from segstore_ds.format.root import Root
@@ -30,13 +32,33 @@ def plan_purge(log: StreamLog, *, older_than_s: float) -> int:
         StorageError: The storage failed.
     """
     age_s = max(older_than_s, log.grace_s)
+    now_us = store_now_us(log)
     try:
-        kept = log.moment_at(log.clock.wall_us() - int(age_s * 1e6))
+        kept = log.moment_at(now_us - int(age_s * 1e6))
     except SnapshotExpiredError:
         return log.root.log_start
     if kept is None or kept.version <= log.root.log_start:
         return log.root.log_start
-    return max(log.history.base_of(log.root, kept.version), log.root.log_start)
+    start = max(log.history.base_of(log.root, kept.version), log.root.log_start)
+    return _lower(log, start, now_us - int(log.grace_s * 1e6))
+
+
+def _lower(log: StreamLog, start: int, before_us: int) -> int:
+    """Return the newest version up to `start` that by the store's clock was there at a time.
+
+    What it superseded has been superseded since. Stamps say so too, but a machine whose clock is
+    behind stamps what it commits too early; and no handle may lose the version that it stands on.
+    """
+    low, high = log.root.log_start, start
+    while low < high:
+        middle = (low + high + 1) // 2
+        # The first guess is nearly always right.
+        version = start if high == start else middle
+        if log.storage.info(log.files.path(version)).modified_us <= before_us:
+            low = version
+        else:
+            high = version - 1
+    return low
 
 
 def run_purge(log: StreamLog, *, older_than_s: float, keep_versions: int = 1) -> int:
@@ -57,6 +79,7 @@ def run_purge(log: StreamLog, *, older_than_s: float, keep_versions: int = 1) ->
         FormatError: A version can't be read; nothing was deleted.
         StorageError: The storage failed.
     """
+    keep_versions = as_integer(keep_versions, "keep_versions")
     if keep_versions < 1:
         raise InvalidInputError(
             "a stream keeps its newest version", remedy="keep one at least", keep=keep_versions

@@ -37,6 +37,7 @@ class WriteJob:
         repeated: The writer's batch was committed before; there is nothing to stage.
         compact: What to compact after the commit; None for nothing.
         ship_to: The followers that get every buffer while it is staged.
+        stream_id: The stream that it was planned on: another may stand there when it commits.
     """
 
     storage: Storage = field(repr=False)
@@ -55,6 +56,7 @@ class WriteJob:
     repeated: bool = False
     compact: AutoRules | None = None
     ship_to: ShipTo | None = None
+    stream_id: str | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -102,6 +104,7 @@ class WriteJob:
             expected_tail=self.expected_tail,
             expected_version=self.expected_version,
             client=self.client,
+            stream_id=self.stream_id,
         )
 
 
@@ -163,6 +166,7 @@ def plan_job(log: StreamLog, status: TableStatus, request: WriteRequest) -> Writ
         repeated=repeated,
         compact=request.compact,
         ship_to=None if repeated else log.replicas.ready(root),
+        stream_id=root.stream_id,
     )
 
 

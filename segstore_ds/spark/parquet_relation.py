@@ -178,8 +178,8 @@ def _describe(base: str, files: Sequence[NativeFile]) -> str:
 def _guard(known: "_Classes", frame: Any, names: Sequence[str]) -> Any:
     """Return the rows in a form in which no filter on some columns is pushed down to the files.
 
-    Files written by Arrow have bounds that leave NaN out, and Parquet takes the two zeros for
-    different; Spark holds NaN above every number and the zeros equal, so a filter that it pushes
+    A dictionary has the two zeros as two words, and older files of ours bounds that leave NaN out;
+    Spark holds the zeros equal and NaN above every number, so a filter on floats that it pushes
     down would lose rows. "May be null" changes no value and costs nothing, and Spark pushes down
     what it says of columns, not of expressions.
     """

@@ -20,6 +20,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
+from segstore_ds.engine.append import check_stream
 from segstore_ds.engine.inputs import writer_key
 from segstore_ds.engine.staging import StagedTask
 from segstore_ds.engine.table_status import TableStatus
@@ -149,6 +150,7 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
             raise InternalError("no task sent the plan", batch_id=batchId)
         key = self._key(ours[0].query_id, batchId)
         stream = _open_kept(self._storage, plan.root.stream_id)
+        check_stream(stream.root, plan.root.stream_id)
         if plan.job is None:
             if find_repeated(TableStatus(self._storage), stream.root, key, rows=None) is None:
                 raise plan.failure or InternalError("plan holds neither a job nor its failure")

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds import options
+from segstore_ds.engine.append import check_stream
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.compact_auto import AutoCompact, AutoRules
 from segstore_ds.engine.compact_plan import CompactRules
@@ -184,7 +185,8 @@ class Writes(Handle):
         through the handle that it was first committed through.
 
         Raises:
-            As `append`; InvalidInputError where a staged object can't be seen from here; and
+            As `append`; InvalidInputError where a staged object can't be seen from here;
+            PositionError where the stream is not the one that the job was planned on any more; and
             ClosedError for a job that has ended.
         """
         if self._jobs.get(job.transaction) == _ENDED:
@@ -194,6 +196,7 @@ class Writes(Handle):
         staged = tuple(one for task in tasks for one in task.segments)
         segments, ours = staged, list[StagedSegment]()
         try:
+            check_stream(self._log.root, job.stream_id)
             self._appender.check_visible(tasks)
             segments = self._appender.stage_inline(tasks, token=job.token, ship_to=job.ship_to)
             ours = [one for one in segments if one not in staged]

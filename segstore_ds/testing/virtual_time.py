@@ -43,18 +43,21 @@ class TimedStorage(WrappedStorage):
     Args:
         inner: The storage that does the work; what it holds already counts as made now.
         time: The clock.
+        like: Another one, that it is a copy of: what it holds is as old as it is there.
     """
 
-    def __init__(self, inner: Storage, time: VirtualTime) -> None:
+    def __init__(
+        self, inner: Storage, time: VirtualTime, like: "TimedStorage | None" = None
+    ) -> None:
         super().__init__(inner)
         self.time = time
-        self._since_us = time.now_us
-        self._made_us: dict[str, int] = {}
+        self.since_us: int = like.since_us if like else time.now_us
+        self.made_us: dict[str, int] = dict(like.made_us) if like else {}
 
     def around(self, verb: str, path: str, work: Callable[[], T]) -> T:  # noqa: D102
         done = work()
         if verb in ("put", "commit") or (verb in ("create", "copy_from") and done):
-            self._made_us[path] = self.time.now_us
+            self.made_us[path] = self.time.now_us
         return done
 
     def info(self, path: str) -> ObjectInfo:  # noqa: D102
@@ -67,4 +70,4 @@ class TimedStorage(WrappedStorage):
         return map(self._dated, super().temporaries())
 
     def _dated(self, info: ObjectInfo) -> ObjectInfo:
-        return replace(info, modified_us=self._made_us.get(info.path, self._since_us))
+        return replace(info, modified_us=self.made_us.get(info.path, self.since_us))

@@ -124,7 +124,7 @@ def test_operation_survives_a_fault_at_every_call(
     _check_reaches(operation.name, open_on(start))
     for number in range(1, 1000):
         later = VirtualTime(2 + number, now_us=prepared_us)
-        inner = TimedStorage(restore(fresh_storage(kind, folder), files), later)
+        inner = TimedStorage(restore(fresh_storage(kind, folder), files), later, like=start)
         faulty = FaultStorage(inner, replace(fault, at=number))
         ended = _attempt(operation.run, faulty, later.clock)
         if not faulty.struck:

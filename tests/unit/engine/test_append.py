@@ -20,6 +20,7 @@ from segstore_ds.errors import (
     ConflictError,
     InternalError,
     InvalidInputError,
+    PositionError,
     SchemaMismatchError,
     SealedError,
     StagedExpiredError,
@@ -27,7 +28,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.root import Epoch, PartRef, Root, SegmentEntry, Writer
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.stream import Stream, create, create_on, drop, open_on
 from segstore_ds.testing.faults import Fault, FaultStorage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
@@ -572,3 +573,23 @@ def test_a_task_that_was_finished_or_aborted_takes_no_more(stream):
             stager.append(numbers(2))
         stager.abort()
     assert objects(stream) == set()
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_job_is_not_committed_to_another_stream_of_the_name(overwrite):
+    """Its objects went with the stream that it was planned on, or never belonged to this one."""
+    url = f"memory://{uuid.uuid4().hex}"
+    stream = create(url, SCHEMA)
+    stream.append(numbers(0, 1, 2))
+    job = stream.plan_write(SCHEMA, layout=Layout(inline_bytes=0), overwrite=overwrite)
+    stager = job.open_task(0, "x")
+    stager.append(numbers(3, 4))
+    staged = stager.finish()
+    drop(url, confirm=url)
+    anew = create(url, SCHEMA)
+    anew.append(numbers(*range(100, 110)))
+    for handle in (anew, open_on(anew.storage)):
+        with pytest.raises(PositionError, match="made anew"):
+            handle.commit(job, [staged])
+    assert anew.read().read_all()["n"].to_pylist() == list(range(100, 110))
+    anew.verify().check()

@@ -28,7 +28,7 @@ from segstore_ds.format.root import Epoch, Root
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.testing.faults import Fault, FaultStorage
-from segstore_ds.testing.virtual_time import VirtualTime
+from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
 COMMITTED, NOT_COMMITTED, UNKNOWN = (
     OutcomeState.COMMITTED,
@@ -53,7 +53,7 @@ def time() -> VirtualTime:
 @pytest.fixture
 def log(time: VirtualTime) -> StreamLog:
     """A log of version 0."""
-    storage = open_storage(f"memory://{uuid.uuid4().hex}")
+    storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), time)
     log = StreamLog(storage, clock=time.clock)
     first = Root("stream", 0, "t0", "", time.now_us, "create", (Epoch(0, 0, "x", None),))
     assert log.create(first)
@@ -255,13 +255,13 @@ def test_a_stream_that_needs_an_unknown_writer_feature_is_read_only(log):
     assert other.reopen().version == 1
 
 
-def test_a_clock_far_behind_the_stream_refuses_to_commit(log, time):
+def test_a_clock_far_behind_the_stream_and_the_store_refuses_to_commit(log, time):
     time.now_us += 3600 * 10**6
     commit(log)
-    time.now_us -= 3000 * 10**6
-    late = another(log)
+    behind = replace(time.clock, wall_us=lambda: time.now_us - 3000 * 10**6)
+    late = StreamLog(log.storage, clock=behind)
     late.open()
-    with pytest.raises(InvalidInputError, match="clock is more than 5 minutes behind"):
+    with pytest.raises(InvalidInputError, match="clock is more than 5 minutes off"):
         commit(late)
 
 
@@ -279,7 +279,7 @@ def test_sixteen_threads_lose_nothing(log):
     won: list[list[int]] = [[] for _ in range(16)]
 
     def run(place: int) -> None:
-        mine = StreamLog(log.storage)
+        mine = StreamLog(log.storage.inner)  # of real time, as the clock
         for number in range(6):
             won[place].append(commit(mine, f"{place}-{number}").version)
 
@@ -469,7 +469,7 @@ def test_a_purge_puts_the_hint_ahead_of_what_it_deletes(log, time):
 
 def test_a_creator_that_slept_past_a_purge_is_told_though_both_gave_the_same_id(time):
     """Two runners of one clone: what the sleeper puts is a leftover, and no stream of its own."""
-    storage = open_storage(f"memory://{uuid.uuid4().hex}")
+    storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), time)
     first = Root("clone", 0, "a0", "", time.now_us, "copy", (Epoch(0, 0, "x", None),))
 
     def sleep() -> None:

@@ -27,7 +27,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
 from segstore_ds.storage import open_storage
-from segstore_ds.testing.virtual_time import VirtualTime
+from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
 HOUR = dt.timezone(dt.timedelta(hours=1))
 ROOT = Root("s", 5, "t", "p", 0, "x", (Epoch(0, 0, "x", None),), generation=2, head=10, tail=30)
@@ -171,7 +171,8 @@ def test_loss_that_is_accepted_is_reported(caplog):
 def log() -> StreamLog:
     """Versions 1 to 6 with ten events each: three at one instant, three ten seconds apart."""
     time = VirtualTime(now_us=1_000_000_000)
-    log = StreamLog(open_storage(f"memory://{uuid.uuid4().hex}"), clock=time.clock)
+    storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), time)
+    log = StreamLog(storage, clock=time.clock)
     first = Root("s", 0, "t0", "", time.now_us, "create", (Epoch(0, 0, "x", None),))
     assert log.create(first)
     for number in range(6):

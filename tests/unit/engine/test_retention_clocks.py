@@ -1,7 +1,11 @@
 """Clocks that stand still or go backwards: versions order what happens, times only make it wait."""
 
+from dataclasses import replace
+
+import pytest
 from stream_kit import DAY, HOUR, make_stream, numbers, objects, staged_job, values, wait
 
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.stream import open_on
 
 
@@ -72,3 +76,85 @@ def test_reader_written_by_a_store_ahead_of_now_lives():
     stream.reader("etl", lapse_s=60)
     wait(storage, -200)
     assert stream.retain(max_bytes=0) == 0
+
+
+def shifted(storage, hours):
+    """Return a clock that is off by some hours."""
+    time = storage.time
+    return replace(time.clock, wall_us=lambda: time.now_us + int(hours * HOUR) * 1_000_000)
+
+
+def unasked(stream):
+    """Let a handle commit whatever its clock says, as an older client does."""
+    stream._log.check_clock = lambda _=None: None
+
+
+def assert_commits_stay(stream, storage):
+    """What is committed to the handle's base is in the log, and everybody reads it."""
+    before = values(open_on(storage))
+    commit = stream.append(numbers(900, 901))
+    assert values(open_on(storage)) == [*before, 900]
+    assert open_on(storage).version == commit.version
+
+
+@pytest.mark.parametrize("hours", [2, 24])
+def test_a_machine_that_is_ahead_purges_nothing_that_a_handle_stands_on(hours):
+    """Its clock says that hours have passed, and the store's that none has."""
+    stream, storage = make_stream(0)
+    stream.append(numbers(0, 1))
+    other = open_on(storage, clock=storage.time.clock)
+    for number in range(5):
+        other.append(numbers(number, number + 1))
+    ahead = open_on(storage, clock=shifted(storage, hours))
+    with pytest.raises(InvalidInputError, match="clock"):
+        ahead.purge(older_than_s=HOUR)
+    unasked(ahead)
+    assert ahead.purge(older_than_s=HOUR) == 0
+    assert_commits_stay(stream, storage)
+
+
+def test_stamps_that_are_too_early_let_nothing_be_purged_too_early():
+    """A machine that was behind has just superseded what its stamps call hours old."""
+    stream, storage = make_stream(0)
+    stream.append(numbers(0, 1))
+    wait(storage, 3 * HOUR)
+    here = open_on(storage, clock=storage.time.clock)
+    here.outcome("x")  # its base is the newest, found just now
+    late = open_on(storage, clock=shifted(storage, -2))
+    unasked(late)
+    for number in range(4):
+        late.tag(f"t{number}", 0)
+    assert open_on(storage, clock=storage.time.clock).purge(older_than_s=HOUR) <= here.version
+    assert_commits_stay(here, storage)
+
+
+@pytest.mark.parametrize("hours", [24, -24])
+def test_no_commit_is_made_by_a_clock_that_is_wrong(hours):
+    """Not even one that stages nothing: what follows would have to be stamped as it is."""
+    stream, storage = make_stream(0)
+    stream.append(numbers(0, 1))
+    wait(storage, HOUR)
+    wrong = open_on(storage, clock=shifted(storage, hours))
+    for change in (
+        lambda: wrong.tag("t", 0),
+        lambda: wrong.truncate(1),
+        lambda: wrong.reader("r"),
+        lambda: wrong.append(numbers(1, 2)),
+    ):
+        with pytest.raises(InvalidInputError, match="clock"):
+            change()
+    assert open_on(storage).version == stream.version
+
+
+def test_a_commit_of_the_future_stops_nobody_whose_clock_is_right():
+    """Times never go back: what follows bears its time until that has come."""
+    stream, storage = make_stream(0)
+    stream.append(numbers(0, 1))
+    wrong = open_on(storage, clock=shifted(storage, 24))
+    unasked(wrong)
+    wrong.tag("t", 0)
+    stamped = open_on(storage).root.time_us
+    right = open_on(storage, clock=storage.time.clock)
+    right.append(numbers(1, 2))
+    assert right.root.time_us == stamped
+    assert values(open_on(storage)) == [0, 1]

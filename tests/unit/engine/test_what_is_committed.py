@@ -1,0 +1,67 @@
+"""A commit that nobody could read again is refused before anything is put."""
+
+import uuid
+from dataclasses import replace
+from functools import partial
+
+import numpy as np
+import pytest
+from stream_kit import SCHEMA, make_stream, numbers, values
+
+import segstore_ds
+from segstore_ds.engine.state import Slot
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.root import Root
+from segstore_ds.stream import open_on
+
+
+@pytest.mark.parametrize("batch_id", [2.0, True, np.float64(2), np.bool_(1), "2", None])
+def test_a_batch_id_that_is_no_whole_number_is_refused(batch_id: object) -> None:
+    """JSON would say 2.0 or true, which every reader takes for damage."""
+    stream, storage = make_stream(1)
+    with pytest.raises(InvalidInputError):
+        stream.append(numbers(0, 1), writer_id="etl", batch_id=batch_id)
+    assert values(open_on(storage)) == list(range(10))
+
+
+def test_a_batch_id_of_numpy_is_taken() -> None:
+    stream, storage = make_stream(0)
+    for batch in np.array([3, 4, 4]):
+        stream.append(numbers(int(batch), int(batch) + 1), writer_id="etl", batch_id=batch)
+    assert values(open_on(storage)) == [3, 4]
+
+
+@pytest.mark.parametrize("keep", [3.0, True, "3"])
+def test_versions_to_keep_are_a_whole_number(keep: object) -> None:
+    stream, storage = make_stream(5)
+    with pytest.raises(InvalidInputError, match="keep_versions"):
+        stream.purge(older_than_s=0, keep_versions=keep)
+    assert open_on(storage).root.log_start == 0
+
+
+def test_whatever_else_slips_through_ends_no_stream() -> None:
+    """The last guard: what is put is read before, by the code that reads it afterwards."""
+    stream, storage = make_stream(1)
+    before = stream.version
+    for wrong in ({"client": "x" * 500}, {"operation": "x" * 200}, {"head": 0.0}):
+        with pytest.raises(InvalidInputError, match="would not be read again"):
+            stream._log.commit(partial(_replaced, wrong), transaction="t")
+    assert open_on(storage).version == before
+    stream.append(numbers(10, 11))
+    assert values(open_on(storage)) == list(range(11))
+
+
+def _replaced(wrong: dict[str, object], root: Root, _: Slot) -> Root:
+    return replace(root, **wrong)
+
+
+@pytest.mark.parametrize("mode", ["segments", "clone", "events"])
+def test_a_copy_with_a_wrong_argument_leaves_no_stream_that_nobody_reads(mode: str) -> None:
+    stream = segstore_ds.create(f"memory://{uuid.uuid4().hex}", SCHEMA)
+    stream.append(numbers(0, 20))
+    target = f"memory://{uuid.uuid4().hex}"
+    with pytest.raises(InvalidInputError):
+        stream.copy_to(target, copy_id="c", mode=mode, seal=1)
+    stream.copy_to(target, copy_id="c", mode=mode, seal=True)
+    assert values(segstore_ds.open(target)) == values(stream)
+    assert segstore_ds.open(target).sealed
