@@ -171,7 +171,7 @@ def test_filters_on_days_that_java_does_not_have(spark, url, java8):
     spark.conf.set("spark.sql.datetime.java8API.enabled", java8)
     try:
         for name, op, day in (
-            (name, op, row[name]) for row in rows for name in row for op in ("==", ">=", "<")
+            (name, op, row[name]) for row in rows[1:5:3] for name in row for op in ("==", ">=")
         ):
             filters = [[name, op, day]]
             expected = stream.read(filters=filters).read_all().num_rows

@@ -14,6 +14,7 @@ from stream_kit import DAY, SOFT, STAGED, Meddling, make_stream, numbers, object
 
 import segstore_ds as segstore
 from segstore_ds.engine.clone import run_clone, run_materialize
+from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.copy import CopyRequest
 from segstore_ds.engine.origins import origins_of
 from segstore_ds.engine.pins import last_sharing
@@ -524,6 +525,8 @@ def test_a_clone_whose_vacuum_died_before_it_forgot_is_materialized(
 ) -> None:
     """Its root still has parts as retired that are deleted; the next vacuum knows that, too."""
     monkeypatch.setattr(SOFT, 3)
+    # The origin is opened by its URL, in a store of real time.
+    monkeypatch.setattr(StreamLog, "check_clock", lambda *_: None)
     stream, _ = make_stream(2)
     clone = _clone(stream)
     for n in range(12):
@@ -564,8 +567,12 @@ def _materialize(_stream: Stream, faulty: Storage) -> None:
     run_materialize(clone._log, clone._status, client="")
 
 
-def test_a_clone_dropped_after_an_interrupted_materialisation_leaves_no_pin() -> None:
+def test_a_clone_dropped_after_an_interrupted_materialisation_leaves_no_pin(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """It stopped between its commit, after which no origin is named, and the release."""
+    # So that the first hint is the commit's.
+    monkeypatch.setattr(StreamLog, "check_clock", lambda *_: None)
     stream, storage = _clone_of_three()
 
     def crash() -> None:

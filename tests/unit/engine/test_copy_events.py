@@ -267,7 +267,7 @@ def test_upkeep_of_an_incomplete_stream_goes_on() -> None:
     assert values(_reopened(stream, target)) == list(range(40))
 
     _, given_up = _halfway()
-    run_drop(given_up, confirm=given_up.url, clock=stream._log.clock, client="")
+    run_drop(given_up, confirm=given_up.url, clock=given_up.time.clock, client="")
     with pytest.raises(NotFoundError):
         _reopened(stream, given_up)
     assert list(given_up.list("")) == []
