@@ -40,9 +40,12 @@ _NEWEST = 2  # what a commit lists is made alike; what callers said stands besid
 def _newest(root: Root) -> Root:
     return replace(
         root,
+        parts=root.parts[-_NEWEST:],
         entries=root.entries[-_NEWEST:],
         history=root.history[-_NEWEST:],
+        history_parts=root.history_parts[-_NEWEST:],
         retired=root.retired[-_NEWEST:],
+        retired_blobs=root.retired_blobs[-_NEWEST:],
     )
 
 

@@ -21,6 +21,8 @@ from segstore_ds.format.segment_arrow import SegmentWriter
 from segstore_ds.format.segment_index import SegmentSummary
 from segstore_ds.storage import Storage
 
+SURELY_READ_BYTES = 64 << 10
+
 
 class SegmentStager:
     """Writes one segment object that no commit names yet.
@@ -145,7 +147,9 @@ class SegmentStager:
             ClosedError: The segment was finished or aborted.
         """
         end, summary = self._writer.finish()
-        self._check_end(end, summary)
+        # A small index of frames is the commonest and takes as long to check as to write.
+        if self.format == PARQUET or len(end) > SURELY_READ_BYTES:
+            self._check_end(end, summary)
         self._cache.write(end)
         size = self._cache.commit()
         self._cache.release_buffers()
