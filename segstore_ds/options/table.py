@@ -248,6 +248,21 @@ TABLE: tuple[Option, ...] = (
         "take a writer id over from another owner, or set it back to this batch",
     ),
     Option(
+        "expectedTail",
+        "int",
+        None,
+        (WRITE,),
+        "commit only if the tail is still this, else ConflictError: for an overwrite with what was "
+        "read up to there",
+    ),
+    Option(
+        "expectedVersion",
+        "int",
+        None,
+        (WRITE,),
+        "commit only on top of this version, else ConflictError: upkeep makes versions, too",
+    ),
+    Option(
         "compression",
         "choice",
         "zstd",
@@ -373,7 +388,8 @@ TABLE: tuple[Option, ...] = (
         None,
         (WRITE,),
         "`segments` (with `operation=copy`) copies segment objects; `events` takes rows that were "
-        "made of the source's events, as the whole of a new stream: one write, safe to repeat",
+        "made of the source's events, as the whole of a new stream: one write, safe to repeat, "
+        "that takes the offsets `startCut` and `endCut` that the rows were read with",
         choices=("segments", "events"),
         answers=(
             (

@@ -27,15 +27,24 @@ TASK_BYTES = 32 << 20
 SEGMENTS = "segments"
 EVENTS = "events"
 _COPY_OPTIONS = ("copyFrom", "copyId")
+_EXPECTED = ("expectedTail", "expectedVersion")
 
 
 def check_copy_options(options: Mapping[str, Any]) -> str | None:
     """Return how a write copies, ``segments`` or ``events``; None for one that does not.
 
     Raises:
-        InvalidInputError: An option of a copy is missing, or given for another write.
+        InvalidInputError: An option of a copy is missing or given for another write, or one of
+            appends for a copy or a compaction.
     """
     copies, mode = options["operation"] == "copy", options["copyMode"]
+    expected = [name for name in _EXPECTED if options[name] is not None]
+    if expected and (options["operation"] != "append" or mode is not None):
+        raise InvalidInputError(
+            "only a write of events to a stream of its own expects a tail or a version",
+            remedy="remove the option",
+            options=expected,
+        )
     if copies and mode == EVENTS:
         raise InvalidInputError(
             "operation=copy takes the rows of metadata=segments",

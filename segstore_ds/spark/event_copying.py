@@ -15,11 +15,46 @@ from segstore_ds.engine.staging import delete_staged
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
 from segstore_ds.options import COPIED
+from segstore_ds.spark.copying import EVENTS
 from segstore_ds.spark.writer import SegstoreWriter, build_request, staged_of
 from segstore_ds.storage import Storage
 
-_WHOLE = ("head", "tail")
+_RANGE = ("startcut", "endcut")
+_FIXED = ("offset", "position", "version")
 _OTHERS = ("writerId", "batchId", "writerTakeover", "mergeSchema", "overwriteSchema")
+
+
+def take_range(given: Mapping[str, str]) -> tuple[Mapping[str, str], str | None]:
+    """Take the range of a copy by events out of a write's options.
+
+    The rows of a DataFrame are those of the moment it was loaded, so the range of a write by hand
+    has to be said, in cuts that stand for the same events now.
+
+    Args:
+        given: As Spark hands them over.
+
+    Returns:
+        The other options, and the range for `plan_events_copy`; None where nothing is copied so.
+
+    Raises:
+        InvalidInputError: Not both cuts are given, or one of them moves.
+    """
+    named = {name.lower(): value for name, value in given.items()}
+    if str(named.get("copymode")).strip().lower() != EVENTS:
+        return given, None
+    others = {name: value for name, value in given.items() if name.lower() not in _RANGE}
+    if COPIED in given:
+        return others, given[COPIED]
+    cuts = [named.get(name) for name in _RANGE]
+    if not all(cut is not None and parse_cut(cut).kind in _FIXED for cut in cuts):
+        raise InvalidInputError(
+            "a copy by events needs the range that its rows were read with, in offsets",
+            remedy="use segstore.copy(spark, source, target, copy_id, transform); or load the "
+            "DataFrame with the offsets startCut and endCut, and give the same ones here",
+            startCut=cuts[0],
+            endCut=cuts[1],
+        )
+    return others, json.dumps(cuts)
 
 
 def plan_events_copy(
@@ -35,7 +70,7 @@ def plan_events_copy(
     Args:
         source: The source's folder.
         target: The destination's.
-        options: Parsed; under `COPIED` the range that `copy` was asked for, if it is not the whole.
+        options: Parsed; under `COPIED` the range that was asked for, a JSON list of two cuts.
         schema: Of the rows.
         overwrite: Mode overwrite was asked for.
 
@@ -50,7 +85,7 @@ def plan_events_copy(
             remedy="the copy's id makes it safe to repeat; leave these options out",
             options=given,
         )
-    first, last = json.loads(options.get(COPIED) or json.dumps(_WHOLE))
+    first, last = json.loads(options[COPIED])
     cuts = (parse_cut(first), parse_cut(last))
 
     def bind(log: StreamLog, root: Root) -> tuple[int, int]:

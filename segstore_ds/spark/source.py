@@ -34,7 +34,7 @@ from segstore_ds.options import (
 )
 from segstore_ds.spark.compaction import PLAN, plan_compact_writer, plan_rows, plan_schema
 from segstore_ds.spark.copying import SEGMENTS, check_copy_options, plan_copy_writer
-from segstore_ds.spark.event_copying import EventsCopyWriter, plan_events_copy
+from segstore_ds.spark.event_copying import EventsCopyWriter, plan_events_copy, take_range
 from segstore_ds.spark.metadata_reader import is_view, plan_view_reader, view_schema
 from segstore_ds.spark.reader import plan_reader, project
 from segstore_ds.spark.schemas import from_stored
@@ -128,16 +128,17 @@ class SegstoreDataSource(DataSource):
         Raises:
             As `segstore_ds.Stream.plan_write`.
         """
-        options = {**parse_options(self.options, WRITE), APPLICATION: self.bound_application}
+        given, copied = take_range(self.options)
+        options = {**parse_options(given, WRITE), APPLICATION: self.bound_application}
         storage = self.open_storage(options)
+        mode = check_copy_options(options)
         if options["operation"] == "compact":
             return plan_compact_writer(storage, options, schema, overwrite=overwrite)
-        mode = check_copy_options(options)
         if mode is not None:
             source = self.open_storage({**options, "path": options["copyFrom"]})
             if mode == SEGMENTS:
                 return plan_copy_writer(source, storage, options, schema, overwrite=overwrite)
-            options[COPIED] = self.options.get(COPIED)
+            options[COPIED] = copied
             return EventsCopyWriter(
                 plan_events_copy(source, storage, options, schema, overwrite=overwrite)
             )

@@ -1,7 +1,7 @@
 """Batch writes: planned once, staged by tasks, committed once by the driver."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pyarrow as pa
@@ -39,12 +39,15 @@ def plan_writer(
     """Plan a write from Spark's options.
 
     Raises:
-        NotFoundError: There is no stream, and createIfMissing is false.
+        NotFoundError: There is no stream, and createIfMissing is false or something is expected.
         As `segstore_ds.Stream.plan_write` otherwise.
     """
+    expected = (options["expectedTail"], options["expectedVersion"])
     key = writer_key(options["writerId"], options["batchId"], takeover=options["writerTakeover"])
     request = build_request(options, schema, overwrite=overwrite, writer=key)
-    return open_or_create(storage, request, create=options["createIfMissing"]).plan(request)
+    request = replace(request, expected_tail=expected[0], expected_version=expected[1])
+    create = options["createIfMissing"] and not any(expected)
+    return open_or_create(storage, request, create=create).plan(request)
 
 
 def build_request(

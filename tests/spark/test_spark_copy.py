@@ -102,17 +102,25 @@ def test_failing_transformation_leaves_nothing_and_the_next_one_fills_it(spark, 
 def test_order_is_kept_over_many_tasks_in_one_write(spark, url, tmp_path):
     stream = fill(url, 40)
     target = f"file://{tmp_path}/copied"
+    places = {"startCut": 5, "endCut": 395}
     rows = (
         spark.read.format("segstore")
-        .options(minPartitions=16, startCut=5, endCut=395)
+        .options(minPartitions=16, **places)
         .load(url)
         .selectExpr("id", "spark_partition_id() AS part")
     )
 
     def write(copy_id: str = "c", **options: object) -> None:
         writer = rows.write.format("segstore").mode("append")
-        writer.options(copyFrom=url, copyMode="events", copyId=copy_id, **options).save(target)
+        options = {"copyFrom": url, "copyMode": "events", "copyId": copy_id} | places | options
+        writer.options(**{k: v for k, v in options.items() if v is not None}).save(target)
 
+    # The rows are those of the moment they were loaded: only who says which has them recorded so.
+    stream.append(pa.table({"id": [400]}))
+    for moves in ({"startCut": None, "endCut": None}, {"endCut": None}, {"endCut": "tail"}):
+        assert "use segstore.copy" in error(lambda moves=moves: write(**moves))
+    assert "a stream of its own" in error(lambda: write(expectedTail=0))
+    assert not segstore.exists(target)
     write(inlineBytes=0, seal=True)
     copy = segstore.open(target)
     table = copy.read().read_all()
@@ -120,7 +128,8 @@ def test_order_is_kept_over_many_tasks_in_one_write(spark, url, tmp_path):
     assert len(set(table["part"].to_pylist())) >= 16
     assert (copy.version, copy.sealed) == (1, True)
     record = copy.root.copies["c"]
-    assert (record["source"], record["done"], record["end"]) == (stream.stream_id, True, 400)
+    assert (record["source"], record["done"]) == (stream.stream_id, True)
+    assert (record["start"], record["end"]) == (5, 395)
     stream.append(pa.table({"id": [1000]}))
     write(inlineBytes=0, seal=True)
     assert copy.refresh().version == 1

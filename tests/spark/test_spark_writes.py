@@ -64,6 +64,21 @@ def test_overwrite_with_what_the_stream_itself_holds(spark, url, append, load):
     assert ids(url) == [0, 2, 4, 6, 8]
 
 
+def test_overwrite_of_what_was_read_is_refused_when_the_stream_has_moved(spark, url, append, load):
+    """Nobody has read what came in between, so it must not go."""
+    append(spark.range(3))
+    tail, version = segstore.open(url).tail, segstore.open(url).version
+    read = load(endCut=tail).where("id > 0")
+    append(spark.range(10, 12))
+    for expected in ({"expectedTail": tail}, {"expectedVersion": version}):
+        text = error(lambda expected=expected: append(read, mode="overwrite", **expected))
+        assert "SEG_CONFLICT" in text
+    assert [row.id for row in load().collect()] == [0, 1, 2, 10, 11]
+    tail = segstore.open(url).tail
+    append(load(endCut=tail).where("id > 0"), mode="overwrite", expectedTail=tail)
+    assert sorted(row.id for row in load().collect()) == [1, 2, 10, 11]
+
+
 def test_modes_that_spark_refuses_make_nothing(spark, url):
     for mode in ("errorifexists", "ignore"):
         writer = spark.range(1).write.format("segstore").mode(mode)
@@ -119,6 +134,8 @@ def test_empty_batch_of_a_writer_is_remembered(spark, url, append):
         ({"statsColumns": "id,gone"}, "columns=['gone']"),
         ({"overwriteSchema": "true"}, "use mode overwrite"),
         ({"createIfMissing": "false"}, "SEG_NOT_FOUND"),
+        ({"expectedTail": 3}, "SEG_NOT_FOUND"),
+        ({"expectedTail": 0, "operation": "compact"}, "a stream of its own"),
     ],
 )
 def test_wrong_options_are_refused_and_make_nothing(spark, url, append, options, message):
@@ -135,6 +152,8 @@ def test_every_write_option_of_the_table_is_taken(spark, url, append):
         "writerId": "w",
         "batchId": "1",
         "writerTakeover": "true",
+        "expectedTail": "0",
+        "expectedVersion": "0",
         "compression": "LZ4",
         "compressionLevel": "3",
         "frameRows": "10",

@@ -301,20 +301,28 @@ def test_tasks_that_fail_are_repeated(sink: Sink, faults: Path) -> None:
 
 
 def test_foreach_batch_with_writer_and_batch_id(sink: Sink) -> None:
-    """The batch writer does the same for who names writer and batch."""
+    """A batch that is run again changes nothing; a new query is another writer by its id."""
     sink.extend(6)
 
     def write(df: DataFrame, batch: int) -> None:
+        query = df.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")
         for _ in range(2):
             one = df.write.format("segstore").mode("append")
-            one.option("writerId", "each").option("batchId", batch).save(sink.url)
+            one.option("writerId", f"etl-{query}").option("batchId", batch).save(sink.url)
 
-    for _ in range(2):
-        query = sink.follow(maxRowsPerTrigger=4).writeStream.foreachBatch(write)
+    def run(**options: object) -> None:
+        query = sink.follow(maxRowsPerTrigger=4, **options).writeStream.foreachBatch(write)
         query = query.option("checkpointLocation", str(sink.checkpoint))
         query.trigger(availableNow=True).start().awaitTermination()
+
+    for _ in range(2):
+        run()
         forget_newest_commit(sink.checkpoint)
     assert sink.values() == list(range(6))
+    shutil.rmtree(sink.checkpoint)
+    sink.extend(3)
+    run(startCut=6)
+    assert sink.values() == list(range(9))
 
 
 def test_option_of_another_place_is_refused(sink: Sink) -> None:

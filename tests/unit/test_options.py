@@ -103,7 +103,8 @@ def test_streams_take_what_batches_take_but_for_some() -> None:
     planning = {"metadata", "compactRows", "compactBytes", "compactMode"}
     assert batches == {"versionAsOf", "timestampAsOf"} | planning
     batches = set(parse_options({}, WRITE)) - set(parse_options({}, STREAM_WRITE))
-    assert batches == {"batchId", "operation", "copyFrom", "copyMode", "copyId", "seal"}
+    copying = {"operation", "copyFrom", "copyMode", "copyId", "seal"}
+    assert batches == {"batchId", "expectedTail", "expectedVersion"} | copying
     with pytest.raises(InvalidInputError, match="belongs to a stream read, not to a read"):
         parse_options({"maxRowsPerTrigger": "7"}, READ)
     with pytest.raises(InvalidInputError, match="belongs to a write, not to a stream write"):
