@@ -9,7 +9,6 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 
 import segstore_ds as segstore
-from segstore_ds.spark.active import activated
 
 SIZING = "spark.sql.execution.arrow.maxBytesPerBatch"
 
@@ -70,17 +69,6 @@ def test_register_concerns_one_session(spark, url, append):
     other = spark.newSession()
     segstore.register(other, storage_options={"auto_mkdir": "env:SEGSTORE_NO_SUCH"})
     assert spark.read.format("segstore").load(url).count() == 3
-
-
-def test_helpers_use_the_session_they_are_given(spark, url, append, tmp_path):
-    """Also where another one is active, or none is, as in threads."""
-    for _ in range(2):
-        append(spark.range(3))
-    other = spark.newSession()
-    segstore.register(other, storage_options={"auto_mkdir": "env:SEGSTORE_NO_SUCH"})
-    with activated(other):
-        assert segstore.compact(spark, url) == 1
-        assert segstore.copy(spark, url, f"file://{tmp_path}/copied", "c").end == 6
 
 
 def test_recommended_conf_is_for_builders(spark):
@@ -144,6 +132,16 @@ def test_plain_save_from_a_thread_is_sparks_own_error(spark, url):
     thread.start()
     thread.join()
     assert caught == [] or "DATA_SOURCE_NOT_FOUND" in caught[0]
+
+
+def test_helpers_work_from_threads(spark, url, append, tmp_path):
+    """They write, too, and a new thread has no active session."""
+    for _ in range(2):
+        append(spark.range(3))
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(segstore.compact, spark, url).result() == 1
+        copied = pool.submit(segstore.copy, spark, url, f"file://{tmp_path}/copied", "c").result()
+    assert copied.end == 6
 
 
 def test_writes_from_four_threads_restore_the_setting(untuned, url):

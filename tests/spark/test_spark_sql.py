@@ -71,6 +71,9 @@ def test_table_with_a_path_at_query_time(spark, url, append, table):
     assert sorted(row.id for row in found) == [1, 2]
     spark.sql(f"INSERT INTO events WITH (path = '{url}') VALUES (10)")
     assert ids(url) == [0, 1, 2, 10]
+    overwrite = "INSERT OVERWRITE events WITH (path = '{}', expectedTail = {}) VALUES ({})"
+    assert "SEG_CONFLICT" in refused(spark, overwrite.format(url, 3, 11))
+    assert ids(url) == [0, 1, 2, 10]
     found = spark.read.option("path", url).table("events")
     assert found.count() == 4
 
