@@ -52,7 +52,7 @@ INDEX_PARTS = 1024
 WRITERS_INLINE = 256
 RETIRED_INLINE = 192
 RETIRED_FINAL = 100_000
-WRITERS_INLINE_BYTES = 6_000
+WRITERS_INLINE_BYTES = 9_000
 STATS_INLINE_BYTES = 8_000
 
 
@@ -374,8 +374,8 @@ def _writers_bytes(root: Root) -> int:
 
 
 def _text_bytes(writers: Iterable[tuple[str, Writer]]) -> int:
-    """Return what the names of writers and of their owners take, about."""
-    texts = (text for name, writer in writers for text in (name, writer.owner))
+    """Return what the names of writers, their owners and the fingerprints take, about."""
+    texts = (text for name, each in writers for text in (name, each.owner, each.fingerprint))
     return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
 
 

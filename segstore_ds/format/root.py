@@ -133,13 +133,14 @@ class Retired:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """What a writer id committed last."""
+    """What a writer id committed last; `fingerprint` is that of the batch, where it has one."""
 
     owner: str
     batch_id: int
     version: int
     rows: int
     end: int
+    fingerprint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

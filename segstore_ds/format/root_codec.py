@@ -8,6 +8,7 @@ from typing import Any
 
 from segstore_ds.errors import CorruptionError, UnsupportedVersionError
 from segstore_ds.format import names
+from segstore_ds.format.batch_fingerprint import decode_fingerprint
 from segstore_ds.format.fields import Fields, build_json, check_known, parse_json
 from segstore_ds.format.history_rows import (
     HistoryPart,
@@ -28,6 +29,8 @@ from segstore_ds.format.root import (
     SegmentEntry,
     Writer,
 )
+
+FINGERPRINT_LIMIT = 1000  # characters
 
 
 def encode_root(root: Root) -> bytes:
@@ -204,7 +207,8 @@ def parse_blob(value: Any, *, where: str) -> BlobRef:
 
 def writer_value(writer: Writer) -> list[Any]:
     """Return a writer as it stands in JSON."""
-    return [writer.owner, writer.batch_id, writer.version, writer.rows, writer.end]
+    row = [writer.owner, writer.batch_id, writer.version, writer.rows, writer.end]
+    return [*row, writer.fingerprint] if writer.fingerprint else row
 
 
 def parse_writer(value: Any, *, where: str) -> Writer:
@@ -213,13 +217,18 @@ def parse_writer(value: Any, *, where: str) -> Writer:
     Raises:
         CorruptionError: It holds something else.
     """
-    row = _row(value, ("owner", "batch_id", "version", "rows", "end"), where)
+    columns = ("owner", "batch_id", "version", "rows", "end", "fingerprint")
+    marked = isinstance(value, list) and len(value) == len(columns)
+    row = _row(value, columns if marked else columns[:-1], where)
+    fingerprint = row.text("fingerprint", limit=FINGERPRINT_LIMIT) if marked else ""
+    decode_fingerprint(fingerprint, where=where)
     return Writer(
         owner=row.text("owner", limit=1000),
         batch_id=row.integer("batch_id"),
         version=row.integer("version"),
         rows=row.integer("rows"),
         end=row.integer("end"),
+        fingerprint=fingerprint,
     )
 
 

@@ -139,7 +139,7 @@ def _full(chance: Chance) -> dict[str, object]:
     half = status_blobs.SCHEMAS_INLINE_BYTES // 2
     blobs = [chance.named("status", "schema") for _ in range(32)]
     writers = 100
-    name = table_status.WRITERS_INLINE_BYTES // writers // 2 - 1
+    text = table_status.WRITERS_INLINE_BYTES // writers // 3 - 1
     return {
         **_parts(chance),
         "entries": _entries(chance, table_status.INLINE_SOFT, 1),
@@ -149,8 +149,13 @@ def _full(chance: Chance) -> dict[str, object]:
             for _ in range(tags.TAGS_INLINE)
         },
         "writers": {
-            chance.text(name): Writer(
-                chance.text(name), chance.number(1 << 30), 9, chance.number(1 << 20), 1 << 20
+            chance.text(text): Writer(
+                chance.text(text),
+                chance.number(1 << 30),
+                9,
+                chance.number(1 << 20),
+                1 << 20,
+                chance.text(text),
             )
             for _ in range(writers)
         },

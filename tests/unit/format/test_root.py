@@ -49,7 +49,10 @@ FULL = Root(
         Retired("part", STATUS, 8, 1_600_000_000_000_000),
     ),
     retired_blobs=(BLOB,),
-    writers={"etl": Writer("query", 4, 9, 5, 30), "ärger": Writer("", 0, 2, 0, 0)},
+    writers={
+        "etl": Writer("query", 4, 9, 5, 30, "AAECAwQFBgc="),
+        "ärger": Writer("", 0, 2, 0, 0),
+    },
     writers_blob=BLOB,
     tags_blob=BLOB,
     tags={"eod": 12},
@@ -182,9 +185,18 @@ def test_a_row_with_a_column_more_or_less_is_refused(name):
 
 
 def test_a_writers_row_is_closed_too():
-    for row in (["o", 1, 2, 3], ["o", 1, 2, 3, 4, 5]):
+    row = ["o", 1, 2, 3, 4, "AAECAwQFBgc="]
+    for wrong in (row[:4], [*row, 0]):
         with pytest.raises(CorruptionError, match="not a row"):
-            decode(value_of() | {"writers": {"w": row}})
+            decode(value_of() | {"writers": {"w": wrong}})
+    for wrong in (5, None, "AAEC", "A" * 1001):
+        with pytest.raises(CorruptionError, match="fingerprint"):
+            decode(value_of() | {"writers": {"w": [*row[:5], wrong]}})
+
+
+def test_a_writers_row_without_a_fingerprint_is_shorter():
+    rows = value_of()["writers"]
+    assert {name: len(row) for name, row in rows.items()} == {"etl": 6, "ärger": 5}
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,7 @@ def test_a_part_that_is_cut_or_flipped_never_ends_in_a_foreign_error():
 
 
 def test_blobs_come_back():
-    writers = {"etl": Writer("query", 4, 9, 5, 30), "ärger": Writer("", 0, 2, 0, 0)}
+    writers = {"etl": Writer("query", 4, 9, 5, 30, "AAECAwQFBgc="), "ärger": Writer("", 0, 2, 0, 0)}
     assert decode_writers(encode_writers(writers), where="x") == writers
     retired = (
         Retired("segment", "t/a", 3, 17),

@@ -1,0 +1,178 @@
+"""The fingerprint of a batch: what a batch that comes again is compared with (FORMAT.md 3.4).
+
+It is made of the statistics that are computed anyway, merged over all that was staged, so it
+depends neither on the order of rows nor on how they were split into tasks, frames and segments, nor
+on the format of these. A column is compared only where both batches have it, in types whose bounds
+mean the same, and only where both know the same bounds: the same rows never look different.
+"""
+
+import base64
+import binascii
+import struct
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from decimal import Decimal
+from hashlib import blake2b
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from segstore_ds.errors import CorruptionError
+from segstore_ds.format.statistics import Bound, ColumnStats, Stats, compute, merge
+
+COLUMNS_MOST = 32  # On disk, of fingerprints that are made here; a reader takes any number.
+_CELL = struct.Struct(">4sI")  # On disk: a column's key and its digest.
+_LOW, _HIGH = 1, 2  # On disk: which bounds are known, in the lowest bits of the digest.
+_NO_BOUND = 0xFFFFFFFF  # On disk, in the place of a bound's length.
+
+_KINDS: tuple[tuple[str, Any], ...] = (  # On disk, in a column's label.
+    ("bool", t.is_boolean),
+    ("int", t.is_integer),
+    ("float", t.is_floating),
+    ("decimal", t.is_decimal),
+    ("string", t.is_string),
+    ("binary", t.is_binary),
+    ("date", t.is_date),
+    ("time", t.is_time),
+    ("duration", t.is_duration),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFacts:
+    """What is known of a batch's rows, or of those of one task.
+
+    Attributes:
+        rows: How many there are.
+        stats: Statistics by the label of the column, `kind:name`.
+    """
+
+    rows: int = 0
+    stats: Stats = field(default_factory=dict)
+
+
+class BatchTally:
+    """Gathers the facts of rows that are not staged, since their batch is committed already.
+
+    Args:
+        schema: Of the batches, in normal form.
+        columns: Those to compute statistics of.
+    """
+
+    def __init__(self, schema: pa.Schema, columns: Sequence[str]) -> None:
+        self._schema = schema
+        self._columns = columns
+        self._rows = 0
+        self._stats: Stats = {}
+
+    def add(self, batch: pa.RecordBatch) -> None:
+        """Take a batch of the schema."""
+        stats = compute(batch, self._columns)
+        self._stats = merge([(self._rows, self._stats), (batch.num_rows, stats)])
+        self._rows += batch.num_rows
+
+    @property
+    def facts(self) -> BatchFacts:
+        """The facts of all rows so far."""
+        return BatchFacts(self._rows, label_stats(self._stats, self._schema))
+
+
+def label_stats(stats: Stats, schema: pa.Schema) -> dict[str, ColumnStats]:
+    """Return statistics by label, of those columns that a fingerprint of the schema has room for.
+
+    >>> schema = pa.schema([("n", pa.int32()), ("s", pa.struct([]))])
+    >>> list(label_stats({"n": ColumnStats(1, 2, 0)}, schema))
+    ['int:n']
+    """
+    found = {}
+    for name, column in stats.items():
+        place = schema.get_field_index(name)
+        kind = _kind_of(schema.field(place).type) if place >= 0 else None
+        if kind is not None:
+            found[f"{kind}:{name}"] = column
+    return {label: found[label] for label in sorted(found, key=_key)[:COLUMNS_MOST]}
+
+
+def gather_facts(parts: Iterable[BatchFacts]) -> BatchFacts:
+    """Return the facts of a batch from those of its tasks."""
+    gathered = list(parts)
+    stats = merge((part.rows, part.stats) for part in gathered)
+    return BatchFacts(sum(part.rows for part in gathered), stats)
+
+
+def encode_fingerprint(facts: BatchFacts) -> str:
+    """Return the text that the root keeps of a batch; empty where there are no statistics."""
+    cells = {_key(label): _digest(stats, facts.rows) for label, stats in facts.stats.items()}
+    packed = b"".join(_CELL.pack(key, digest) for key, digest in sorted(cells.items()))
+    return base64.b64encode(packed).decode()
+
+
+def decode_fingerprint(text: str, *, where: str) -> dict[bytes, int]:
+    """Return the digests of a fingerprint by the keys of their columns.
+
+    Raises:
+        CorruptionError: It is not a fingerprint.
+    """
+    try:
+        return dict(_CELL.iter_unpack(base64.b64decode(text, validate=True)))
+    except (binascii.Error, ValueError, struct.error) as error:
+        raise CorruptionError("not the fingerprint of a batch", where=where) from error
+
+
+def differing_columns(fingerprint: str, facts: BatchFacts) -> list[str]:
+    """Return the columns in which a batch differs from the one that a fingerprint is of.
+
+    Columns that only one of the two has don't count, nor those of which either knows less.
+    """
+    known = decode_fingerprint(fingerprint, where="writers")
+    names = []
+    for label, stats in facts.stats.items():
+        stored, given = known.get(_key(label)), _digest(stats, facts.rows)
+        comparable = stored is not None and not (stored ^ given) & (_LOW | _HIGH)
+        if comparable and stored != given:
+            names.append(label.partition(":")[2])
+    return names
+
+
+def _kind_of(data_type: pa.DataType) -> str | None:
+    if t.is_timestamp(data_type):
+        return "timestamp" if data_type.tz else "timestamp_ntz"
+    for kind, applies in _KINDS:
+        if applies(data_type):
+            return kind
+    return None
+
+
+def _key(label: str) -> bytes:
+    return blake2b(label.encode("utf-8", "surrogatepass"), digest_size=4).digest()
+
+
+def _digest(stats: ColumnStats, rows: int) -> int:
+    """Return 30 bits of the null count and the bounds, and in the lowest two which are known."""
+    message, known = struct.pack("<Q", stats.nulls), 0
+    empty = stats.nulls == rows  # there is no value, and that is known
+    for bit, bound in ((_LOW, stats.min), (_HIGH, stats.max)):
+        if bound is None:
+            message += struct.pack("<I", _NO_BOUND)
+        else:
+            data = _bytes_of(bound)
+            message += struct.pack("<I", len(data)) + data
+        known |= bit if empty or bound is not None else 0
+    digest = int.from_bytes(blake2b(message, digest_size=4).digest(), "big")
+    return digest & ~(_LOW | _HIGH) | known
+
+
+def _bytes_of(bound: Bound) -> bytes:
+    match bound:
+        case bytes():
+            return bound
+        case str():
+            return bound.encode()
+        case float():
+            return struct.pack("<d", bound)
+        case Decimal():
+            text = f"{bound:f}"
+            text = text.rstrip("0").rstrip(".") if "." in text else text
+            return ("0" if text == "-0" else text).encode()
+    return str(int(bound)).encode()
