@@ -6,7 +6,7 @@
     ├── NotFoundError (LookupError)        no such stream, version, tag, reader
     ├── AlreadyExistsError
     ├── ConflictError          retryable   another change came first: read again
-    │   ├── WriterConflictError            another owner, or a stale batch
+    │   ├── WriterConflictError            another owner, a stale batch, or other events
     │   ├── ReaderConflictError            the reader's name has another owner
     │   └── StagedExpiredError             staged before the floor: stage again
     ├── CommitUnknownError                 may or may not have landed: ask stream.outcome()
@@ -117,7 +117,7 @@ class ConflictError(SegstoreError):
 
 
 class WriterConflictError(ConflictError):
-    """The writer id belongs to another owner, or its batch is older than the last one."""
+    """The writer id has another owner; or its batch is an older one, or holds other events."""
 
     code = "SEG_WRITER_CONFLICT"
     retryable = False

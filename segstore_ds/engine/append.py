@@ -6,7 +6,7 @@ are given out in task order. Appends never conflict with appends: a lost race is
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from segstore_ds.engine.commit import Committed, StreamLog
 from segstore_ds.engine.epochs import SchemaChange, plan_epochs
@@ -26,7 +26,9 @@ from segstore_ds.errors import (
     StagedExpiredError,
 )
 from segstore_ds.format import names
+from segstore_ds.format.batch_fingerprint import BatchFacts, encode_fingerprint
 from segstore_ds.format.root import Root, Writer, add_format_features
+from segstore_ds.format.statistics import Stats
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,7 @@ class AppendPlan:
         client: Who writes, for the history.
         rows: How many events the tasks were given; all of them stand in the segments, but where
             the writer's batch was found committed before anything was staged.
+        stats: Of these rows, for the fingerprint of the writer's batch.
         stream_id: The stream that it was planned on; None where that can't have changed.
     """
 
@@ -57,7 +60,13 @@ class AppendPlan:
     expected_version: int | None = None
     client: str = ""
     rows: int = 0
+    stats: Stats = field(default_factory=dict, repr=False)
     stream_id: str | None = None
+
+    @property
+    def facts(self) -> BatchFacts:
+        """What a repeat of the batch is compared by."""
+        return BatchFacts(self.rows, self.stats)
 
 
 def check_stream(root: Root, stream_id: str | None) -> None:
@@ -125,8 +134,10 @@ def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
     writers = dict(root.writers)
     if plan.writer is not None:
         key = plan.writer
-        writer = Writer(key.owner, key.batch_id, slot.version, plan.rows, tail)
-        writers.update({name: writer for name in (key.writer_id, key.claim) if name})
+        claim = Writer(key.owner, key.batch_id, slot.version, plan.rows, tail)
+        writers[key.writer_id] = replace(claim, fingerprint=encode_fingerprint(plan.facts))
+        if key.claim:
+            writers[key.claim] = claim  # of which only the owner is asked
     appended = replace(
         root,
         entries=(*root.entries, *entries),
@@ -248,7 +259,7 @@ class Appender:
 
         Raises:
             PositionError: The stream is another one than the plan's.
-            WriterConflictError: Another owner, or an older batch.
+            WriterConflictError: Another owner, an older batch, or other events under its id.
             SealedError: The stream has ended.
             SchemaMismatchError: The stream's schema has changed so that these bytes don't fit.
             StagedExpiredError: Staged below the floor.
@@ -261,7 +272,7 @@ class Appender:
 
         def build(root: Root, slot: Slot) -> Root | None:
             check_stream(root, plan.stream_id)
-            known = find_repeated(self._status, root, plan.writer, rows=plan.rows)
+            known = find_repeated(self._status, root, plan.writer, batch=plan.facts)
             if known is not None:
                 repeated.append(known)
                 return None

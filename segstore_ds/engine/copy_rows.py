@@ -132,7 +132,7 @@ def commit_rows_copy(
         appender.check_visible(tasks)
         segments = appender.stage_inline(tasks, token=job.token)
         appender.check_clock(None)
-        plan = job.append_plan(segments, sum(task.rows for task in tasks))
+        plan = job.append_plan(segments, tasks)
         step = CopyStep(state, state.end - state.start, plan, seal=work.seal)
         state, ours = commit_step(log, status, step, transaction=job.transaction)
     except MAYBE_COMMITTED:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from segstore_ds import options
 from segstore_ds.engine.writers import WriterKey
 from segstore_ds.errors import (
     FencedError,
@@ -152,13 +153,19 @@ def _remember(source: object | None) -> None:
 
 
 def writer_key(
-    writer_id: str | None, batch_id: int | None, *, takeover: bool, owner: str = ""
+    writer_id: str | None,
+    batch_id: int | None,
+    *,
+    takeover: bool,
+    owner: str = "",
+    on_repeat: str = options.default("onRepeat"),
 ) -> WriterKey | None:
     """Return the idempotence key of a writer id and a batch id, or None where neither is given.
 
     Raises:
-        InvalidInputError: Only one is given, or one is out of range.
+        InvalidInputError: Only one is given, one is out of range, or `on_repeat` is unknown.
     """
+    on_repeat = options.parse_value(options.BY_NAME["onrepeat"], on_repeat)
     if (writer_id is None) != (batch_id is None):
         raise InvalidInputError(
             "a writer id and a batch id go together",
@@ -176,7 +183,7 @@ def writer_key(
             writer_id=writer_id,
             batch_id=batch_id,
         )
-    return WriterKey(writer_id, batch_id, owner, takeover)
+    return WriterKey(writer_id, batch_id, owner, takeover, on_repeat=on_repeat)
 
 
 def as_integer(value: object, name: str) -> int:

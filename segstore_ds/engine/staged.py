@@ -1,16 +1,18 @@
 """What a task hands to whoever commits: segments that are durable, but that no commit names yet."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from segstore_ds.engine.segment_stager import SegmentStager
 from segstore_ds.errors import InvalidInputError, StorageError
 from segstore_ds.format import names
+from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.fields import build_json
 from segstore_ds.format.frame import Frame
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import ARROW
+from segstore_ds.format.segment_index import SegmentSummary
 from segstore_ds.format.statistics import Stats, to_json
 from segstore_ds.storage import Storage
 
@@ -57,11 +59,16 @@ class StagedTask:
     rows: int
     segments: tuple[StagedSegment, ...] = ()
     frames: tuple[Frame, ...] = ()
+    stats: Stats = field(default_factory=dict)  # of all its rows, as the batch's fingerprint has it
+
+    @property
+    def facts(self) -> BatchFacts:
+        """What is known of its rows."""
+        return BatchFacts(self.rows, self.stats)
 
 
-def staged_segment(stager: SegmentStager) -> StagedSegment:
-    """Finish a segment and return what a commit needs of it; raises as `SegmentStager.finish`."""
-    summary = stager.finish()
+def staged_segment(stager: SegmentStager, summary: SegmentSummary) -> StagedSegment:
+    """Return what a commit needs of a segment that was finished with this summary."""
     return StagedSegment(
         path=stager.path,
         rows=summary.rows,

@@ -28,9 +28,11 @@ from segstore_ds.engine.staged import (
 from segstore_ds.engine.task_segments import TaskSegments, decode_staged
 from segstore_ds.errors import ClosedError, InvalidInputError
 from segstore_ds.format import names
+from segstore_ds.format.batch_fingerprint import BatchFacts, BatchTally, label_stats
 from segstore_ds.format.frame import Frame
 from segstore_ds.format.segment import ARROW
 from segstore_ds.format.segment_arrow import SegmentWriter
+from segstore_ds.format.statistics import merge
 from segstore_ds.storage import Storage
 
 __all__ = [
@@ -64,7 +66,7 @@ class TaskStager:
         token: The writing job's folder.
         task: The task's place in the job; it decides the order of events.
         attempt: Something no other attempt of this or another task has.
-        count_only: Only count rows: the writer's batch was committed before.
+        count_only: Stage nothing: the writer's batch was committed before, and is compared.
         readable: Let `read` give rows back, until `close`.
         counters: Where the write cache counts.
         ship_to: The followers, which get every buffer too.
@@ -111,7 +113,7 @@ class TaskStager:
             ship_to=ship_to,
         )
         self._rows = 0
-        self._count_only = count_only
+        self._tally = BatchTally(schema, self._stats_columns) if count_only else None
         self._closed = False
 
     def append(self, batch: pa.RecordBatch) -> None:
@@ -124,7 +126,8 @@ class TaskStager:
         """
         self._check_open()
         self._rows += batch.num_rows
-        if self._count_only:
+        if self._tally is not None:
+            self._tally.add(batch)
             return
         fresh = 0
         for piece in split_batch(batch, self._layout.frame_rows, self._layout.frame_bytes):
@@ -163,6 +166,15 @@ class TaskStager:
             rows=self._rows,
             segments=tuple(self._segments.staged),
             frames=tuple(self._inline),
+            stats=self._facts().stats,
+        )
+
+    def _facts(self) -> BatchFacts:
+        if self._tally is not None:
+            return self._tally.facts
+        inline = ((frame.rows, frame.stats) for frame in self._inline)
+        return BatchFacts(
+            self._rows, label_stats(merge([*self._segments.stats, *inline]), self._schema)
         )
 
     def abort(self) -> None:
@@ -274,7 +286,7 @@ def stage_frames(
     try:
         for frame in frames:
             stager.add(frame)
-        return staged_segment(stager)
+        return staged_segment(stager, stager.finish())
     finally:
         stager.close()
 

@@ -24,6 +24,7 @@ from segstore_ds.format.parquet_limits import FrameLimits
 from segstore_ds.format.parquet_writer import ParquetWriter, can_store
 from segstore_ds.format.segment import ARROW, FORMATS, PARQUET
 from segstore_ds.format.segment_arrow import SegmentWriter
+from segstore_ds.format.statistics import Stats
 from segstore_ds.storage import Storage
 
 # Checksums in the index of one segment: of frames in Arrow, of page headers and pages in Parquet,
@@ -115,6 +116,7 @@ class TaskSegments:
         self._pool: BufferPool | None = None
         self._writer: SegmentStager | None = None
         self.staged: list[StagedSegment] = []
+        self.stats: list[tuple[int, Stats]] = []  # with the rows of each
         self.frames: list[WrittenFrame] = []
 
     @property
@@ -150,7 +152,9 @@ class TaskSegments:
         """Make the object that was begun whole and durable; raises as `write`."""
         if self._writer is None:
             return
-        self.staged.append(staged_segment(self._writer))
+        summary = self._writer.finish()
+        self.staged.append(staged_segment(self._writer, summary))
+        self.stats.append((summary.rows, summary.stats))
         if not self._readable:
             self._writer.close()
         self._writer = None

@@ -1,5 +1,6 @@
 """A writing job: what the planner decides once and every task and the commit share."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.compact_auto import AutoRules
 from segstore_ds.engine.epochs import SchemaChange, epoch_schema
 from segstore_ds.engine.shipping import ShipTo
-from segstore_ds.engine.staging import Layout, StagedSegment, TaskStager
+from segstore_ds.engine.staging import Layout, StagedSegment, StagedTask, TaskStager
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.engine.writers import WriterKey, find_repeated
 from segstore_ds.errors import (
@@ -20,6 +21,7 @@ from segstore_ds.errors import (
     SealedError,
 )
 from segstore_ds.format import names
+from segstore_ds.format.batch_fingerprint import gather_facts
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema import decode_schema, encode_schema, normalise_schema, plan_schema
 from segstore_ds.storage import Storage
@@ -92,12 +94,16 @@ class WriteJob:
             ship_to=self.ship_to,
         )
 
-    def append_plan(self, segments: tuple[StagedSegment, ...], rows: int) -> AppendPlan:
-        """Return what has to be committed once these segments are staged from that many rows."""
+    def append_plan(
+        self, segments: tuple[StagedSegment, ...], tasks: Sequence[StagedTask]
+    ) -> AppendPlan:
+        """Return what has to be committed once these segments are staged from the tasks' rows."""
+        batch = gather_facts(task.facts for task in tasks)
         return AppendPlan(
             token=self.token,
             segments=segments,
-            rows=rows,
+            rows=batch.rows,
+            stats=batch.stats,
             schema=SchemaChange(self.schema, self.spark, self.merge_schema, self.replace_schema),
             writer=self.writer,
             overwrite_to=self.overwrite_to,
@@ -172,7 +178,7 @@ def plan_job(log: StreamLog, status: TableStatus, request: WriteRequest) -> Writ
 
 def _admit(log: StreamLog, status: TableStatus, root: Root, request: WriteRequest) -> bool:
     """Tell whether the writer's batch is committed already, or refuse what can't be committed."""
-    repeated = find_repeated(status, root, request.writer, rows=None) is not None
+    repeated = find_repeated(status, root, request.writer, batch=None) is not None
     # Before anything is staged here: a follower has the primary's objects and no others.
     log.replicas.check_primary(root)
     if not repeated:

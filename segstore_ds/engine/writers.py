@@ -1,18 +1,23 @@
 """Writers: who may commit under a name, and whether a batch is committed already.
 
 A writer id has an owner (the streaming query's id, or the caller) and a last batch. The same batch
-again is a no-op that returns the first commit; an older one, or another owner, is an error.
+again is a no-op that returns the first commit; an older one, another owner, or other events under
+the last batch id are errors.
 """
 
 import logging
 from dataclasses import dataclass
 
+from segstore_ds import options
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import InvalidInputError, WriterConflictError
+from segstore_ds.format.batch_fingerprint import BatchFacts, differing_columns
 from segstore_ds.format.fields import is_text
 from segstore_ds.format.root import Root, Writer
 
 _LOG = logging.getLogger(__name__)
+
+ERROR, SKIP = options.BY_NAME["onrepeat"].choices
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +29,8 @@ class WriterKey:
         batch_id: Grows.
         owner: Who may use the name; "" for a plain caller.
         takeover: Take the name over from another owner.
+        on_repeat: What other events under the last batch id are: ``error``, or ``skip``, which
+            keeps what was committed first and drops them.
         claim: A second name that must be the owner's, such as its checkpoint's; "" for none.
     """
 
@@ -32,13 +39,20 @@ class WriterKey:
     owner: str = ""
     takeover: bool = False
     claim: str = ""
+    on_repeat: str = options.default("onRepeat")
 
     def __post_init__(self) -> None:
         """Check the texts: they go into the root, and into views.
 
         Raises:
-            InvalidInputError: One is no text, or holds what no UTF-8 can.
+            InvalidInputError: One is no text, or holds what no UTF-8 can; `on_repeat` is unknown.
         """
+        if self.on_repeat not in (ERROR, SKIP):
+            raise InvalidInputError(
+                "onRepeat of a writer is unknown",
+                remedy=f"give {ERROR!r} or {SKIP!r}",
+                on_repeat=self.on_repeat,
+            )
         for name in ("writer_id", "owner", "claim"):
             text = getattr(self, name)
             if not is_text(text):
@@ -71,16 +85,20 @@ class Commit:
         return self.end - self.start
 
 
-def check_writer(known: Writer | None, key: WriterKey | None, rows: int | None) -> bool:
+def check_writer(known: Writer | None, key: WriterKey | None, batch: BatchFacts | None) -> bool:
     """Tell whether a writer's batch is committed already. Pure.
 
     Raises:
-        WriterConflictError: The id has another owner, or the batch is older than the last one.
+        WriterConflictError: The id has another owner, the batch is older than the last one, or the
+            last one held other events.
     """
     if key is None or known is None:
         return False
-    if key.takeover:
-        return (known.owner, known.batch_id) == (key.owner, key.batch_id)
+    same = (known.owner, known.batch_id) == (key.owner, key.batch_id)
+    if same and batch is not None:
+        _compare(known, key, batch)
+    if same or key.takeover:
+        return same
     if known.owner != key.owner:
         raise WriterConflictError(
             "writer id belongs to another owner",
@@ -99,17 +117,40 @@ def check_writer(known: Writer | None, key: WriterKey | None, rows: int | None) 
             batch_id=key.batch_id,
             last_batch_id=known.batch_id,
         )
-    if key.batch_id > known.batch_id:
-        return False
-    if rows is not None and known.rows != rows:
+    return False
+
+
+def _compare(known: Writer, key: WriterKey, batch: BatchFacts) -> None:
+    """Compare a batch with the one that was committed under its id."""
+    columns = differing_columns(known.fingerprint, batch)
+    if known.rows == batch.rows and not columns:
+        return
+    if key.on_repeat == SKIP:
         _LOG.warning(
-            "writer %r repeats batch %d with %d rows; the %d rows committed first stay",
+            "writer %r repeats batch %d with other events: %d rows, and other values in %s; "
+            "the %d rows committed first stay",
             key.writer_id,
             key.batch_id,
-            rows,
+            batch.rows,
+            columns or "no column",
             known.rows,
         )
-    return True
+        return
+    raise WriterConflictError(
+        "batch id was committed with other events",
+        remedy="a checkpoint or a job's state was set back, or two batches share an id: compare "
+        "with the committed events, and write what is missing under the next batch id or with a "
+        "new checkpoint that begins behind them; only if reruns of this query differ by themselves "
+        "(rand(), current time) set onRepeat=skip (on_repeat='skip' in Python), which drops this "
+        "batch's events",
+        writer_id=key.writer_id,
+        batch_id=key.batch_id,
+        rows=batch.rows,
+        differing_columns=columns,
+        committed_rows=known.rows,
+        committed_offsets=(known.end - known.rows, known.end),
+        committed_version=known.version,
+    )
 
 
 def check_claim(known: Writer | None, key: WriterKey) -> None:
@@ -130,7 +171,7 @@ def check_claim(known: Writer | None, key: WriterKey) -> None:
 
 
 def find_repeated(
-    status: TableStatus, root: Root, writer: WriterKey | None, *, rows: int | None
+    status: TableStatus, root: Root, writer: WriterKey | None, *, batch: BatchFacts | None
 ) -> Commit | None:
     """Return the commit that holds a writer's batch already, or None.
 
@@ -138,14 +179,14 @@ def find_repeated(
         status: The stream's table status.
         root: The root to look in.
         writer: The batch; None is never repeated.
-        rows: How many rows are repeated, to warn when they differ; None where that is not known.
+        batch: What is known of its rows, to compare; None where that is not known yet.
 
     Raises:
-        WriterConflictError: Another owner, or an older batch.
+        WriterConflictError: Another owner, an older batch, or other events under its id.
         FormatError: The writers can't be read.
         StorageError: The storage failed.
     """
     known = status.writer(root, writer.writer_id) if writer else None
-    if not check_writer(known, writer, rows) or known is None:
+    if not check_writer(known, writer, batch) or known is None:
         return None
     return Commit(known.version, "", known.end - known.rows, known.end, repeated=True)

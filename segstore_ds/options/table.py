@@ -248,6 +248,15 @@ TABLE: tuple[Option, ...] = (
         "take a writer id over from another owner, or set it back to this batch",
     ),
     Option(
+        "onRepeat",
+        "choice",
+        "error",
+        _WRITES,
+        "a batch id that was committed with other events: `error`; or `skip`, which keeps those "
+        "and drops these, with a warning, for queries whose reruns differ by themselves",
+        choices=("error", "skip"),
+    ),
+    Option(
         "expectedTail",
         "int",
         None,

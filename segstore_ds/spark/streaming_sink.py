@@ -33,10 +33,12 @@ from segstore_ds.errors import (
     SegstoreError,
     WriterConflictError,
 )
+from segstore_ds.format.batch_fingerprint import BatchTally, gather_facts
 from segstore_ds.format.root import Root
-from segstore_ds.format.schema import conform_pieces
+from segstore_ds.format.schema import conform_pieces, normalise_schema
+from segstore_ds.spark.schemas import to_stored
 from segstore_ds.spark.task_log import show_info
-from segstore_ds.spark.writer import build_request, open_or_create
+from segstore_ds.spark.writer import build_request, layout_of, open_or_create
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, open_on
 
@@ -106,7 +108,7 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         return self.__dict__
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage one task's rows, or only count them where the batch is in the stream already.
+        """Stage one task's rows, or none where the batch is in the stream already.
 
         Raises:
             SchemaMismatchError: A value would be lost.
@@ -122,8 +124,7 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         key = self._key(query_id, int(batch_id))
         job = self._plan.job
         if job is None or self._is_settled(self._plan.root, key):
-            rows = sum(batch.num_rows for batch in iterator)
-            return SinkMessage(StagedTask(task, "", rows), query_id, plan)
+            return SinkMessage(self._tally(task, iterator), query_id, plan)
         show_info()
         # A task attempt's id is never used twice within an application; the token is one plan's.
         stager, schema = job.open_task(task, str(context.taskAttemptId())), job.schema
@@ -140,8 +141,9 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         """Commit a micro-batch; one that is in the stream already changes nothing.
 
         Raises:
-            WriterConflictError: The batch is older than the query's last one, or its writer id is
-                another query's: a checkpoint was set back, deleted or shared.
+            WriterConflictError: The batch is older than the query's last one or holds other events
+                than that, or its writer id is another query's: a checkpoint was set back, deleted
+                or shared.
             As `segstore_ds.Stream.commit` otherwise.
         """
         ours = _messages(messages)
@@ -152,7 +154,8 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         stream = _open_kept(self._storage, plan.root.stream_id)
         check_stream(stream.root, plan.root.stream_id)
         if plan.job is None:
-            if find_repeated(TableStatus(self._storage), stream.root, key, rows=None) is None:
+            batch = gather_facts(message.staged.facts for message in ours)
+            if find_repeated(TableStatus(self._storage), stream.root, key, batch=batch) is None:
                 raise plan.failure or InternalError("plan holds neither a job nor its failure")
             return
         stream.commit(replace(plan.job, writer=key), [message.staged for message in ours])
@@ -175,14 +178,24 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
             batch_id,
             takeover=self._options["writerTakeover"],
             owner=query_id,
+            on_repeat=self._options["onRepeat"],
         )
         assert key is not None  # noqa: S101 - both ids are given
         return replace(key, claim=self._claim)
 
+    def _tally(self, task: int, batches: Iterator[pa.RecordBatch]) -> StagedTask:
+        """Stage nothing: the commit compares the rows with what is in the stream."""
+        schema = normalise_schema(to_stored(self._schema))
+        tally = BatchTally(schema, layout_of(self._options).chosen_stats(schema))
+        for batch in batches:
+            for piece in conform_pieces(batch, schema):
+                tally.add(piece)
+        return StagedTask(task, "", tally.facts.rows, stats=tally.facts.stats)
+
     def _is_settled(self, root: Root, key: WriterKey) -> bool:
         """Tell whether there is nothing to stage: the batch is known, or will be refused."""
         try:
-            return find_repeated(TableStatus(self._storage), root, key, rows=None) is not None
+            return find_repeated(TableStatus(self._storage), root, key, batch=None) is not None
         except WriterConflictError:
             # The commit asks again and says so: an error of a task reads worse.
             return True

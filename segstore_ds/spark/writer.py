@@ -43,7 +43,12 @@ def plan_writer(
         As `segstore_ds.Stream.plan_write` otherwise.
     """
     expected = (options["expectedTail"], options["expectedVersion"])
-    key = writer_key(options["writerId"], options["batchId"], takeover=options["writerTakeover"])
+    key = writer_key(
+        options["writerId"],
+        options["batchId"],
+        takeover=options["writerTakeover"],
+        on_repeat=options["onRepeat"],
+    )
     request = build_request(options, schema, overwrite=overwrite, writer=key)
     request = replace(request, expected_tail=expected[0], expected_version=expected[1])
     create = options["createIfMissing"] and not any(expected)

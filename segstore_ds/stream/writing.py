@@ -41,6 +41,7 @@ class Writes(Handle):
         writer_id: str | None = None,
         batch_id: int | None = None,
         writer_takeover: bool = False,
+        on_repeat: str = options.default("onRepeat"),
         expected_tail: int | None = None,
         expected_version: int | None = None,
         merge_schema: bool = False,
@@ -50,7 +51,8 @@ class Writes(Handle):
         """Append events: all of them in one commit, or none.
 
         Durable and visible when it returns. With a writer id and a batch id it is safe to repeat:
-        the same batch again changes nothing and returns the first commit.
+        the same batch again changes nothing and returns the first commit. Other events under the
+        same ids are an error, as far as rows, null counts and bounds of columns tell.
 
         Args:
             data: A Table, RecordBatch, RecordBatchReader, iterable of batches, or anything with
@@ -58,6 +60,8 @@ class Writes(Handle):
             writer_id: Name of an idempotent writer.
             batch_id: Number of its batch; grows.
             writer_takeover: Take the writer id over from another owner, or set it back.
+            on_repeat: What other events under the last batch id are: ``error``; or ``skip``, which
+                keeps those committed first and drops these, with a warning in the log.
             expected_tail: Commit only if the tail is still this.
             expected_version: Commit only on top of this version.
             merge_schema: Allow new columns, missing columns and wider types.
@@ -70,7 +74,7 @@ class Writes(Handle):
 
         Raises:
             SchemaMismatchError: The columns don't fit; names them and the remedy.
-            WriterConflictError: Another owner, or an older batch.
+            WriterConflictError: Another owner, an older batch, or other events under its id.
             ConflictError: An expectation fails, or every race was lost.
             SealedError: The stream has ended.
             CommitUnknownError: The commit may or may not have landed.
@@ -82,7 +86,7 @@ class Writes(Handle):
         """
         return self._write(
             data,
-            writer=writer_key(writer_id, batch_id, takeover=writer_takeover),
+            writer=writer_key(writer_id, batch_id, takeover=writer_takeover, on_repeat=on_repeat),
             expected_tail=expected_tail,
             expected_version=expected_version,
             merge_schema=merge_schema,
@@ -97,6 +101,7 @@ class Writes(Handle):
         writer_id: str | None = None,
         batch_id: int | None = None,
         writer_takeover: bool = False,
+        on_repeat: str = options.default("onRepeat"),
         merge_schema: bool = False,
         overwrite_schema: bool = False,
         layout: Layout | None = None,
@@ -109,7 +114,7 @@ class Writes(Handle):
         """
         return self._write(
             data,
-            writer=writer_key(writer_id, batch_id, takeover=writer_takeover),
+            writer=writer_key(writer_id, batch_id, takeover=writer_takeover, on_repeat=on_repeat),
             overwrite=True,
             merge_schema=merge_schema,
             replace_schema=overwrite_schema,
@@ -134,7 +139,7 @@ class Writes(Handle):
 
         Args:
             schema: Of the incoming data.
-            writer: The idempotence key.
+            writer: The idempotence key, which says also what other events under its batch id are.
             overwrite: Replace what is there up to the tail as of now.
             expected_tail: Commit only if the tail is still this.
             expected_version: Commit only on top of this version.
@@ -201,8 +206,7 @@ class Writes(Handle):
             segments = self._appender.stage_inline(tasks, token=job.token, ship_to=job.ship_to)
             ours = [one for one in segments if one not in staged]
             self._appender.check_clock(ours[-1] if ours else None)
-            rows = sum(task.rows for task in tasks)
-            plan = job.append_plan(segments, rows)
+            plan = job.append_plan(segments, tasks)
             commit = self._appender.commit(plan, transaction=job.transaction)
         except MAYBE_COMMITTED:
             raise

@@ -109,9 +109,30 @@ def test_older_batch_is_an_error_and_takeover_is_the_way_out(spark, url, append)
     assert segstore.open(url).tail == 9
 
 
+def test_other_events_under_a_known_batch_are_refused(spark, url, append):
+    """As many rows as before among them; the same ones in other partitions are the same batch."""
+    append(spark.range(0, 20, 1, 5), writerId="etl", batchId=7)
+    append(spark.range(0, 20, 1, 2), writerId="etl", batchId=7, inlineBytes=0)
+    others = spark.range(1, 21)
+    for mode in ("append", "overwrite"):
+        text = error(
+            lambda mode=mode: append(others, mode=mode, writerId="etl", batchId=7, inlineBytes=0)
+        )
+        assert "SEG_WRITER_CONFLICT: batch id was committed with other events" in text
+        assert "differing_columns=['id']" in text
+    assert segstore.open(url).verify().leftovers == []
+    append(spark.range(1, 21), writerId="etl", batchId=7, onRepeat="skip")
+    assert ids(url) == list(range(20))
+    append(spark.range(1, 21), writerId="etl", batchId=8)
+    assert segstore.open(url).tail == 40
+
+
 def test_empty_batch_of_a_writer_is_remembered(spark, url, append):
-    append(spark.range(0), writerId="etl", batchId=1)
-    append(spark.range(5), writerId="etl", batchId=1)
+    for _ in range(2):
+        append(spark.range(0), writerId="etl", batchId=1)
+    text = error(lambda: append(spark.range(5), writerId="etl", batchId=1))
+    assert "rows=5" in text
+    assert "committed_rows=0" in text
     assert segstore.open(url).tail == 0
     append(spark.range(5), writerId="etl", batchId=2)
     assert segstore.open(url).tail == 5
@@ -152,6 +173,7 @@ def test_every_write_option_of_the_table_is_taken(spark, url, append):
         "writerId": "w",
         "batchId": "1",
         "writerTakeover": "true",
+        "onRepeat": "SKIP",
         "expectedTail": "0",
         "expectedVersion": "0",
         "compression": "LZ4",

@@ -245,15 +245,71 @@ def test_checkpoint_that_was_set_back_is_noticed(sink: Sink) -> None:
     assert sink.values() == list(range(9))
 
 
-def test_checkpoint_set_back_by_one_batch_looks_like_that_batch_again(sink: Sink) -> None:
-    """Nothing tells the two apart but the rows: what was committed first stays."""
+def test_checkpoint_set_back_by_one_batch_loses_no_event(sink: Sink) -> None:
+    """The batch is made again with an event more: an error, and a new checkpoint goes on."""
     for count in (3, 3):
         sink.extend(count)
-        sink.drain(sink.follow())
+        query = sink.drain(sink.follow())
     set_back(sink.checkpoint)
-    sink.extend(2)
-    sink.drain(sink.follow())
+    sink.extend(1)
+    match = (
+        rf"SEG_WRITER_CONFLICT.*other events: writer_id='{query.id}', batch_id=1, rows=4, "
+        r"differing_columns=\['n'\], committed_rows=3, committed_offsets=\(3, 6\).*onRepeat=skip"
+    )
+    for _ in range(2):
+        with pytest.raises(StreamingQueryException, match=match):
+            sink.drain(sink.follow())
     assert sink.values() == list(range(6))
+    assert not sink.stream().verify().leftovers
+    sink.drain(sink.follow(startCut=6), checkpoint="behind")
+    assert sink.values() == list(range(7))
+
+
+def test_set_back_checkpoint_with_as_many_other_events_is_noticed(sink: Sink) -> None:
+    """Their bounds tell, also where the sink could not plan a write of them any more."""
+    sink.extend(3)
+    sink.drain(sink.follow())
+    forget_newest_commit(sink.checkpoint)
+    others = sink.follow().selectExpr("n + 1 AS n")
+    with pytest.raises(StreamingQueryException, match="committed with other events"):
+        sink.drain(others)
+    sink.stream().append(pa.table({"n": [99], "more": ["x"]}), merge_schema=True)
+    with pytest.raises(StreamingQueryException, match="committed with other events"):
+        sink.drain(others)
+    sink.stream().seal()
+    with pytest.raises(StreamingQueryException, match="committed with other events"):
+        sink.drain(others)
+    sink.drain(sink.follow())
+    assert sink.values() == [0, 1, 2, 99]
+
+
+def test_query_whose_reruns_differ_goes_on_with_skip(sink: Sink) -> None:
+    """What was committed first stays, and what comes later is written."""
+    sink.extend(3)
+    drawn = sink.follow().selectExpr("n", "rand() AS drawn", "current_timestamp() AS at")
+    sink.drain(drawn)
+    first = sink.stream().read().read_all()
+    forget_newest_commit(sink.checkpoint)
+    with pytest.raises(StreamingQueryException, match=r"differing_columns=\['drawn'\]"):
+        sink.drain(drawn)
+    sink.drain(drawn, onRepeat="skip")
+    sink.extend(2)
+    sink.drain(drawn)
+    assert sink.values() == list(range(5))
+    assert sink.stream().read(0, 3).read_all() == first
+
+
+def test_replayed_batch_in_other_partitions_changes_nothing(sink: Sink) -> None:
+    """Neither their number, nor the order of rows, nor the layout makes another batch of it."""
+    sink.extend(20)
+    sink.drain(sink.follow(partitionRows=3), inlineBytes=0)
+    layouts = ({"segmentFormat": "parquet", "inlineBytes": 0}, {"frameRows": 2}, {})
+    for partitions, layout in zip((1, 7, 20), layouts, strict=True):
+        forget_newest_commit(sink.checkpoint)
+        mixed = sink.follow().repartition(partitions, "n")
+        sink.drain(mixed, **layout)
+    assert sink.values() == list(range(20))
+    assert not sink.stream().verify().leftovers
 
 
 def test_new_checkpoint_begins_again(sink: Sink) -> None:
@@ -319,8 +375,13 @@ def test_foreach_batch_with_writer_and_batch_id(sink: Sink) -> None:
         run()
         forget_newest_commit(sink.checkpoint)
     assert sink.values() == list(range(6))
+    run()
+    set_back(sink.checkpoint)
+    sink.extend(1)
+    with pytest.raises(StreamingQueryException, match="committed with other events"):
+        run()
     shutil.rmtree(sink.checkpoint)
-    sink.extend(3)
+    sink.extend(2)
     run(startCut=6)
     assert sink.values() == list(range(9))
 

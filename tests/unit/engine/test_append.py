@@ -26,6 +26,7 @@ from segstore_ds.errors import (
     StagedExpiredError,
     WriterConflictError,
 )
+from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.root import Epoch, PartRef, Root, SegmentEntry, Writer
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create, create_on, drop, open_on
@@ -57,7 +58,7 @@ def other(stream: Stream, time: VirtualTime) -> Stream:
     return open_on(stream.storage, clock=time.clock)
 
 
-def numbers(*values: int) -> pa.RecordBatch:
+def numbers(*values: int | None) -> pa.RecordBatch:
     return pa.record_batch({"n": pa.array(values, pa.int64())})
 
 
@@ -121,22 +122,91 @@ LAST = Writer(owner="q", batch_id=5, version=3, rows=10, end=30)
 )
 def test_whether_a_writers_batch_is_known(known, key, answer):
     if isinstance(answer, bool):
-        assert check_writer(known, key, 10) is answer
+        assert check_writer(known, key, BatchFacts(10)) is answer
         return
     with pytest.raises(WriterConflictError, match=answer) as caught:
-        check_writer(known, key, 10)
+        check_writer(known, key, BatchFacts(10))
     assert "writerTakeover=true" in str(caught.value)
 
 
-def test_a_repeat_with_other_rows_warns_and_changes_nothing(stream, caplog):
+@pytest.mark.parametrize("write", ["append", "overwrite"])
+@pytest.mark.parametrize("values", [[7], [1, 3], [1, None], [1, 2, 2], []])
+def test_other_events_under_a_known_batch_are_refused(stream, write, values):
+    """Also as many as before: else they would be gone without a word."""
+    stream.append(numbers(0), writer_id="v", batch_id=1)
+    getattr(stream, write)(numbers(1, 2), writer_id="w", batch_id=1)
+    before = stream.version, objects(stream)
+    assert getattr(stream, write)(numbers(2, 1), writer_id="w", batch_id=1).repeated
+    for takeover in (False, True):
+        with pytest.raises(WriterConflictError, match=r"other events.*onRepeat=skip") as caught:
+            getattr(stream, write)(
+                numbers(*values), writer_id="w", batch_id=1, writer_takeover=takeover
+            )
+        assert not caught.value.retryable
+        fields = caught.value.fields
+        assert (fields["rows"], fields["committed_rows"]) == (len(values), 2)
+        assert (fields["committed_offsets"], fields["committed_version"]) == ((1, 3), 2)
+        differs = bool(values) and values != [1, 2, 2]
+        assert fields["differing_columns"] == (["n"] if differs else [])
+    assert (stream.refresh().version, objects(stream)) == before
+
+
+def test_on_repeat_skip_keeps_what_was_committed_first(stream, caplog):
     first = stream.append(numbers(1, 2), writer_id="w", batch_id=1)
+    skip = {"writer_id": "w", "batch_id": 1, "on_repeat": "skip"}
     with caplog.at_level(logging.WARNING, logger="segstore_ds"):
-        assert stream.append(numbers(1, 2), writer_id="w", batch_id=1).repeated
+        assert stream.append(numbers(1, 2), **skip).repeated
         assert not caplog.records
-        again = stream.append(numbers(7), writer_id="w", batch_id=1)
-    assert "repeats batch 1 with 1 rows; the 2 rows" in caplog.text
+        again = stream.append(numbers(7), **skip)
+    assert "batch 1 with other events: 1 rows" in caplog.text
     assert (again.version, again.start, again.end, again.repeated) == (first.version, 0, 2, True)
     assert ns(stream) == [1, 2]
+    for wrong in ("ignore", "", None):
+        with pytest.raises(InvalidInputError, match=r"onRepeat.*skip"):
+            stream.append(numbers(1), on_repeat=wrong)
+        with pytest.raises(InvalidInputError, match=r"onRepeat.*skip"):
+            WriterKey("w", 1, on_repeat=wrong)
+
+
+def test_two_jobs_of_one_batch_are_compared_when_they_commit(stream, other):
+    """The second was planned before the first one landed: what it staged is deleted again."""
+    options = {"writer": WriterKey("w", 1), "tasks": 2}
+    same, others = staged(other, 1, **options), staged(other, 2, **options)
+    skip = staged(other, 3, tasks=2, writer=WriterKey("w", 1, on_repeat="skip"))
+    stream.commit(*staged(stream, 1, **options))
+    assert other.commit(*same).repeated
+    with pytest.raises(WriterConflictError, match="other events"):
+        other.commit(*others)
+    assert other.commit(*skip).repeated
+    other.discard([*same[1], *skip[1]])
+    other.refresh()
+    assert ns(other) == [1, 1]
+    assert len(objects(other)) == 2
+
+
+def test_batch_is_compared_by_columns_that_both_have(stream):
+    """Other statistics and other schemas, wider or narrower, make no difference of their own."""
+    layout = Layout(stats_columns=())
+    stream.append(numbers(1, 2), writer_id="w", batch_id=1, layout=layout)
+    assert stream.root.writers["w"].fingerprint == ""
+    assert stream.append(numbers(5, 6), writer_id="w", batch_id=1).repeated  # only rows are known
+    stream.append(numbers(1, 2), writer_id="w", batch_id=2)
+    assert stream.append(numbers(5, 6), writer_id="w", batch_id=2, layout=layout).repeated
+    more = pa.table({"n": pa.array([1, 2], pa.int8()), "more": ["x", "y"]})
+    stream.append(more, writer_id="v", batch_id=1, merge_schema=True)
+    for table in (more.select(["n"]), more, more.append_column("last", more["more"])):
+        assert stream.append(table, writer_id="w", batch_id=2).repeated
+        assert stream.append(table, writer_id="v", batch_id=1).repeated
+    for table in (pa.table({"n": [1, 3]}), more.set_column(1, "more", [["x", "z"]])):
+        with pytest.raises(WriterConflictError, match="other events"):
+            stream.append(table, writer_id="v", batch_id=1)
+
+
+def test_claim_of_a_checkpoint_takes_no_second_fingerprint(stream):
+    key = WriterKey("q", 1, "q", claim="checkpoint:there")
+    stream.commit(*staged(stream, 1, writer=key))
+    assert stream.root.writers["q"].fingerprint
+    assert not stream.root.writers["checkpoint:there"].fingerprint
 
 
 def test_a_batch_is_known_to_every_handle_and_after_others_appended(stream, other):
