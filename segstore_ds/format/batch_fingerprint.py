@@ -12,6 +12,7 @@ import struct
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Any
 
@@ -91,6 +92,8 @@ def label_stats(stats: Stats, schema: pa.Schema) -> dict[str, ColumnStats]:
         kind = _kind_of(schema.field(place).type) if place >= 0 else None
         if kind is not None:
             found[f"{kind}:{name}"] = column
+    if len(found) <= COLUMNS_MOST:
+        return found
     return {label: found[label] for label in sorted(found, key=_key)[:COLUMNS_MOST]}
 
 
@@ -144,6 +147,7 @@ def _kind_of(data_type: pa.DataType) -> str | None:
     return None
 
 
+@lru_cache(maxsize=4096)
 def _key(label: str) -> bytes:
     return blake2b(label.encode("utf-8", "surrogatepass"), digest_size=4).digest()
 

@@ -194,8 +194,8 @@ def merge(parts: Iterable[tuple[int, Stats]]) -> dict[str, ColumnStats]:
         Nothing.
     """
     filled = [(rows, stats) for rows, stats in parts if rows]
-    if not filled:
-        return {}
+    if len(filled) < 2:
+        return dict(filled[0][1]) if filled else {}
     names = [name for name in filled[0][1] if all(name in stats for _, stats in filled)]
     return {name: _merge_column([(rows, s[name]) for rows, s in filled]) for name in names}
 
