@@ -116,6 +116,17 @@ class StreamMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.model.writers)
     @rule(data=st.data())
+    def other_events_under_a_known_batch_are_refused(self, data: st.DataObject) -> None:
+        writer = data.draw(st.sampled_from(sorted(self.model.writers)))
+        last = self.model.writers[writer]
+        rows = [event for _, event in self.model.read(last.start, last.end)]
+        table = to_table([*rows, {}], self.model.columns)
+        self._tick()
+        with pytest.raises(WriterConflictError, match="other events"):
+            self.stream.append(table, writer_id=writer, batch_id=last.batch_id)
+
+    @precondition(lambda self: self.model.writers)
+    @rule(data=st.data())
     def older_batch_is_refused(self, data: st.DataObject) -> None:
         writer = data.draw(st.sampled_from(sorted(self.model.writers)))
         batch_id = self.model.writers[writer].batch_id - 1

@@ -47,6 +47,9 @@ def test_repeated_batch_changes_nothing(change: Callable[[Stream, TimedStorage],
     assert again.repeated
     assert (again.version, again.start, again.end) == (first.version, first.start, first.end)
     assert (stream.refresh().version, values(stream), stream.tail) == before
+    for others in (numbers(20, 31), numbers(21, 31), numbers(20, 20)):
+        with pytest.raises(WriterConflictError, match="other events"):
+            stream.append(others, writer_id="query", batch_id=7)
     with pytest.raises(WriterConflictError, match="older"):
         stream.append(numbers(10, 20), writer_id="query", batch_id=6)
     if change is seal:
