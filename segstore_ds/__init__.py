@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from segstore_ds.engine.compact_commit import Compaction
 from segstore_ds.engine.copy import Copied
 from segstore_ds.engine.cuts import Position
+from segstore_ds.engine.drop import Dropped
 from segstore_ds.engine.follow import Outcome, OutcomeState
 from segstore_ds.engine.parquet_files import ParquetFile
 from segstore_ds.engine.readers import NamedReader
@@ -38,6 +39,7 @@ __all__ = [
     "Commit",
     "Compaction",
     "Copied",
+    "Dropped",
     "Layout",
     "NamedReader",
     "Outcome",

@@ -72,7 +72,6 @@ def run_clone(
         StorageError: A storage failed: run it again.
     """
     _check_places(source.storage, target)
-    target.ensure_exclusive()
     log = StreamLog(target, clock=clock)
     done = find_done(log, request, source.refresh())
     if done is not None:

@@ -21,6 +21,7 @@ from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.compact import plan_job
 from segstore_ds.engine.compact_plan import CompactRules
 from segstore_ds.engine.history import begin_history
+from segstore_ds.engine.place import COPIED, may_begin
 from segstore_ds.engine.segment_copier import SegmentCopier
 from segstore_ds.engine.staging import Layout
 from segstore_ds.engine.state import Slot, broken_invariants
@@ -35,7 +36,7 @@ from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.fields import build_json
 from segstore_ds.format.root import Epoch, Root, SegmentEntry, add_format_features
-from segstore_ds.storage import Overlap, Storage, compare_names
+from segstore_ds.storage import Overlap, Storage, compare_names, refuse_overlap
 
 _COPY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 
@@ -151,17 +152,16 @@ def run_copy(
 
 
 def check_target(source: Storage, target: Storage) -> None:
-    """Check that a stream may be made at the destination.
+    """Check that the destination is another place than the source.
 
     Raises:
-        InvalidInputError: It is the source.
-        UnsafeFilesystemError: It can't create exclusively.
-        StorageError: It failed.
+        InvalidInputError: It is the source, or lies within or around it.
     """
     # Names will do: by whatever other name the source's own folder holds a log already.
-    if compare_names(target, source) is Overlap.SAME:
+    overlap = compare_names(target, source)
+    if overlap is Overlap.SAME:
         raise InvalidInputError("a stream can't be copied onto itself", url=target.url)
-    target.ensure_exclusive()
+    refuse_overlap(target, source, overlap, "copy")
 
 
 def commit_copy(
@@ -229,15 +229,17 @@ def _record(request: CopyRequest, source: Root, copied: Copied) -> dict[str, Any
 
 
 def find_done(log: StreamLog, request: CopyRequest, source: Root) -> Copied | None:
-    """Return what an earlier call has done; None where there is no stream at the destination.
+    """Return what an earlier call has done; None where the destination may begin now.
 
     Raises:
         AlreadyExistsError: There is another stream at the destination.
-        InvalidInputError: The id stands for another copy.
+        InvalidInputError: The id stands for another copy, or the destination holds something else.
+        CorruptionError: It holds segments of a stream, but no log.
+        UnsafeFilesystemError: It can't create exclusively.
         FormatError: The stream there can't be read.
         StorageError: The storage failed.
     """
-    if log.files.newest_listed() is None:
+    if may_begin(log.files, resumed=COPIED):
         return None
     known = log.open().copies.get(request.copy_id)
     if known is None:

@@ -26,6 +26,7 @@ from segstore_ds.engine.copy_state import EVENTS, CopyState, parse_copy
 from segstore_ds.engine.cuts import Position, check_position
 from segstore_ds.engine.epochs import SchemaChange, epoch_schema, plan_epochs
 from segstore_ds.engine.history import Note, begin_history
+from segstore_ds.engine.place import may_begin
 from segstore_ds.engine.scan import run_task
 from segstore_ds.engine.scan_plan import Reading, ReadTask, plan_range, plan_reading, plan_tasks
 from segstore_ds.engine.staging import Layout, StagedTask, TaskStager
@@ -161,7 +162,7 @@ def begin_copy(
 
 
 def find_copy(log: StreamLog, request: CopyRequest, source: Root) -> CopyState | None:
-    """Return how far a copy has come; None where there is no stream at the destination.
+    """Return how far a copy has come; None where the destination may begin now.
 
     Raises:
         AlreadyExistsError: There is another stream at the destination.
@@ -170,7 +171,7 @@ def find_copy(log: StreamLog, request: CopyRequest, source: Root) -> CopyState |
         FormatError: The stream there can't be read.
         StorageError: The storage failed.
     """
-    if log.files.newest_listed() is None:
+    if may_begin(log.files):
         return None
     return _state_of(log.open(), request, source, url=log.storage.url)
 

@@ -5,9 +5,9 @@ import pyarrow as pa
 from segstore_ds.engine.clock import Clock
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.history import begin_history
+from segstore_ds.engine.place import may_begin
 from segstore_ds.engine.table_status import TableStatus
-from segstore_ds.errors import AlreadyExistsError, CorruptionError, InvalidInputError
-from segstore_ds.format import names
+from segstore_ds.errors import AlreadyExistsError, InvalidInputError
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema import encode_schema, normalise_schema
 from segstore_ds.storage import Storage
@@ -36,7 +36,8 @@ def run_create(
     Raises:
         AlreadyExistsError: There is a stream already.
         SchemaMismatchError: A column has a type that can't be kept.
-        InvalidInputError: It is no schema, or has no columns, or a name twice.
+        InvalidInputError: It is no schema, or has no columns, or a name twice; or the folder holds
+            what is not a stream's, or lies in another stream.
         CorruptionError: The folder holds segments but no log.
         CommitUnknownError: The storage never said whether the stream was created.
         UnsafeFilesystemError: The filesystem can't create exclusively.
@@ -51,10 +52,9 @@ def run_create(
     if not schema.names:
         raise InvalidInputError("schema has no columns", remedy="give at least one")
     text = encode_schema(normalise_schema(schema))
-    storage.ensure_exclusive()
     log = StreamLog(storage, clock=clock)
-    if log.files.newest_listed() is None:
-        _refuse_remains(storage)
+    if not may_begin(log.files):
+        raise AlreadyExistsError("there is a stream already", url=storage.url)
     root = Root(
         stream_id=clock.new_id(),
         version=0,
@@ -69,14 +69,3 @@ def run_create(
     if not log.create(root):
         raise AlreadyExistsError("there is a stream already", url=storage.url)
     return log
-
-
-def _refuse_remains(storage: Storage) -> None:
-    """Refuse a folder whose log was lost: a new stream there would hide the old one's events."""
-    for info in storage.list(names.SEGMENTS_FOLDER):
-        raise CorruptionError(
-            "folder holds segments of a stream but no log",
-            remedy="restore its log folder, or use another location",
-            url=storage.url,
-            segment=info.path,
-        )

@@ -7,7 +7,7 @@ interrupted drop is found as such and can be repeated.
 """
 
 import logging
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from segstore_ds.engine.append import drop_below
 from segstore_ds.engine.clock import Clock
@@ -22,6 +22,20 @@ from segstore_ds.format.root import DROPPED_FEATURE, Root
 from segstore_ds.storage import Storage
 
 _LOG = logging.getLogger(__name__)
+_MOST_HIDDEN = 999
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What a drop did.
+
+    Attributes:
+        deleted: How many objects of the stream were deleted.
+        kept: What lies in the folder and is not the stream's: the folder stays with it.
+    """
+
+    deleted: int
+    kept: tuple[str, ...] = ()
 
 
 class DroppableLog(StreamLog):
@@ -67,8 +81,8 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
     )
 
 
-def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> int:
-    """Delete a stream and everything in its folder; safe to repeat until it returns.
+def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dropped:
+    """Delete a stream and nothing else that lies in its folder; safe to repeat until it returns.
 
     Args:
         storage: The stream's folder.
@@ -77,7 +91,7 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> in
         client: Who drops it.
 
     Returns:
-        How many objects were deleted.
+        How many objects were deleted, and what stays.
 
     Raises:
         InvalidInputError: The confirmation names another location.
@@ -103,19 +117,29 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> in
         return None if planned is None else replace(planned, client=client)
 
     log.commit(build, transaction=clock.new_id())
-    deleted = 0
+    deleted, kept = 0, []
     log_files = f"{names.LOG_FOLDER}/"
     for info in storage.list(""):
-        if not info.path.startswith(log_files):
+        if not names.is_object(info.path):
+            kept.append(info.path)
+        elif not info.path.startswith(log_files):
             storage.delete(info.path)
             deleted += 1
     for info in storage.temporaries():
-        storage.delete(info.path)
+        if names.is_temporary(info.path):
+            storage.delete(info.path)
+    kept += (name for name in storage.peek("", _MOST_HIDDEN) or () if _is_hidden(name))
     # While the log is there a drop can be repeated, so the origin is told before it goes.
     _unpin(storage, log.root, clock=clock, client=client)
     # The hint first: it must not lead to what is left. The newest commit says what happened here.
     storage.delete(names.HINT_PATH)
-    return deleted + log.files.purge(names.MAX_NUMBER)
+    deleted += log.files.purge(names.MAX_NUMBER)
+    return Dropped(deleted, tuple(sorted(kept)))
+
+
+def _is_hidden(name: str) -> bool:
+    # Listings leave them out.
+    return name.startswith(".") and not names.is_temporary(name)
 
 
 def _unpin(storage: Storage, root: Root, *, clock: Clock, client: str) -> None:

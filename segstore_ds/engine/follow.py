@@ -16,6 +16,7 @@ from segstore_ds.engine.copy_state import check_complete
 from segstore_ds.engine.history import History, Moment
 from segstore_ds.engine.metadata_log import Codec, MetadataLog
 from segstore_ds.engine.origins import share_origins
+from segstore_ds.engine.place import no_stream
 from segstore_ds.engine.state import broken_invariants
 from segstore_ds.errors import (
     CorruptionError,
@@ -318,11 +319,7 @@ class FollowedLog:
     def _open_listed(self) -> Base | None:
         newest = self.files.newest_listed()
         if newest is None:
-            raise NotFoundError(
-                "no stream here",
-                remedy="check the location; segstore.create(url, schema) makes a new stream",
-                url=self.storage.url,
-            )
+            raise no_stream(self.storage)
         root = self._get(newest)
         return None if root is None else self._climb(root, sound=True)
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from segstore_ds.engine.commit import Committed, StreamLog
 from segstore_ds.engine.follow import ROOT_CODEC
+from segstore_ds.engine.place import may_begin
 from segstore_ds.engine.replica_objects import copy_object, copy_small, has_same_end
 from segstore_ds.engine.replicas import PROPERTY, Follower, replication_of
 from segstore_ds.engine.state import Slot
@@ -43,12 +44,16 @@ def run_add_follower(log: StreamLog, url: str, *, client: str) -> Committed:
     refuse_overlap(target, storage, compare_names(target, storage), "follower")
     root = log.refresh()
     _refuse_clone(root)
-    target.ensure_exclusive()
+    follower = Follower(target, ROOT_CODEC, log.clock)
+    empty = may_begin(follower.files, resumed=f"{names.SEGMENTS_FOLDER}/")
     # One folder under two names would be one copy, and promote would fence nothing.
     for other in (storage, *follower_storages(log, root)):
         if other.url != target.url:
             refuse_overlap(target, other, find_overlap(target, other), "follower")
-    _seed(log, Follower(target, ROOT_CODEC, log.clock))
+    if empty:
+        _seed(log, follower)
+    else:
+        _check_same(log, follower)
 
     def build(root: Root, _slot: Slot) -> Root | None:
         known = replication_of(root)
@@ -152,21 +157,24 @@ def _following(root: Root, primary: str, followers: tuple[str, ...], client: str
     )
 
 
+def _check_same(log: StreamLog, follower: Follower) -> None:
+    """Check that a folder's log is that of the stream; then shipping goes on from there."""
+    root = log.refresh()
+    # Ours if a version that both have is the same.
+    number = follower.files.newest_listed()
+    theirs = None if number is None else follower.files.get(number)
+    ours = log.files.get(number) if number is not None and number <= root.version else None
+    if theirs is None or ours is None or ours.transaction != theirs.transaction:
+        raise AlreadyExistsError(
+            "the folder holds another stream, or one that went its own way",
+            remedy="give an empty folder",
+            url=follower.url,
+        )
+
+
 def _seed(log: StreamLog, follower: Follower) -> None:
     """Copy a stream as it is into a folder, objects first, its log last and in order."""
     root = log.refresh()
-    number = follower.files.newest_listed()
-    if number is not None:
-        # Ours if a version that both have is the same; then shipping goes on from there.
-        theirs = follower.files.get(number)
-        ours = log.files.get(number) if number <= root.version else None
-        if theirs is None or ours is None or ours.transaction != theirs.transaction:
-            raise AlreadyExistsError(
-                "the folder holds another stream, or one that went its own way",
-                remedy="give an empty folder",
-                url=follower.url,
-            )
-        return
     source, target = log.storage, follower.storage
     for folder in _SMALL_FOLDERS:
         there = {info.path for info in target.list(folder)}

@@ -150,7 +150,9 @@ def plan_vacuum(
         if info.path in refs.live:
             continue
         retired = refs.retired.get(info.path)
-        if retired is None:
+        if retired is None and not names.is_object(info.path):
+            may, why = False, "no name of a stream's object: segstore did not make it"
+        elif retired is None:
             may, why = _judge_staged(info.path, horizon)
         else:
             may, why = _judge_retired(retired.version, retired.time_us, horizon)
@@ -173,7 +175,7 @@ def plan_temporaries(objects: Iterable[ObjectInfo], until_us: int) -> list[Doome
     return [
         Doomed(info.path, info.size, ObjectState.STAGED, why)
         for info in objects
-        if info.modified_us <= until_us
+        if info.modified_us <= until_us and names.is_temporary(info.path)
     ]
 
 

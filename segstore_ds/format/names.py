@@ -15,6 +15,8 @@ HISTORY_FOLDER = "history"
 SEGMENTS_FOLDER = "segments"
 READERS_FOLDER = "readers"
 
+_FOLDERS = frozenset({LOG_FOLDER, STATUS_FOLDER, HISTORY_FOLDER, SEGMENTS_FOLDER, READERS_FOLDER})
+
 LOG_NAME_DIGITS = 20
 MAX_NUMBER = 10**18  # a number of a log file stays within int64
 _LOG_NAME = re.compile(r"[0-9]{20}")
@@ -23,6 +25,18 @@ _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,100}/[A-Za-z0-9][A-Za-z0-9.-]{
 _STATUS = re.compile(r"(?:status|history)/([0-9]{20})-([a-z]+)-([0-9a-f]{32})")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PLANNED = re.compile(r"([0-9]{20})-[0-9a-f]{12}")
+# What writers build, which is narrower than what readers take: nothing else is ever deleted.
+_OBJECT = re.compile(
+    r"log/(?:[0-9]{20}|_latest)"
+    r"|(?:status|history)/[0-9]{20}-[a-z]+-[0-9a-f]{32}"
+    r"|segments/(?:[0-9]{20}-[0-9a-f]{12}|copy-[A-Za-z0-9][A-Za-z0-9-]{0,63})"
+    r"/[0-9a-f]+-[A-Za-z0-9-]+\.(?:arrow|parquet)"
+    r"|readers/[A-Za-z0-9][A-Za-z0-9._-]{0,99}/[0-9]{20}"
+)
+_TEMPORARY = re.compile(
+    r"(?:(?:log|status|history|(?:segments|readers)/[^/]+)/)?"
+    r"\.(?:tmp-[0-9]+-[0-9a-f]{16}(?:-link)?|probe-[0-9a-f]{32})"
+)
 
 
 def build_log_name(number: int) -> str:
@@ -51,6 +65,29 @@ def parse_log_name(name: str) -> int | None:
         return None
     number = int(name)
     return number if number < MAX_NUMBER else None
+
+
+def is_object(path: str) -> bool:
+    """Tell whether a path is one that a writer can have built for an object of a stream.
+
+    >>> is_object('log/00000000000000000041'), is_object('log/app.log'), is_object('notes.txt')
+    (True, False, False)
+    """
+    return _OBJECT.fullmatch(path) is not None
+
+
+def is_temporary(path: str) -> bool:
+    """Tell whether a path is one of a temporary object in a folder of a stream.
+
+    >>> is_temporary('log/.tmp-12-0123456789abcdef'), is_temporary('mine/.tmp-1')
+    (True, False)
+    """
+    return _TEMPORARY.fullmatch(path) is not None
+
+
+def is_folder(name: str) -> bool:
+    """Tell whether a name is that of a folder that every stream may have."""
+    return name in _FOLDERS
 
 
 def build_token(version: int, nonce: str) -> str:

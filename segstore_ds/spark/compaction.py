@@ -31,6 +31,7 @@ from segstore_ds.errors import InvalidInputError, PositionError
 from segstore_ds.format.root import Root
 from segstore_ds.options import BY_NAME, READ, WRITE
 from segstore_ds.spark.active import activated
+from segstore_ds.spark.option_texts import as_location
 from segstore_ds.spark.schemas import from_stored, to_arrow
 from segstore_ds.spark.writer import layout_of
 from segstore_ds.storage import Storage
@@ -205,9 +206,10 @@ def compact(spark: SparkSession, path: str, **options: Any) -> int:
         How many groups of segments were rewritten.
 
     Raises:
-        InvalidInputError: An option is not valid.
+        InvalidInputError: An option or the location is not valid.
         pyspark.errors.PySparkException: The job failed; the text names our error and the remedy.
     """
+    path = as_location(path)
     reads, writes = _split(options, READ), _split(options, WRITE)
     known = {*reads, *writes}
     if known != {*options}:

@@ -16,6 +16,7 @@ from segstore_ds.options import COPIED, WRITE, parse_options
 from segstore_ds.spark.active import activated
 from segstore_ds.spark.copying import EVENTS, MOST_TASKS, SEGMENTS, TASK_BYTES
 from segstore_ds.spark.event_copying import plan_events_copy
+from segstore_ds.spark.option_texts import as_location
 from segstore_ds.spark.session import bound_source, write
 from segstore_ds.storage import Storage
 from segstore_ds.stream import open_on
@@ -72,6 +73,7 @@ def copy(
             remedy="use segments or events; segstore.clone(...) shares segments",
             mode=mode,
         )
+    source, target = as_location(source), as_location(target)
     options: dict[str, Any] = {"copyFrom": source, "copyId": copy_id}
     options |= {"seal": seal, "singleWriter": single_writer}
     if mode == EVENTS:

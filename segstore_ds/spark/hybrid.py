@@ -36,7 +36,7 @@ from segstore_ds.spark.native import (
     find_unpushed,
     quote,
 )
-from segstore_ds.spark.option_texts import as_texts
+from segstore_ds.spark.option_texts import as_location, as_texts
 from segstore_ds.spark.parquet_relation import (
     MAX_START,
     OFFSET,
@@ -94,7 +94,7 @@ def read(spark: SparkSession, url: str | os.PathLike[str], **options: Any) -> Da
         StorageError: The filesystem failed.
         pyspark.errors.PySparkException: The source failed; the text names our error.
     """
-    url = os.fspath(url)
+    url = as_location(url)
     given = as_texts(options)
     if "path" in given:
         raise InvalidInputError("a stream is named twice", remedy="remove path", url=url, **given)

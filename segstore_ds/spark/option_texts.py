@@ -2,6 +2,7 @@
 
 import base64
 import json
+import os
 from collections.abc import Callable, Iterable, Mapping
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -10,6 +11,7 @@ from typing import Any
 from segstore_ds.engine.filter_literals import NAN
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options import BY_NAME
+from segstore_ds.storage import resolve_location
 
 _SPECIAL = {float("inf"): "Infinity", float("-inf"): "-Infinity"}
 # A literal of a filter means the same as JSON has it; what is not named here is JSON's own.
@@ -23,6 +25,16 @@ _LITERALS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
     (float, lambda value: _SPECIAL.get(value, value) if value == value else NAN),  # noqa: PLR0124
     (Iterable, lambda value: [_as_json(inner) for inner in value]),
 )
+
+
+def as_location(url: str | os.PathLike[str]) -> str:
+    """Return a location as Spark takes it: as given, or canonical where only that is plain text.
+
+    Raises:
+        InvalidInputError: It is no location.
+    """
+    location, text = resolve_location(url), os.fspath(url)
+    return text if text.isprintable() else location.url
 
 
 def as_texts(options: Mapping[str, Any]) -> dict[str, str]:

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.spark.active import activated
-from segstore_ds.spark.option_texts import as_texts
+from segstore_ds.spark.option_texts import as_location, as_texts
 from segstore_ds.spark.source import SegstoreDataSource
 
 BATCH_SIZING = "spark.sql.execution.arrow.maxBytesPerBatch"
@@ -114,15 +114,16 @@ def write(
             may be Python's (lists, mappings, numbers).
 
     Raises:
-        InvalidInputError: Another mode.
+        InvalidInputError: Another mode, or not a location.
         pyspark.errors.PySparkException: The write failed; the text names our error and the remedy.
     """
     if mode not in ("append", "overwrite"):
         raise InvalidInputError("no such mode", remedy="use append or overwrite", mode=mode)
+    location = as_location(url)
     spark = df.sparkSession
     with activated(spark), _tuned(spark):
         writer = df.write.format("segstore").mode(mode)
-        writer.options(**as_texts(options)).save(os.fspath(url))
+        writer.options(**as_texts(options)).save(location)
 
 
 def bound_source(spark: SparkSession) -> type[SegstoreDataSource]:

@@ -9,6 +9,7 @@ from segstore_ds.storage.credentials import resolve_storage_options
 from segstore_ds.storage.locations import Location, find_inner, resolve_location
 from segstore_ds.storage.opening import open_storage
 from segstore_ds.storage.places import Overlap, compare_names, find_overlap, refuse_overlap
+from segstore_ds.storage.stores import is_denied
 
 __all__ = [
     "Location",
@@ -20,6 +21,7 @@ __all__ = [
     "compare_names",
     "find_inner",
     "find_overlap",
+    "is_denied",
     "open_storage",
     "refuse_overlap",
     "resolve_location",

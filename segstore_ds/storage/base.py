@@ -319,6 +319,33 @@ class Storage(ABC):
         """
         return iter(())
 
+    def peek(self, prefix: str, limit: int) -> tuple[str, ...] | None:
+        """Name the first few of what lies directly in a folder, in one request.
+
+        Names that start with '.' count, too; those of folders end with '/'.
+
+        Args:
+            prefix: A folder; '' for the root.
+            limit: Most names.
+
+        Returns:
+            Up to `limit` names in any order, none where the folder is empty; None where there is no
+            such folder.
+
+        Raises:
+            StorageError: The filesystem failed.
+            InvalidInputError: The root, or a folder above it, is a file; or the prefix is not a
+                path inside the root.
+        """
+        start = f"{prefix}/" if prefix else ""
+        found: dict[str, None] = {}
+        for info in self.list(prefix):
+            name, slash, _ = info.path.removeprefix(start).partition("/")
+            found[f"{name}{slash}"] = None
+            if len(found) == limit:
+                break
+        return tuple(found) or None
+
     def folders(self, prefix: str) -> tuple[str, ...]:
         """Name the folders directly within a folder, sorted.
 
@@ -360,6 +387,16 @@ class Storage(ABC):
             InvalidInputError: It can't be opened.
         """
         raise InvalidInputError("storage opens no others", storage=self.url, url=url)
+
+    def outer(self) -> "Storage | None":
+        """Return the folder that this root lies in, opened alike; sends no request.
+
+        Links to a local folder are followed.
+
+        Returns:
+            The folder; None for a whole disk or bucket, and where a storage knows none.
+        """
+        return None
 
     def share(self, url: str, folders: tuple[str, ...]) -> None:
         """Read objects that are missing here from another root from now on; sends no request.

@@ -26,7 +26,7 @@ from segstore_ds.storage.base import (
     refuse_empty,
 )
 from segstore_ds.storage.credentials import Redactor, resolve_storage_options
-from segstore_ds.storage.locations import Location
+from segstore_ds.storage.locations import Location, find_outer, resolve_location
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -79,6 +79,8 @@ class CheckedStorage(Storage):
     def _open_staged(self, path: str, full: str) -> StagedWriter: ...
     @abstractmethod
     def _list(self, folder: str) -> Iterator[tuple[str, int, int]]: ...
+    @abstractmethod
+    def _peek(self, folder: str, limit: int) -> list[str] | None: ...
     @abstractmethod
     def _delete(self, full: str) -> None: ...
 
@@ -188,6 +190,19 @@ class CheckedStorage(Storage):
         folder = self._full(prefix) if prefix else self.location.path
         return self._listing(prefix, folder)
 
+    def peek(self, prefix: str, limit: int) -> tuple[str, ...] | None:  # noqa: D102
+        folder = self._full(prefix) if prefix else self.location.path
+        found = self.run("list", prefix, self._peek, folder, limit)
+        return None if found is None else tuple(found[:limit])
+
+    def _refuse_file(self, file: str) -> None:
+        raise InvalidInputError(
+            "a file lies where a folder is needed",
+            remedy="name a folder; what a single file holds is read without segstore",
+            url=self.url,
+            file=file,
+        )
+
     def temporaries(self) -> Iterator[ObjectInfo]:  # noqa: D102
         found = self.run("list", "", lambda: list(self._temporaries()))
         root = self.location.path.rstrip("/") + "/"
@@ -213,6 +228,17 @@ class CheckedStorage(Storage):
         from segstore_ds.storage.opening import open_storage  # noqa: PLC0415 - it imports us
 
         return open_storage(url, self._options, single_writer=self.single_writer)
+
+    def outer(self) -> Storage | None:  # noqa: D102
+        url = find_outer(self._real_location())
+        if url is None:
+            return None
+        # The options of this very root: those that are keyed by a prefix may not cover the outer.
+        options = resolve_storage_options(self._options, self.location)
+        return type(self)(resolve_location(url), options, single_writer=self.single_writer)
+
+    def _real_location(self) -> Location:
+        return self.location
 
     def share(self, url: str, folders: tuple[str, ...]) -> None:  # noqa: D102
         if url not in self._shared:

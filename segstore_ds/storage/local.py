@@ -16,6 +16,7 @@ import secrets
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from itertools import islice
 from typing import Any, Self
 
 from segstore_ds.errors import (
@@ -27,7 +28,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.storage.base import PROBE, StagedWriter, refuse_empty
 from segstore_ds.storage.checked import CheckedStorage
-from segstore_ds.storage.locations import Location
+from segstore_ds.storage.locations import Location, resolve_location
 
 _NO_LINKS = frozenset(
     {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EXDEV}
@@ -164,8 +165,10 @@ class LocalStorage(CheckedStorage):
     def _walk(self, folder: str, wanted: Callable[[str], bool]) -> Iterator[tuple[str, int, int]]:
         pending = [folder]
         while pending:
-            # A folder may vanish between its listing and its visit: then it holds nothing.
-            with suppress(FileNotFoundError), os.scandir(pending.pop()) as entries:
+            # A folder may vanish between its listing and its visit: then it holds nothing. A file
+            # where it should be is no folder, as in an object store.
+            gone = suppress(FileNotFoundError, NotADirectoryError)
+            with gone, os.scandir(pending.pop()) as entries:
                 for entry in entries:
                     if entry.is_dir(follow_symlinks=False):
                         if not entry.name.startswith("."):
@@ -182,10 +185,31 @@ class LocalStorage(CheckedStorage):
         return self.run("list", prefix, self._folders_in, folder)
 
     def _folders_in(self, folder: str) -> tuple[str, ...]:
-        with suppress(FileNotFoundError), os.scandir(folder) as entries:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
             found = (entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
             return tuple(sorted(name for name in found if not name.startswith(".")))
         return ()
+
+    def _peek(self, folder: str, limit: int) -> list[str] | None:
+        try:
+            with os.scandir(folder) as entries:
+                return [
+                    f"{entry.name}/" if entry.is_dir(follow_symlinks=False) else entry.name
+                    for entry in islice(entries, limit)
+                ]
+        except FileNotFoundError:
+            return None
+        except NotADirectoryError:
+            if os.path.isdir(self.location.path):
+                return None  # a file, or below one, within the root
+        file = self.location.path
+        while not os.path.lexists(file):
+            file = os.path.dirname(file)
+        self._refuse_file(file)
+        return None
+
+    def _real_location(self) -> Location:
+        return resolve_location(os.path.realpath(self.location.path))
 
     def _delete(self, full: str) -> None:
         with suppress(FileNotFoundError, NotADirectoryError):

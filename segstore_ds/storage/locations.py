@@ -22,6 +22,8 @@ _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.\-]*)(:/*)(.*)", re.DOTALL)
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _ALIASES = {"s3a": "s3", "s3n": "s3", "gcs": "gs", "abfss": "abfs", "az": "abfs"}
 _BUCKETS = ("s3", "gs", "abfs")
+_NAMELESS = ("file", "memory")
+_STRAY_BYTE = re.compile("[\udc80-\udcff]")
 _ABFS_HOST = re.compile(r"[^@:]+@[A-Za-z0-9.\-]+")
 # What stands before an @ there is no user, unless a colon says that a password follows.
 _USERLESS = frozenset({"file", "memory", "abfs", "abfss", "az"})
@@ -78,6 +80,7 @@ def resolve_location(url: str | os.PathLike[str]) -> Location:
             "write ./ before a local name that holds a colon",
             location=shown(text),
         )
+    _refuse_unwritable(text, text)
     if not rest.startswith("//"):
         raise InvalidInputError(
             "location has no // after its scheme",
@@ -116,6 +119,22 @@ def find_inner(url: str, name: str) -> str | None:
     except InvalidInputError:
         return None
     return location.url if location.path == f"{outer.path.rstrip('/')}/{name}" else None
+
+
+def find_outer(location: Location) -> str | None:
+    """Return the canonical URL of the folder that a place lies in; None for a disk or bucket.
+
+    >>> find_outer(resolve_location("/a/b")), find_outer(resolve_location("s3://b/x"))
+    ('file:///a', 's3://b')
+    >>> find_outer(resolve_location("/")), find_outer(resolve_location("s3://b"))
+    (None, None)
+    """
+    scheme, _, rest = location.url.partition("://")
+    outer, found, name = rest.rpartition("/")
+    # A disk and the memory have a root without a name, all others a bucket or a host.
+    if not name or not (found or scheme in _NAMELESS):
+        return None
+    return f"{scheme}://{outer}"
 
 
 def shown(text: str) -> str:
@@ -183,6 +202,21 @@ def _location_text(url: object) -> str:
     return text
 
 
+def _refuse_unwritable(text: str, location: str, errors: str = "strict") -> None:
+    """Refuse what no store can have as a name: half of a pair of surrogates."""
+    try:
+        text.encode(errors=errors)
+    except UnicodeEncodeError:
+        pass
+    else:
+        return
+    raise InvalidInputError(
+        "location holds a character that no name can have",
+        remedy="remove it (half of a surrogate pair, often from a text that was cut)",
+        location=shown(location),
+    )
+
+
 def _is_list(text: str) -> bool:
     if text.startswith("["):
         try:
@@ -229,12 +263,15 @@ def _normal_parts(path: str, text: str) -> str:
 def _local(text: str) -> Location:
     absolute = text if text.startswith("/") else posixpath.join(os.getcwd(), text)  # noqa: PTH109
     path = "/" + _normal_parts(absolute, text)
+    _refuse_unwritable(path, text, "surrogateescape")
     # Only what a URI would read differently is escaped, so that the URL stays readable.
     return Location("file", "file://" + _escaped(path).rstrip("/"), path)
 
 
 def _escaped(path: str) -> str:
-    return path.replace("%", "%25").replace("?", "%3F").replace("#", "%23")
+    text = path.replace("%", "%25").replace("?", "%3F").replace("#", "%23")
+    # A byte of a name that is not UTF-8 is escaped, so that a URL is plain text everywhere.
+    return _STRAY_BYTE.sub(lambda found: f"%{ord(found[0]) & 0xFF:02X}", text)
 
 
 def _file_uri(text: str, rest: str) -> Location:

@@ -82,6 +82,18 @@ class MemoryStorage(CheckedStorage):
     def _temporaries(self) -> Iterator[tuple[str, int, int]]:
         return self._starting_with(f"{self.location.path.rstrip('/')}/{PROBE}")
 
+    def _peek(self, folder: str, limit: int) -> list[str] | None:
+        start = folder.rstrip("/") + "/"
+        found: dict[str, None] = {}
+        for full, _, _ in self._starting_with(start):
+            name, slash, _ = full.removeprefix(start).partition("/")
+            found[f"{name}{slash}"] = None
+            if len(found) == limit:
+                break
+        if not found and folder in MemoryFileSystem.store:
+            self._refuse_file(folder)
+        return [*found] or None
+
     def _delete(self, full: str) -> None:
         with _GATE.lock:
             MemoryFileSystem.store.pop(full, None)

@@ -166,6 +166,19 @@ class ObjectStorage(CheckedStorage):
         named = (name.rpartition("/")[2] for name in inner if name != folder.rstrip("/"))
         return tuple(sorted(name for name in named if name and not name.startswith(".")))
 
+    def _peek(self, folder: str, limit: int) -> list[str] | None:
+        bucket, _, key = folder.partition("/")
+        prefix = f"{key}/" if key else ""
+        # One more, for the empty object that consoles make to show a folder without any.
+        found = self._store.first_keys(self.fs, bucket, prefix, limit + 1)
+        if found or not key:
+            return [name.removeprefix(prefix) for name in found if name != prefix]
+        if folder == self.location.path:
+            with suppress(FileNotFoundError):
+                self._info(folder)
+                self._refuse_file(folder)
+        return None
+
     def _refuse_missing_root(self) -> None:
         bucket = self.location.path.partition("/")[0]
         if not self.fs.exists(bucket):

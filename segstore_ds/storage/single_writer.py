@@ -110,6 +110,25 @@ class SingleWriterStorage(CheckedStorage):
         start = f"{self.location.path.rstrip('/')}/{PROBE}"
         return (one for one in self._list(self.location.path) if one[0].startswith(start))
 
+    def _peek(self, folder: str, limit: int) -> list[str] | None:
+        self.fs.invalidate_cache()
+        place = self._name(folder)
+        try:
+            found = self.fs.ls(place, detail=True)
+        except NotADirectoryError:
+            found = [{"name": place, "type": "file"}]
+        except FileNotFoundError:
+            return None
+        inner = []
+        for entry in found:
+            name = entry["name"].rstrip("/")
+            if name.strip("/") != place.strip("/"):
+                slash = "/" if entry["type"] == "directory" else ""
+                inner.append(f"{name.rpartition('/')[2]}{slash}")
+            elif entry["type"] == "file":
+                self._refuse_file(folder)
+        return inner[:limit]
+
     def _delete(self, full: str) -> None:
         with suppress(FileNotFoundError):
             self.fs.rm_file(self._name(full))

@@ -12,9 +12,13 @@ from datetime import datetime
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
+from fsspec.asyn import sync
+
 from segstore_ds.errors import InvalidInputError, UnsafeFilesystemError
 from segstore_ds.storage.credentials import chain
 from segstore_ds.storage.locations import Location
+
+FORBIDDEN = 403
 
 
 class ObjectStore(ABC):
@@ -153,6 +157,23 @@ class ObjectStore(ABC):
         content: bytes = fs.cat_file(full)
         return content
 
+    @abstractmethod
+    def first_keys(self, fs: Any, bucket: str, prefix: str, limit: int) -> list[str]:
+        """List the first keys of a folder in one request.
+
+        Args:
+            fs: The connected filesystem.
+            bucket: Bucket or container.
+            prefix: The folder with its `/`, or '' for the whole bucket.
+            limit: Most of them.
+
+        Returns:
+            Keys, and the folders in the folder, which end with `/`.
+
+        Raises:
+            OSError: As the filesystem does.
+        """
+
     def head(self, fs: Any, full: str) -> tuple[int, datetime]:
         """Ask for size and time of an object, past every cache.
 
@@ -224,6 +245,13 @@ class S3Store(ObjectStore):
         content: bytes = fs.cat_file(full, max_concurrency=1)
         return content
 
+    def first_keys(self, fs: Any, bucket: str, prefix: str, limit: int) -> list[str]:  # noqa: D102
+        answer = fs.call_s3(
+            "list_objects_v2", Bucket=bucket, Prefix=prefix, Delimiter="/", MaxKeys=limit
+        )
+        found = [entry["Key"] for entry in answer.get("Contents", ())]
+        return found + [entry["Prefix"] for entry in answer.get("CommonPrefixes", ())]
+
     def head(self, fs: Any, full: str) -> tuple[int, datetime]:  # noqa: D102
         # Not fs.info: for a missing object that lists the bucket too.
         bucket, _, key = full.partition("/")
@@ -250,6 +278,13 @@ class GcsStore(ObjectStore):
 
     def endpoint(self, fs: Any) -> str:  # noqa: D102
         return str(fs.base)
+
+    def first_keys(self, fs: Any, bucket: str, prefix: str, limit: int) -> list[str]:  # noqa: D102
+        # Not fs.ls, which asks for all of a folder's pages.
+        place = f"{bucket}/{prefix}"
+        listed = sync(fs.loop, fs._do_list_objects, place, max_results=limit)  # noqa: SLF001
+        objects, folders = listed
+        return [entry["name"].removeprefix(f"{bucket}/") for entry in objects] + list(folders)
 
     def is_taken(self, cause: BaseException) -> bool:  # noqa: D102
         return isinstance(cause, FileExistsError)
@@ -284,6 +319,21 @@ class AzureStore(ObjectStore):
     def endpoint(self, fs: Any) -> str:  # noqa: D102
         return str(fs.service_client.url)
 
+    def first_keys(self, fs: Any, bucket: str, prefix: str, limit: int) -> list[str]:  # noqa: D102
+        async def first_page() -> list[str]:
+            found: list[str] = []
+            async with fs.service_client.get_container_client(container=bucket) as container:
+                # Not fs.ls, which asks for all of a folder's pages.
+                listed = container.walk_blobs(name_starts_with=prefix, results_per_page=limit)
+                async for entry in listed:
+                    found.append(entry.name)
+                    if len(found) == limit:
+                        break
+            return found
+
+        keys: list[str] = sync(fs.loop, first_page)
+        return keys
+
     def is_taken(self, cause: BaseException) -> bool:  # noqa: D102
         # adlfs reports any conflict as existing, a container being deleted too.
         return any(
@@ -311,6 +361,21 @@ def root_is_missing(cause: BaseException) -> bool:
     codes.update(str(getattr(linked, "error_code", "")) for linked in chain(cause))
     return bool(
         codes & {"NoSuchBucket", "ContainerNotFound", "StorageErrorCode.CONTAINER_NOT_FOUND"}
+    )
+
+
+def is_denied(error: BaseException) -> bool:
+    """Tell whether a filesystem failed because the caller may not do what was asked.
+
+    >>> is_denied(PermissionError()), is_denied(FileNotFoundError())
+    (True, False)
+    """
+    return any(
+        isinstance(linked, PermissionError)
+        or getattr(linked, "status_code", None) == FORBIDDEN
+        # gcsfs raises a plain OSError, and a stand-in for a secret's sake keeps the text alone.
+        or str(linked).startswith(("Forbidden", "PermissionError"))
+        for linked in chain(error)
     )
 
 

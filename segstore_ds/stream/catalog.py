@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
-from segstore_ds.engine.drop import run_drop
+from segstore_ds.engine.drop import Dropped, run_drop
 from segstore_ds.engine.find_streams import DEPTH, find_streams
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.handle import client_name
@@ -19,17 +19,21 @@ def list_streams(
 ) -> list[str]:
     """Return the locations of all streams in a folder, sorted.
 
+    A folder in it that the caller may not list is passed over, with a warning in the log.
+
     Args:
         url: The folder; it may be a stream itself.
         storage_options: As in `open`.
         depth: How many folders deep to look; streams are not searched for others within.
 
     Raises:
-        InvalidInputError: The location or the options are not valid.
-        StorageError: The filesystem failed; no folder is passed over.
+        InvalidInputError: The location or the options are not valid, or it is a file.
+        NotFoundError: There is no such folder.
+        StorageError: A folder could not be listed; names it, and the streams that were found in all
+            the others.
     """
     storage = open_storage(url, storage_options, single_writer=True)
-    return list(find_streams(storage, depth=depth))
+    return find_streams(storage, depth=depth)
 
 
 def drop(
@@ -39,8 +43,11 @@ def drop(
     storage_options: Mapping[str, Any] | None = None,
     single_writer: bool = False,
     clock: Clock = SYSTEM_CLOCK,
-) -> int:
-    """Delete a stream and everything in its folder. There is no way back.
+) -> Dropped:
+    """Delete a stream. There is no way back.
+
+    Only names that segstore builds are deleted: whatever else lies in the folder stays, and is
+    reported.
 
     A last commit ends the stream for every handle; then its data goes, its log last. Refused while
     there are clones or followers (promote a folder that follows, or has, first). Safe to repeat
@@ -54,7 +61,8 @@ def drop(
         clock: Time and ids.
 
     Returns:
-        How many objects were deleted.
+        How many objects were deleted, and the names of those that stay, since they are not the
+        stream's.
 
     Raises:
         InvalidInputError: The confirmation names another location, or a location is not valid.

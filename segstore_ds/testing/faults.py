@@ -121,11 +121,17 @@ class WrappedStorage(Storage):
     def list(self, prefix: str) -> Iterator[ObjectInfo]:  # noqa: D102
         yield from self.around("list", prefix, lambda: list(self.inner.list(prefix)))
 
+    def peek(self, prefix: str, limit: int) -> tuple[str, ...] | None:  # noqa: D102
+        return self.around("list", prefix, lambda: self.inner.peek(prefix, limit))
+
     def temporaries(self) -> Iterator[ObjectInfo]:  # noqa: D102
         yield from self.around("list", "", lambda: list(self.inner.temporaries()))
 
     def sibling(self, url: str) -> Storage:  # noqa: D102
         return self.inner.sibling(url)
+
+    def outer(self) -> Storage | None:  # noqa: D102
+        return self.inner.outer()
 
     def share(self, url: str, folders: tuple[str, ...]) -> None:  # noqa: D102
         self.inner.share(url, folders)

@@ -139,7 +139,7 @@ def _dropped(storage: Storage, time: VirtualTime) -> None:
     stream = create_on(storage, SCHEMA, clock=time.clock)
     stream.append(events(0, 4), layout=SEGMENTS)
     stream.plan_write(SCHEMA, layout=SEGMENTS)
-    storage.put(f"segments/{LEFT_TOKEN}/left.arrow", b"by a killed job")
+    storage.put(f"segments/{LEFT_TOKEN}/0-left-0.arrow", b"by a killed job")
     stream.truncate(2)
     for n in range(3):
         time.advance(48 * 3600)

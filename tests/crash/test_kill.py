@@ -132,7 +132,7 @@ def test_what_a_killed_call_was_writing_goes_with_vacuum_or_drop(folder: Path) -
     assert not (folder / "stream" / token).exists()
     assert kept.exists()
     stream.remove_follower(other)
-    young = folder / "stream" / "log" / ".tmp-1-0"
+    young = folder / "stream" / "log" / ".tmp-1-0123456789abcdef"
     young.write_bytes(b"x")
     drop(url, confirm=stream.url)
     assert [path for path in (folder / "stream").rglob("*") if path.is_file()] == []

@@ -362,7 +362,7 @@ def test_a_stream_does_not_follow_itself_under_another_name(tmp_path):
     stream.add_follower(str(tmp_path / "near"))
     stream.add_follower(str(tmp_path / "near"))
     for other in ("far", "far/inner"):
-        with pytest.raises(InvalidInputError, match="the stream's own folder"):
+        with pytest.raises(InvalidInputError, match=r"stream's own folder|within another one"):
             stream.add_follower(str(tmp_path / other))
     assert len(stream.followers) == 1
 
@@ -373,7 +373,7 @@ def test_a_second_name_that_no_link_shows_is_found_by_a_look(pair):
     with pytest.raises(InvalidInputError, match="is the stream's own folder"):
         pair.stream.add_follower(pair.follower)
     pair.world.aliases[pair.follower] = f"{pair.primary}/{pair.follower.removeprefix('memory://')}"
-    with pytest.raises(InvalidInputError, match="lies within the stream's own folder"):
+    with pytest.raises(InvalidInputError, match=r"lies? within"):
         pair.stream.add_follower(pair.follower)
     assert pair.stream.refresh().version == 0
     assert pair.stream.followers == ()

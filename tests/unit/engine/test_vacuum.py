@@ -370,13 +370,38 @@ def test_retired_part_that_is_lost_before_its_time_stops_vacuum(monkeypatch):
 def test_name_that_does_not_say_how_old_it_is_stays():
     """What vacuum doesn't understand it leaves alone, and says so."""
     stream, storage = make_stream(1)
-    storage.put("segments/copy-x/0.arrow", b"x")
-    storage.put("status/strange", b"x")
+    storage.put("segments/copy-x/0-a.arrow", b"x")
     wait(storage, 9 * DAY)
     stream.append(numbers(10, 11))
     report = stream.vacuum(dry_run=False)
-    assert {one.path for one in report.spared} == {"segments/copy-x/0.arrow", "status/strange"}
+    assert [one.path for one in report.spared] == ["segments/copy-x/0-a.arrow"]
     assert "does not say how old" in report.spared[0].why
+
+
+def test_vacuum_keeps_names_that_no_writer_builds():
+    """Old enough, and in the stream's own folders: notes beside segments, others' temporaries."""
+    stream, storage = make_stream(1)
+    job, _ = staged_job(stream, 10, 12)
+    foreign = {
+        f"segments/{job.token}/notes.txt",
+        f"segments/{job.token}/deep/0-a-0.arrow",
+        "segments/copy-x/0.arrow",
+        "segments/notes",
+        "status/strange",
+        "history/00000000000000000000-notes.txt",
+    }
+    for path in foreign:
+        storage.put(path, b"x")
+    for n in (10, 11):
+        wait(storage, 9 * DAY)
+        stream.append(numbers(n, n + 1))
+    report = stream.vacuum(dry_run=False)
+    assert [one.path for one in report.doomed if job.token in one.path] != []
+    assert {one.path for one in report.spared} == foreign
+    assert {one.why for one in report.spared} == {
+        "no name of a stream's object: segstore did not make it"
+    }
+    assert foreign <= objects(storage)
 
 
 def test_retired_blobs_are_read_and_rewritten(monkeypatch):

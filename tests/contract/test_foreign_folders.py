@@ -1,0 +1,442 @@
+"""What is not segstore's is refused, kept and reported, on every filesystem, byte for byte."""
+
+import io
+import os
+import shutil
+import uuid
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from fixtures_s3 import S3Server
+
+import segstore_ds as segstore
+from segstore_ds.errors import (
+    AlreadyExistsError,
+    CorruptionError,
+    InvalidInputError,
+    NotFoundError,
+)
+from segstore_ds.storage import open_storage
+
+SCHEMA = pa.schema([("n", pa.int64())])
+EVENTS = pa.table({"n": [1, 2, 3]}, SCHEMA)
+
+
+@dataclass(frozen=True)
+class Folder:
+    """A folder as somebody sees it who knows nothing of segstore."""
+
+    url: str
+    path: str
+    fs: Any
+    options: dict[str, Any] | None = None
+
+    def put(self, **files: bytes) -> dict[str, bytes]:
+        """Write files by their paths and return them."""
+        return self.put_all(files)
+
+    def put_all(self, files: dict[str, bytes]) -> dict[str, bytes]:
+        """Write files by their paths and return them."""
+        for name, data in files.items():
+            full = f"{self.path}/{name}"
+            self.fs.makedirs(full.rpartition("/")[0], exist_ok=True)
+            self.fs.pipe_file(full, data)
+        return files
+
+    def read(self) -> dict[str, bytes]:
+        """Return every file's bytes by its path, hidden ones too."""
+        self.fs.invalidate_cache()
+        found = self.fs.find(self.path) if self.fs.exists(self.path) else []
+        start = f"{self.path.lstrip('/')}/"
+        return {name.lstrip("/").removeprefix(start): self.fs.cat_file(name) for name in found}
+
+    def inner(self, name: str) -> "Folder":
+        """Return a folder in this one."""
+        return Folder(f"{self.url}/{name}", f"{self.path}/{name}", self.fs, self.options)
+
+    def create(self) -> segstore.Stream:
+        """Create a stream here."""
+        return segstore.create(self.url, SCHEMA, storage_options=self.options)
+
+    def open(self) -> segstore.Stream:
+        """Open the stream here."""
+        return segstore.open(self.url, storage_options=self.options)
+
+    def drop(self) -> segstore.Dropped:
+        """Drop the stream here."""
+        return segstore.drop(self.url, confirm=self.url, storage_options=self.options)
+
+
+@pytest.fixture(params=["local", "memory", "s3"])
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Folder]:
+    """Return a folder that holds nothing yet."""
+    if request.param == "local":
+        yield Folder(str(tmp_path / "all"), str(tmp_path / "all"), fsspec.filesystem("file"))
+    elif request.param == "memory":
+        path = f"/{uuid.uuid4().hex}/all"
+        yield Folder(f"memory:/{path}", path, fsspec.filesystem("memory"))
+    else:
+        server: S3Server = request.getfixturevalue("s3_server")
+        path = f"{server.new_bucket()}/deep/all"
+        fs = fsspec.filesystem("s3", **server.options, use_listings_cache=False)
+        yield Folder(f"s3://{path}", path, fs, server.options)
+
+
+def parquet() -> bytes:
+    """Return a real Parquet file."""
+    sink = io.BytesIO()
+    pq.write_table(EVENTS, sink)
+    return sink.getvalue()
+
+
+KINDS: dict[str, tuple[str, Callable[[], dict[str, bytes]]]] = {
+    "parquet": ("a Parquet table", lambda: {"part-0.parquet": parquet(), "_SUCCESS": b"x"}),
+    "partitioned": ("a Parquet table", lambda: {"day=1/hour=2/part-0.parquet": parquet()}),
+    "delta": (
+        "a Delta table",
+        lambda: {f"_delta_log/{0:020}.json": b"{}", "part-0.parquet": parquet()},
+    ),
+    "iceberg": (
+        "an Iceberg table",
+        lambda: {"metadata/00000-a.metadata.json": b"{}", "data/0.parquet": parquet()},
+    ),
+    "lance": ("a Lance dataset", lambda: {"_versions/1.manifest": b"x", "data/0.lance": b"x"}),
+    "lances": ("a folder of Lance datasets", lambda: {"a.lance/_versions/1.manifest": b"x"}),
+    "hudi": ("a Hudi table", lambda: {".hoodie/hoodie.properties": b"x"}),
+    "sink": ("streaming file sink", lambda: {"_spark_metadata/0": b"x", "p.parquet": b"x"}),
+    "streams": ("a folder of streams", lambda: {f"a/log/{0:020}": b"x"}),
+    "notes": ("notes.txt", lambda: {"notes.txt": b"remember"}),
+    "hidden": (".git/", lambda: {".git/config": b"x"}),
+    "log": ("log/app.log", lambda: {"log/app.log": b"started"}),
+    "segments": ("segments/a/b.arrow", lambda: {"segments/a/b.arrow": b"mine"}),
+    "temporary": (".tmp-mine", lambda: {".tmp-mine": b"x"}),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_stream_begins_in_no_folder_of_another_kind(place: Folder, kind: str) -> None:
+    """Create, copies, followers and salvage refuse it, say what it looks like, touch nothing."""
+    looks_like, make = KINDS[kind]
+    taken = place.inner("taken")
+    files = taken.put_all(make())
+    stream = place.inner("stream").create()
+    stream.append(EVENTS)
+    begin: list[Callable[[], object]] = [
+        taken.create,
+        lambda: segstore.salvage(stream.url, taken.url, storage_options=place.options),
+        lambda: stream.add_follower(taken.url),
+        lambda: stream.copy_to(taken.url, copy_id="c", mode="clone"),
+    ]
+    begin += [
+        lambda mode=mode: stream.copy_to(
+            taken.url, copy_id="c", mode=mode, storage_options=place.options
+        )
+        for mode in ("segments", "events")
+    ]
+    for call in begin:
+        with pytest.raises(InvalidInputError, match="missing or empty") as caught:
+            call()
+        assert looks_like in str(caught.value)
+        assert not caught.value.retryable
+        assert taken.read() == files
+    assert (stream.refresh().followers, stream.pins) == ((), {})
+    for call in (taken.open, taken.drop):
+        with pytest.raises(NotFoundError):
+            call()
+    assert taken.read() == files
+
+
+@pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg", "lance", "hudi"])
+def test_open_says_what_a_folder_holds_instead(place: Folder, kind: str) -> None:
+    """And what reads it."""
+    looks_like, make = KINDS[kind]
+    place.put_all(make())
+    with pytest.raises(NotFoundError, match=f"{looks_like}.*reads what is here"):
+        place.open()
+
+
+def test_single_file_is_named_as_such(place: Folder) -> None:
+    """Opened, created on, created below where folders are real, dropped, searched."""
+    place.put_all({"table.parquet": parquet()})
+    file = place.inner("table.parquet")
+    with pytest.raises(NotFoundError, match=r"a single file.*spark.read.parquet"):
+        file.open()
+    with pytest.raises(NotFoundError):
+        file.drop()
+    with pytest.raises(InvalidInputError, match="a file lies where a folder is needed"):
+        file.create()
+    with pytest.raises(InvalidInputError, match="a file lies where a folder is needed"):
+        segstore.list_streams(file.url, storage_options=place.options)
+    assert not segstore.exists(file.url, storage_options=place.options)
+    if place.url.startswith("/"):
+        with pytest.raises(InvalidInputError, match="a file lies where"):
+            file.inner("deep/er").create()
+    assert place.read() == {"table.parquet": parquet()}
+
+
+def test_drop_deletes_the_stream_and_keeps_the_rest(place: Folder) -> None:
+    """Whatever came to lie in its folder since, also among its own objects."""
+    stream = place.create()
+    stream.append(EVENTS, layout=segstore.Layout(inline_bytes=0))
+    stream.reader("etl")
+    token = next(name for name in place.read() if name.startswith("segments/")).split("/")[1]
+    other = place.inner("inner/stream")
+    foreign = place.put_all(
+        {
+            "part-0.parquet": parquet(),
+            f"_delta_log/{0:020}.json": b"{}",
+            "notes.txt": b"remember",
+            ".hidden": b"x",
+            ".tmp-mine": b"x",
+            f"other/log/{0:020}": b"another stream's commit",
+            "other/log/.tmp-7-0123456789abcdef": b"another stream's commit under way",
+            "log/app.log": b"started",
+            "segments/notes.txt": b"x",
+            f"segments/{token}/notes.txt": b"x",
+            f"segments/{token}/0-0-0.arrow.bak": b"x",
+            "segments/mine/0-0-0.arrow": b"x",
+            "status/report.html": b"x",
+            "readers/etl/list.txt": b"x",
+        }
+    )
+    dropped = place.drop()
+    assert dropped.deleted >= 4
+    assert place.read() == foreign
+    inner_temporaries = {name for name in foreign if "/." in name}
+    assert set(dropped.kept) == set(foreign) - inner_temporaries
+    assert not segstore.exists(place.url, storage_options=place.options)
+    with pytest.raises(InvalidInputError, match="missing or empty"):
+        place.create()
+    with pytest.raises(NotFoundError):
+        place.drop()
+    assert place.read() == foreign
+    other.create()
+
+
+def test_no_stream_begins_within_another(place: Folder) -> None:
+    """However deep, whoever makes it; nothing is left of the try, and outside it works."""
+    outer, source = place.inner("outer").create(), place.inner("source").create()
+    outer.append(EVENTS)
+    source.append(EVENTS)
+    before = place.read()
+    for name in ("x", "a/b/c", "segments/x", "log/y"):
+        inner = place.inner(f"outer/{name}")
+        calls: list[Callable[[], object]] = [
+            inner.create,
+            lambda inner=inner: source.add_follower(inner.url),
+            lambda inner=inner: segstore.salvage(
+                source.url, inner.url, storage_options=place.options
+            ),
+        ]
+        calls += [
+            lambda inner=inner, mode=mode: source.copy_to(
+                inner.url,
+                copy_id="c",
+                mode=mode,
+                storage_options=None if mode == "clone" else place.options,
+            )
+            for mode in ("segments", "events", "clone")
+        ]
+        for call in calls:
+            with pytest.raises(InvalidInputError, match="can't lie within another one") as caught:
+                call()
+            assert caught.value.fields["stream"] == outer.url
+    # The bucket's first writer is probed in the folder itself, and the probe deleted.
+    assert place.read() == before
+    if place.url.startswith("/"):
+        assert not (Path(place.path) / "outer" / "x").exists()
+
+
+@pytest.mark.parametrize("mode", ["segments", "events", "clone"])
+def test_stream_is_not_copied_into_or_around_itself(place: Folder, mode: str) -> None:
+    """Dropping either would take the other along."""
+    stream = place.inner("outer/stream").create()
+    stream.append(EVENTS)
+    before = place.read()
+    options = None if mode == "clone" else place.options
+    for name, how in (("outer/stream/copy", "within"), ("outer", "around")):
+        with pytest.raises(InvalidInputError, match=f"lies {how} the stream's own folder"):
+            stream.copy_to(place.inner(name).url, copy_id="c", mode=mode, storage_options=options)
+    assert place.read() == before
+
+
+def test_leftovers_of_a_killed_create_are_no_obstacle(place: Folder) -> None:
+    """Temporary files, a probe, a hint, a status object: names that only segstore builds."""
+    left = {
+        "log/_latest": b"00000000000000000004",
+        f"status/{0:020}-schema-{'0' * 32}": b"x",
+        f"readers/etl/{0:020}": b"x",
+        f".probe-{'0' * 32}": b"x",
+    }
+    if place.url.startswith("/"):
+        left |= {"log/.tmp-7-0123456789abcdef": b"x", ".tmp-7-0123456789abcdef-link": b"x"}
+    place.put_all(left)
+    place.create().append(EVENTS)
+    assert place.open().tail == 3
+
+
+def test_segments_without_a_log_may_be_all_that_is_left(place: Folder) -> None:
+    """A new stream would hide their events; only a copy goes on with what it left."""
+    place.put_all({f"segments/{0:020}-0123456789ab/0-0-0.arrow": b"x"})
+    with pytest.raises(CorruptionError, match="segments of a stream but no log"):
+        place.create()
+    source = place.inner("../source").create()
+    source.append(EVENTS)
+    with pytest.raises(CorruptionError, match="segments of a stream but no log"):
+        source.copy_to(place.url, copy_id="c", storage_options=place.options)
+
+
+def test_stream_that_is_there_is_named_as_such(place: Folder) -> None:
+    """Neither foreign nor corrupt."""
+    place.create().append(EVENTS)
+    with pytest.raises(AlreadyExistsError):
+        place.create()
+
+
+def test_search_of_a_missing_folder_is_an_error(place: Folder) -> None:
+    """An empty answer would say that the folder was looked through."""
+    with pytest.raises(NotFoundError, match="no such folder"):
+        segstore.list_streams(place.url, storage_options=place.options)
+    place.put_all({"notes.txt": b"x"})
+    assert segstore.list_streams(place.url, storage_options=place.options) == []
+    made = place.inner("stream").create()
+    assert segstore.list_streams(place.url, storage_options=place.options) == [made.url]
+
+
+def test_root_of_the_disk_is_no_place_for_a_stream() -> None:
+    """It holds everything else."""
+    with pytest.raises(InvalidInputError, match="missing or empty"):
+        segstore.create("/", SCHEMA)
+    assert not Path("/log").exists()
+
+
+def test_empty_subfolder_of_a_disk_is_somebody_s(tmp_path: Path) -> None:
+    """An object store has none; on a disk it may be about to be filled."""
+    (tmp_path / "a" / "incoming").mkdir(parents=True)
+    with pytest.raises(InvalidInputError, match=r"holds=\['incoming/'\]"):
+        segstore.create(tmp_path / "a", SCHEMA)
+    segstore.create(tmp_path / "a" / "incoming", SCHEMA)
+
+
+def test_link_into_a_stream_lies_within_it(tmp_path: Path) -> None:
+    """Where a folder really is counts; a link that leads out of a stream is outside."""
+    stream = segstore.create(tmp_path / "stream", SCHEMA)
+    stream.append(EVENTS)
+    (tmp_path / "stream" / "data").mkdir()
+    (tmp_path / "link").symlink_to(tmp_path / "stream" / "data")
+    with pytest.raises(InvalidInputError, match="can't lie within another one"):
+        segstore.create(tmp_path / "link" / "x", SCHEMA)
+    shutil.rmtree(tmp_path / "stream" / "data")
+
+
+@pytest.fixture
+def nobody() -> Iterator[Callable[[bool], None]]:
+    """Return a switch to a user who may not read everything, as root may."""
+    mighty = os.geteuid() == 0
+
+    def switch(on: bool) -> None:
+        if mighty:
+            os.seteuid(65534 if on else 0)
+
+    yield switch
+    switch(False)
+
+
+def test_stream_that_may_not_be_read_hides_no_other(
+    tmp_path: Path, nobody: Callable[[bool], None], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is named in a warning; what can't be listed for another reason is an error."""
+    made = [segstore.create(tmp_path / name, SCHEMA).url for name in ("a", "b", "c")]
+    for folder in (tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o055)
+    denied = tmp_path / "b" / "log"
+    denied.chmod(0)
+    nobody(True)
+    try:
+        assert segstore.list_streams(tmp_path) == [made[0], made[2]]
+        assert f"folder {made[1]} is not searched" in caplog.text
+    finally:
+        nobody(False)
+        denied.chmod(0o755)
+    assert segstore.list_streams(tmp_path) == made
+
+
+def test_folder_that_fails_is_named_beside_the_streams_that_were_found(tmp_path: Path) -> None:
+    """A link that leads to itself can't be asked for its size."""
+    made = [segstore.create(tmp_path / name, SCHEMA).url for name in ("a", "b", "c")]
+    loop = tmp_path / "b" / "log" / "loop"
+    loop.symlink_to(loop)
+    with pytest.raises(segstore.SegstoreError, match="could not be listed") as caught:
+        segstore.list_streams(tmp_path)
+    assert caught.value.fields["folders"] == [made[1]]
+    assert caught.value.fields["streams"] == [made[0], made[2]]
+
+
+def test_folder_above_that_may_not_be_listed_is_passed_over(
+    tmp_path: Path, nobody: Callable[[bool], None]
+) -> None:
+    """Policies of buckets let their users list a prefix alone."""
+    above = tmp_path / "above"
+    (above / "log").mkdir(parents=True)
+    (above / "log").chmod(0)
+    (above / "mine").mkdir()
+    (above / "mine").chmod(0o777)
+    for folder in (above, tmp_path, *tmp_path.parents):
+        if folder.stat().st_uid == os.geteuid() and folder != Path("/"):
+            folder.chmod(folder.stat().st_mode | 0o055)
+    nobody(True)
+    try:
+        stream = segstore.create(above / "mine" / "stream", SCHEMA)
+        assert stream.append(EVENTS).end == 3
+    finally:
+        nobody(False)
+        (above / "log").chmod(0o755)
+
+
+def test_empty_folder_is_told_by_one_listing_of_one_key(s3_server: S3Server) -> None:
+    """And one listing tells that a folder above is no stream, however much lies in it."""
+    bucket = s3_server.new_bucket()
+    fs = fsspec.filesystem("s3", **s3_server.options)
+    for n in range(30):
+        fs.pipe_file(f"{bucket}/deep/other/{n}", b"x")
+    fs.pipe_file(f"{bucket}/deep/stream/", b"")  # as a console makes a folder
+    segstore.create(f"s3://{bucket}/first", SCHEMA, storage_options=s3_server.options)
+    url = f"s3://{bucket}/deep/stream"
+    sent = s3_server.requests(
+        lambda: segstore.create(url, SCHEMA, storage_options=s3_server.options)
+    )
+    listed = [line for line in sent if "list-type=2" in line]
+    here = [line for line in listed if "prefix=deep%2Fstream%2F&" in line]
+    above = [line for line in listed if "max-keys=1000" in line]
+    assert [("max-keys=2" in line, "delimiter" in line) for line in here] == [(True, True)]
+    assert len(above) == 2  # deep/log/ and log/
+    assert len(listed) == 5  # and the stream's own log, and whether there is a bucket
+    assert len(sent) <= 10
+
+
+def test_options_of_a_prefix_serve_the_folders_above(s3_server: S3Server) -> None:
+    """They cover the stream's own folder alone, and still tell a stream above it."""
+    bucket = s3_server.new_bucket()
+    options = {f"s3://{bucket}/outer": s3_server.options}
+    segstore.create(f"s3://{bucket}/outer", SCHEMA, storage_options=options)
+    inner = f"s3://{bucket}/outer/inner"
+    with pytest.raises(InvalidInputError, match="can't lie within another one"):
+        segstore.create(inner, SCHEMA, storage_options={inner: s3_server.options})
+
+
+def test_create_and_drop_leave_other_roots_alone(place: Folder) -> None:
+    """A drop walks through folders that are not the stream's, and deletes nothing there."""
+    first, second = place.inner("a").create(), place.inner("b").create()
+    for stream in (first, second):
+        stream.append(EVENTS)
+    before = place.inner("b").read()
+    assert place.inner("a").drop().kept == ()
+    assert place.inner("b").read() == before
+    assert open_storage(place.inner("a").url, place.options).peek("", 1) in (None, (), ("log/",))

@@ -1,0 +1,99 @@
+"""Spark writes no stream into a folder of somebody else's, and drop keeps what is not its own."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+import segstore_ds as segstore
+from segstore_ds.errors import InvalidInputError
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    """Return every file's bytes by its path."""
+    found = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path.relative_to(folder)): path.read_bytes() for path in found}
+
+
+def test_no_write_begins_in_a_parquet_table(spark: SparkSession, tmp_path: Path) -> None:
+    """Append, overwrite, the helper, a streaming query, copies: each says what lies there."""
+    table, stream = tmp_path / "table", tmp_path / "stream"
+    rows = spark.range(10).selectExpr("id", "id % 2 AS day")
+    rows.write.partitionBy("day").parquet(str(table))
+    rows.write.format("segstore").mode("append").save(str(stream))
+    before = contents(table)
+    assert before
+
+    def query() -> None:
+        running = (
+            spark.readStream.format("segstore")
+            .load(str(stream))
+            .writeStream.format("segstore")
+            .option("path", str(table))
+            .option("checkpointLocation", str(tmp_path / "checkpoint"))
+            .trigger(availableNow=True)
+            .start()
+        )
+        running.awaitTermination()
+
+    def save(mode: str) -> None:
+        rows.write.format("segstore").mode(mode).save(str(table))
+
+    for call in (
+        lambda: save("append"),
+        lambda: save("overwrite"),
+        lambda: segstore.write(rows, table),
+        query,
+        lambda: segstore.copy(spark, str(stream), str(table), "c"),
+        lambda: segstore.copy(spark, str(stream), str(table), "c", lambda events: events),
+        lambda: segstore.clone(spark, str(stream), str(table), "c"),
+    ):
+        with pytest.raises((PySparkException, InvalidInputError)) as caught:
+            call()
+        assert "a stream begins in a folder that is missing or empty" in str(caught.value)
+        assert "looks_like='a Parquet table'" in str(caught.value)
+        assert contents(table) == before
+    with pytest.raises((PySparkException, InvalidInputError), match="spark.read.parquet reads"):
+        spark.read.format("segstore").load(str(table))
+    assert spark.read.parquet(str(table)).count() == 10
+
+
+def test_drop_keeps_what_spark_wrote_beside_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    """Tables in the stream's folder and a checkpoint are found again byte for byte."""
+    stream = tmp_path / "stream"
+    segstore.write(spark.range(1000), stream)
+    spark.range(10).write.parquet(str(stream / "table"))
+    spark.range(5).write.json(str(stream / "segments" / "table"))
+    foreign = contents(stream / "table"), contents(stream / "segments" / "table")
+    dropped = segstore.drop(stream, confirm=stream)
+    assert (contents(stream / "table"), contents(stream / "segments" / "table")) == foreign
+    assert spark.read.parquet(str(stream / "table")).count() == 10
+    # Listings leave out what begins with a dot, such as Hadoop's checksums.
+    shown = {path for path in contents(stream) if "/." not in path}
+    assert set(dropped.kept) == shown
+    assert not (stream / "log" / f"{0:020}").exists()
+
+
+@pytest.mark.parametrize("url", ["b\ud800", "s3://b/\ud800", "memory://\udcff"])
+def test_helpers_refuse_half_a_surrogate_pair(spark: SparkSession, url: str) -> None:
+    """At the call: the JVM would raise UnicodeEncodeError, or something worse."""
+    rows = spark.range(1)
+    for call in (
+        lambda: segstore.write(rows, url),
+        lambda: segstore.read(spark, url),
+        lambda: segstore.compact(spark, url),
+        lambda: segstore.copy(spark, "memory://x", url, "c"),
+        lambda: segstore.copy(spark, url, "memory://x", "c"),
+        lambda: segstore.clone(spark, url, "memory://x", "c"),
+    ):
+        with pytest.raises(InvalidInputError, match="a character that no name can have"):
+            call()
+
+
+def test_name_that_is_not_utf_8_reaches_the_jvm(spark: SparkSession, tmp_path: Path) -> None:
+    """As a URL, in which the stray byte is escaped."""
+    url = tmp_path / "b\udcff"
+    segstore.write(spark.range(3), url)
+    assert segstore.read(spark, url).count() == 3
+    assert segstore.open(url).url.endswith("/b%FF")
