@@ -188,11 +188,19 @@ def _judge(storage: Storage, found: Iterable[str]) -> tuple[str, str]:
     with suppress(InvalidInputError):  # a name that no path within a root may have
         if _ends(_first_files(storage, found), ".parquet"):
             return "a Parquet table", "spark.read.parquet"
+    if _is_checkpoint(found):
+        return "a streaming query's checkpoint", ""
     for name in [name for name in found if name.endswith("/")][:_TOLD]:
         with suppress(InvalidInputError):
             if _holds_log(storage, name):
                 return "a folder of streams", "segstore.list_streams"
+            if _is_checkpoint(storage.peek(name[:-1], _LOOKED_AT)):
+                return "a folder with a streaming query's checkpoint", ""
     return "", ""
+
+
+def _is_checkpoint(found: Iterable[str] | None) -> bool:
+    return {"offsets/", "commits/"} <= {*(found or ())}
 
 
 def _ends(found: Iterable[str] | None, ending: str) -> bool:

@@ -116,11 +116,13 @@ class LocalStorage(CheckedStorage):
         return (OSError, _NotLinkedError)
 
     def _translate(self, verb: str, path: str, cause: BaseException) -> SegstoreError:
-        if not isinstance(cause, _NotLinkedError):
-            return super()._translate(verb, path, cause)
-        failure = super()._translate(verb, path, cause.cause)
-        if isinstance(failure, StorageError):
-            failure.untouched = True
+        raised = cause.cause if isinstance(cause, _NotLinkedError) else cause
+        failure = super()._translate(verb, path, raised)
+        if not isinstance(failure, StorageError):
+            return failure
+        failure.untouched = raised is not cause
+        if isinstance(raised, NotADirectoryError):
+            failure.refuse_retry("a file lies where a folder is needed: move it, or name another")
         return failure
 
     def _put(self, full: str, data: bytes) -> None:
@@ -301,6 +303,8 @@ class LocalStorage(CheckedStorage):
         for name in reversed(missing):
             with suppress(FileExistsError):
                 os.mkdir(name)
+            if os.path.lexists(name) and not os.path.isdir(name):
+                raise NotADirectoryError(errno.ENOTDIR, "is a file", name)
             _sync_folder(os.path.dirname(name))
         # What another process made a moment ago may not be synced yet: sync it up to the root.
         root = self.location.path

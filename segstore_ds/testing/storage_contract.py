@@ -201,6 +201,36 @@ class StorageContract:
             storage.put(path, b"x")
         assert [found.path for found in storage.list("")] == ["log/1"]
 
+    def test_peek_names_what_lies_directly_in_a_folder(self, storage: Storage) -> None:
+        assert storage.peek("", 1) in (None, ())
+        assert storage.peek("no/such", 9) is None
+        for path in ("b", "a/1", "a/2", "a/deep/3", ".hidden", "a.b/1"):
+            storage.put(path, b"x")
+        everything = {"a/", "a.b/", "b", ".hidden"}
+        assert {*(storage.peek("", 9) or ())} == everything
+        assert {*(storage.peek("a", 9) or ())} == {"1", "2", "deep/"}
+        few = storage.peek("", 2) or ()
+        assert len(few) == 2
+        assert {*few} < everything
+        assert len(storage.peek("a", 1) or ()) == 1
+
+    def test_peek_tells_a_file_from_a_folder(self, storage: Storage) -> None:
+        outer = storage.outer()
+        assert outer is not None
+        name = storage.url.rpartition("/")[2]
+        outer.put(name, b"x")
+        with pytest.raises(InvalidInputError, match="a file lies where a folder is needed"):
+            storage.peek("", 1)
+        assert name in (outer.peek("", 9) or ())
+
+    def test_outer_folders_lead_to_the_root(self, storage: Storage) -> None:
+        storage.put("log/1", b"x")
+        path, outer = "log/1", storage
+        while (above := outer.outer()) is not None:
+            path = f"{outer.url.rpartition('/')[2]}/{path}"
+            assert above.info(path).size == 1
+            outer = above
+
     def test_folders_are_named_without_what_is_in_them(self, storage: Storage) -> None:
         assert storage.folders("") == storage.folders("no/such") == ()
         for path in ("b/1", "a/deep/2", "a/deeper/3", ".tmp/4", "top"):

@@ -111,6 +111,11 @@ KINDS: dict[str, tuple[str, Callable[[], dict[str, bytes]]]] = {
     "hudi": ("a Hudi table", lambda: {".hoodie/hoodie.properties": b"x"}),
     "sink": ("streaming file sink", lambda: {"_spark_metadata/0": b"x", "p.parquet": b"x"}),
     "streams": ("a folder of streams", lambda: {f"a/log/{0:020}": b"x"}),
+    "checkpoint": ("query's checkpoint", lambda: {"offsets/0": b"x", "commits/0": b"x"}),
+    "checkpoint inside": (
+        "a folder with a streaming query's checkpoint",
+        lambda: {"_checkpoint/offsets/0": b"x", "_checkpoint/commits/0": b"x"},
+    ),
     "notes": ("notes.txt", lambda: {"notes.txt": b"remember"}),
     "hidden": (".git/", lambda: {".git/config": b"x"}),
     "log": ("log/app.log", lambda: {"log/app.log": b"started"}),

@@ -201,6 +201,26 @@ def test_permission_error_names_the_remedy(tmp_path):
         (tmp_path / "log").chmod(0o700)
 
 
+def test_a_file_where_a_folder_is_needed_is_not_worth_a_retry(tmp_path):
+    """It does not go away by itself, wherever on the way it lies."""
+    (tmp_path / "file").write_text("x")
+    for url in (tmp_path / "file", tmp_path / "file" / "deep"):
+        storage = open_storage(url)
+        for use in (
+            storage.ensure_exclusive,
+            lambda storage=storage: storage.create("log/1", b"x"),
+            lambda storage=storage: storage.put("log/1", b"x"),
+            lambda storage=storage: storage.open_staged("segments/t/1"),
+        ):
+            with pytest.raises(
+                StorageError, match="a file lies where a folder is needed"
+            ) as caught:
+                use()
+            assert not caught.value.retryable
+        assert list(storage.list("log")) == []
+        assert storage.folders("") == ()
+
+
 def test_a_gathering_write_that_stops_halfway_is_gone_on_with(tmp_path, monkeypatch):
     """The kernel may take less than it was given: within a piece, and between two."""
     writev = os.writev

@@ -54,7 +54,7 @@ def test_no_write_begins_in_a_parquet_table(spark: SparkSession, tmp_path: Path)
         assert "a stream begins in a folder that is missing or empty" in str(caught.value)
         assert "looks_like='a Parquet table'" in str(caught.value)
         assert contents(table) == before
-    with pytest.raises((PySparkException, InvalidInputError), match="spark.read.parquet reads"):
+    with pytest.raises((PySparkException, InvalidInputError), match=r"spark\.read\.parquet reads"):
         spark.read.format("segstore").load(str(table))
     assert spark.read.parquet(str(table)).count() == 10
 

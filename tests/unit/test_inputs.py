@@ -7,6 +7,7 @@ import math
 import pickle
 import uuid
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -251,3 +252,28 @@ def test_errors_of_the_callers_own_are_left_alone(stream: segstore.Stream) -> No
             stream.append(given)
         with pytest.raises(SegstoreError, match="used up"):
             stream.append(given)
+
+
+def test_half_a_surrogate_pair_is_refused_by_every_entry(tmp_path: Path) -> None:
+    """No file, no key and no other text of a store can hold one."""
+    stream = segstore.create(tmp_path / "s", SCHEMA)
+    for url in (f"{tmp_path}/b\ud800", "memory://b/\udcff"):
+        for call in (
+            lambda url=url: segstore.create(url, SCHEMA),
+            lambda url=url: segstore.open(url),
+            lambda url=url: segstore.exists(url),
+            lambda url=url: segstore.list_streams(url),
+            lambda url=url: segstore.drop(url, confirm=url),
+            lambda url=url: segstore.drop(stream.url, confirm=url),
+            lambda url=url: segstore.repair(url),
+            lambda url=url: segstore.salvage(stream.url, url),
+            lambda url=url: segstore.salvage(url, f"{tmp_path}/new"),
+            lambda url=url: stream.copy_to(url, copy_id="c"),
+            lambda url=url: stream.copy_to(url, copy_id="c", mode="clone"),
+            lambda url=url: stream.add_follower(url),
+            lambda url=url: stream.remove_follower(url),
+            lambda url=url: segstore.open(stream.url, storage_options={url: {}}),
+        ):
+            with pytest.raises(InvalidInputError, match="a character that no name can have"):
+                call()
+    assert [path.name for path in tmp_path.iterdir()] == ["s"]
