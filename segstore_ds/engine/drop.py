@@ -7,6 +7,7 @@ interrupted drop is found as such and can be repeated.
 """
 
 import logging
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from segstore_ds.engine.append import drop_below
@@ -128,7 +129,7 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dr
     for info in storage.temporaries():
         if names.is_temporary(info.path):
             storage.delete(info.path)
-    kept += (name for name in storage.peek("", _MOST_HIDDEN) or () if _is_hidden(name))
+    kept += _find_hidden(storage)
     # While the log is there a drop can be repeated, so the origin is told before it goes.
     _unpin(storage, log.root, clock=clock, client=client)
     # The hint first: it must not lead to what is left. The newest commit says what happened here.
@@ -137,9 +138,13 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dr
     return Dropped(deleted, tuple(sorted(kept)))
 
 
-def _is_hidden(name: str) -> bool:
-    # Listings leave them out.
-    return name.startswith(".") and not names.is_temporary(name)
+def _find_hidden(storage: Storage) -> Iterator[str]:
+    """Yield what listings leave out, in the stream's own folders."""
+    for folder in ("", *names.FOLDERS):
+        for name in storage.peek(folder, _MOST_HIDDEN) or ():
+            path = f"{folder}/{name}".lstrip("/")
+            if name.startswith(".") and not names.is_temporary(path):
+                yield path
 
 
 def _unpin(storage: Storage, root: Root, *, clock: Clock, client: str) -> None:

@@ -6,7 +6,7 @@ dropped takes nothing else along. Leftovers of our own are no obstacle, by the n
 `format/names.py` builds; segments are, since they may be all that is left of a stream.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +25,7 @@ from segstore_ds.storage import Storage, is_denied
 COPIED = f"{names.SEGMENTS_FOLDER}/{names.build_copy_token('')}"
 _LOOKED_AT = 999  # names: every store lists so many, and one that stands for the folder, at once
 _TOLD = 5
+_FOLDERS = frozenset(f"{folder}/" for folder in names.FOLDERS)
 _DEEP = 4  # partition folders above the first file
 _TABLES = (
     ("_delta_log/", "a Delta table", 'spark.read.format("delta")'),
@@ -172,31 +173,36 @@ def _holds_log(storage: Storage, folder: str = "") -> bool:
 
 def _is_own(name: str) -> bool:
     """Tell whether a name in the root is one that a stream may have there."""
-    folder = name.endswith("/") and names.is_folder(name[:-1])
-    return folder or names.is_temporary(name)
+    return name in _FOLDERS or names.is_temporary(name)
 
 
-def _judge(storage: Storage, found: Iterable[str]) -> tuple[str, str]:
-    """Return what a folder looks like by its names, and what reads it."""
+def _judge(storage: Storage, found: Sequence[str]) -> tuple[str, str]:
+    """Return what a folder looks like by its names, and what reads it; '' where nothing is known.
+
+    A name that no path within a root may have ends the search.
+    """
+    with suppress(InvalidInputError):
+        return next(_find_likenesses(storage, found), ("", ""))
+    return "", ""
+
+
+def _find_likenesses(storage: Storage, found: Sequence[str]) -> Iterator[tuple[str, str]]:
     for name, looks_like, reader in _TABLES:
         if name in found:
-            return looks_like, reader
+            yield looks_like, reader
     if "metadata/" in found and _ends(storage.peek("metadata", _LOOKED_AT), ".metadata.json"):
-        return "an Iceberg table", 'spark.read.format("iceberg")'
+        yield "an Iceberg table", 'spark.read.format("iceberg")'
     if _ends(found, ".lance/"):
-        return "a folder of Lance datasets", "lance.dataset"
-    with suppress(InvalidInputError):  # a name that no path within a root may have
-        if _ends(_first_files(storage, found), ".parquet"):
-            return "a Parquet table", "spark.read.parquet"
+        yield "a folder of Lance datasets", "lance.dataset"
+    if _ends(_first_files(storage, found), ".parquet"):
+        yield "a Parquet table", "spark.read.parquet"
     if _is_checkpoint(found):
-        return "a streaming query's checkpoint", ""
+        yield "a streaming query's checkpoint", ""
     for name in [name for name in found if name.endswith("/")][:_TOLD]:
-        with suppress(InvalidInputError):
-            if _holds_log(storage, name):
-                return "a folder of streams", "segstore.list_streams"
-            if _is_checkpoint(storage.peek(name[:-1], _LOOKED_AT)):
-                return "a folder with a streaming query's checkpoint", ""
-    return "", ""
+        if _holds_log(storage, name):
+            yield "a folder of streams", "segstore.list_streams"
+        if _is_checkpoint(storage.peek(name[:-1], _LOOKED_AT)):
+            yield "a folder with a streaming query's checkpoint", ""
 
 
 def _is_checkpoint(found: Iterable[str] | None) -> bool:

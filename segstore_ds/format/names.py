@@ -15,7 +15,7 @@ HISTORY_FOLDER = "history"
 SEGMENTS_FOLDER = "segments"
 READERS_FOLDER = "readers"
 
-_FOLDERS = frozenset({LOG_FOLDER, STATUS_FOLDER, HISTORY_FOLDER, SEGMENTS_FOLDER, READERS_FOLDER})
+FOLDERS = (LOG_FOLDER, STATUS_FOLDER, HISTORY_FOLDER, SEGMENTS_FOLDER, READERS_FOLDER)
 
 LOG_NAME_DIGITS = 20
 MAX_NUMBER = 10**18  # a number of a log file stays within int64
@@ -27,11 +27,11 @@ _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PLANNED = re.compile(r"([0-9]{20})-[0-9a-f]{12}")
 # What writers build, which is narrower than what readers take: nothing else is ever deleted.
 _OBJECT = re.compile(
-    r"log/(?:[0-9]{20}|_latest)"
+    r"log/(?:00[0-9]{18}|_latest)"
     r"|(?:status|history)/[0-9]{20}-[a-z]+-[0-9a-f]{32}"
     r"|segments/(?:[0-9]{20}-[0-9a-f]{12}|copy-[A-Za-z0-9][A-Za-z0-9-]{0,63})"
     r"/[0-9a-f]+-[A-Za-z0-9-]+\.(?:arrow|parquet)"
-    r"|readers/[A-Za-z0-9][A-Za-z0-9._-]{0,99}/[0-9]{20}"
+    r"|readers/[A-Za-z0-9][A-Za-z0-9._-]{0,99}/00[0-9]{18}"
 )
 _TEMPORARY = re.compile(
     r"(?:(?:log|status|history|(?:segments|readers)/[^/]+)/)?"
@@ -83,11 +83,6 @@ def is_temporary(path: str) -> bool:
     (True, False)
     """
     return _TEMPORARY.fullmatch(path) is not None
-
-
-def is_folder(name: str) -> bool:
-    """Tell whether a name is that of a folder that every stream may have."""
-    return name in _FOLDERS
 
 
 def build_token(version: int, nonce: str) -> str:

@@ -49,7 +49,7 @@ def create(
     Durable when it returns. Of several that create at once exactly one succeeds.
 
     Args:
-        url: Where; a folder of its own.
+        url: Where; a folder of its own, missing or empty.
         schema: Columns of the events. Stored nullable, zones as UTC, large and dictionary types as
             plain ones.
         storage_options: For the filesystem, flat or keyed by URL prefix; `env:NAME` values allowed.
@@ -63,7 +63,8 @@ def create(
     Raises:
         AlreadyExistsError: There is a stream already.
         SchemaMismatchError: A column has a type that can't be kept.
-        InvalidInputError: The location, the options or the schema are not valid.
+        InvalidInputError: The location, the options or the schema are not valid; or the folder
+            holds something else, or lies in another stream.
         CorruptionError: The folder holds segments but no log.
         CommitUnknownError: The storage never said whether the stream was created.
         UnsafeFilesystemError: The filesystem can't create exclusively.
