@@ -75,6 +75,32 @@ def test_drop_keeps_what_spark_wrote_beside_a_stream(spark: SparkSession, tmp_pa
     assert not (stream / "log" / f"{0:020}").exists()
 
 
+def test_checkpoint_lies_beside_a_new_stream(spark: SparkSession, tmp_path: Path) -> None:
+    """Within its folder it is told as what it is; in that of a stream it works, and drop keeps it."""
+    source, target = tmp_path / "source", tmp_path / "target"
+    segstore.write(spark.range(3), source)
+
+    def run() -> None:
+        events = spark.readStream.format("segstore").load(str(source))
+        writer = events.writeStream.format("segstore").trigger(availableNow=True)
+        writer = writer.option("checkpointLocation", str(target / "checkpoint"))
+        writer.option("path", str(target)).start().awaitTermination()
+
+    with pytest.raises(PySparkException, match="a folder with a streaming query's checkpoint"):
+        run()
+    assert not (target / "log").exists()
+    assert (target / "checkpoint").exists()
+    (target / "checkpoint").rename(tmp_path / "aside")
+    segstore.create(target, segstore.open(source).schema)
+    run()
+    assert segstore.open(target).tail == 3
+    before = contents(target / "checkpoint")
+    assert {f"checkpoint/{name}" for name in before} >= {
+        *segstore.drop(target, confirm=target).kept
+    }
+    assert contents(target / "checkpoint") == before
+
+
 @pytest.mark.parametrize("url", ["b\ud800", "s3://b/\ud800", "memory://\udcff"])
 def test_helpers_refuse_half_a_surrogate_pair(spark: SparkSession, url: str) -> None:
     """At the call: the JVM would raise UnicodeEncodeError, or something worse."""
