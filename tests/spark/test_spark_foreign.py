@@ -76,7 +76,7 @@ def test_drop_keeps_what_spark_wrote_beside_a_stream(spark: SparkSession, tmp_pa
 
 
 def test_checkpoint_lies_beside_a_new_stream(spark: SparkSession, tmp_path: Path) -> None:
-    """Within its folder it is told as what it is; in that of a stream it works, and drop keeps it."""
+    """Within a new one it is refused by name; in a stream it works, and drop keeps it."""
     source, target = tmp_path / "source", tmp_path / "target"
     segstore.write(spark.range(3), source)
 
