@@ -1,25 +1,19 @@
 """`segstore demo`: a month of real flights, told in snippets that are printed and then run."""
 
 import os
-import platform
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from importlib import metadata, resources, util
+from importlib import resources, util
 from pathlib import Path
-from typing import Any
-
-import pyarrow as pa
-import pyarrow.parquet as pq
 
 from segstore_ds.cli import snippets
 from segstore_ds.cli.java import fetch_java, read_install_command, search_java
-from segstore_ds.cli.story import Story, draw_tree, folder_bytes, with_unit
+from segstore_ds.cli.story import Story, draw_tree
 from segstore_ds.errors import InvalidInputError
 
-COPIES = 80  # of the month: 2.2 million rows
 _MONTH = "flights-2013-01.parquet"
 _LOG_LINES = 15
 # Quiet, independent of the machine's host name, and nothing beside the demo's own folder.
@@ -32,12 +26,11 @@ _SPARK_SETTINGS = {
 }
 
 
-def run_demo(folder: Path | None, *, copies: int, install_jdk: bool) -> int:
+def run_demo(folder: Path | None, *, install_jdk: bool) -> int:
     """Tell the story; without a Java that runs Spark the part of it that needs none.
 
     Args:
         folder: Where the streams are written and stay; None for a temporary one.
-        copies: How often the month is repeated for the rates.
         install_jdk: Fetch a Java, where none will do, without asking.
 
     Returns:
@@ -53,13 +46,14 @@ def run_demo(folder: Path | None, *, copies: int, install_jdk: bool) -> int:
         with_spark = _prepare_java(story, install_jdk=install_jdk)
         if with_spark:
             with _quiet_spark(place):
-                _tell_spark(story, place, copies=copies)
+                _tell_spark(story)
         else:
             _tell_python(story)
         story.step("The folder: no server, no catalog, no lock")
         for line in draw_tree(place / "flights"):
             story.say(line)
-        story.say(f"\nDone in {time.monotonic() - started:.0f} s. " + _ending(folder))
+        story.say("\nHow fast it is: the README's Numbers, measured by `python -m benchmarks`.")
+        story.say(f"Done in {time.monotonic() - started:.0f} s. " + _ending(folder))
     return 0
 
 
@@ -147,7 +141,7 @@ def _quiet_spark(place: Path) -> Iterator[None]:
         os.close(kept)
 
 
-def _tell_spark(story: Story, place: Path, *, copies: int) -> None:
+def _tell_spark(story: Story) -> None:
     story.step("A Spark session with the format registered")
     story.run(snippets.SESSION)
     try:
@@ -158,7 +152,6 @@ def _tell_spark(story: Story, place: Path, *, copies: int) -> None:
         story.step("The same batch again: nothing changes")
         story.run(snippets.REPEAT)
         _tell_query(story)
-        _tell_rates(story, place, copies=copies)
     finally:
         if "spark" in story.names:
             story.names["spark"].stop()
@@ -181,55 +174,3 @@ def _tell_query(story: Story) -> None:
             story.run(snippets.READ)
             story.run(snippet)
             return
-
-
-def _tell_rates(story: Story, place: Path, *, copies: int) -> None:
-    table = pq.read_table(story.names["month"])
-    rows = table.num_rows * copies
-    story.step(f"Rows per second beside Spark's Parquet: the month {copies} times, {rows:,} rows")
-    with tempfile.TemporaryDirectory(dir=place) as folder:
-        source = Path(folder, "source.parquet")
-        pq.write_table(pa.concat_tables([table] * copies), source, row_group_size=131_072)
-        timer = _Timer(Path(folder), rows)
-        story.names.update(source=str(source), timed=timer.time)
-        story.run(snippets.RATES)
-    for line in timer.table():
-        story.say(line)
-    story.say(
-        "\nOnce each, so this is a demo and no benchmark (those are in benchmarks/). A repeated\n"
-        "month flatters the bytes of all four. segstore has synced its files, Parquet has not.\n"
-        f"{platform.platform(terse=True)}, {os.cpu_count()} cores, Python "
-        f"{platform.python_version()}, pyspark {metadata.version('pyspark')}, "
-        f"pyarrow {pa.__version__}."
-    )
-
-
-class _Timer:
-    """Times writes of the same rows, each into a folder of its own.
-
-    Args:
-        place: Where the folders are made.
-        rows: How many rows each write has.
-    """
-
-    def __init__(self, place: Path, rows: int) -> None:
-        self._place = place
-        self._rows = rows
-        self._results: list[tuple[str, float, int]] = []
-
-    def time(self, name: str, write: Callable[[Any, str], None], few: Any, many: Any) -> None:
-        """Write a few rows untimed, so that everything is warm, then the many."""
-        folder = self._place / f"rates-{len(self._results)}"
-        write(few, str(folder / "warm"))
-        started = time.monotonic()
-        write(many, str(folder / "timed"))
-        seconds = time.monotonic() - started
-        self._results.append((name, seconds, folder_bytes(folder / "timed")))
-
-    def table(self) -> Iterator[str]:
-        """Yield the lines of the results; the last one timed counts as 1."""
-        yield f"{'':36}{'seconds':>9}{'rows/s':>12}{'ratio':>8}{'bytes':>11}"
-        base = self._results[-1][1]
-        for name, seconds, size in self._results:
-            rate = f"{self._rows / seconds:,.0f}"
-            yield f"{name:36}{seconds:9.2f}{rate:>12}{base / seconds:8.2f}{with_unit(size):>11}"

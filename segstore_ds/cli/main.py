@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import segstore_ds as segstore
-from segstore_ds.cli.demo import COPIES, run_demo
+from segstore_ds.cli.demo import run_demo
 from segstore_ds.cli.story import with_unit
 from segstore_ds.errors import SegstoreError
 from segstore_ds.storage import open_storage
@@ -52,7 +52,6 @@ def _parser() -> argparse.ArgumentParser:
 
     demo = commands.add_parser("demo", help="show what segstore does, in under a minute")
     demo.add_argument("--folder", type=Path, help="keep the streams here; must be empty or missing")
-    demo.add_argument("--copies", type=_count, default=COPIES, help="of the month, for the rates")
     demo.add_argument(
         "--install-jdk", action="store_true", help="fetch a Java where none will do, unasked"
     )
@@ -72,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _demo(options: argparse.Namespace) -> int:
-    return run_demo(options.folder, copies=options.copies, install_jdk=options.install_jdk)
+    return run_demo(options.folder, install_jdk=options.install_jdk)
 
 
 def _open(options: argparse.Namespace) -> segstore.Stream:
@@ -117,13 +116,6 @@ def _verify(options: argparse.Namespace) -> int:
         print(f"WRONG {problem.where}: {problem.what}")
     print("sound" if report.ok else f"damaged: {len(report.problems)} problems")
     return 0 if report.ok else DAMAGED
-
-
-def _count(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise argparse.ArgumentTypeError("must be 1 or more")
-    return number
 
 
 def _json(text: str) -> dict[str, Any]:

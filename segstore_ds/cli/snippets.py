@@ -83,20 +83,3 @@ QUERIES = (
     ("pandas", "pandas", QUERY_PANDAS),
     ("pyarrow", "Arrow", QUERY_ARROW),
 )
-
-RATES = """
-def to_segstore(df, to):
-    df.write.format("segstore").mode("append").save(to)
-
-def to_parquet(df, to):
-    df.write.parquet(to)
-
-# timed(name, write, few, many) writes a few rows to warm up, then times the many.
-many = spark.read.parquet(source)
-timed("segstore, tuned by register()", to_segstore, flights, many)
-spark.conf.unset("spark.sql.execution.arrow.maxBytesPerBatch")    # what register() set
-timed("segstore, as installed", to_segstore, flights, many)
-timed("Parquet, as installed (snappy)", to_parquet, flights, many)
-spark.conf.set("spark.sql.parquet.compression.codec", "zstd")
-timed("Parquet, zstd", to_parquet, flights, many)
-"""

@@ -57,11 +57,6 @@ def with_unit(size: int) -> str:
     return f"{number / 1000:.1f} TB"
 
 
-def folder_bytes(folder: Path) -> int:
-    """Return the bytes of all files below a folder."""
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
 def draw_tree(folder: Path) -> Iterator[str]:
     """Yield the lines of a folder's tree, with the sizes of files."""
     yield f"{folder.name}/"

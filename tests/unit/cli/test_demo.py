@@ -123,14 +123,13 @@ def test_spark_that_does_not_start_shows_why(tmp_path):
 @pytest.mark.smoke
 @pytest.mark.spark
 def test_with_spark_tells_everything_and_leaves_nothing(tmp_path):
-    done = run_demo(tmp_path, "--folder", "kept", "--copies", "2")
+    done = run_demo(tmp_path, "--folder", "kept")
     assert done.returncode == 0, done.stderr
     assert done.stderr == ""
     assert done.stdout.count("version=1 head=0 tail=27004") == 2
     assert "27004 events" in done.stdout
     assert "|  1004|2013-01-02 13:00:00|     DL|  2395|   LGA| PBI|        0|" in done.stdout
-    rates = [line for line in done.stdout.splitlines() if line.startswith(("segstore, ", "Parq"))]
-    assert len(rates) == 4
+    assert "rows/s" not in done.stdout  # one run on a cold JVM measures nothing
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
     assert {path.name for path in (tmp_path / "kept").iterdir()} == {"flights", "spark.log"}
     assert segstore.open(tmp_path / "kept" / "flights").verify().check().rows == 27_004
