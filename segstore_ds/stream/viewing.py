@@ -35,23 +35,28 @@ class Views(Handle):
         *,
         version_as_of: int | None = None,
         timestamp_as_of: str | dt.datetime | None = None,
+        partial: bool = False,
         root: Root | None = None,
     ) -> list[ParquetFile]:
-        """List the segments between two cuts that are plain Parquet files, in offset order.
+        """List the plain Parquet files that hold the events between two cuts, in offset order.
 
-        Whole files: the first may begin before `start` and the last end behind `end`; row n of a
-        file is the event at its `start` + n. What lies between them is Arrow, for `read` alone.
-        A file stays for the grace of vacuum after the version that lists it was superseded.
+        Row n of a file is the event at its `start` + n. The events of the range are exactly the
+        rows ``[row_start, row_end)`` of each file: the first file may begin before `start`, and
+        the last end behind `end`. A file stays for the grace of vacuum after the version that
+        lists it was superseded.
 
         Args:
             start: First event; any form of cut.
             end: The event behind the last, in the same forms.
             version_as_of: Look at this version; None for the newest.
             timestamp_as_of: Or the newest version at that time, a datetime or text with a zone.
+            partial: Leave out events in Arrow segments, which lie between the files; `read` has
+                them.
             root: Or this root.
 
         Raises:
-            InvalidInputError: A cut is not valid, or start lies behind end.
+            InvalidInputError: A cut is not valid, or start lies behind end; or the range holds
+                events in Arrow segments, and not `partial`.
             PositionError: A cut beyond the tail, or a position of another stream or generation.
             TruncatedError: The start lies below the head.
             NotFoundError: There is no such version.
@@ -65,7 +70,7 @@ class Views(Handle):
         first, last = (resolve_cut(self._log, root, parse_cut(cut)) for cut in (start, end))
         bounds = check_range(root, first, last, fail_on_data_loss=True)
         url = self._log.storage.url
-        return list(list_parquet_files(self._status, root, bounds, url=url))
+        return list_parquet_files(self._status, root, bounds, url=url, partial=partial)
 
     def info(self) -> dict[str, Any]:
         """Return what the stream is as of now: its range, sizes, and what is kept of its past.

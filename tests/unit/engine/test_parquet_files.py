@@ -61,14 +61,15 @@ def stream(tmp_path) -> Stream:
 
 
 def paths_of(stream: Stream) -> list[str]:
-    return [file.url.removeprefix("file://") for file in stream.parquet_files()]
+    files = stream.parquet_files(partial=True)
+    return [file.url.removeprefix("file://") for file in files]
 
 
 SETTLED = pa.concat_tables([table(0, 1000), table(1010, 1510)])
 
 
 def test_files_are_listed_with_their_offsets(stream):
-    files = stream.parquet_files()
+    files = stream.parquet_files(partial=True)
     spans = [(file.start, file.end) for file in files]
     assert spans == [(0, 300), (300, 600), (600, 900), (900, 1000), (1010, 1310), (1310, 1510)]
     for file in files:
@@ -81,14 +82,55 @@ def test_files_are_listed_with_their_offsets(stream):
     ]
 
 
-def test_files_of_a_range_are_whole_and_of_the_version(stream):
+def test_files_say_which_of_their_rows_are_in_the_range(stream):
+    files = stream.parquet_files(299, 601)
+    spans = [(file.start, file.row_start, file.row_end, file.end) for file in files]
+    assert spans == [(0, 299, 300, 300), (300, 0, 300, 600), (600, 0, 1, 900)]
+    (inside,) = stream.parquet_files(310, 320)
+    assert (inside.start, inside.row_start, inside.row_end, inside.rows) == (300, 10, 20, 300)
+    cut = [pq.read_table(file.url).slice(file.row_start, file.row_end - file.row_start)
+           for file in files]  # fmt: skip
+    assert pa.concat_tables(cut)["n"].to_pylist() == list(range(299, 601))
+    assert stream.parquet_files(299, 299) == []
+
+
+@pytest.mark.parametrize("bounds", [(0, "tail"), (0, 1001), (1009, "tail"), (1003, 1004)])
+def test_events_in_no_parquet_file_are_an_error(stream, bounds):
+    """Whoever sums over the files would leave them out without a word."""
+    with pytest.raises(InvalidInputError, match="no Parquet file") as caught:
+        stream.parquet_files(*bounds)
+    end = 1510 if bounds[1] == "tail" else bounds[1]
+    first, last = max(bounds[0], 1000), min(end, 1010)
+    assert caught.value.fields == {"events": last - first, "first": f"[{first}, {last})"}
+    assert "partial=True" in str(caught.value)
+    for covered in ((0, 1000), (1010, "tail"), (1000, 1000)):
+        stream.parquet_files(*covered)
+
+
+def test_partial_leaves_to_a_read_what_lies_between_the_files(stream):
+    files = stream.parquet_files(950, 1100, partial=True)
+    covered = [(file.start + file.row_start, file.start + file.row_end) for file in files]
+    assert covered == [(950, 1000), (1010, 1100)]
+    assert stream.parquet_files(1000, 1010, partial=True) == []
+    stream.append(table(1510, 1513))
+    with pytest.raises(InvalidInputError) as caught:
+        stream.parquet_files()
+    assert caught.value.fields == {"events": 13, "first": "[1000, 1010)"}
+
+
+def test_compaction_brings_small_appends_into_files(stream):
+    stream.append(table(1510, 1513))
+    stream.compact(layout=Layout(frame_rows=100, segment_format="parquet"))
+    assert sum(file.row_end - file.row_start for file in stream.parquet_files()) == 1513
+
+
+def test_files_of_a_range_are_of_the_version(stream):
     version = stream.version
-    found = [(file.start, file.end) for file in stream.parquet_files(299, 601)]
-    assert found == [(0, 300), (300, 600), (600, 900)]
-    assert stream.parquet_files(1000, 1010) == []
+    assert stream.parquet_files(1000, 1010, partial=True) == []
     stream.truncate(950)
-    assert [file.start for file in stream.parquet_files()] == [900, 1010, 1310]
-    before = stream.parquet_files(0, "tail", version_as_of=version)
+    found = [(file.start, file.row_start) for file in stream.parquet_files(partial=True)]
+    assert found == [(900, 50), (1010, 0), (1310, 0)]
+    before = stream.parquet_files(0, "tail", version_as_of=version, partial=True)
     assert [file.start for file in before] == [0, 300, 600, 900, 1010, 1310]
     with pytest.raises(TruncatedError):
         stream.parquet_files(949)
@@ -103,7 +145,10 @@ def test_status_parts_are_looked_through(monkeypatch):
         layout = PARQUET if start % 20 else Layout(inline_bytes=0)
         stream.append(table(start, start + 10), layout=layout)
     assert stream.root.parts
-    assert [file.start for file in stream.parquet_files()] == [10, 30, 50, 70]
+    assert [file.start for file in stream.parquet_files(partial=True)] == [10, 30, 50, 70]
+    with pytest.raises(InvalidInputError) as caught:
+        stream.parquet_files(5)
+    assert caught.value.fields == {"events": 35, "first": "[5, 10)"}
 
 
 def test_pyarrow_reads_them(stream):
@@ -120,6 +165,31 @@ def test_duckdb_reads_them(stream):
         SETTLED.select(["n", "s", "x", "l", "st", "day", "price"]).to_pylist()
     )
     assert [one.astimezone(dt.UTC) for one in found["at"].to_pylist()] == SETTLED["at"].to_pylist()
+
+
+@pytest.mark.parametrize("start", [0, 60_000, 99_999, 100_005, 123_456])
+def test_duckdb_counts_a_range_exactly(tmp_path, start):
+    """Also where it begins inside a file, by the join that the README shows."""
+    duckdb = pytest.importorskip("duckdb")
+    made = create_on(open_storage(str(tmp_path / "events")), pa.schema([("n", pa.int64())]))
+    for first, rows in ((0, 100_000), (100_000, 10), (100_010, 70_000)):
+        made.append(pa.table({"n": range(first, first + rows)}))
+    made.compact(target_rows=100_010)  # two files
+    files = made.parquet_files(start)
+    paths = [file.url.removeprefix("file://") for file in files]
+    spans = pa.Table.from_pylist(
+        [{"filename": path, "row_start": file.row_start, "row_end": file.row_end}
+         for path, file in zip(paths, files, strict=True)]
+    )  # fmt: skip
+    assert len(files) == (2 if start < 100_010 else 1)
+    found = duckdb.execute(
+        "SELECT count(*), min(n), max(n) FROM spans "
+        "JOIN read_parquet(?, filename=true, file_row_number=true) USING (filename) "
+        "WHERE file_row_number >= row_start AND file_row_number < row_end",
+        [paths],
+    ).fetchall()
+    assert spans.num_rows == len(files)
+    assert found == [(170_010 - start, start, 170_009)]
 
 
 def test_polars_reads_them(stream):
