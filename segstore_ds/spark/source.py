@@ -46,8 +46,8 @@ from segstore_ds.stream import Stream, open_on
 
 NO_PATH = (
     "give the stream's location: load(path), save(path) or the option path. Spark forgets a "
-    "catalog table's options, so for SQL use CREATE TEMPORARY VIEW v USING segstore OPTIONS "
-    "(path '...'), or SELECT ... FROM t WITH (path = '...')"
+    "catalog table's options, so in SQL name it at each mention: SELECT ... FROM t "
+    "WITH (path = '...'), INSERT INTO t WITH (path = '...') ...; or once, in a view of that SELECT"
 )
 
 
