@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from segstore_ds.engine.levels import MergeRules, find_run, plan_merge
 from segstore_ds.engine.state import Slot
-from segstore_ds.errors import CorruptionError, NotFoundError
+from segstore_ds.errors import CorruptionError, NotFoundError, SnapshotExpiredError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import decode_envelope, digest_of, encode_envelope
 from segstore_ds.format.history import (
@@ -43,6 +43,8 @@ LIST_PARTS = 1024
 RAW_LIMIT_BYTES = 128 << 20
 _KEPT = 16
 LOST = "lost"  # On disk: the operation of a version that a repair left behind. Never change.
+# On disk: the operation of a version whose row is lost; all that it says is in its place and time.
+UNKNOWN = "unknown"  # Never change.
 _APPLICATION = "app/"  # the word of a client's name that says which application it ran in
 
 
@@ -139,16 +141,19 @@ class History:
     def moment(self, root: Root, version: int) -> Moment | None:
         """Return a version's time and tail, or None where the history does not reach it.
 
-        Raises as `parts`.
+        Raises:
+            SnapshotExpiredError: The version's row is lost.
+            FormatError: The history can't be read.
+            StorageError: The storage failed.
         """
         for batch in self.batches(root, version, version + 1):
-            return _moment(batch, 0)
+            return _known_moment(batch, 0)
         return None
 
     def latest(self, root: Root, time_us: int) -> Moment | None:
         """Return the newest version committed at or before a time; None where it has no row.
 
-        One part is read at most. Raises as `parts`.
+        One part is read at most. Raises as `moment`.
         """
         if root.history and root.history[0].time_us <= time_us:
             row = [row for row in root.history if row.time_us <= time_us][-1]
@@ -165,7 +170,7 @@ class History:
             ref = [one for one in self.part_list(ref) if one.time_us <= time_us][-1]
         batch = self.part(ref)
         place = int(np.searchsorted(column_values(batch, "time"), time_us, "right")) - 1
-        return _moment(batch, place)
+        return _known_moment(batch, place)
 
     def lost(self, root: Root, start: int, end: int) -> frozenset[int]:
         """Return those of the versions ``[start, end)`` that a repair left behind.
@@ -193,15 +198,19 @@ class History:
             of the range before the first such offset belong to the first commit.
 
         Raises:
-            NotFoundError: The stream is older than its history, and so are some of the events.
+            NotFoundError: The stream is older than its history, and so are some of the events; or
+                the rows of their commits are lost.
             FormatError: The history can't be read.
             StorageError: The storage failed.
         """
         tails, times = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        reaches = None
+        reaches = last = None
         for batch in self._batches_from(root, start) if start < end else ():
             ends, rows = column_values(batch, "tail"), column_values(batch, "rows")
             reaches = int(ends[0] - rows[0]) if reaches is None else reaches
+            befores = np.concatenate([[reaches if last is None else last], ends[:-1]])
+            _refuse_undated(befores, ends - rows, start, end)
+            last = int(ends[-1])
             tails.append(ends[rows > 0])
             times.append(column_values(batch, "time")[rows > 0])
             if int(ends[-1]) >= end:
@@ -364,6 +373,38 @@ def begin_history(root: Root, *, segments: int | None = None) -> Root:
 def _texts_bytes(rows: Sequence[HistoryRow]) -> int:
     texts = {text for row in rows for text in (row.writer_id, row.client, row.application)}
     return sum(map(len, filter(None, texts)))
+
+
+def _refuse_undated(lasts: Ints, firsts: Ints, start: int, end: int) -> None:
+    """Refuse events between the end of a commit and the start of the next: its row is lost.
+
+    Raises:
+        NotFoundError: Some of the events ``[start, end)`` are.
+    """
+    undated = (firsts > lasts) & (lasts < end) & (firsts > start)
+    if undated.any():
+        place = int(np.argmax(undated))
+        raise NotFoundError(
+            "the history of these events is lost",
+            remedy="read other events, or read without commit times",
+            lost=f"[{int(lasts[place])}, {int(firsts[place])})",
+        )
+
+
+def _known_moment(batch: pa.RecordBatch, place: int) -> Moment:
+    """Return a row as a moment.
+
+    Raises:
+        SnapshotExpiredError: The row is lost.
+    """
+    found = _moment(batch, place)
+    if batch["operation"][place].as_py() == UNKNOWN:
+        raise SnapshotExpiredError(
+            "the history of this version is lost",
+            remedy="name an offset, or another version or time",
+            version=found.version,
+        )
+    return found
 
 
 def _moment(batch: pa.RecordBatch, place: int) -> Moment:

@@ -84,6 +84,19 @@ class PartFiles:
         body = decode_envelope(data, where=where, raw_limit_bytes=RAW_LIMIT_BYTES)
         return decode_first_part(body, where=where)
 
+    def whole(self, path: str) -> tuple[SegmentEntry, ...]:
+        """Return the entries of a part, whoever names it, checked against the digest in its name.
+
+        Raises as `columns`.
+        """
+        where = self._where(path)
+        data = self._storage.get(path, limit_bytes=2 * RAW_LIMIT_BYTES)
+        front, behind = split_envelope(data)
+        if digest_of(front) != names.parse_status_digest(path):
+            raise CorruptionError("status part has another digest than its name", where=where)
+        part = decode_part(front, where=where)
+        return tuple(part.columns.entries(decode_chunks(part, behind, where=where)))
+
     def put(
         self, version: int, start: int, columns: SegmentColumns, stats: Sequence[str | None]
     ) -> PartRef:
@@ -207,6 +220,12 @@ class PartFiles:
 
     def _where(self, path: str) -> str:
         return f"{self._storage.url}/{path}"
+
+
+def build_part(entries: Sequence[SegmentEntry]) -> tuple[bytes, bytes]:
+    """Return the object that lists segments: what its digest covers, and the statistics behind."""
+    chunks, behind = encode_chunks([entry.stats for entry in entries])
+    return encode_part(from_entries(entries), chunks), behind
 
 
 def _rows(columns: SegmentColumns) -> int:

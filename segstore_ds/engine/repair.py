@@ -1,56 +1,39 @@
-"""Repair: build again what metadata can be built from metadata that is left. It deletes nothing.
+"""Repair: build again what metadata can be built from what is left of it. It deletes nothing.
 
 - A lost or wrong hint is written anew.
-- A lost status part, or list of parts, is put together from what kept versions list of its range;
-  a commit puts it in the place of the lost one. Nothing is guessed: offsets, numbers of segments
-  and the objects themselves have to fit.
 - What a follower holds comes back from there: commits first, then objects.
+- What the newest version names and that can't be read, status and history, is built again from
+  kept versions, the history and the segments: see `repair_status`. Nothing is guessed.
 - A lost newest commit can't be built again: only with `allow_loss` the stream goes on from the
   newest commit that can be read, as another generation, so that every position from before says so.
   It goes on without followers: those hold what was left behind, or lack the number that it had.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
-from typing import Protocol, TypeVar
 
 from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.epochs import epoch_schema
 from segstore_ds.engine.history import LOST, NO_NOTE, describe_commit
+from segstore_ds.engine.history_facts import NUMBERS_SKIPPED
 from segstore_ds.engine.origins import share_origins
 from segstore_ds.engine.repair_from_followers import (
     refuse_promoted,
     restore_commits,
     restore_objects,
 )
+from segstore_ds.engine.repair_status import repair_status
 from segstore_ds.engine.replicas import PROPERTY, followers_of
 from segstore_ds.engine.state import Slot, broken_invariants
-from segstore_ds.engine.table_status import PlacedSegment, TableStatus
 from segstore_ds.errors import (
     ConflictError,
     CorruptionError,
     FormatError,
     InternalError,
-    MissingObjectError,
     NotFoundError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.history_rows import HistoryPart, HistoryRow
-from segstore_ds.format.root import PartRef, Root
-
-NUMBERS_SKIPPED = 1 << 16  # what a lost commit may have given out
-_ROOTS_KEPT = 64
-
-
-class _Placed(Protocol):
-    @property
-    def start(self) -> int: ...
-    @property
-    def end(self) -> int: ...
-
-
-T = TypeVar("T", bound=_Placed)
+from segstore_ds.format.history_rows import HistoryRow
+from segstore_ds.format.root import Root
 
 
 @dataclass(slots=True)
@@ -60,7 +43,8 @@ class RepairReport:
     Attributes:
         repaired: What was built again.
         lost: The versions that can't be read and were left behind.
-        damaged: What can't be built again; `salvage` reads what is around it.
+        damaged: What can't be built again, with the offsets or versions that nothing proves;
+            `salvage` reads what is around it.
         version: The newest version from now on.
         generation: Its generation; grown where versions were left behind.
     """
@@ -118,12 +102,23 @@ def run_repair(
             report.repaired.append(f"it has no followers: add {url} again, emptied")
     root = log.reopen()
     report.repaired += restore_objects(log, root)
-    _repair_status(log, TableStatus(log.storage), root, report, client)
-    if log.files.read_hint() != log.root.version:
-        log.files.write_hint(log.root.version)
-        report.repaired.append("the hint")
+    found = repair_status(log, root, allow_loss=allow_loss, client=client)
+    report.repaired += found.repaired
+    report.damaged += found.damaged
+    _repair_hint(log, report)
     report.version, report.generation = log.root.version, log.root.generation
     return report
+
+
+def _repair_hint(log: StreamLog, report: RepairReport) -> None:
+    """Write the hint where it is wrong, and report what is read back."""
+    if log.files.read_hint() == log.root.version:
+        return
+    log.files.write_hint(log.root.version)
+    if log.files.read_hint() == log.root.version:
+        report.repaired.append("the hint")
+    else:
+        report.damaged.append(f"{names.HINT_PATH} can't be written: is the folder read-only?")
 
 
 def newest_readable(log: StreamLog) -> tuple[Root, range]:
@@ -210,183 +205,3 @@ def _rows_of_lost(base: Root, row: HistoryRow) -> Iterator[HistoryRow]:
     if base.history:
         for version in range(base.version + 1, row.version):
             yield replace(row, version=version, operation=LOST)
-
-
-# --- the table status ------------------------------------------------------------------------
-
-
-def _repair_status(
-    log: StreamLog, status: TableStatus, root: Root, report: RepairReport, client: str
-) -> None:
-    lists = {index.path for index in root.indexes if not _reads(partial(status.part_list, index))}
-    lost = sorted(path for path, read in _single_objects(log, status, root) if not _reads(read))
-    report.damaged += [f"{path} can't be built again" for path in lost]
-    kept = _Kept(log, status, root)
-    parts = _whole_parts(status, root, lists, kept)
-    if parts is None:
-        report.damaged += sorted(lists)
-        return
-    rebuilt: dict[str, list[PlacedSegment]] = {}
-    for part in parts:
-        if _reads(partial(status.part, part)):
-            continue
-        found = kept.segments(part)
-        if found is None:
-            report.damaged.append(f"{part.path} of [{part.start}, {part.end}) can't be built again")
-        else:
-            rebuilt[part.path] = found
-    if not rebuilt and not lists:
-        return
-
-    def build(newest: Root, slot: Slot) -> Root | None:
-        if newest.version != root.version:
-            raise ConflictError("another writer came first", remedy="stop writers, then repair")
-        placed = tuple(
-            _put(status, newest, part, rebuilt[part.path]) if part.path in rebuilt else part
-            for part in parts
-        )
-        gone = [*rebuilt, *(index.path for index in root.indexes)]
-        retired = tuple(slot.retire("status", path) for path in gone)
-        changed = replace(
-            newest,
-            indexes=(),
-            parts=placed,
-            retired=(*newest.retired, *retired),
-            operation="repair",
-            client=client,
-        )
-        return status.tidy(changed, slot)
-
-    log.commit(build, transaction=log.clock.new_id())
-    report.repaired += [*sorted(lists), *sorted(rebuilt)]
-
-
-def _single_objects(
-    log: StreamLog, status: TableStatus, root: Root
-) -> Iterator[tuple[str, Callable[[], object]]]:
-    """Yield the objects of which there is no second one, and how to read each."""
-    for epoch in root.epochs:
-        if epoch.blob is not None:
-            yield epoch.blob.path, partial(epoch_schema, status, epoch)
-    for blob in root.retired_blobs:
-        yield blob.path, partial(status.retired_blob, blob)
-    if root.writers_blob is not None:
-        yield root.writers_blob.path, partial(status.writers_blob, root.writers_blob)
-    if root.tags_blob is not None:
-        yield root.tags_blob.path, partial(status.tags_blob, root.tags_blob)
-    history: list[HistoryPart] = [*root.history_parts]
-    for ref in root.history_lists:
-        yield ref.path, partial(log.history.part_list, ref)
-        history += log.history.part_list(ref) if _reads(partial(log.history.part_list, ref)) else ()
-    for ref in history:
-        yield ref.path, partial(log.history.part, ref)
-
-
-def _put(status: TableStatus, root: Root, part: PartRef, found: list[PlacedSegment]) -> PartRef:
-    return status.put_part(root.version, part.start, [placed.entry for placed in found])
-
-
-def _whole_parts(
-    status: TableStatus, root: Root, lost_lists: set[str], kept: "_Kept"
-) -> list[PartRef] | None:
-    parts: list[PartRef] = []
-    for index in root.indexes:
-        if index.path not in lost_lists:
-            parts += status.part_list(index)
-            continue
-        found = kept.parts(index.start, index.end)
-        if found is None or len(found) != index.parts:
-            return None
-        parts += found
-    return [*parts, *root.parts]
-
-
-class _Kept:
-    """What kept versions list, newest first, as far as it can be read."""
-
-    def __init__(self, log: StreamLog, status: TableStatus, root: Root) -> None:
-        self._log = log
-        self._status = status
-        self._root = root
-        self._roots: dict[int, Root] = {}
-
-    def parts(self, start: int, end: int) -> list[PartRef] | None:
-        found: dict[int, PartRef] = {}
-        for root in self._older():
-            for part in self._parts_of(root):
-                found.setdefault(part.start, part)
-        return tile(found, start, end)
-
-    def segments(self, part: PartRef) -> list[PlacedSegment] | None:
-        found: dict[int, PlacedSegment] = {}
-        for root in self._older():
-            spans = [one for one in self._parts_of(root) if one.path != part.path]
-            for one in spans:
-                if one.start < part.end and one.end > part.start:
-                    alone = replace(root, indexes=(), parts=(one,), entries=())
-                    self._note(found, alone, one.start, one.end)
-            self._note(found, replace(root, indexes=(), parts=()), root.inline_start, root.tail)
-            tiled = tile(found, part.start, part.end)
-            if tiled is not None and len(tiled) == part.segments and self._are_there(tiled):
-                return tiled
-        return None
-
-    def _note(self, found: dict[int, PlacedSegment], root: Root, start: int, end: int) -> None:
-        try:
-            for placed in self._status.segments(root, start, end):
-                found.setdefault(placed.start, placed)
-        except FormatError:
-            return  # another version may list the same
-
-    def _are_there(self, tiled: list[PlacedSegment]) -> bool:
-        for placed in tiled:
-            try:
-                info = self._log.storage.info(names.segment_object(placed.entry.path))
-            except MissingObjectError:
-                return False
-            if info.size != placed.entry.bytes:
-                return False
-        return True
-
-    def _parts_of(self, root: Root) -> list[PartRef]:
-        try:
-            return list(self._status.parts(root))
-        except FormatError:
-            return list(root.parts)
-
-    def _older(self) -> Iterator[Root]:
-        """Yield the kept roots, each read when its turn comes: few are asked for, as a rule."""
-        for number in reversed(self._log.files.numbers()):
-            if not self._root.log_start <= number < self._root.version:
-                continue
-            root = self._roots.get(number)
-            if root is None:
-                try:
-                    root = self._log.files.get(number)
-                except FormatError:
-                    continue
-                if root is None or root.version != number:
-                    continue
-                if len(self._roots) < _ROOTS_KEPT:
-                    self._roots[number] = root
-            yield root
-
-
-def tile(found: Mapping[int, T], start: int, end: int) -> list[T] | None:
-    """Return the pieces that follow on one another from start to end, or None. Pure."""
-    tiled: list[T] = []
-    while start < end:
-        piece = found.get(start)
-        if piece is None or piece.end > end:
-            return None
-        tiled.append(piece)
-        start = piece.end
-    return tiled
-
-
-def _reads(read: Callable[[], object]) -> bool:
-    try:
-        read()
-    except FormatError:
-        return False
-    return True

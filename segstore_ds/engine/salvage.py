@@ -1,21 +1,30 @@
 """Salvage: what can be read of a damaged stream, as a new one. The old stream is left as it is.
 
-Every byte is checked as in a scan. Damage is an error that names the place, unless the caller asks
-to skip it; then every range that is skipped is reported, with the offsets that it had.
+Every byte is checked as in a scan. Where the newest version can't be read, what any kept version
+lists of the same offsets is: parts are put together as in a repair, and the segments that a
+compaction replaced hold the same events as what it wrote. Damage that is left is an error that
+names the place, unless the caller asks to skip it; then every range that is skipped is reported,
+with the offsets that it had.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 import pyarrow as pa
 
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.epochs import epoch_schema
+from segstore_ds.engine.history import History
+from segstore_ds.engine.history_facts import read_facts
+from segstore_ds.engine.kept_versions import KeptVersions
+from segstore_ds.engine.rebuild_blobs import find_schema
+from segstore_ds.engine.rebuild_parts import PartRebuilder
 from segstore_ds.engine.segments import OpenSegment, open_segment
 from segstore_ds.engine.table_status import PlacedSegment, TableStatus
 from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format import names
-from segstore_ds.format.root import Root
+from segstore_ds.format.root import Epoch, PartRef, Root
 from segstore_ds.format.schema import fingerprint, lift
 
 
@@ -71,6 +80,10 @@ class Salvager:
         root: The version to read.
         skip_damaged: Report what can't be read instead of raising.
         report: Is filled while batches are taken.
+
+    Raises:
+        FormatError: The newest schema can't be read, nor found in a segment.
+        StorageError: The storage failed.
     """
 
     def __init__(
@@ -87,7 +100,16 @@ class Salvager:
         self._root = root
         self._skip = skip_damaged
         self._report = report
-        self.schema = epoch_schema(status, root.epoch)
+        self._kept = KeptVersions(log, status, root)
+        self.schema = self._schema(root.epoch)
+
+    @property
+    def spark(self) -> str | None:
+        """Spark's JSON of the newest schema; None where there is none, or it can't be read."""
+        try:
+            return self._status.schema_texts(self._root.epoch)[1]
+        except FormatError:
+            return None
 
     def batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the events that can be read, in offset order, in the newest schema.
@@ -97,51 +119,136 @@ class Salvager:
             StorageError: The storage failed.
         """
         root = self._root
-        for placed in self._placed():
-            for start, batch in self._segment(placed):
-                hidden = max(root.head - start, 0)
-                kept = batch.slice(hidden)
-                if kept.num_rows:
-                    self._note(start + hidden, kept.num_rows)
-                    yield lift(kept, self.schema)
+        for start, batch in self._rows():
+            hidden = max(root.head - start, 0)
+            kept = batch.slice(hidden)
+            if kept.num_rows:
+                self._note(start + hidden, kept.num_rows)
+                yield lift(kept, self.schema)
 
-    def _placed(self) -> Iterator[PlacedSegment]:
+    def _rows(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         root = self._root
-        spans = [(index.start, index.end, index.path) for index in root.indexes]
-        spans += [(part.start, part.end, part.path) for part in root.parts]
-        for start, end, path in spans:
-            alone = replace(
-                root,
-                indexes=tuple(one for one in root.indexes if one.path == path),
-                parts=tuple(one for one in root.parts if one.path == path),
-                entries=(),
-            )
+        for index in root.indexes:
             try:
-                found = list(self._status.segments(alone, start, end, with_stats=False))
+                parts = list(self._status.part_list(index))
             except FormatError as error:
-                self._lose(start, end, path, error)
-                continue
-            yield from (one for one in found if one.end > root.head)
+                found = self._rebuilder.find_list(index)
+                if found is None:
+                    yield from self._elsewhere(index.start, index.end, index.path, error)
+                parts = found or []
+            for part in parts:
+                yield from self._part(part)
+        for part in root.parts:
+            yield from self._part(part)
         inline = replace(root, indexes=(), parts=())
         for placed in self._status.segments(inline, root.inline_start, root.tail):
-            if placed.end > root.head:
-                yield placed
+            yield from self._segment(placed)
+
+    def _part(self, part: PartRef) -> Iterator[tuple[int, pa.RecordBatch]]:
+        alone = replace(self._root, indexes=(), parts=(part,), entries=())
+        cursor = part.start
+        try:
+            listed = list(self._status.segments(alone, part.start, part.end, with_stats=False))
+            lost: FormatError | None = None
+        except FormatError as error:
+            listed, lost = self._rebuilder.find(part).placed, error
+        for placed in listed:
+            if lost is not None:
+                yield from self._elsewhere(cursor, placed.start, part.path, lost)
+            cursor = placed.end
+            yield from self._segment(placed)
+        if lost is not None:
+            yield from self._elsewhere(cursor, part.end, part.path, lost)
 
     def _segment(self, placed: PlacedSegment) -> Iterator[tuple[int, pa.RecordBatch]]:
-        entry, path = placed.entry, names.segment_object(placed.entry.path)
+        if placed.end <= self._root.head:
+            return
+        path = names.segment_object(placed.entry.path)
         try:
-            schema = epoch_schema(self._status, self._root.epochs[entry.epoch])
-            segment = open_segment(self._log.storage, entry, where=path, whole=False)
+            schema = self._schema(self._root.epochs[placed.entry.epoch])
+            segment = open_segment(self._log.storage, placed.entry, where=path, whole=False)
         except FormatError as error:
-            self._lose(placed.start, placed.end, path, error)
+            yield from self._elsewhere(placed.start, placed.end, path, error)
             return
         start = placed.start
         for number, frame in enumerate(segment.frames):
             try:
-                yield start, _decode(segment, number, schema)
+                batch = _decode(segment, number, schema)
             except FormatError as error:
-                self._lose(start, start + frame.rows, f"{path}[{frame.start}:{frame.end}]", error)
+                where = f"{path}[{frame.start}:{frame.end}]"
+                yield from self._elsewhere(start, start + frame.rows, where, error)
+            else:
+                yield start, batch
             start += frame.rows
+
+    # --- other versions ------------------------------------------------------------------------
+
+    @cached_property
+    def _rebuilder(self) -> PartRebuilder:
+        return PartRebuilder(self._kept, read_facts(History(self._log.storage), self._root))
+
+    @cached_property
+    def _before_compactions(self) -> list[int]:
+        """The kept versions that list other segments than the newest, of the same events."""
+        found: list[int] = []
+        above = self._root
+        for root in self._kept.older():
+            if above.operation == "compact" or above.version != root.version + 1:
+                found.append(root.version)
+            above = root
+        return found
+
+    def _elsewhere(
+        self, start: int, end: int, where: str, error: FormatError
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield the events of a range as other versions list them; report what none of them has."""
+        start = max(start, self._root.head)
+        found: list[tuple[int, pa.RecordBatch]] = []
+        for version in self._before_compactions if start < end else ():
+            root = self._kept.at(version)
+            missing = list(_gaps(found, start, end))
+            if root is None or not missing:
+                continue
+            for placed in self._kept.segments_of(root, start, end):
+                if any(placed.start < last and placed.end > first for first, last in missing):
+                    found += self._frames_within(placed, missing)
+        found.sort(key=lambda item: item[0])
+        cursor = start
+        for first, batch in found:
+            self._lose(cursor, first, where, error)
+            yield first, batch
+            cursor = first + batch.num_rows
+        self._lose(cursor, end, where, error)
+
+    def _frames_within(
+        self, placed: PlacedSegment, ranges: list[tuple[int, int]]
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        path = names.segment_object(placed.entry.path)
+        try:
+            schema = self._schema(self._root.epochs[placed.entry.epoch])
+            segment = open_segment(self._log.storage, placed.entry, where=path, whole=False)
+        except FormatError:
+            return
+        start = placed.start
+        for number, frame in enumerate(segment.frames):
+            clips = [(max(start, one), min(start + frame.rows, two)) for one, two in ranges]
+            clips = [(one, two) for one, two in clips if one < two]
+            try:
+                batch = _decode(segment, number, schema) if clips else None
+            except FormatError:
+                batch = None
+            if batch is not None:
+                yield from ((one, batch.slice(one - start, two - one)) for one, two in clips)
+            start += frame.rows
+
+    def _schema(self, epoch: Epoch) -> pa.Schema:
+        try:
+            return epoch_schema(self._status, epoch)
+        except FormatError:
+            found = find_schema(self._kept, epoch.number)
+            if found is None:
+                raise
+            return found
 
     def _lose(self, start: int, end: int, where: str, error: FormatError) -> None:
         start = max(start, self._root.head)
@@ -162,6 +269,19 @@ class Salvager:
             moved[-1] = replace(moved[-1], end=start + rows)
             return
         moved.append(Moved(start, start + rows, self._report.rows))
+
+
+def _gaps(
+    found: list[tuple[int, pa.RecordBatch]], start: int, end: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the ranges that no batch holds."""
+    cursor = start
+    for first, batch in sorted(found, key=lambda item: item[0]):
+        if first > cursor:
+            yield cursor, first
+        cursor = max(cursor, first + batch.num_rows)
+    if cursor < end:
+        yield cursor, end
 
 
 def _decode(segment: OpenSegment, number: int, schema: pa.Schema) -> pa.RecordBatch:

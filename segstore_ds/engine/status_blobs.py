@@ -134,7 +134,7 @@ class StatusBlobs:
         used = sum(len(one.schema or "") + len(one.spark or "") for one in beside)
         if size <= SCHEMA_INLINE_BYTES and used + size <= SCHEMAS_INLINE_BYTES:
             return Epoch(number, since, schema, spark)
-        blob = self.put(version, "schema", build_json([schema, spark]), 1)
+        blob = self.put(version, "schema", encode_schema_blob(schema, spark), 1)
         return Epoch(number, since, None, None, blob)
 
     def put(self, version: int, kind: str, body: bytes, count: int) -> BlobRef:
@@ -166,3 +166,8 @@ class StatusBlobs:
 
     def _where(self, path: str) -> str:
         return f"{self._storage.url}/{path}"
+
+
+def encode_schema_blob(schema: str, spark: str | None) -> bytes:
+    """Return the body of a blob of an epoch's schema."""
+    return build_json([schema, spark])

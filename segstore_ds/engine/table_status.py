@@ -200,6 +200,10 @@ class TableStatus(StatusBlobs):
         """
         return self._files.retired(path, required=required)
 
+    def whole_part(self, path: str) -> tuple[SegmentEntry, ...]:
+        """Return the entries of a part that no root need name; raises as `segments`."""
+        return self._files.whole(path)
+
     # --- writing -----------------------------------------------------------------------------
 
     def tidy(self, root: Root, slot: Slot) -> Root:
@@ -346,6 +350,9 @@ class TableStatus(StatusBlobs):
         first = max(0, len(by_age) - WRITERS_INLINE // 4)
         while _text_bytes(by_age[first:]) > WRITERS_INLINE_BYTES // 4:
             first += 1
+        # The commit's own stay: what moves is what its parent has, so either tells the other.
+        own = sum(1 for _, writer in by_age if writer.version == slot.version)
+        first = min(first, len(by_age) - own)
         moved, kept = by_age[:first], by_age[first:]
         old = root.writers_blob
         writers = dict(self.writers_blob(old)) if old else {}

@@ -74,11 +74,15 @@ def spill_tags(blobs: StatusBlobs, root: Root, slot: Slot) -> Root:
     if len(root.tags) <= (TAGS_INLINE if slot.attempt == 0 else TAGS_INLINE_HARD):
         return root
     tags, old, retired, blob = blobs.tags(root), root.tags_blob, root.retired, None
-    if tags:
-        blob = blobs.put(root.version, "tags", encode_tags(tags), len(tags))
+    # The commit's own tag stays: what moves is what its parent has, so either tells the other.
+    own = {name: tag for name, tag in tags.items() if tag.version == slot.version}
+    moved = {name: tag for name, tag in tags.items() if name not in own}
+    if moved:
+        blob = blobs.put(root.version, "tags", encode_tags(moved), len(moved))
     if old is not None:
         retired = (*retired, slot.retire("status", old.path))
-    return add_tag_feature(replace(root, tags={}, tags_blob=blob, retired=retired))
+    inline = {name: tag_value(tag) for name, tag in own.items()}
+    return add_tag_feature(replace(root, tags=inline, tags_blob=blob, retired=retired))
 
 
 def run_tag(

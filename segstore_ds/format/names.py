@@ -195,6 +195,12 @@ def parse_status_version(path: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def parse_status_digest(path: str) -> str | None:
+    """Return the digest in the name of a status or history object; None for another name."""
+    match = _STATUS.fullmatch(path)
+    return match[3] if match else None
+
+
 def check_token(token: str) -> str:
     """Return a token, unchanged.
 

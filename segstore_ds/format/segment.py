@@ -18,6 +18,7 @@ from segstore_ds.format.segment_parquet import ParquetSegments
 
 ARROW = ArrowSegments.name
 PARQUET = ParquetSegments.name
+LAST_BYTES = 40  # enough to say how long the end of an object of any format is
 
 
 class SegmentIndex(Protocol):
@@ -94,6 +95,16 @@ class SegmentFormat(Protocol):
 
         Raises:
             FormatError: The bytes are not such an end, or not the one that was committed.
+        """
+
+    def measure_end(self, last: bytes) -> int:
+        """Return how long the end of an object is that `parse_index` takes.
+
+        Args:
+            last: The last `LAST_BYTES` of the object.
+
+        Returns:
+            What those say, unchecked; 0 where they are too few.
         """
 
     def check_head(self, data: bytes, *, where: str) -> None:

@@ -351,6 +351,13 @@ class ArrowSegments:
             parse_footer(tail, object_bytes=object_bytes, where=where, footer_crc=footer_crc)
         )
 
+    def measure_end(self, last: bytes) -> int:
+        """Return how many bytes footer and trailer take, as the trailer says; it is not checked."""
+        if len(last) < TRAILER_BYTES:
+            return 0
+        size: int = _TRAILER.unpack(last[-TRAILER_BYTES : -_TRAILER_END.size])[1]
+        return size + TRAILER_BYTES
+
     def check_head(self, data: bytes, *, where: str) -> None:
         """Check what stands before the first frame; raises as `check_header`."""
         check_header(data, where=where)

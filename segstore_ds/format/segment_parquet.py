@@ -328,6 +328,13 @@ class ParquetSegments:
             leaves,
         )
 
+    def measure_end(self, last: bytes) -> int:
+        """Return how many bytes footer, length and magic take; they are not checked."""
+        if len(last) < _END.size:
+            return 0
+        size: int = _END.unpack(last[-_END.size :])[0]
+        return size + _END.size
+
     def check_head(self, data: bytes, *, where: str) -> None:
         """Check the first four bytes; raises as `SegmentFormat.check_head`."""
         if len(data) < len(MAGIC):

@@ -33,13 +33,16 @@ def repair(
 ) -> RepairReport:
     """Build again what metadata can be built from what is left of it; deletes nothing.
 
-    A lost hint is written, a lost status part or list of parts is put together from kept versions.
-    A newest commit that can't be read is left behind only with `allow_loss`: the stream goes on
-    from the commit before, as another generation. Stop writers first. Safe to repeat.
+    A lost hint is written; lost status and history objects are built again from followers, kept
+    versions, the history and the segments themselves, and nothing is guessed: what can't be proven
+    is reported as damaged. A newest commit that can't be read is left behind only with
+    `allow_loss`: the stream goes on from the commit before, as another generation. Stop writers
+    first. Safe to repeat.
 
     Args:
         url: The stream.
-        allow_loss: Leave newest commits behind that can't be read.
+        allow_loss: Leave newest commits behind that can't be read; mark rows of the history that
+            nothing tells as unknown; forget Spark's own types of a schema that only segments tell.
         ignore_followers: With `allow_loss`: go on though a follower can't be asked whether it was
             promoted. If it was, two streams go on under one id and generation.
         storage_options: Flat or keyed by URL prefix.
@@ -110,6 +113,7 @@ def salvage(
 ) -> SalvageReport:
     """Write what can be read of a damaged stream into a new one; the old one is left as it is.
 
+    Where the newest version can't be read, what any kept version lists of the same offsets is.
     Offsets begin anew; the report says which events are where. Tags, readers and writers are not
     brought over. Damage is an error that names the place, and then there is no new stream.
 
@@ -144,8 +148,9 @@ def salvage_on(
     log.adopt(root)
     report = SalvageReport(new.url, root.version, lost)
     salvager = Salvager(log, status, root, skip_damaged=skip_damaged, report=report)
-    spark = status.schema_texts(root.epoch)[1]
-    made = run_create(new, salvager.schema, spark_schema=spark, client=client_name(), clock=clock)
+    made = run_create(
+        new, salvager.schema, spark_schema=salvager.spark, client=client_name(), clock=clock
+    )
     stream = Stream(made, TableStatus(new))
     try:
         stream.append(pa.RecordBatchReader.from_batches(salvager.schema, salvager.batches()))

@@ -7,9 +7,9 @@ import pytest
 from stream_kit import SOFT, TIGHT, make_stream, numbers, objects, values, wait
 
 from segstore_ds.engine.follow import Outcome, OutcomeState
-from segstore_ds.engine.repair import tile
 from segstore_ds.engine.staging import Layout
 from segstore_ds.engine.table_status import PlacedSegment
+from segstore_ds.engine.tiling import tile
 from segstore_ds.errors import (
     AlreadyExistsError,
     CorruptionError,
@@ -131,8 +131,8 @@ def test_file_of_another_version_is_not_the_newest_commit():
 
 
 @pytest.mark.parametrize("kind", ["writers", "retired", "tags", "schema", "history", "list"])
-def test_cut_objects_without_a_second_one_are_named(kind, monkeypatch):
-    """That one is there does not say that it can be read."""
+def test_cut_objects_without_a_second_one_are_built_again(kind, monkeypatch):
+    """Kept versions tell them; that one is there does not say that it can be read."""
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
     for name in ("history.ROWS_SOFT", "history.PARTS_INLINE", "tags.TAGS_INLINE"):
@@ -155,9 +155,14 @@ def test_cut_objects_without_a_second_one_are_named(kind, monkeypatch):
     }[kind]()
     assert fix(stream).ok
     damage(stream.storage, path, "cut")
+    assert not open_on(stream.storage).verify().ok
+    before = stream.tags, stream.metadata("writers").read_all()
     report = fix(stream)
-    assert report.damaged == [f"{path} can't be built again"]
-    assert {problem.where for problem in open_on(stream.storage).verify().problems} == {path}
+    assert report.ok
+    assert [path in text for text in report.repaired] == [True]
+    seen = open_on(stream.storage, clock=stream._log.clock)
+    seen.verify().check()
+    assert (seen.tags, seen.metadata("writers").read_all()) == before
 
 
 def test_repair_reads_no_more_kept_versions_than_it_needs(monkeypatch):
@@ -185,7 +190,7 @@ def test_part_is_built_again_from_kept_versions(how, monkeypatch):
     assert part.path in report.repaired
     seen = open_on(storage, clock=stream._log.clock)
     assert values(seen) == list(range(90))
-    assert (seen.root.operation, seen.root.generation) == ("repair", 0)
+    assert (seen.version, seen.root.generation) == (stream.version, 0)  # the very same bytes
     seen.append(numbers(90, 91))
     seen.verify().check()
 
@@ -204,27 +209,24 @@ def test_list_of_parts_is_built_again(monkeypatch):
     open_on(storage).verify().check()
 
 
-def test_part_that_no_version_knows_is_named(monkeypatch):
-    """Nothing is guessed: salvage reads what is around it."""
+def test_events_that_nothing_proves_are_named(monkeypatch):
+    """No version lists them, and the only segment of them is lost with its part."""
     monkeypatch.setattr(SOFT, 3)
     stream, storage = make_stream(10)
-    for _ in range(3):
-        wait(storage, 2 * 86_400)
-        stream.append(numbers(stream.tail, stream.tail + 1))
-    stream.purge(older_than_s=3600)
     part = stream.root.parts[0]
+    last = list(stream._status.segments(stream.root, 30, 40))[-1].entry
     damage(storage, part.path, "lost")
+    damage(storage, f"segments/{last.path}", "lost")
     before = objects(storage)
     report = fix(stream)
-    assert not report.ok
-    assert report.damaged == [f"{part.path} of [{part.start}, {part.end}) can't be built again"]
+    assert report.damaged == [
+        f"{part.path} of [0, 40) can't be built again: nothing proves which segments hold [30, 40)"
+    ]
     assert before <= objects(storage)
     new = fresh(storage)
     saved = salvage_on(storage, new, skip_damaged=True, clock=stream._log.clock)
-    assert [(lost.start, lost.end, lost.where) for lost in saved.lost] == [
-        (part.start, part.end, part.path)
-    ]
-    assert values(open_on(new)) == list(range(part.end, stream.tail))
+    assert [(lost.start, lost.end, lost.where) for lost in saved.lost] == [(30, 40, part.path)]
+    assert values(open_on(new)) == [n for n in range(100) if not 30 <= n < 40]
 
 
 @pytest.mark.parametrize("how", ["lost", "cut"])

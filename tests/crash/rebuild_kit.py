@@ -1,0 +1,217 @@
+"""Streams of every kind for tests of repair, and what they were before something was lost."""
+
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import pytest
+from crash_kit import SCHEMA, events, files_of, restore
+
+from segstore_ds.engine.staging import Layout
+from segstore_ds.storage import Storage, open_storage
+from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
+
+KINDS = ("missing", "empty", "cut", "flipped", "flipped behind")
+SCATTERED = Layout(inline_bytes=0, segment_rows=2)
+_ENGINE = "segstore_ds.engine."
+# Few commits fill parts, merge them, and fill lists and blobs.
+TIGHT: Mapping[str, int] = {
+    f"{_ENGINE}table_status.INLINE_SOFT": 3,
+    f"{_ENGINE}table_status.MERGE_FAN_IN": 2,
+    f"{_ENGINE}table_status.PARTS_INLINE": 4,
+    f"{_ENGINE}table_status.RETIRED_INLINE": 3,
+    f"{_ENGINE}table_status.WRITERS_INLINE": 4,
+    f"{_ENGINE}status_blobs.SCHEMA_INLINE_BYTES": 10,
+    f"{_ENGINE}tags.TAGS_INLINE": 2,
+    f"{_ENGINE}history.ROWS_SOFT": 4,
+    f"{_ENGINE}history.FAN_IN": 2,
+    f"{_ENGINE}history.PARTS_INLINE": 3,
+}
+
+
+@contextmanager
+def tight() -> Iterator[None]:
+    """Let a few commits make objects of every kind."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in TIGHT.items():
+            patch.setattr(name, value)
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """A sound stream as files, and when it is."""
+
+    files: dict[str, bytes]
+    now_us: int
+    shared: dict[str, dict[str, bytes]]  # other folders that belong to it, by location
+
+    def open(self) -> tuple[Storage, VirtualTime]:
+        """Return the stream in a storage of its own."""
+        time = VirtualTime(uuid.uuid4().int % 1000, now_us=self.now_us)
+        for url, files in self.shared.items():
+            restore(open_storage(url), files)
+        storage = open_storage(f"memory://{uuid.uuid4().hex}")
+        return TimedStorage(restore(storage, self.files), time), time
+
+
+def _begin() -> tuple[Stream, TimedStorage, VirtualTime]:
+    time = VirtualTime(11)
+    storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), time)
+    return create_on(storage, SCHEMA, clock=time.clock), storage, time
+
+
+def _append(stream: Stream, time: VirtualTime, commits: int) -> None:
+    for n in range(commits):
+        time.advance(3600)
+        rows = n % 3 + 1
+        stream.append(events(stream.tail, stream.tail + rows), writer_id=f"w{n}", batch_id=n)
+
+
+def _made(storage: Storage, time: VirtualTime, **shared: Storage) -> Made:
+    return Made(files_of(storage), time.now_us, {s.url: files_of(s) for s in shared.values()})
+
+
+def appended() -> Made:
+    """Return a stream of small appends."""
+    stream, storage, time = _begin()
+    _append(stream, time, 23)
+    return _made(storage, time)
+
+
+def scattered() -> Made:
+    """Return a stream whose commits add many segments each."""
+    stream, storage, time = _begin()
+    for n in range(6):
+        time.advance(3600)
+        stream.append(events(stream.tail, stream.tail + 5 + n), layout=SCATTERED)
+    return _made(storage, time)
+
+
+def evolved() -> Made:
+    """Return a stream with more than one schema, tags, and an orphan of a killed job."""
+    stream, storage, time = _begin()
+    _append(stream, time, 5)
+    task = stream.plan_write(SCHEMA, layout=Layout(inline_bytes=0)).open_task(0, "a")
+    for batch in events(0, 3).to_batches():
+        task.append(batch)
+    task.finish()
+    wider = events(stream.tail, stream.tail + 2).append_column("x", [[1.5, 2.5]])
+    stream.append(wider, merge_schema=True)
+    for n in range(5):
+        stream.tag(f"t{n}", n)
+    stream.untag("t1")
+    for n in range(4):
+        more = events(stream.tail, stream.tail + 2).append_column("x", [[n + 0.5, None]])
+        stream.append(more)
+    return _made(storage, time)
+
+
+def compacted() -> Made:
+    """Return a stream that was compacted twice, with appends in between."""
+    stream, storage, time = _begin()
+    _append(stream, time, 9)
+    stream.compact(target_rows=4)
+    _append(stream, time, 7)
+    stream.compact(start=6)
+    _append(stream, time, 2)
+    return _made(storage, time)
+
+
+def truncated() -> Made:
+    """Return a stream whose head moved into a part, twice."""
+    stream, storage, time = _begin()
+    _append(stream, time, 14)
+    stream.truncate(5)
+    _append(stream, time, 4)
+    stream.truncate(16)
+    _append(stream, time, 3)
+    return _made(storage, time)
+
+
+def restored() -> Made:
+    """Return a stream that lists segments of an older version again."""
+    stream, storage, time = _begin()
+    _append(stream, time, 5)
+    version = stream.version
+    stream.overwrite(events(0, 1))
+    stream.restore(version)
+    _append(stream, time, 4)
+    return _made(storage, time)
+
+
+def purged() -> Made:
+    """Return a stream that keeps its newest versions alone; nothing was vacuumed."""
+    stream, storage, time = _begin()
+    _append(stream, time, 20)
+    time.advance(86_400 * 2)
+    _append(stream, time, 2)
+    stream.purge(older_than_s=3600)
+    return _made(storage, time)
+
+
+def listed() -> Made:
+    """Return a stream whose oldest parts, of segments and of history, stand in lists."""
+    stream, storage, time = _begin()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"{_ENGINE}table_status.MERGE_FAN_IN", 50)
+        patch.setattr(f"{_ENGINE}history.FAN_IN", 50)
+        _append(stream, time, 34)
+    assert stream.root.indexes
+    assert stream.root.history_lists
+    return _made(storage, time)
+
+
+def cloned() -> Made:
+    """Return a clone that went on by itself; its origin is sound."""
+    stream, storage, time = _begin()
+    _append(stream, time, 12)
+    url = f"memory://{uuid.uuid4().hex}"
+    stream.copy_to(url, copy_id="clone", mode="clone")
+    other = TimedStorage(open_storage(url), time)
+    clone = open_on(other, clock=time.clock)
+    _append(clone, time, 9)
+    return _made(other, time, origin=storage)
+
+
+MAKERS: tuple[Callable[[], Made], ...] = (
+    appended,
+    scattered,
+    evolved,
+    compacted,
+    truncated,
+    restored,
+    purged,
+    listed,
+    cloned,
+)
+
+
+def damaged(data: bytes, kind: str) -> bytes | None:
+    """Return what is left of an object; None where it is gone."""
+    place = {"flipped": len(data) // 3, "flipped behind": len(data) - 3}.get(kind)
+    if place is not None:
+        return data[:place] + bytes([data[place] ^ 0x10]) + data[place + 1 :]
+    return {"missing": None, "empty": b"", "cut": data[: len(data) // 2]}[kind]
+
+
+def named(storage: Storage) -> list[str]:
+    """Return the objects of metadata that lie there and that reading or verifying needs."""
+    return sorted(info.path for folder in ("status", "history") for info in storage.list(folder))
+
+
+def said(stream: Stream) -> dict[str, object]:
+    """Return all that a stream says of itself, and that no repair may change."""
+    root = stream.root
+    writers = sorted(stream.metadata("writers").read_all().to_pylist(), key=str)
+    return {
+        "events": stream.read(offset_column="o").read_all().to_pylist(),
+        "range": (stream.head, stream.tail, root.generation),
+        "tags": {name: tag.offset for name, tag in stream.tags.items()},
+        "writers": writers,
+        "history": stream.metadata("history").read_all().to_pylist(),
+        "segments": stream.metadata("segments").read_all().to_pylist(),
+        "next": root.next_segment,
+    }
