@@ -217,7 +217,7 @@ class History:
                 break
         if start < end and (reaches is None or reaches > start):
             raise NotFoundError(
-                "the history does not reach so far back",
+                "there is no history of these events",
                 remedy="start later, or read without commit times",
                 start=start,
                 history_starts=root.tail if reaches is None else reaches,
@@ -385,9 +385,10 @@ def _refuse_undated(lasts: Ints, firsts: Ints, start: int, end: int) -> None:
     if undated.any():
         place = int(np.argmax(undated))
         raise NotFoundError(
-            "the history of these events is lost",
+            "there is no history of these events",
             remedy="read other events, or read without commit times",
-            lost=f"[{int(lasts[place])}, {int(firsts[place])})",
+            start=int(lasts[place]),
+            end=int(firsts[place]),
         )
 
 

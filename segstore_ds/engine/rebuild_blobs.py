@@ -7,18 +7,15 @@ is the lost object itself.
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-import pyarrow as pa
-
 from segstore_ds.engine.history_facts import HistoryFacts
 from segstore_ds.engine.kept_versions import KeptVersions
-from segstore_ds.engine.segments import open_segment
+from segstore_ds.engine.segment_schemas import find_schema
 from segstore_ds.engine.status_blobs import encode_schema_blob
 from segstore_ds.errors import FormatError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of, encode_envelope
 from segstore_ds.format.root import BlobRef, Epoch, Root, Writer
-from segstore_ds.format.schema import encode_schema, fingerprint
-from segstore_ds.format.segment_parquet import ParquetIndex
+from segstore_ds.format.schema import encode_schema
 from segstore_ds.format.status import encode_writers
 from segstore_ds.format.tag import Tag, encode_tags
 
@@ -108,27 +105,6 @@ class BlobRebuilder:
         """Return the versions before and behind the commit that made a blob."""
         made = names.parse_status_version(blob.path) or 0
         return self._kept.at(made), self._kept.at(made + 1)
-
-
-def find_schema(kept: KeptVersions, number: int) -> pa.Schema | None:
-    """Return the schema of an epoch as a segment of it has it; None where none can be read."""
-    root = kept.newest
-    for placed in kept.segments_of(root, root.listed_start, root.tail):
-        if placed.entry.epoch != number:
-            continue
-        try:
-            segment = open_segment(kept.storage, placed.entry, whole=False)
-            if isinstance(segment.index, ParquetIndex):
-                schema = segment.index.schema.remove_metadata()
-            else:
-                ((_, data),) = segment.raw_frames([0])
-                with pa.ipc.open_stream(data) as stream:
-                    schema = stream.schema
-        except (FormatError, pa.ArrowInvalid, OSError):
-            continue
-        if fingerprint(schema) == segment.frames[0].fingerprint:
-            return schema
-    return None
 
 
 def _tags_moved(tags: Mapping[str, Tag], behind: Root) -> Iterator[dict[str, Tag]]:

@@ -322,7 +322,7 @@ class PartRebuilder:
             used |= self._numbers
         free: dict[int, list[int]] = {}
         committed = self._kept.at(made + 1) or self._kept.newest
-        epochs = epochs_by_fingerprint(self._kept.status, committed)
+        epochs = epochs_by_fingerprint(self._kept, committed)
         found: dict[int, PlacedSegment] = {one.start: one for one in runs}
         for (cursor, _), added in zip(missing, chosen, strict=True):
             for version, one in added:

@@ -259,11 +259,11 @@ class _StatusRepair:
                 known += self._status.retired_blob(blob)
             except FormatError:
                 lost.append(blob.path)
-        lost += [
-            item.path
-            for item in (*known, *self._root.retired)
-            if item.kind == "part" and not _reads(partial(self._status.retired_part, item.path))
-        ]
+        for item in (*known, *self._root.retired):
+            if item.kind != "part" or _reads(partial(self._status.retired_part, item.path)):
+                continue
+            if not self._put_back_retired(item):
+                lost.append(item.path)
         if not lost:
             return None
         if self._findings.damaged:
@@ -278,6 +278,17 @@ class _StatusRepair:
             replace(item, kind="status") if item.path in lost else item
             for item in (*known, *self._planned.retired)
         )
+
+    def _put_back_retired(self, item: Retired) -> bool:
+        """Put a dropped part back where what the version before listed proves it."""
+        root = self._kept.at(item.version - 1)
+        listed = self._kept.parts_of(root) if root is not None else []
+        for part in (one for one in listed if one.path == item.path):
+            found = self._rebuilder(None).find(part)
+            if found.data is not None:
+                self._put_back(part.path, found.data)
+                return True
+        return False
 
     def _drop_again(self, planned: Root, known: tuple[Retired, ...], slot: Slot) -> Root:
         """Return the root with everything dropped that neither it nor a readable list names."""

@@ -18,8 +18,8 @@ from segstore_ds.engine.epochs import epoch_schema
 from segstore_ds.engine.history import History
 from segstore_ds.engine.history_facts import read_facts
 from segstore_ds.engine.kept_versions import KeptVersions
-from segstore_ds.engine.rebuild_blobs import find_schema
 from segstore_ds.engine.rebuild_parts import PartRebuilder
+from segstore_ds.engine.segment_schemas import find_schema
 from segstore_ds.engine.segments import OpenSegment, open_segment
 from segstore_ds.engine.table_status import PlacedSegment, TableStatus
 from segstore_ds.errors import CorruptionError, FormatError
