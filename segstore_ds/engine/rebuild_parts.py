@@ -10,6 +10,7 @@ every segment.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice, product
 
 from segstore_ds.engine.history_facts import HistoryFacts
@@ -29,7 +30,7 @@ from segstore_ds.engine.unlisted import (
 from segstore_ds.errors import FormatError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of, encode_envelope
-from segstore_ds.format.root import PartIndex, PartRef, SegmentEntry
+from segstore_ds.format.root import PartIndex, PartRef, Retired, SegmentEntry
 from segstore_ds.format.status import encode_part_list
 
 _MOST_TRIED = 500  # whole parts that are packed to compare their digests
@@ -68,6 +69,7 @@ class PartRebuilder:
         self._facts = facts
         self._unlisted: list[Unlisted] | None = None
         self._numbers: set[int] = set()
+        self._knows_dropped = True
 
     def find(self, part: PartRef) -> FoundPart:
         """Find the segments of a part.
@@ -164,7 +166,8 @@ class PartRebuilder:
                 for one in self._kept.segments_of(root, part.start, part.end, beside=part.path)
             }
             for start, one in listed.items():
-                if not root.version < dropped.get(one.entry.path, -1) <= made + 1:
+                gone = dropped.get(one.entry.path, ())
+                if not any(root.version < version <= made + 1 for version in gone):
                     found.setdefault(start, one)
             first, last = max(part.start, root.listed_start), min(part.end, root.tail)
             # A list without a gap: older versions know nothing that it lacks.
@@ -172,20 +175,24 @@ class PartRebuilder:
                 break
         return found
 
-    def _dropped(self, kinds: Sequence[str] = ("segment",)) -> dict[str, int]:
-        """Return which version dropped an object of some kinds, by its place."""
-        found: dict[str, int] = {}
-        root, status = self._kept.newest, self._kept.status
-        items = list(root.retired)
+    def _dropped(self, kinds: Sequence[str] = ("segment",)) -> dict[str, list[int]]:
+        """Return which versions dropped an object of some kinds, by its place."""
+        found: dict[str, list[int]] = {}
+        for item in self._retired:
+            if item.kind in kinds:
+                found.setdefault(item.path, []).append(item.version)
+        return found
+
+    @cached_property
+    def _retired(self) -> list[Retired]:
+        """What was dropped, as far as it can be read."""
+        root, items = self._kept.newest, list(self._kept.newest.retired)
         for blob in root.retired_blobs:
             try:
-                items += status.retired_blob(blob)
+                items += self._kept.status.retired_blob(blob)
             except FormatError:
-                continue
-        for item in items:
-            if item.kind in kinds:
-                found[item.path] = max(item.version, found.get(item.path, -1))
-        return found
+                self._knows_dropped = False
+        return items
 
     # --- what is not told ----------------------------------------------------------------------
 
@@ -353,7 +360,7 @@ class PartRebuilder:
         missing = tile_known({one.start: one for one in runs}, part.start, part.end)[1]
         found = FoundPart(placed=runs, missing=missing)
         there = all(is_there(self._kept.storage, one.entry) for one in runs)
-        if not missing and len(runs) == part.segments and there:
+        if not missing and len(runs) == part.segments and there and self._knows_dropped:
             found.entries = tuple(one.entry for one in runs)
         return found
 

@@ -178,6 +178,26 @@ def test_repair_brings_back_whatever_a_follower_holds(pair, how, folder):
 
 
 @pytest.mark.parametrize("how", ["lost", "cut"])
+def test_repair_builds_again_what_both_folders_lost(pair, how):
+    """Each from its own log; no commit is made, so both stay the same stream."""
+    pair.stream.add_follower(pair.follower)
+    for n in range(70):
+        pair.stream.append(numbers(n, n + 1), layout=STAGED)
+    root = pair.stream.root
+    paths = [root.parts[0].path, root.history_parts[0].path]
+    for url in (pair.primary, pair.follower):
+        for path in paths:
+            spoil(url, path, how)
+    for url in (pair.primary, pair.follower):
+        report = repair_on(Root(open_storage(url), pair.world, pair.time), clock=pair.time.clock)
+        assert (report.ok, report.version) == (True, root.version)
+        assert found(pair.reopen(url)) == list(range(70))
+        assert pair.reopen(url).verify().ok
+    pair.reopen(pair.primary).append(numbers(70, 71))
+    assert found(pair.reopen(pair.follower)) == list(range(71))
+
+
+@pytest.mark.parametrize("how", ["lost", "cut"])
 def test_repair_with_loss_goes_on_without_followers(pair, how):
     """Only what no follower holds is lost: here the newest commit, which was not acknowledged."""
     pair.stream.add_follower(pair.follower)
