@@ -26,6 +26,7 @@ from segstore_ds.engine.follow import (
     FollowedLog,
 )
 from segstore_ds.engine.history import NO_NOTE, Note, describe_commit
+from segstore_ds.engine.lost_attempts import discard_lost
 from segstore_ds.engine.replicas import Replicas
 from segstore_ds.engine.state import Slot, check_transition
 from segstore_ds.errors import (
@@ -186,6 +187,7 @@ class StreamLog(FollowedLog):
                 # In the log, but not acknowledged before the followers have it.
                 self.replicas.ship(root, shipped or {}, prepared=True)
                 return Committed(root, written=True, attempts=attempt + 1)
+            discard_lost(self.files, base, root, self.clock)
             races_lost += 1
             self.clock.backoff(min(attempt, 6), base_s=0.004, most_s=0.25)
         raise ConflictError(

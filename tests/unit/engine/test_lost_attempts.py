@@ -1,0 +1,150 @@
+"""An attempt that lost its race deletes the status objects that only it would have named."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+from stream_kit import Meddling, TimedStorage, make_stream, numbers, objects, values, wait
+
+from segstore_ds.engine.history import ROWS_SOFT
+from segstore_ds.engine.lost_attempts import plan_discard
+from segstore_ds.errors import CommitUnknownError, StorageError
+from segstore_ds.format.root import PartIndex, PartRef, Root
+from segstore_ds.storage import Storage
+from segstore_ds.stream import Stream, open_on
+from segstore_ds.testing.faults import Crash, WrappedStorage
+
+DIGEST = "0" * 32
+HOUR = 3600.0
+
+
+def _appends(stream: Stream, start: int) -> Callable[[], object]:
+    return lambda: stream.append(numbers(start, start + 1))
+
+
+def _meddled(storage: TimedStorage, happens: Callable[[], object]) -> Stream:
+    """Return a handle that another commit beats to its first slot."""
+    return open_on(Meddling(storage, "create log/", happens), clock=storage.time.clock)
+
+
+@pytest.mark.usefixtures("tight")
+@pytest.mark.parametrize("commits", [3, 4, 5, 6, 7, 8])
+def test_a_lost_append_leaves_no_part(commits: int) -> None:
+    """Neither the part that it spilled, nor the merged one of its upkeep."""
+    stream, storage = make_stream(commits)
+    late = _meddled(storage, _appends(stream, 10 * commits))
+    late.append(numbers(10 * commits + 1, 10 * commits + 2))
+    assert late.storage.met
+    assert values(late) == list(range(10 * commits + 2))
+    assert stream.refresh().verify().check().leftovers == []
+
+
+@pytest.mark.usefixtures("tight")
+def test_a_lost_compaction_leaves_no_status_objects() -> None:
+    """The parts that it rewrote, and what it moved out of the root."""
+    stream, storage = make_stream(9)
+    late = _meddled(storage, _appends(stream, 90))
+    assert late.compact().commits == 1
+    assert values(late) == list(range(91))
+    assert stream.refresh().verify().check().leftovers == []
+
+
+@pytest.mark.usefixtures("tight")
+def test_a_lost_merge_leaves_nothing() -> None:
+    """Two writers that merge the same parts put the same object: it stays the winner's."""
+    stream, storage = make_stream(0)
+    other = open_on(storage, clock=storage.time.clock)
+    for n in range(40):
+        late = _meddled(storage, _appends(other.refresh(), 2 * n))
+        late.append(numbers(2 * n + 1, 2 * n + 2))
+        report = stream.refresh().verify().check()
+        assert report.leftovers == []
+    assert values(stream) == list(range(80))
+
+
+def test_what_the_winner_put_alike_stays() -> None:
+    """Both move the very same rows of the history to one part, under one name."""
+    stream, storage = make_stream(ROWS_SOFT - 1)
+    assert len(stream.root.history_parts) == 0
+    late = _meddled(storage, _appends(stream, 10 * ROWS_SOFT))
+    late.append(numbers(10 * ROWS_SOFT + 1, 10 * ROWS_SOFT + 2))
+    newest = stream.refresh()
+    assert len(newest.root.history_parts) == 1
+    assert newest.history().read_all().num_rows == newest.version + 1
+    assert newest.verify().check().leftovers == []
+
+
+@pytest.mark.usefixtures("tight")
+def test_a_loss_that_is_read_late_deletes_nothing() -> None:
+    """Behind a sleep the slot may hold a leftover, and the part may be that of the log's own."""
+    stream, storage = make_stream(3)
+
+    def sleep() -> None:
+        wait(storage, HOUR)
+        stream.append(numbers(30, 31))
+
+    late = _meddled(storage, sleep)
+    late.append(numbers(31, 32))
+    assert len(stream.refresh().verify().check().leftovers) == 1
+
+
+class _Silent(WrappedStorage):
+    """Commit files are put and read without an answer."""
+
+    def __init__(self, inner: Storage, *, crashes: bool) -> None:
+        super().__init__(inner)
+        self.silent, self.crashes = False, crashes
+
+    def around(self, verb: str, path: str, work: Callable[[], object]) -> object:
+        if path.startswith("log/0") and verb in ("create", "get") and self.silent:
+            work()
+            raise Crash if self.crashes else StorageError("no answer")
+        return work()
+
+
+@pytest.mark.usefixtures("tight")
+@pytest.mark.parametrize("crashes", [True, False])
+def test_an_unknown_outcome_deletes_nothing(crashes: bool) -> None:
+    """The commit is in the log though nobody said so, and names what was put."""
+    stream, storage = make_stream(3)
+    silent = _Silent(storage, crashes=crashes)
+    writer = open_on(silent, clock=storage.time.clock)
+    assert objects(storage, "status/") == set()
+    silent.silent = True
+    with pytest.raises((Crash, CommitUnknownError)):
+        writer.append(numbers(30, 31))
+    assert len(objects(storage, "status/")) == 1
+    assert values(open_on(storage, clock=storage.time.clock)) == list(range(31))
+    stream.refresh().verify().check()
+
+
+def _part(version: int, digit: str) -> PartRef:
+    return PartRef(f"status/{version:020d}-level-{digit * 32}", 0, 1, 1, 1, DIGEST)
+
+
+def _list(version: int) -> PartIndex:
+    return PartIndex(f"status/{version:020d}-index-{DIGEST}", 0, 1, 1, 1, 1, DIGEST)
+
+
+def _roots() -> tuple[Root, Root, Root]:
+    stream, _ = make_stream(1)
+    base = replace(stream.root, version=7, transaction="base", parts=(_part(3, "a"),))
+    after = replace(base, version=8, parent="base")
+    return base, after, after
+
+
+def test_only_what_was_put_on_the_base_goes() -> None:
+    """An older part of the base stays, and so does what the winner names."""
+    base, lost, winner = _roots()
+    lost = replace(lost, parts=(*base.parts, _part(7, "b"), _part(7, "c")))
+    winner = replace(winner, parts=(*base.parts, _part(7, "c")))
+    assert plan_discard(base, lost, winner) == [_part(7, "b").path]
+    assert plan_discard(base, lost, replace(winner, parent="another")) == []
+
+
+def test_parts_that_lists_may_name_stay() -> None:
+    """A part came out of a list of the base, or went into one of the winner's."""
+    base, lost, winner = _roots()
+    lost = replace(lost, parts=(_part(7, "b"),))
+    assert plan_discard(replace(base, indexes=(_list(6),)), lost, winner) == []
+    assert plan_discard(base, lost, replace(winner, indexes=(_list(7),))) == []
