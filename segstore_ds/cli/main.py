@@ -111,7 +111,9 @@ def _verify(options: argparse.Namespace) -> int:
         f"{report.frames:,} frames, {report.rows:,} events"
     )
     for path in report.leftovers:
-        print(f"leftover, no damage: {path}")
+        unclaimed = path in report.unclaimed
+        kind = "staged, or of a commit that is gone" if unclaimed else "leftover, no damage"
+        print(f"{kind}: {path}")
     for problem in report.problems:
         print(f"WRONG {problem.where}: {problem.what}")
     print("sound" if report.ok else f"damaged: {len(report.problems)} problems")

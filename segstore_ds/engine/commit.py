@@ -28,6 +28,7 @@ from segstore_ds.engine.follow import (
 from segstore_ds.engine.history import NO_NOTE, Note, describe_commit
 from segstore_ds.engine.lost_attempts import discard_lost
 from segstore_ds.engine.replicas import Replicas
+from segstore_ds.engine.seen import hint_of
 from segstore_ds.engine.state import Slot, check_transition
 from segstore_ds.errors import (
     CommitUnknownError,
@@ -107,8 +108,8 @@ class StreamLog(FollowedLog):
             # Runners of one clone give it the same id: what was purged is a leftover all the same.
             if newest.stream_id != root.stream_id or newest.log_start > 0:
                 return False
-        self._base = Base(root, began, sound=True)
-        self._hint(0)
+        self._stand_on(Base(root, began, sound=True))
+        self._hint(root)
         return True
 
     def commit(
@@ -231,9 +232,7 @@ class StreamLog(FollowedLog):
         asked_us = self.clock.wall_us()
         try:
             if staged is None:
-                self.storage.put(
-                    self.files.hint_path, names.build_log_name(self.root.version).encode()
-                )
+                self.storage.put(self.files.hint_path, names.build_hint(hint_of(self.root)))
             store_us = self.storage.info(staged or self.files.hint_path).modified_us
         except MissingObjectError:
             return  # somebody takes what is there away, and the commit will find that out
@@ -270,8 +269,8 @@ class StreamLog(FollowedLog):
             self._base = base
             self.refresh()
         if won:
-            self._base = Base(root, began, sound=True)
-            self._hint(root.version)
+            self._stand_on(Base(root, began, sound=True))
+            self._hint(root)
         return won
 
     def _settle_late(self, root: Root, began: float, *, won: bool) -> bool:
@@ -314,8 +313,8 @@ class StreamLog(FollowedLog):
                 self.refresh()
         raise StorageError("the storage is too slow to commit to", url=self.storage.url)
 
-    def _hint(self, version: int) -> None:
+    def _hint(self, root: Root) -> None:
         now = self.clock.boot_s()
         if now - self._hinted_s >= HINT_EVERY_S:
             self._hinted_s = now
-            self.files.write_hint(version)
+            self.write_hint(root)

@@ -6,14 +6,16 @@ import logging
 import operator
 import re
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.copy_state import check_complete
 from segstore_ds.engine.reader_records import find_reader
+from segstore_ds.engine.seen import RESTORE, is_gone, seen_by
 from segstore_ds.engine.status_blobs import StatusBlobs
 from segstore_ds.errors import InvalidInputError, NotFoundError, PositionError, TruncatedError
 from segstore_ds.format import names
+from segstore_ds.format.reader_record import ReaderRecord
 from segstore_ds.format.root import Root
 from segstore_ds.format.tag import SHOWN_TAGS
 
@@ -30,15 +32,37 @@ _NAMED = re.compile(r"(tag|reader):(.*)")
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A cut that knows its stream: what a checkpoint keeps."""
+    """A cut that knows its stream: what a checkpoint keeps.
+
+    Attributes:
+        stream_id: Of the stream.
+        generation: Of the stream.
+        offset: The cut.
+        version: The newest version that was seen when it was taken.
+        transaction: Of that version; "" where it is not known, and then nobody can tell whether
+            the commits up to it were lost since.
+    """
 
     stream_id: str
     generation: int
     offset: int
+    version: int = 0
+    transaction: str = ""
+
+    @classmethod
+    def of(cls, root: Root, offset: int) -> Self:
+        """Return an offset as of a root."""
+        return cls(root.stream_id, root.generation, offset, root.version, root.transaction)
+
+    def to_value(self) -> dict[str, Any]:
+        """Return the fields of the text of this position."""
+        value = {"generation": self.generation, "offset": self.offset, "stream": self.stream_id}
+        seen = {"transaction": self.transaction, "version": self.version}
+        return {**value, **seen} if self.transaction else value
 
     def to_json(self) -> str:
         """Return the one canonical text of this position."""
-        value = {"generation": self.generation, "offset": self.offset, "stream": self.stream_id}
+        value = self.to_value()
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
 
@@ -171,6 +195,7 @@ def resolve_cut(log: StreamLog, root: Root, cut: Cut) -> int:
             return _resolve_named(log, root, cut)
         case "position":
             check_position(root, cut.value)
+            check_held(log, cut.value)
             return int(cut.value.offset)
     return int(cut.value)
 
@@ -209,8 +234,43 @@ def _resolve_named(log: StreamLog, root: Root, cut: Cut) -> int:
     if seen is None:
         raise NotFoundError("no such reader", reader=cut.value)
     record = seen.record
-    check_position(root, Position(record.stream_id, record.generation, record.offset))
+    position = position_of(record)
+    check_position(root, position)
+    check_held(log, position)
     return record.offset
+
+
+def position_of(record: ReaderRecord) -> Position:
+    """Return the position that a reader's record holds. Pure."""
+    return Position(
+        record.stream_id, record.generation, record.offset, record.version, record.transaction
+    )
+
+
+def check_held(log: StreamLog, position: Position) -> None:
+    """Check that the log still holds the commits that a position has seen.
+
+    Takes one request, but for positions of the two newest versions and those without a version.
+
+    Raises:
+        PositionError: It does not: commits were lost, and their offsets may be given out anew.
+        MissingObjectError: This handle has seen commits that are gone.
+        StorageError: The storage failed.
+    """
+    newest, seen = log.root, seen_by(position)
+    if seen is None or not seen.is_same_history(newest):
+        return
+    if seen.version > newest.version:
+        newest = log.refresh()
+    if is_gone(log.files, seen, newest):
+        raise PositionError(
+            "position has seen commits that are gone from the log",
+            remedy=f"{RESTORE}; then start from a cut of this stream",
+            offset=position.offset,
+            seen=seen.version,
+            newest=newest.version,
+            tail=newest.tail,
+        )
 
 
 def check_position(root: Root, position: Position) -> None:
@@ -290,8 +350,13 @@ def _parse_position(text: str) -> Position:
         raise _not_a_cut(text) from None
     match value:
         case {"stream": str(stream), "generation": int(generation), "offset": int(offset)}:
+            match value:
+                case {"version": int(version), "transaction": str(transaction)}:
+                    seen = (version, transaction)
+                case _:
+                    seen = (0, "")
             if offset >= 0:
-                return Position(stream, generation, offset)
+                return Position(stream, generation, offset, *seen)
     raise _not_a_cut(text)
 
 

@@ -17,15 +17,17 @@ from segstore_ds.engine.history import History, Moment
 from segstore_ds.engine.metadata_log import Codec, MetadataLog
 from segstore_ds.engine.origins import share_origins
 from segstore_ds.engine.place import no_stream
+from segstore_ds.engine.seen import Seen, is_proof, lost_commits
 from segstore_ds.engine.state import broken_invariants
 from segstore_ds.errors import (
     CorruptionError,
     FormatError,
+    MissingObjectError,
     NotFoundError,
     SnapshotExpiredError,
     StorageError,
 )
-from segstore_ds.format.names import LOG_FOLDER
+from segstore_ds.format.names import LOG_FOLDER, Hint
 from segstore_ds.format.root import DROPPED_FEATURE, ROOT_RAW_LIMIT_BYTES, Root
 from segstore_ds.format.root_codec import decode_root, encode_root
 from segstore_ds.storage import Storage
@@ -108,6 +110,7 @@ class FollowedLog:
         self.files = MetadataLog(storage, LOG_FOLDER, ROOT_CODEC, clock=clock)
         self.history = History(storage)
         self._base: Base | None = None
+        self._seen: Seen | None = None  # outlives the base, which an unknown outcome takes away
 
     @property
     def root(self) -> Root:
@@ -117,7 +120,7 @@ class FollowedLog:
     def adopt(self, root: Root) -> None:
         """Take a root that was seen elsewhere; the next look for newer ones starts by listing."""
         share_origins(self.storage, root)
-        self._base = Base(root, float("-inf"), sound=False)
+        self._stand_on(Base(root, float("-inf"), sound=False))
 
     def open(self) -> Root:
         """Find the newest root: hint, probe by name, then listing; O(1) requests.
@@ -252,7 +255,14 @@ class FollowedLog:
                 return Outcome(OutcomeState.COMMITTED, number)
         return Outcome(OutcomeState.UNKNOWN)
 
+    def write_hint(self, root: Root) -> None:
+        """Say where the newest root is; only a hint, so a failure changes nothing."""
+        self.files.write_hint(root.version, generation=root.generation, stream_id=root.stream_id)
+
     # --- inside ------------------------------------------------------------------------------
+
+    def _stand_on(self, base: Base) -> None:
+        self._base, self._seen = base, Seen.of(base.root)
 
     def _search(self, newest: Root, first: int | None, time_us: int) -> Moment | None:
         """Search the versions older than the history: commit times never go back."""
@@ -280,18 +290,75 @@ class FollowedLog:
             limit_s = (began if known_s is None else known_s) + self.grace_s / 2
             # From start to end within half of the grace, or names were purged on the way.
             found = find() if began <= limit_s else None
+            if found is not None and not self._holds_seen(found.root, climbed=known_s is not None):
+                found = None
             if found is not None and self.clock.boot_s() <= limit_s:
                 if not self.incomplete:
                     check_complete(found.root, url=self.storage.url)
-                self._base = replace(found, confirmed_s=began)
+                self._stand_on(replace(found, confirmed_s=began))
                 return found.root
             find, known_s = self._open_listed, None
         raise StorageError("the log changes faster than it can be read", url=self.storage.url)
 
+    def _holds_seen(self, found: Root, *, climbed: bool) -> bool:
+        """Tell whether a root that was found follows on what this handle has seen before.
+
+        Args:
+            found: The newest root, it seems.
+            climbed: It was found by following what was seen, which `_climb` has checked.
+
+        Returns:
+            False where the root is older, but what was seen is there: the listing was stale.
+
+        Raises:
+            MissingObjectError: What was seen is gone from the log.
+        """
+        seen = self._seen
+        if seen is None or not seen.is_same_history(found):
+            return True
+        if found.version in (seen.version, seen.version + 1) or climbed:
+            there, stale = not seen.contradicts(found), False
+        elif found.version > seen.version and seen.version < found.log_start:
+            return True  # purged: what may lie there is a leftover
+        else:
+            root = self._readable(self.files.read(seen.version), seen.version)
+            stale = found.version < seen.version
+            # Where it can't be read, a newer root has what it said, for all that anybody knows.
+            there = not stale if root is None else root.transaction == seen.transaction
+        if not there:
+            raise self._lost(seen, found.version)
+        return not stale
+
+    def _lost(self, seen: Seen, newest: int) -> MissingObjectError:
+        if self._base is not None:
+            # Not committed on any more, though it may have been confirmed a moment ago.
+            self._base = replace(self._base, confirmed_s=float("-inf"))
+        return lost_commits(
+            self.storage.url, version=seen.version, newest=newest, witness="this handle"
+        )
+
+    def _readable(self, data: bytes | None, version: int) -> Root | None:
+        try:
+            return None if data is None else self.files.decode(version, data)
+        except FormatError:
+            return None
+
     def _open_hinted(self) -> Base | None:
         hint = self.files.read_hint()
-        if hint is None:
+        base = self._follow_hint(hint)
+        if base is not None and hint is not None and is_proof(hint, base.root):
+            raise lost_commits(
+                self.storage.url,
+                version=hint.number,
+                newest=base.root.version,
+                witness=self.files.hint_path,
+            )
+        return base
+
+    def _follow_hint(self, found: Hint | None) -> Base | None:
+        if found is None:
             return self._open_listed()
+        hint = found.number
         # The number behind first, then the hinted one itself: so it is the newest in two requests.
         following = self._get(hint + 1)
         root = self._get(hint) if following is None else following
@@ -324,19 +391,44 @@ class FollowedLog:
         return None if root is None else self._climb(root, sound=True)
 
     def _climb(self, root: Root, *, sound: bool) -> Base | None:
-        version, data = root.version, None
+        version, data, first = root.version, None, b""
         for _ in range(8):
             following = self.files.read(version + 1)
             if following is None:
-                if not self.files.exists(version):
+                if not (self._is_there(root) if data is None else self.files.exists(version)):
                     return None
                 # Only the newest is decoded: what others hold is superseded.
                 newest = root if data is None else self._checked(version, data)
+                self._check_follows(root, first, newest)
                 return Base(newest, 0.0, sound=sound)
             version, data = version + 1, following
+            first = first or following
         probed = self.files.probe(version)
         found = None if probed is None else self._get(probed)
-        return None if found is None else Base(found, 0.0, sound=sound)
+        if found is None:
+            return None
+        self._check_follows(root, first, found)
+        return Base(found, 0.0, sound=sound)
+
+    def _is_there(self, root: Root) -> bool:
+        """Tell whether a root is in the log; asked of what was just read, the name is enough."""
+        seen = self._seen
+        if seen is None or seen != Seen.of(root):
+            return self.files.exists(root.version)
+        data = self.files.read(root.version)
+        found = self._readable(data, root.version)
+        if found is not None and seen.contradicts(found):
+            raise self._lost(seen, found.version)
+        return data is not None
+
+    def _check_follows(self, root: Root, first: bytes, newest: Root) -> None:
+        """Check that the commit right behind a root, if it was seen before, was made on it."""
+        seen = self._seen
+        if not first or seen is None or seen != Seen.of(root) or root.version < newest.log_start:
+            return
+        found = self._readable(first, root.version + 1)
+        if found is not None and seen.contradicts(found):
+            raise self._lost(seen, newest.version)
 
     def _get(self, version: int) -> Root | None:
         data = self.files.read(version)

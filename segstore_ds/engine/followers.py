@@ -9,6 +9,7 @@ from segstore_ds.engine.follow import ROOT_CODEC
 from segstore_ds.engine.place import may_begin
 from segstore_ds.engine.replica_objects import copy_object, copy_small, has_same_end
 from segstore_ds.engine.replicas import PROPERTY, Follower, replication_of
+from segstore_ds.engine.seen import hint_of
 from segstore_ds.engine.state import Slot
 from segstore_ds.errors import (
     AlreadyExistsError,
@@ -128,7 +129,7 @@ def purge_followers(log: StreamLog, root: Root) -> None:
     for follower in log.replicas.of(root):
         try:
             # The hint must not lead to what is deleted now.
-            follower.storage.put(follower.files.hint_path, f"{root.version:020d}".encode())
+            follower.storage.put(follower.files.hint_path, names.build_hint(hint_of(root)))
             follower.files.purge(root.log_start)
         except StorageError as error:
             _LOG.warning("follower %s keeps purged versions: %s", follower.url, error)

@@ -147,10 +147,11 @@ class MetadataLog(Generic[T]):
             self.storage.delete(self.path(number))
         return len(numbers)
 
-    def write_hint(self, number: int) -> None:
+    def write_hint(self, number: int, *, generation: int = 0, stream_id: str = "") -> None:
         """Say where the newest batch is; only a hint, so a failure changes nothing."""
+        hint = names.Hint(number, generation, stream_id)
         try:
-            self.storage.put(self.hint_path, names.build_log_name(number).encode())
+            self.storage.put(self.hint_path, names.build_hint(hint))
         except StorageError:
             return
 
@@ -248,13 +249,13 @@ class MetadataLog(Generic[T]):
             return False
         return True
 
-    def read_hint(self) -> int | None:
+    def read_hint(self) -> names.Hint | None:
         """Return what the hint says; None where it says nothing that could be a number."""
         try:
-            text = self.storage.get(self.hint_path, limit_bytes=64)
+            content = self.storage.get(self.hint_path, limit_bytes=256)
         except (MissingObjectError, CorruptionError, StorageError):
             return None
-        return names.parse_log_name(text.decode("ascii", "replace"))
+        return names.parse_hint(content)
 
     def _check_readable(self, batch: T, path: str) -> None:
         # Whatever slipped through what was checked before: a value of another type than was meant

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.follow import CONFIRM_S
 from segstore_ds.engine.metadata_log import Codec, MetadataLog
+from segstore_ds.engine.seen import hint_of
 from segstore_ds.errors import ConflictError, CorruptionError, InvalidInputError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.reader_record import (
@@ -63,7 +64,7 @@ def store_now_us(log: StreamLog) -> int:
         StorageError: The storage failed.
         MissingObjectError: What was written is not there.
     """
-    log.storage.put(log.files.hint_path, names.build_log_name(log.root.version).encode())
+    log.storage.put(log.files.hint_path, names.build_hint(hint_of(log.root)))
     return log.storage.info(log.files.hint_path).modified_us
 
 

@@ -12,6 +12,7 @@ of the time has passed since its last record) registers again before it relies o
 from dataclasses import replace
 
 from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.cuts import check_held, position_of
 from segstore_ds.engine.reader_records import (
     SeenReader,
     add_record,
@@ -108,8 +109,14 @@ class NamedReader:
             mine = self._seen.record
             if not mine.generation == current.generation == self._log.root.generation:
                 _check_generation(self._log.refresh(), mine)
-            later = max(offset, current.offset)
-            return replace(current, offset=later, provisional=bool(provisional))
+            root, later = self._log.root, max(offset, current.offset)
+            return replace(
+                current,
+                offset=later,
+                provisional=bool(provisional),
+                version=root.version,
+                transaction=root.transaction,
+            )
 
         self._seen = add_record(self._log, self._seen, advance)
         # Asked once the record is there: until then a retention may have found the old one lapsed.
@@ -189,7 +196,7 @@ def register_reader(
         if seen is not None and taken and not (takeover or seen.record.provisional):
             _check_owner(seen, owner)
         mine = seen.record if seen is not None and taken else None
-        offset = _start_of(root, start, mine)
+        offset = _start_of(log, root, start, mine)
         extra = seen.record.extra if seen is not None else {}
         return ReaderRecord(
             root.stream_id,
@@ -198,6 +205,8 @@ def register_reader(
             owner,
             lapse_s,
             provisional=bool(provisional),
+            version=root.version,
+            transaction=root.transaction,
             extra=extra,
         )
 
@@ -249,11 +258,12 @@ def _check_asked(owner: str, lapse_s: int) -> None:
         )
 
 
-def _start_of(root: Root, start: int | None, mine: ReaderRecord | None) -> int:
+def _start_of(log: StreamLog, root: Root, start: int | None, mine: ReaderRecord | None) -> int:
     if start is None and mine is None:
         return root.head
     if start is None and mine is not None:
         _check_generation(root, mine)
+        check_held(log, position_of(mine))
         return mine.offset
     offset = int(start or 0)
     if offset > root.tail:

@@ -23,7 +23,9 @@ from segstore_ds.engine.repair_from_followers import (
 )
 from segstore_ds.engine.repair_status import repair_status
 from segstore_ds.engine.replicas import PROPERTY, followers_of
+from segstore_ds.engine.seen import hint_of, is_proof
 from segstore_ds.engine.state import Slot, broken_invariants
+from segstore_ds.engine.witnesses import ABANDONED, find_witnesses
 from segstore_ds.errors import (
     ConflictError,
     CorruptionError,
@@ -81,11 +83,12 @@ def run_repair(
     report.repaired += restore_commits(log, base)
     if report.repaired:
         base, lost = newest_readable(log)
+    lost = _with_witnessed(log, base, lost)
     if lost:
         report.lost = lost
         if not allow_loss:
             raise CorruptionError(
-                "the newest commits can't be read",
+                "the newest commits can't be read, or are gone",
                 remedy="put the files back from a backup; or repair with allow_loss=True goes on "
                 "from the version before, and what they committed is lost. Where nothing but "
                 f"{names.HINT_PATH} speaks of them, and may be wrong, delete that",
@@ -96,7 +99,7 @@ def run_repair(
                 version=base.version,
             )
         refuse_promoted(log, base, ignore_followers=ignore_followers)
-        _go_on(log, base, client=client)
+        _go_on(log, base, lost, client=client)
         report.repaired.append(f"the log goes on from version {base.version}")
         for url in followers_of(base):
             report.repaired.append(f"it has no followers: add {url} again, emptied")
@@ -112,10 +115,10 @@ def run_repair(
 
 def _repair_hint(log: StreamLog, report: RepairReport) -> None:
     """Write the hint where it is wrong, and report what is read back."""
-    if log.files.read_hint() == log.root.version:
+    if log.files.read_hint() == hint_of(log.root):
         return
-    log.files.write_hint(log.root.version)
-    if log.files.read_hint() == log.root.version:
+    log.write_hint(log.root)
+    if log.files.read_hint() == hint_of(log.root):
         report.repaired.append("the hint")
     else:
         report.damaged.append(f"{names.HINT_PATH} can't be written: is the folder read-only?")
@@ -131,6 +134,7 @@ def newest_readable(log: StreamLog) -> tuple[Root, range]:
         StorageError: The storage failed.
     """
     hint, numbers = log.files.read_hint(), log.files.numbers()
+    hinted = hint.number if hint is not None else 0
     for number in reversed(numbers):
         try:
             root = log.files.get(number)
@@ -140,8 +144,9 @@ def newest_readable(log: StreamLog) -> tuple[Root, range]:
         if root is not None and root.version == number and not list(broken_invariants(root)):
             log.check_open(root)
             share_origins(log.storage, root)
-            told = [*numbers, hint or 0]
+            told = [*numbers, hinted]
             newest = max(one for one in told if one <= number + NUMBERS_SKIPPED)
+            newest = max(newest, hinted if is_proof(hint, root) else 0)
             return root, range(number + 1, max(newest, number) + 1)
     raise NotFoundError("no commit that can be read", url=log.storage.url, versions=numbers[:20])
 
@@ -165,9 +170,22 @@ def _refuse_strays(log: StreamLog, base: Root) -> None:
         )
 
 
-def _go_on(log: StreamLog, base: Root, *, client: str) -> None:
+def _with_witnessed(log: StreamLog, base: Root, lost: range) -> range:
+    """Return the versions that are lost, those too of which only a witness tells."""
+    versions = [witness.version for witness in find_witnesses(log, base)]
+    if not versions:
+        return lost
+    # A version that is there may be another commit's now: it is lost all the same.
+    last = max(*versions, *lost[-1:])
+    return range(min(base.version + 1, *versions), last + 1)
+
+
+def _go_on(log: StreamLog, base: Root, lost: range, *, client: str) -> None:
     # The first free number: behind a gap it would never be found by name.
     version = max(log.files.numbers()) + 1
+    kept = {name: text for name, text in base.properties.items() if name != PROPERTY}
+    if lost[-1] > version:
+        kept[ABANDONED] = names.build_log_name(lost[-1])
     root = replace(
         base,
         version=version,
@@ -175,7 +193,7 @@ def _go_on(log: StreamLog, base: Root, *, client: str) -> None:
         transaction=log.clock.new_id(),
         time_us=max(base.time_us, log.clock.wall_us()),
         generation=base.generation + 1,
-        properties={name: text for name, text in base.properties.items() if name != PROPERTY},
+        properties=kept,
         next_segment=base.next_segment + NUMBERS_SKIPPED,
         operation="repair",
         client=client,
@@ -197,7 +215,7 @@ def _go_on(log: StreamLog, base: Root, *, client: str) -> None:
         raise InternalError("repair would break the stream", rules=broken)
     if not log.files.add(root.version, root):
         raise ConflictError("another writer came first", version=root.version)
-    log.files.write_hint(root.version)
+    log.write_hint(root)
 
 
 def _rows_of_lost(base: Root, row: HistoryRow) -> Iterator[HistoryRow]:

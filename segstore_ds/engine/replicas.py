@@ -25,6 +25,7 @@ from segstore_ds.engine.replica_objects import (
     new_segments,
     new_status,
 )
+from segstore_ds.engine.seen import lost_commits
 from segstore_ds.engine.shipping import ShipTo
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import (
@@ -139,6 +140,7 @@ class Replicas:
 
         Raises:
             FencedError: A follower was promoted.
+            MissingObjectError: A follower holds commits that are gone here.
             StorageError: One can't be brought up to date; nothing was committed.
         """
         for follower in self.of(planned):
@@ -153,6 +155,24 @@ class Replicas:
                     follower=follower.url,
                     version=base.version,
                 ) from error
+            self._refuse_ahead(follower, base)
+
+    def _refuse_ahead(self, follower: "Follower", base: Root) -> None:
+        """Refuse to commit where a follower holds what the primary's log has lost.
+
+        Raises:
+            MissingObjectError: It does; nothing was committed.
+        """
+        theirs = follower.known
+        # A base that is merely behind loses its race: what the follower holds is in the log.
+        if theirs is None or theirs.version <= base.version or self._files.exists(theirs.version):
+            return
+        raise lost_commits(
+            self._storage.url,
+            version=theirs.version,
+            newest=base.version,
+            witness=f"follower {follower.url}",
+        )
 
     def ship(
         self,
@@ -255,6 +275,11 @@ class Follower:
         """Its location."""
         return self.storage.url
 
+    @property
+    def known(self) -> Root | None:
+        """The newest root that it was seen to hold."""
+        return self._known
+
     def holds(self, root: Root) -> bool:
         """Tell whether it holds a root, or did a while ago; False too where it can't be asked."""
         try:
@@ -328,7 +353,9 @@ class Follower:
             raise self._holed(root.version)
         self._known = root
         if root.version % HINT_EVERY == 0:
-            self.files.write_hint(root.version)
+            self.files.write_hint(
+                root.version, generation=root.generation, stream_id=root.stream_id
+            )
 
     def _holed(self, version: int) -> MissingObjectError:
         return MissingObjectError(

@@ -11,8 +11,10 @@ from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.followers import purge_followers
 from segstore_ds.engine.inputs import as_integer
 from segstore_ds.engine.reader_records import store_now_us
+from segstore_ds.engine.seen import hint_of
 from segstore_ds.engine.state import Slot
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError
+from segstore_ds.format import names
 from segstore_ds.format.root import Root
 
 
@@ -94,7 +96,7 @@ def run_purge(log: StreamLog, *, older_than_s: float, keep_versions: int = 1) ->
 
     root = log.commit(build, transaction=log.clock.new_id()).root
     # The hint must not stay behind what is deleted now, or an open could follow it to a leftover.
-    log.storage.put(log.files.hint_path, f"{root.version:020d}".encode())
+    log.storage.put(log.files.hint_path, names.build_hint(hint_of(root)))
     log.files.purge(root.log_start)
     purge_followers(log, root)
     return root.log_start

@@ -10,9 +10,11 @@ import pyarrow as pa
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.epochs import epoch_schema
 from segstore_ds.engine.history import History
+from segstore_ds.engine.seen import lost_commits
 from segstore_ds.engine.segments import OpenSegment, open_segment
 from segstore_ds.engine.state import broken_invariants, broken_rules
 from segstore_ds.engine.table_status import PlacedSegment, TableStatus
+from segstore_ds.engine.witnesses import find_witnesses, planned_on
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError, NotFoundError
 from segstore_ds.format import names
 from segstore_ds.format.fields import parse_json
@@ -45,6 +47,8 @@ class Report:
         leftovers: Objects that nothing refers to: staged and not (or never) committed. They are
             no damage.
         abandoned: Commit files that can't be read, or are missing, and that a repair left behind.
+        unclaimed: Those of the leftovers that were planned on the newest version or a later one:
+            staged just now, or of a commit that is gone.
     """
 
     problems: list[Problem] = field(default_factory=list)
@@ -54,6 +58,7 @@ class Report:
     rows: int = 0
     leftovers: list[str] = field(default_factory=list)
     abandoned: list[str] = field(default_factory=list)
+    unclaimed: list[str] = field(default_factory=list)
 
     @property
     def ok(self) -> bool:
@@ -97,6 +102,7 @@ class _Verifier:
     def run(self) -> Report:
         newest = self._verify_log()
         if newest is not None:
+            self._ask_witnesses(newest)
             self._verify_status(newest)
         return self._report
 
@@ -112,9 +118,10 @@ class _Verifier:
         numbers = self._log.files.numbers()
         if not numbers:
             raise NotFoundError("no stream here", url=self._url)
-        if hint is not None and hint > numbers[-1]:
+        if hint is not None and not hint.stream_id and hint.number > numbers[-1]:
             self._wrong(
-                names.HINT_PATH, f"names version {hint:020d}, but the log ends at {numbers[-1]}"
+                names.HINT_PATH,
+                f"names version {hint.number:020d}, but the log ends at {numbers[-1]}",
             )
         newest = self._read_root(numbers[-1])
         if newest is None:
@@ -141,6 +148,13 @@ class _Verifier:
                     self._wrong(self._log.files.path(older.version), f"broken rule: {rule}")
             older = root
         return newest
+
+    def _ask_witnesses(self, newest: Root) -> None:
+        for witness in find_witnesses(self._log, newest):
+            error = lost_commits(
+                self._url, version=witness.version, newest=newest.version, witness=witness.what
+            )
+            self._problem(names.LOG_FOLDER, error)
 
     def _lost(self, newest: Root) -> frozenset[int]:
         try:
@@ -307,6 +321,8 @@ class _Verifier:
             for info in self._log.storage.list(folder):
                 if info.path not in self._named:
                     self._report.leftovers.append(info.path)
+                    if (planned_on(info.path) or 0) >= root.version:
+                        self._report.unclaimed.append(info.path)
 
     def _name_retired(self, retired: tuple[Retired, ...]) -> None:
         for one in retired:

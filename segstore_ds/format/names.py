@@ -5,6 +5,8 @@ functions before they reach storage, so metadata can never name anything outside
 """
 
 import re
+import zlib
+from dataclasses import dataclass
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
 
@@ -37,6 +39,19 @@ _TEMPORARY = re.compile(
     r"(?:(?:log|status|history|(?:segments|readers)/[^/]+)/)?"
     r"\.(?:tmp-[0-9]+-[0-9a-f]{16}(?:-link)?|probe-[0-9a-f]{32})"
 )
+_HINT = re.compile(r"([0-9]{20})(?: ([0-9]{1,18}) ([!-~]{1,100}) ([0-9a-f]{8}))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Hint:
+    """What a hint says: a number, and the stream and generation whose commit it is.
+
+    One without a stream, as a damaged one may look, is an address and proves nothing.
+    """
+
+    number: int
+    generation: int = 0
+    stream_id: str = ""
 
 
 def build_log_name(number: int) -> str:
@@ -83,6 +98,30 @@ def is_temporary(path: str) -> bool:
     (True, False)
     """
     return _TEMPORARY.fullmatch(path) is not None
+
+
+def build_hint(hint: Hint) -> bytes:
+    """Return the content of a hint; whoever writes one has seen that commit in the log.
+
+    >>> build_hint(Hint(41, 0, "f00"))
+    b'00000000000000000041 0 f00 cfaf038a'
+    """
+    number = build_log_name(hint.number)
+    text = f"{number} {hint.generation} {hint.stream_id}"
+    whole = f"{text} {zlib.crc32(text.encode()):08x}"
+    return (whole if _HINT.fullmatch(whole) else number).encode()
+
+
+def parse_hint(content: bytes) -> Hint | None:
+    """Return what a hint says; None where it says nothing that could be a number."""
+    match = _HINT.fullmatch(content.decode("ascii", "replace"))
+    number = parse_log_name(match[1]) if match else None
+    if match is None or number is None:
+        return None
+    if match[2] is None:
+        return Hint(number)
+    sound = zlib.crc32(content[:-9]) == int(match[4], 16)
+    return Hint(number, int(match[2]), match[3]) if sound else None
 
 
 def build_token(version: int, nonce: str) -> str:

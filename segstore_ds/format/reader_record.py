@@ -24,6 +24,8 @@ class ReaderRecord:
         lapse_s: After so long without a record, by the store's time, the reader holds nothing back.
         released: It has been given up: it holds nothing back and the name is free.
         provisional: Its owner is not recorded anywhere else yet, so another may take the name.
+        version: The newest version that the reader had seen.
+        transaction: Of that version; "" where it is not recorded.
         extra: Fields of a newer version, carried through.
     """
 
@@ -34,6 +36,8 @@ class ReaderRecord:
     lapse_s: int
     released: bool = False
     provisional: bool = False
+    version: int = 0
+    transaction: str = ""
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -49,6 +53,8 @@ def encode_record(record: ReaderRecord) -> bytes:
         lapse_s=record.lapse_s,
         released=record.released,
         provisional=record.provisional,
+        version=record.version,
+        transaction=record.transaction,
     )
     return build_json(value)
 
@@ -74,5 +80,7 @@ def decode_record(body: bytes, where: str) -> ReaderRecord:
         lapse_s=fields.integer("lapse_s", least=1),
         released=fields.flag("released"),
         provisional=fields.flag("provisional"),
+        transaction=(transaction := fields.optional_text("transaction", limit=100) or ""),
+        version=fields.integer("version") if transaction else int(fields.optional("version") or 0),
         extra=dict(fields.rest()),
     )

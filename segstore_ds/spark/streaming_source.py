@@ -28,6 +28,7 @@ from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.cuts import (
     Cut,
     Position,
+    check_held,
     check_position,
     parse_cut,
     resolve_cut,
@@ -57,17 +58,13 @@ class StreamOffset:
 
     def to_value(self) -> dict[str, Any]:
         """Return the canonical value: Spark compares its JSON as text."""
-        value = {
-            "generation": self.position.generation,
-            "offset": self.position.offset,
-            "origin": self.origin,
-            "stream": self.position.stream_id,
-        }
-        return {**value, "reader": self.reader} if self.reader else value
+        value = {**self.position.to_value(), "origin": self.origin}
+        if self.reader:
+            value["reader"] = self.reader
+        return dict(sorted(value.items()))
 
-    def at(self, offset: int) -> "StreamOffset":
-        """Return the same query at another offset."""
-        position = Position(self.position.stream_id, self.position.generation, offset)
+    def at(self, position: Position) -> "StreamOffset":
+        """Return the same query at another position."""
         return replace(self, position=position)
 
 
@@ -86,8 +83,9 @@ def parse_offset(value: Mapping[str, Any]) -> StreamOffset | None:
             "origin": int(origin),
             "stream": str(stream),
         } if 0 <= origin <= offset:
+            seen = (int(value.get("version", 0)), str(value.get("transaction", "")))
             reader = str(value.get("reader", ""))
-            return StreamOffset(Position(stream, generation, offset), origin, reader)
+            return StreamOffset(Position(stream, generation, offset, *seen), origin, reader)
     raise PositionError(
         "the checkpoint's offset is not segstore's",
         remedy="the checkpoint belongs to another query; choose another checkpointLocation",
@@ -126,6 +124,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 fail_on_data_loss=options["failOnDataLoss"],
             )
         self._root: Root | None = None
+        self._held = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_schema": self._schema}
@@ -161,6 +160,8 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         given = parse_offset(start)
         begun = given or self._begin(root)
         check_position(root, begun.position)
+        if given is not None:
+            self._check_held(given.position)
         offset = begun.position.offset
         if self._published is not None:
             token = self._published.hold(offset, given.reader if given else "")
@@ -172,7 +173,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if first < last and not isinstance(limit, ReadAllAvailable):
             segments = self._status.segments(root, first, last)
             last = plan_batch_end(segments, first, last, self._limits)
-        return begun.at(last).to_value()
+        return begun.at(Position.of(root, last)).to_value()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
         """Return the tail as it was last seen, so that progress shows how far behind a query is."""
@@ -191,10 +192,11 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         finish = parse_offset(end)
         if finish is None:
             return []
-        begun = parse_offset(start) or finish.at(finish.origin)
+        begun = parse_offset(start) or finish.at(replace(finish.position, offset=finish.origin))
         root = self._follow()
         check_position(root, begun.position)
         check_position(root, finish.position)
+        self._check_held(finish.position)
         first, last = begun.position.offset, finish.position.offset
         if first >= last:
             return []
@@ -250,6 +252,15 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._root = self._log.follow()
         return self._root
 
+    def _check_held(self, position: Position) -> None:
+        """Check that the log holds what the checkpoint has seen, once in this process's life.
+
+        From then on the handle notices whether what it has seen is there.
+        """
+        if not self._held:
+            check_held(self._log, position)
+            self._held = True
+
     def _begin(self, root: Root) -> StreamOffset:
         """Bind the start, once in the life of this process."""
         if self._origin is None:
@@ -260,8 +271,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             end = self._bound_end(root)
             if end is not None and end < offset:
                 raise InvalidInputError("start lies behind end", start=offset, end=end)
-            position = Position(root.stream_id, root.generation, offset)
-            self._origin = StreamOffset(position, offset)
+            self._origin = StreamOffset(Position.of(root, offset), offset)
         return self._origin
 
     def _available(self, root: Root) -> int:

@@ -109,9 +109,10 @@ class Handle:
         return self._status.schema_texts(self._log.root.epoch)[1]
 
     def refresh(self) -> Self:
-        """Look for newer commits and return this handle.
+        """Look for newer commits and return this handle; it never goes back to an older one.
 
         Raises:
+            MissingObjectError: Commits that it has seen are gone from the log.
             FormatError: The newest root can't be read.
             StorageError: The storage failed.
         """
@@ -122,7 +123,7 @@ class Handle:
         """Return a cut and its stream as one, for a checkpoint; raises as `read`."""
         root = self._log.root
         offset = resolve_cut(self._log, root, parse_cut(cut))
-        return Position(root.stream_id, root.generation, offset)
+        return Position.of(root, offset)
 
     def root_as_of(
         self, *, version: int | None = None, timestamp: str | dt.datetime | None = None

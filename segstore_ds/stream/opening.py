@@ -108,6 +108,7 @@ def open(  # noqa: A001 - segstore.open(url) is the name users expect
         NotFoundError: There is no stream; never an empty answer.
         IncompleteStreamError: A copy into it is not done.
         InvalidInputError: The location or the options are not valid.
+        MissingObjectError: The newest commits are gone, as the hint proves.
         FormatError: The newest root can't be read.
         StorageError: The filesystem failed.
     """

@@ -1,0 +1,46 @@
+"""Newest commits of a stream are gone: streaming queries from and to it say so."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import SparkSession
+
+import segstore_ds as segstore
+
+SCHEMA = pa.schema([("n", pa.int64())])
+
+
+def _numbers(start: int, end: int) -> pa.Table:
+    return pa.table({"n": list(range(start, end))}, SCHEMA)
+
+
+def _lose(folder: Path, *versions: int) -> None:
+    for version in versions:
+        (folder / f"log/{version:020d}").unlink()
+    (folder / "log/_latest").unlink()
+
+
+def _drain(spark: SparkSession, folder: Path, **options: object) -> None:
+    events = spark.readStream.format("segstore").option("maxRowsPerTrigger", 5)
+    writer = events.load(str(folder / "a")).writeStream.format("segstore").options(**options)
+    writer = writer.option("checkpointLocation", str(folder / "checkpoint"))
+    writer.option("path", str(folder / "b")).trigger(availableNow=True).start().awaitTermination()
+
+
+@pytest.mark.parametrize("grown", [False, True])
+def test_a_source_that_lost_what_was_read_is_refused(
+    spark: SparkSession, tmp_path: Path, grown: bool
+) -> None:
+    """Beyond the tail, and also where new events took the offsets: none is passed over."""
+    stream = segstore.create(tmp_path / "a", SCHEMA)
+    for start in (0, 5, 10):
+        stream.append(_numbers(start, start + 5))
+    _drain(spark, tmp_path)
+    _lose(tmp_path / "a", 3)
+    if grown:
+        segstore.open(stream.url).append(_numbers(100, 110))
+    with pytest.raises(StreamingQueryException, match="has seen commits that are gone"):
+        _drain(spark, tmp_path)
+    assert segstore.open(tmp_path / "b").tail == 15
