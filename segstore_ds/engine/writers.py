@@ -9,6 +9,7 @@ import logging
 from dataclasses import dataclass
 
 from segstore_ds import options
+from segstore_ds.engine.seen import RESTORE
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import InvalidInputError, WriterConflictError
 from segstore_ds.format.batch_fingerprint import BatchFacts, differing_columns
@@ -32,6 +33,7 @@ class WriterKey:
         on_repeat: What other events under the last batch id are: ``error``, or ``skip``, which
             keeps what was committed first and drops them.
         claim: A second name that must be the owner's, such as its checkpoint's; "" for none.
+        dense: Every batch id up to this one was committed under the name, if any was.
     """
 
     writer_id: str
@@ -40,6 +42,7 @@ class WriterKey:
     takeover: bool = False
     claim: str = ""
     on_repeat: str = options.default("onRepeat")
+    dense: bool = False
 
     def __post_init__(self) -> None:
         """Check the texts: they go into the root, and into views.
@@ -89,8 +92,8 @@ def check_writer(known: Writer | None, key: WriterKey | None, batch: BatchFacts 
     """Tell whether a writer's batch is committed already. Pure.
 
     Raises:
-        WriterConflictError: The id has another owner, the batch is older than the last one, or the
-            last one held other events.
+        WriterConflictError: The id has another owner, the batch is older than the last one, batches
+            between the two are gone, or the last one held other events.
     """
     if key is None or known is None:
         return False
@@ -113,6 +116,14 @@ def check_writer(known: Writer | None, key: WriterKey | None, batch: BatchFacts 
             "batch is older than the writer's last one",
             remedy="a checkpoint or a job's state was set back or deleted; give the next batch id, "
             "use another writerId, or set writerTakeover=true once",
+            writer_id=key.writer_id,
+            batch_id=key.batch_id,
+            last_batch_id=known.batch_id,
+        )
+    if key.dense and key.batch_id > known.batch_id + 1:
+        raise WriterConflictError(
+            "batches that the query has committed are gone from the stream",
+            remedy=f"{RESTORE}; writerTakeover=true, set once, lets the query go on without them",
             writer_id=key.writer_id,
             batch_id=key.batch_id,
             last_batch_id=known.batch_id,

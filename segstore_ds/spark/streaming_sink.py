@@ -181,7 +181,7 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
             on_repeat=self._options["onRepeat"],
         )
         assert key is not None  # noqa: S101 - both ids are given
-        return replace(key, claim=self._claim)
+        return replace(key, claim=self._claim, dense=True)
 
     def _tally(self, task: int, batches: Iterator[pa.RecordBatch]) -> StagedTask:
         """Stage nothing: the commit compares the rows with what is in the stream."""

@@ -44,3 +44,19 @@ def test_a_source_that_lost_what_was_read_is_refused(
     with pytest.raises(StreamingQueryException, match="has seen commits that are gone"):
         _drain(spark, tmp_path)
     assert segstore.open(tmp_path / "b").tail == 15
+
+
+def test_a_sink_that_lost_batches_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """The checkpoint counts on; one that is set to go on does, without them."""
+    stream = segstore.create(tmp_path / "a", SCHEMA)
+    stream.append(_numbers(0, 15))
+    _drain(spark, tmp_path, compact="off")
+    newest = segstore.open(tmp_path / "b").version
+    _lose(tmp_path / "b", newest, newest - 1)
+    stream.append(_numbers(15, 18))
+    with pytest.raises(StreamingQueryException, match="are gone"):
+        _drain(spark, tmp_path, compact="off")
+    assert segstore.open(tmp_path / "b").tail == 5
+    _drain(spark, tmp_path, compact="off", writerTakeover="true")
+    kept = segstore.open(tmp_path / "b").read().read_all()["n"].to_pylist()
+    assert kept == [*range(5), *range(15, 18)]

@@ -19,13 +19,16 @@ from stream_kit import (
 import segstore_ds as segstore
 from segstore_ds.engine.retention import run_purge
 from segstore_ds.engine.verify import Report
+from segstore_ds.engine.writers import WriterKey, check_writer
 from segstore_ds.errors import (
     CorruptionError,
     FencedError,
     MissingObjectError,
     PositionError,
+    WriterConflictError,
 )
 from segstore_ds.format.names import HINT_PATH, Hint, build_hint
+from segstore_ds.format.root import Writer
 from segstore_ds.storage import open_storage
 from segstore_ds.storage.base import ObjectInfo
 from segstore_ds.stream import Stream, create_on, open_on
@@ -327,3 +330,18 @@ def test_a_log_that_grows_while_it_is_verified_is_sound() -> None:
     stream.reader("r", owner="o")
     assert verify_on(Growing(storage), clock=storage.time.clock).check().ok
     assert stream.version == 8
+
+
+# --- sinks ----------------------------------------------------------------------------------------
+
+
+def test_a_sink_whose_last_batches_are_gone_is_refused() -> None:
+    """Its checkpoint counts on; the way out is said."""
+    known = Writer("q", 5, 1, 10, 10)
+    key = WriterKey("q", 7, "q", dense=True)
+    with pytest.raises(WriterConflictError, match=r"are gone.*batch_id=7, last_batch_id=5.*repair"):
+        check_writer(known, key, None)
+    assert not check_writer(None, key, None)
+    assert not check_writer(known, WriterKey("q", 6, "q", dense=True), None)
+    assert not check_writer(known, WriterKey("q", 7, "q"), None)
+    assert not check_writer(known, WriterKey("q", 7, "q", takeover=True, dense=True), None)
