@@ -182,11 +182,11 @@ def _judge(storage: Storage, found: Sequence[str]) -> tuple[str, str]:
     A name that no path within a root may have ends the search.
     """
     with suppress(InvalidInputError):
-        return next(_find_likenesses(storage, found), ("", ""))
+        return next(_find_kinds(storage, found), ("", ""))
     return "", ""
 
 
-def _find_likenesses(storage: Storage, found: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _find_kinds(storage: Storage, found: Sequence[str]) -> Iterator[tuple[str, str]]:
     for name, looks_like, reader in _TABLES:
         if name in found:
             yield looks_like, reader
