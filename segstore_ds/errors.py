@@ -197,6 +197,8 @@ class ClosedError(SegstoreError):
 class StorageError(SegstoreError):
     """The filesystem failed.
 
+    One that stays until somebody does something about it is not `retryable`, and has its remedy.
+
     Attributes:
         untouched: Of a call that makes an object: it has not made it, for certain. A pickled error
             forgets that, which is the safe side.

@@ -3,6 +3,7 @@
 The contract of Spark's HDFSMetadataLog on storage that can create exclusively. `add` has three
 outcomes: won, lost, unknown. Only a slot that has been *read* and holds other bytes is lost. Where
 the storage says of every try that it has not made the file (a full disk), that is a plain failure.
+A failure that stays until somebody does something about it ends the tries, and settles nothing.
 A timeout, a server error, a refusal that names no winner, or "not found" after a put say nothing:
 the same bytes are tried again on the same slot, so a client can neither lose to its own retry nor
 commit twice.
@@ -106,7 +107,7 @@ class MetadataLog(Generic[T]):
         self._check_readable(batch, path)
         cause: StorageError | None = None
         failed: StorageError | None = None  # the last try, while all have failed for certain
-        doubtful = False
+        doubtful, lasting = False, False
         for attempt in range(1, self._attempts + 1):
             try:
                 if self.storage.create(path, data):
@@ -115,12 +116,15 @@ class MetadataLog(Generic[T]):
             except StorageError as error:
                 cause = failed = error
                 doubtful = doubtful or not error.untouched
+                lasting = not error.retryable
             try:
                 found = self._read(path)
             except StorageError as error:
                 found, cause = None, error
             if found is not None:
                 return found == data
+            if lasting:
+                break  # the same again would fail alike; whether it is in doubt is another question
             self._clock.backoff(attempt, base_s=0.02, most_s=2.0)
         if failed is not None and not doubtful:
             raise failed

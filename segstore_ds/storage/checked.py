@@ -25,6 +25,7 @@ from segstore_ds.storage.base import (
     check_path,
     refuse_empty,
 )
+from segstore_ds.storage.causes import find_remedy
 from segstore_ds.storage.credentials import Redactor, resolve_storage_options
 from segstore_ds.storage.locations import Location, find_outer, resolve_location
 
@@ -342,24 +343,21 @@ class CheckedStorage(Storage):
         if absent and verb in ("get", "get_range", "info") and not self._root_is_missing(cause):
             failure = MissingObjectError("no such object", storage=self.url, path=path)
         else:
+            remedy = find_remedy(cause)
             failure = StorageError(
                 "filesystem failed",
-                remedy=self._remedy(cause),
+                remedy=remedy or "",
                 verb=verb,
                 storage=self.url,
                 path=path,
                 cause=self.redactor.describe(cause),
             )
+            failure.retryable = remedy is None
         failure.__cause__ = self.redactor.cause(cause)
         return failure
 
     def _root_is_missing(self, cause: BaseException) -> bool:  # noqa: ARG002
         return False
-
-    def _remedy(self, cause: BaseException) -> str:
-        if isinstance(cause, PermissionError):
-            return "check the permissions, or the credentials in storage_options"
-        return ""
 
     @property
     def redactor(self) -> Redactor:

@@ -292,12 +292,14 @@ class LocalStorage(CheckedStorage):
             if os.path.isdir(above):
                 break
             if seen:
-                raise StorageError(
+                failure = StorageError(
                     "folder is gone that was here before, and all that lay in it",
                     remedy="mount it or put it back, then open the stream anew",
                     storage=self.url,
                     folder=above,
                 )
+                failure.retryable = False
+                raise failure
             missing.append(above)
             above = os.path.dirname(above)
         for name in reversed(missing):

@@ -68,11 +68,6 @@ class ObjectStorage(CheckedStorage):
     def _root_is_missing(self, cause: BaseException) -> bool:
         return root_is_missing(cause)
 
-    def _remedy(self, cause: BaseException) -> str:
-        if root_is_missing(cause):
-            return "the bucket or container does not exist: make it first"
-        return super()._remedy(cause)
-
     def _get(self, full: str, limit: int | None) -> bytes:
         if limit is None:
             return self._store.read_whole(self.fs, full)
@@ -182,12 +177,14 @@ class ObjectStorage(CheckedStorage):
     def _refuse_missing_root(self) -> None:
         bucket = self.location.path.partition("/")[0]
         if not self.fs.exists(bucket):
-            raise StorageError(
+            failure = StorageError(
                 "bucket or container does not exist",
                 remedy="make it first, or check the location and the credentials",
                 storage=self.url,
                 bucket=bucket,
             )
+            failure.retryable = False
+            raise failure
 
     def _delete(self, full: str) -> None:
         with suppress(FileNotFoundError):

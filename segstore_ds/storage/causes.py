@@ -1,0 +1,110 @@
+"""What a failure of a filesystem means: whether a repeated call may succeed, and the remedy.
+
+A cause that this table does not know may go away by itself: a timeout, a server error, a request to
+slow down. What it knows stays until somebody does something about it. Nothing here says whether a
+call that failed has changed anything; see `StorageError.untouched`.
+"""
+
+import errno
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from segstore_ds.storage.credentials import chain
+
+_ACCESS = "check the permissions of the folder and of the account that runs this process"
+_REFUSED = "the store refuses these credentials: check them, and what they may do with this bucket"
+_NO_BUCKET = "the bucket or container does not exist: make it first, or check the location"
+_NO_KEYS = (
+    "give them in storage_options ({0}), or where the store's own tools look for them: "
+    "environment, profile, role of the machine"
+)
+_TOO_LONG = "use a shorter location"
+_QUOTA = "the quota is used up: free space or raise the quota, then repeat"
+
+_BY_ERRNO: Mapping[int, str] = {
+    errno.ENOSPC: "the disk is full: free space, then repeat",
+    errno.EDQUOT: _QUOTA,
+    errno.EFBIG: "the file would exceed the largest size allowed here (ulimit -f, or the disk's)",
+    errno.EROFS: "the disk is read-only: mount it for writing, or use another location",
+    errno.EACCES: _ACCESS,
+    errno.EPERM: _ACCESS,
+    errno.ENOTDIR: "a file stands where a folder should be: use another location",
+    errno.EISDIR: "a folder stands where a file should be: use another location",
+    errno.ENAMETOOLONG: _TOO_LONG,
+    errno.ELOOP: "symbolic links of the location lead back to themselves: use another location",
+}
+# What S3 and Azure call their answers, and what the clients raise by class.
+_BY_NAME: Mapping[str, str] = {
+    "NoSuchBucket": _NO_BUCKET,
+    "ContainerNotFound": _NO_BUCKET,
+    "StorageErrorCode.CONTAINER_NOT_FOUND": _NO_BUCKET,
+    "InvalidBucketName": "no bucket may be called that: check the location",
+    "KeyTooLongError": _TOO_LONG,
+    "XMinioAdminBucketQuotaExceeded": _QUOTA,
+    "PermanentRedirect": "the bucket is in another region: name it in storage_options",
+    "AuthorizationHeaderMalformed": "the bucket is in another region: name it in storage_options",
+    "AccessDenied": _REFUSED,
+    "AllAccessDisabled": _REFUSED,
+    "ExpiredToken": _REFUSED,
+    "InvalidAccessKeyId": _REFUSED,
+    "InvalidToken": _REFUSED,
+    "SignatureDoesNotMatch": _REFUSED,
+    "RequestTimeTooSkewed": "the clock of this machine is wrong: set it",
+    "NoCredentialsError": _NO_KEYS.format("key, secret; or anon=True for a public bucket"),
+    "PartialCredentialsError": _NO_KEYS.format("key and secret go together"),
+    "DefaultCredentialsError": _NO_KEYS.format("token; or token='anon' for a public bucket"),
+    "ClientAuthenticationError": _REFUSED,
+    "ProfileNotFound": "name a profile of the AWS configuration, or give key and secret",
+    "NoRegionError": "name the region in storage_options: client_kwargs={'region_name': ...}",
+}
+_BY_STATUS: Mapping[int, str] = {401: _REFUSED, 403: _REFUSED}
+# Google Cloud Storage answers 403 to those it asks to slow down, too.
+_SLOW_DOWN = ("ratelimitexceeded", "rate limit")
+
+
+def find_remedy(cause: BaseException) -> str | None:
+    """Return what to do about a failure that stays until somebody does something about it.
+
+    Args:
+        cause: What the filesystem raised.
+
+    Returns:
+        The remedy; None where a repeated call may succeed.
+
+    >>> find_remedy(OSError(errno.EROFS, "read-only"))
+    'the disk is read-only: mount it for writing, or use another location'
+    >>> find_remedy(TimeoutError()) is None
+    True
+    """
+    linked = list(chain(cause))
+    if any(word in str(each).lower() for each in linked for word in _SLOW_DOWN):
+        return None
+    # A name says most: clients give their refusals an errno as well.
+    for each in linked:
+        for name in _names(each):
+            if name in _BY_NAME:
+                return _BY_NAME[name]
+    for each in linked:
+        if (status := _status(each)) in _BY_STATUS:
+            return _BY_STATUS[status]
+    if isinstance(cause, OSError) and cause.errno in _BY_ERRNO:
+        return _BY_ERRNO[cause.errno]
+    return _ACCESS if isinstance(cause, PermissionError) else None
+
+
+def _names(cause: BaseException) -> Iterator[str]:
+    response: Any = getattr(cause, "response", None)
+    if isinstance(response, Mapping):
+        yield str(response.get("Error", {}).get("Code", ""))
+    if code := getattr(cause, "error_code", None):
+        yield str(code)
+    yield type(cause).__name__
+
+
+def _status(cause: BaseException) -> int:
+    response: Any = getattr(cause, "response", None)
+    if isinstance(response, Mapping):
+        given: Any = response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+    else:
+        given = getattr(cause, "status_code", None) or getattr(cause, "code", None)
+    return int(given) if str(given).isdecimal() else 0
