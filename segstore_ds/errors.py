@@ -29,9 +29,11 @@
     └── InternalError                      a bug; asks for a report
 
 Spark shows only an error's text, so `str(error)` holds everything: the code, a lowercase fact, the
-values as ``name=value``, then the remedy. Every error pickles with its fields.
+values as ``name=value``, then the remedy. Every error pickles with its fields. Texts name arguments
+as Python has them (``merge_schema=True``); `spark.boundary` respells them as options.
 """
 
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 
@@ -71,6 +73,16 @@ class SegstoreError(Exception):
         """
         self.retryable = False
         self.remedy = f"{self.remedy}; {remedy}" if self.remedy else remedy
+        self.args = (self._text(),)
+
+    def respell(self, spell: Callable[[str], str]) -> None:
+        """Write the names of arguments, in fact, remedy and fields, as another caller knows them.
+
+        Args:
+            spell: Returns a text with every name in it respelled; leaves what it has respelled.
+        """
+        self.fact, self.remedy = spell(self.fact), spell(self.remedy)
+        self.fields = {spell(name): value for name, value in self.fields.items()}
         self.args = (self._text(),)
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -23,7 +23,7 @@ FORMS = (
     "an offset, 'head', 'tail', 'version:N', 'tag:NAME', 'reader:NAME', a position, or a time like "
     "2026-11-20T10:00:00Z"
 )
-GO_ON = "start at 'head', or set failOnDataLoss=false to go on without them"
+GO_ON = "start at 'head', or set fail_on_data_loss=False to go on without them"
 _LOG = logging.getLogger(__name__)
 _VERSION = re.compile(r"version:([0-9]{1,18})")
 _OFFSET = re.compile(r"[0-9]{1,18}")

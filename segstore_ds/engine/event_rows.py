@@ -57,7 +57,7 @@ class EventRows:
         if not event.keys() <= self._names:
             raise SchemaMismatchError(
                 "event has unknown columns",
-                remedy="append a table with mergeSchema first, or leave them out",
+                remedy="append a table with merge_schema=True first, or leave them out",
                 columns=sorted(map(str, event.keys() - self._names)),
                 known=self.schema.names,
             )

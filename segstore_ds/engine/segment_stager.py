@@ -190,7 +190,7 @@ class SegmentStager:
         except FormatError as error:
             raise InvalidInputError(
                 "a segment would not be read again",
-                remedy="set segmentFormat to arrow; it is a defect: report it, with the schema",
+                remedy="set segment_format to arrow; it is a defect: report it, with the schema",
                 path=self.path,
                 frames=len(summary.frames),
                 why=str(error),

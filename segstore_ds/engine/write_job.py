@@ -198,11 +198,11 @@ def check_arguments(request: WriteRequest, staged: pa.Schema) -> None:
     if request.replace_schema and not request.overwrite:
         raise InvalidInputError(
             "the schema can only be replaced together with the events",
-            remedy="use mode overwrite, or mergeSchema to extend the schema",
+            remedy="overwrite the events as well, or set merge_schema=True to extend the schema",
         )
     unknown = sorted(set(request.layout.stats_columns or ()) - set(staged.names))
     if unknown:
-        raise InvalidInputError("statsColumns names no such columns", columns=unknown)
+        raise InvalidInputError("stats_columns names no such columns", columns=unknown)
 
 
 def _staged_schema(

@@ -105,8 +105,8 @@ def check_writer(known: Writer | None, key: WriterKey | None, batch: BatchFacts 
     if known.owner != key.owner:
         raise WriterConflictError(
             "writer id belongs to another owner",
-            remedy="use another writerId; or, if that query or job is gone for good, "
-            "set writerTakeover=true once",
+            remedy="use another writer_id; or, if that query or job is gone for good, "
+            "set writer_takeover=True once",
             writer_id=key.writer_id,
             owner=known.owner or "a batch writer",
             caller=key.owner or "a batch writer",
@@ -115,7 +115,7 @@ def check_writer(known: Writer | None, key: WriterKey | None, batch: BatchFacts 
         raise WriterConflictError(
             "batch is older than the writer's last one",
             remedy="a checkpoint or a job's state was set back or deleted; give the next batch id, "
-            "use another writerId, or set writerTakeover=true once",
+            "use another writer_id, or set writer_takeover=True once",
             writer_id=key.writer_id,
             batch_id=key.batch_id,
             last_batch_id=known.batch_id,
@@ -174,7 +174,7 @@ def check_claim(known: Writer | None, key: WriterKey) -> None:
         raise WriterConflictError(
             "checkpoint belongs to another query",
             remedy="a checkpoint at this place was deleted, and the new query would write its "
-            "events once more; choose another checkpointLocation, or set writerTakeover=true once",
+            "events once more; choose another checkpointLocation, or set writer_takeover=True once",
             checkpoint=key.claim,
             owner=known.owner,
             caller=key.owner,

@@ -26,7 +26,7 @@ from segstore_ds.format.unpacking import (
 from segstore_ds.format.widening import merge_type
 
 PIECE_BYTES = 1 << 28  # more than this is converted piece by piece
-_MERGE_REMEDY = "set mergeSchema=true to change the stream's schema"
+_MERGE_REMEDY = "set merge_schema=True to change the stream's schema"
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

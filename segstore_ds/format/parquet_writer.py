@@ -53,7 +53,7 @@ PARQUET_ERRORS = (
     OverflowError,
 )
 _INDEX_BYTES_OF_PIECE = 24  # a length and a checksum, as text: about
-_OTHER = "change the value, or set segmentFormat to arrow"
+_OTHER = "change the value, or set segment_format to arrow"
 _WRITTEN = "the segment that was written"
 # Pages mostly end by their bytes: pyarrow's 20,000 rows give twice as many, each with a header and
 # checksums to look at. But no page may stand for more values than its bytes let a reader believe.
@@ -179,7 +179,7 @@ class ParquetWriter:
         if expands_too_far(entry, self._leaves, bits=self._bits):
             raise InvalidInputError(
                 "a frame is too large",
-                remedy="set frameBytes or frameRows lower, or segmentFormat to arrow",
+                remedy="set frame_bytes or frame_rows lower, or segment_format to arrow",
                 rows=entry.rows,
                 raw_bytes=entry.raw_bytes,
                 bytes=entry.bytes,
@@ -187,7 +187,7 @@ class ParquetWriter:
         if len(pieces) > MAX_INDEX_BYTES // _INDEX_BYTES_OF_PIECE:
             raise InvalidInputError(
                 "a frame has too many columns",
-                remedy="set segmentFormat to arrow, or write fewer columns",
+                remedy="set segment_format to arrow, or write fewer columns",
                 columns=self._leaves,
                 pieces=len(pieces),
             )
@@ -297,7 +297,7 @@ def _readable(frame: FrameEntry) -> Iterator[None]:
     except CorruptionError as error:
         raise InvalidInputError(
             "a frame would not be read again",
-            remedy="set segmentFormat to arrow; it is a defect: report it, with the schema",
+            remedy="set segment_format to arrow; it is a defect: report it, with the schema",
             rows=frame.rows,
             raw_bytes=frame.raw_bytes,
             why=str(error),
@@ -320,7 +320,7 @@ def _build(frames: Sequence[FrameEntry], lengths: list[list[int]], crcs: list[li
     if len(raw) > MAX_INDEX_BYTES:
         raise InvalidInputError(
             "a segment has too many frames and columns",
-            remedy="set segmentRows or segmentBytes lower, or frameRows higher",
+            remedy="set segment_rows or segment_bytes lower, or frame_rows higher",
             frames=len(frames),
             pieces=sum(map(len, lengths)),
         )

@@ -20,7 +20,7 @@ from segstore_ds.format.normal_form import (
     normalise_schema,
 )
 
-_MERGE_REMEDY = "set mergeSchema=true to change the stream's schema"
+_MERGE_REMEDY = "set merge_schema=True to change the stream's schema"
 
 
 def plan_schema(current: pa.Schema, incoming: pa.Schema, *, merge: bool) -> pa.Schema:

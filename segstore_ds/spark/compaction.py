@@ -31,6 +31,7 @@ from segstore_ds.errors import InvalidInputError, PositionError
 from segstore_ds.format.root import Root
 from segstore_ds.options import BY_NAME, READ, WRITE
 from segstore_ds.spark.active import activated
+from segstore_ds.spark.boundary import at_boundary, in_sparks_words
 from segstore_ds.spark.option_texts import as_location
 from segstore_ds.spark.schemas import from_stored, to_arrow
 from segstore_ds.spark.writer import layout_of
@@ -76,6 +77,7 @@ def plan_rows(
     return PlanReader(rows)
 
 
+@at_boundary
 @dataclass(frozen=True)
 class PlanReader(DataSourceReader):
     """Gives the rows of a plan: a partition per group, 256 at most."""
@@ -134,6 +136,7 @@ def plan_compact_writer(
     return CompactWriter(job, secrets.token_hex(16))
 
 
+@at_boundary
 class CompactWriter(DataSourceArrowWriter):
     """Merges groups in tasks, commits in the driver; every copy of it holds the same job."""
 
@@ -192,6 +195,7 @@ class CompactWriter(DataSourceArrowWriter):
             delete_staged(self._job.storage, _outputs(_done(messages)))
 
 
+@in_sparks_words
 def compact(spark: SparkSession, path: str, **options: Any) -> int:
     """Compact a stream with Spark's tasks: plan, merge, commit, until there is nothing to do.
 

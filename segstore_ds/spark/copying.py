@@ -18,6 +18,7 @@ from segstore_ds.engine.copy import CopyRequest
 from segstore_ds.engine.copy_tasks import CopyJob, commit_segments, copy_segments, plan_copy_job
 from segstore_ds.engine.table_status import PlacedSegment
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.metadata_reader import view_schema
 from segstore_ds.storage import Storage
 from segstore_ds.stream import client_name
@@ -101,6 +102,7 @@ class CopiedMessage(WriterCommitMessage):
     found: tuple[PlacedSegment, ...]
 
 
+@at_boundary
 class CopyWriter(DataSourceArrowWriter):
     """Copies segments in tasks, commits in the driver; every copy of it holds the same job."""
 

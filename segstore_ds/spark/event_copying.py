@@ -15,6 +15,7 @@ from segstore_ds.engine.staging import delete_staged
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
 from segstore_ds.options import COPIED
+from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.copying import EVENTS
 from segstore_ds.spark.writer import SegstoreWriter, build_request, staged_of
 from segstore_ds.storage import Storage
@@ -97,6 +98,7 @@ def plan_events_copy(
     return plan_rows_copy(source, target, request, write, bind)
 
 
+@at_boundary
 class EventsCopyWriter(SegstoreWriter):
     """Stages rows in tasks, commits them as the whole of a new stream."""
 

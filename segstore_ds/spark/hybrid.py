@@ -27,6 +27,7 @@ from segstore_ds.format.names import segment_object
 from segstore_ds.format.root import Root
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.options import READ, SETTLED, parse_options
+from segstore_ds.spark.boundary import in_sparks_words
 from segstore_ds.spark.native import (
     OFFSET_NAME,
     SEGMENT_NAME,
@@ -67,6 +68,7 @@ class _Scan:
     result: StructType
 
 
+@in_sparks_words
 def read(spark: SparkSession, url: str | os.PathLike[str], **options: Any) -> DataFrame:
     """Read a stream's events; settled history at the speed of Spark's own Parquet reader.
 

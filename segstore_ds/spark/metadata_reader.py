@@ -12,6 +12,7 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.root import Root
 from segstore_ds.format.root_codec import decode_root, encode_root
+from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import from_stored, to_arrow
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream
@@ -50,6 +51,7 @@ def plan_view_reader(
     return ViewReader(stream.storage, name, root, stream.plan_metadata(name, root=root), schema)
 
 
+@at_boundary
 class ViewReader(DataSourceReader):
     """Reads a view, a partition per range of it."""
 

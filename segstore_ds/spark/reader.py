@@ -13,6 +13,7 @@ from segstore_ds.engine.scan_plan import Reading, ReadTask
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
 from segstore_ds.format.conversion import convert
 from segstore_ds.format.root import Root
+from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import from_stored, is_nullable, to_arrow
 from segstore_ds.stream import Stream
 
@@ -125,6 +126,7 @@ def project(stream: Stream, options: Mapping[str, Any], schema: StructType) -> t
     return columns
 
 
+@at_boundary
 class SegstoreReader(DataSourceReader):
     """Reads the tasks of a plan; only what all tasks share travels with each of them."""
 

@@ -12,6 +12,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.spark.active import activated
+from segstore_ds.spark.boundary import in_sparks_words
 from segstore_ds.spark.option_texts import as_location, as_texts
 from segstore_ds.spark.source import SegstoreDataSource
 
@@ -98,6 +99,7 @@ def recommended_conf() -> dict[str, str]:
     return dict(_BUILDER_SETTINGS)
 
 
+@in_sparks_words
 def write(
     df: DataFrame, url: str | os.PathLike[str], *, mode: str = "append", **options: Any
 ) -> None:

@@ -32,6 +32,7 @@ from segstore_ds.options import (
     WRITE,
     parse_options,
 )
+from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.compaction import PLAN, plan_compact_writer, plan_rows, plan_schema
 from segstore_ds.spark.copying import SEGMENTS, check_copy_options, plan_copy_writer
 from segstore_ds.spark.event_copying import EventsCopyWriter, plan_events_copy, take_range
@@ -51,6 +52,7 @@ NO_PATH = (
 )
 
 
+@at_boundary
 class SegstoreDataSource(DataSource):
     """Batch and streaming reads and writes of segstore streams.
 

@@ -36,6 +36,7 @@ from segstore_ds.errors import (
 from segstore_ds.format.batch_fingerprint import BatchTally, gather_facts
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema import conform_pieces, normalise_schema
+from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import to_stored
 from segstore_ds.spark.task_log import show_info
 from segstore_ds.spark.writer import build_request, layout_of, open_or_create
@@ -73,6 +74,7 @@ class SinkMessage(WriterCommitMessage):
     plan: SinkPlan | None = None
 
 
+@at_boundary
 class SegstoreStreamWriter(DataSourceStreamArrowWriter):
     """Stages micro-batches in tasks and commits each once.
 

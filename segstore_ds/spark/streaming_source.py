@@ -39,6 +39,7 @@ from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import InvalidInputError, PositionError
 from segstore_ds.format.names import check_label
 from segstore_ds.format.root import Root
+from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.published_position import PublishedPosition
 from segstore_ds.spark.reader import project, slice_batches
 from segstore_ds.storage import Storage
@@ -93,6 +94,7 @@ def parse_offset(value: Mapping[str, Any]) -> StreamOffset | None:
     )
 
 
+@at_boundary
 class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Answers Spark's questions about one streaming query, and reads its partitions.
 

@@ -18,6 +18,7 @@ from segstore_ds.engine.write_job import WriteJob, WriteRequest, check_arguments
 from segstore_ds.engine.writers import WriterKey
 from segstore_ds.errors import AlreadyExistsError, InternalError, NotFoundError, SegstoreError
 from segstore_ds.format.schema import conform_pieces
+from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import to_spark_json, to_stored
 from segstore_ds.spark.task_log import show_info
 from segstore_ds.storage import Storage
@@ -147,6 +148,7 @@ def open_or_create(storage: Storage, request: WriteRequest, *, create: bool) -> 
         return open_on(storage)
 
 
+@at_boundary
 class SegstoreWriter(DataSourceArrowWriter):
     """Stages in tasks, commits in the driver; every copy of it holds the same job."""
 

@@ -87,8 +87,8 @@ def find_remedy(cause: BaseException) -> str | None:
     for each in linked:
         if (status := _status(each)) in _BY_STATUS:
             return _BY_STATUS[status]
-    if isinstance(cause, OSError) and cause.errno in _BY_ERRNO:
-        return _BY_ERRNO[cause.errno]
+    if isinstance(cause, OSError) and (found := _BY_ERRNO.get(cause.errno or 0)):
+        return found
     return _ACCESS if isinstance(cause, PermissionError) else None
 
 

@@ -145,7 +145,7 @@ class Handle:
         if version is not None and timestamp is not None:
             raise InvalidInputError(
                 "both a version and a time to read as of",
-                remedy="give versionAsOf or timestampAsOf",
+                remedy="give version_as_of or timestamp_as_of",
                 version=version,
                 timestamp=timestamp,
             )

@@ -399,7 +399,7 @@ def test_a_frame_that_nobody_would_read_is_not_written() -> None:
         batch.schema, compression="zstd", compression_level=None, stats_columns=[]
     )
     writer.start()
-    with pytest.raises(InvalidInputError, match="frameBytes"):
+    with pytest.raises(InvalidInputError, match="frame_bytes"):
         writer.add(batch)
 
 

@@ -126,7 +126,7 @@ def test_whether_a_writers_batch_is_known(known, key, answer):
         return
     with pytest.raises(WriterConflictError, match=answer) as caught:
         check_writer(known, key, BatchFacts(10))
-    assert "writerTakeover=true" in str(caught.value)
+    assert "writer_takeover=True" in str(caught.value)
 
 
 @pytest.mark.parametrize("write", ["append", "overwrite"])

@@ -136,7 +136,7 @@ def test_a_done_copy_needs_its_cuts_no_more(mode: str) -> None:
         assert (again.repeated, again.start) == (True, 1 if start == 1 else 4)
     with pytest.raises(TruncatedError, match="start the copy at 'head'") as caught:
         stream.copy_to(_place(), copy_id="c", mode=mode, start=1)
-    assert "failOnDataLoss" not in str(caught.value)
+    assert "fail_on_data_loss" not in str(caught.value)
     with pytest.raises(NotFoundError, match="no such tag"):
         stream.copy_to(_place(), copy_id="c", mode=mode, start="tag:x")
 

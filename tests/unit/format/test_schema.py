@@ -187,7 +187,7 @@ def test_narrower_data_fits_for_free_and_the_other_way_round_needs_a_merge(curre
     assert plan_schema(stream, data, merge=True) is stream
     narrow = normalise_schema(data)
     if not narrow.equals(stream):
-        with pytest.raises(SchemaMismatchError, match="mergeSchema"):
+        with pytest.raises(SchemaMismatchError, match="merge_schema=True"):
             plan_schema(narrow, stream, merge=False)
         assert plan_schema(narrow, stream, merge=True).equals(stream)
 
@@ -228,7 +228,7 @@ def test_new_and_missing_columns_need_a_merge_that_appends():
     assert "z: int8" in text
     assert "missing_columns=['a']" in text
     assert "columns_with_missing_fields=['b']" in text
-    assert "mergeSchema" in text
+    assert "merge_schema=True" in text
     merged = plan_schema(stream, data, merge=True)
     assert merged.names == ["a", "b", "z"]
     assert merged.field("b").type == pa.struct([("x", pa.int8()), ("y", pa.int8())])
@@ -326,7 +326,7 @@ def test_a_value_that_would_be_lost_is_an_error(array):
 
 
 def test_conform_refuses_wider_and_unknown_columns():
-    with pytest.raises(SchemaMismatchError, match=r"'c'.*mergeSchema"):
+    with pytest.raises(SchemaMismatchError, match=r"'c'.*merge_schema=True"):
         conform(pa.record_batch({"c": pa.array([1], pa.int64())}), one(pa.int8()))
     with pytest.raises(SchemaMismatchError, match="'z'"):
         conform(pa.record_batch({"z": pa.array([1], pa.int8())}), one(pa.int8()))

@@ -1,0 +1,90 @@
+"""Where errors leave for Spark: what it shows of them, and how they name options.
+
+Spark shows an error as the text of its traceback, in a message of its own, so whatever the
+traceback holds stands before our text. At the entry points of the format an error therefore loses
+the frames within segstore and its causes, which the log keeps at INFO, and names options as Spark's
+users write them (``mergeSchema=true``), where the engine has Python's arguments. Only errors that
+we raise on purpose: a bug keeps its traceback.
+"""
+
+import functools
+import inspect
+import logging
+import re
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
+
+from segstore_ds.errors import SegstoreError
+from segstore_ds.options import TABLE
+
+_LOG = logging.getLogger(__name__)
+T = TypeVar("T")
+
+# What Spark calls. A writer of a streaming query plans when it is pickled.
+ENTRY_POINTS = frozenset(
+    {"schema", "reader", "writer", "streamReader", "streamWriter", "partitions", "read", "write"}
+    | {"commit", "initialOffset", "latestOffset", "reportLatestOffset", "__getstate__"}
+    | {"prepareForTriggerAvailableNow", "getDefaultReadLimit", "stop"}
+)
+_OPTIONS = {re.sub("([A-Z])", r"_\1", option.name).lower(): option.name for option in TABLE}
+_NAME = re.compile(rf"\b({'|'.join(_OPTIONS)})\b(=True\b|=False\b)?")
+
+
+def spell_for_spark(text: str) -> str:
+    """Return a text with arguments of Python respelled as options.
+
+    >>> spell_for_spark("set merge_schema=True, or give another writer_id")
+    'set mergeSchema=true, or give another writerId'
+    """
+    return _NAME.sub(lambda found: _OPTIONS[found[1]] + (found[2] or "").lower(), text)
+
+
+def at_boundary(cls: type[T]) -> type[T]:
+    """Have the entry points that a class defines raise our errors as Spark should show them."""
+    for name in ENTRY_POINTS & vars(cls).keys():
+        setattr(cls, name, _guarded(vars(cls)[name]))
+    return cls
+
+
+def in_sparks_words(function: Callable[..., T]) -> Callable[..., T]:
+    """Have a helper that takes options name them in its errors as its caller does."""
+
+    @functools.wraps(function)
+    def call(*args: Any, **options: Any) -> T:
+        try:
+            return function(*args, **options)
+        except SegstoreError as error:
+            error.respell(spell_for_spark)
+            raise
+
+    return call
+
+
+def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    # The error leaves a list as it is raised: else it would hold its frame, and the frame it.
+    @functools.wraps(method)
+    def call(*args: Any, **given: Any) -> Any:
+        try:
+            return method(*args, **given)
+        except SegstoreError as error:
+            failure = [_stripped(error)]
+        raise failure.pop() from None
+
+    @functools.wraps(method)
+    def iterate(*args: Any, **given: Any) -> Iterator[Any]:
+        try:
+            yield from method(*args, **given)
+        except SegstoreError as error:
+            failure = [_stripped(error)]
+        else:
+            return
+        raise failure.pop() from None
+
+    return iterate if inspect.isgeneratorfunction(method) else call
+
+
+def _stripped(error: SegstoreError) -> SegstoreError:
+    _LOG.info("raised to Spark: %s", error.code, exc_info=error)
+    error.respell(spell_for_spark)
+    error.__cause__ = error.__context__ = None
+    return error.with_traceback(None)

@@ -1,0 +1,175 @@
+"""What Spark shows of an error: our text first, in the words of Spark's options."""
+
+import ast
+import re
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.errors import PySparkException
+from pyspark.sql.datasource import (
+    DataSource,
+    DataSourceReader,
+    DataSourceStreamReader,
+    DataSourceStreamWriter,
+    DataSourceWriter,
+)
+
+import segstore_ds as segstore
+from segstore_ds.errors import StorageError, TruncatedError
+from segstore_ds.options import TABLE
+from segstore_ds.spark.boundary import ENTRY_POINTS, in_sparks_words, spell_for_spark
+
+PACKAGE = Path(segstore.__file__).parent
+NAMES = {option.name for option in TABLE if option.name != option.name.lower()}
+SPARKS_OWN = 230  # what Spark itself says first, and the one frame of ours
+QUERYS_OWN = 400  # and names the query by two ids
+
+
+def text_of(action) -> str:
+    with pytest.raises(PySparkException) as caught:
+        action()
+    return str(caught.value)
+
+
+def before(text: str) -> int:
+    """Return the characters before our text, but for the boundary's own path."""
+    (frame,) = re.findall(r'File "([^"]*boundary\.py)"', text[: text.index("SEG_")])
+    return text.index("SEG_") - len(frame)
+
+
+@pytest.fixture
+def stream(url) -> segstore.Stream:
+    stream = segstore.create(url, pa.schema([("n", pa.int64())]))
+    stream.append(pa.table({"n": range(100_000)}))
+    return stream
+
+
+def damage(stream) -> None:
+    (path,) = Path(stream.url.removeprefix("file://"), "segments").rglob("*.*")
+    content = bytearray(path.read_bytes())
+    content[100] ^= 255
+    content[len(content) // 2] ^= 255
+    path.write_bytes(content)
+
+
+def test_planning_errors_show_our_text_first(spark, stream, load, append):
+    stream.truncate(10)
+    rows = spark.range(3).selectExpr("id AS n", "1 AS z")
+    texts = [
+        text_of(lambda: load(foo=1)),
+        text_of(lambda: load(startCut=5).collect()),
+        text_of(lambda: load(metadata="segments", columns="n").collect()),
+        text_of(lambda: append(rows)),
+        text_of(lambda: append(rows, operation="compact")),
+    ]
+    for text in texts:
+        assert before(text) < SPARKS_OWN, text
+
+
+def test_errors_of_tasks_and_commits_show_our_text_first(spark, stream, load, append):
+    url = stream.url
+    frame = load()
+
+    def seal(batches):
+        segstore.open(url).seal()
+        yield from batches
+
+    sealing = spark.range(0, 5, 1, 1).selectExpr("id AS n").mapInArrow(seal, "n long")
+    text = text_of(lambda: append(sealing))
+    assert "SEG_SEALED" in text
+    assert before(text) < SPARKS_OWN, text
+    damage(stream)
+    assert before(text_of(frame.collect)) < SPARKS_OWN
+
+
+def test_errors_of_queries_show_our_text_first(spark, stream, tmp_path):
+    stream.truncate(10)
+
+    def run(**options) -> None:
+        reader = spark.readStream.format("segstore").options(**options).load(stream.url)
+        writer = reader.writeStream.format("noop").trigger(availableNow=True)
+        writer.start().awaitTermination()
+
+    text = text_of(lambda: run(startCut=5))
+    shown = re.sub(r'  File "[^"]*pyspark[^"]*".*\n', "", text)  # Spark doesn't simplify these
+    assert "SEG_TRUNCATED" in text
+    assert before(shown) < QUERYS_OWN, text
+    target = segstore.create(f"file://{tmp_path}/sealed", stream.schema)
+    target.seal()
+    query = spark.readStream.format("segstore").load(stream.url).writeStream.format("segstore")
+    query = query.option("checkpointLocation", f"{tmp_path}/c").trigger(availableNow=True)
+    text = text_of(lambda: query.start(target.url).awaitTermination())
+    assert "SEG_SEALED" in text
+    assert before(text) < QUERYS_OWN, text
+
+
+def test_remedies_name_the_callers_own_spelling(spark, stream, load, append):
+    rows = spark.range(3).selectExpr("id AS n", "1 AS z")
+    assert "set mergeSchema=true" in text_of(lambda: append(rows))
+    with pytest.raises(segstore.errors.SchemaMismatchError, match="set merge_schema=True"):
+        stream.append(pa.table({"n": [1], "z": [1]}))
+    stream.truncate(10)
+    assert "set failOnDataLoss=false" in text_of(lambda: load(startCut=5).collect())
+    with pytest.raises(TruncatedError, match="set fail_on_data_loss=False"):
+        stream.read(start=5)
+    with pytest.raises(TruncatedError, match="set failOnDataLoss=false"):
+        segstore.read(spark, stream.url, startCut=5)
+
+
+def test_values_are_never_respelled():
+    error = StorageError("writer_id is odd", remedy="set single_writer=True", path="merge_schema")
+
+    @in_sparks_words
+    def fail() -> None:
+        raise error
+
+    for _ in range(2):
+        with pytest.raises(StorageError) as caught:
+            fail()
+        assert str(caught.value) == (
+            "SEG_STORAGE: writerId is odd: path='merge_schema'; set singleWriter=true"
+        )
+    assert spell_for_spark("my_writer_id unmerged_schema") == "my_writer_id unmerged_schema"
+
+
+def texts_of(path: Path) -> list[str]:
+    """Return the texts of a module that are no docstrings."""
+    tree = ast.parse(path.read_text())
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    bodies = [node.body for node in ast.walk(tree) if isinstance(node, documented)]
+    docstrings = {id(body[0].value) for body in bodies if isinstance(body[0], ast.Expr)}
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        if id(node) not in docstrings and " " in node.value
+    ]
+
+
+def test_outside_of_spark_no_text_names_an_option_of_sparks():
+    rooms = [room for room in PACKAGE.iterdir() if room.name not in ("spark", "cli", "options")]
+    paths = [path for room in rooms for path in ([room] if room.is_file() else room.rglob("*"))]
+    wrong = {
+        (path.name, text)
+        for path in paths
+        if path.suffix == ".py"
+        for text in texts_of(path)
+        if NAMES & set(re.findall(r"\w+", text))
+    }
+    assert wrong == set()
+
+
+def test_every_entry_point_is_guarded():
+    kinds = (DataSource, DataSourceReader, DataSourceWriter)
+    kinds += (DataSourceStreamReader, DataSourceStreamWriter)
+    seen, pending = [], list(kinds)
+    while pending:
+        found = pending.pop().__subclasses__()
+        pending += found
+        seen += [cls for cls in found if cls.__module__.startswith("segstore_ds.spark.")]
+    assert len(seen) >= 10
+    for cls in seen:
+        for name in ENTRY_POINTS & vars(cls).keys():
+            if not cls.__module__.endswith("pyspark_segstore"):
+                assert "_guarded" in vars(cls)[name].__code__.co_qualname, (cls, name)
