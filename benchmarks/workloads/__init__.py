@@ -19,6 +19,7 @@ from benchmarks.workloads import (
     table_status,
     table_status_rivals,
     task_memory,
+    wide_tables,
     write_cache,
 )
 
@@ -41,4 +42,5 @@ WORKLOADS: dict[str, Workload] = {
     **stream_source.WORKLOADS,
     **write_cache.WORKLOADS,
     **appender_events.WORKLOADS,
+    **wide_tables.WORKLOADS,
 }

@@ -326,7 +326,7 @@ class _Runner:
                 copied=state.progress,
             )
         storage, status = self._source.log.storage, self._source.status
-        columns = epoch_schema(status, root.epoch).names
+        columns = {*epoch_schema(status, root.epoch).names}
         reading = plan_reading(
             storage,
             status,
@@ -398,7 +398,7 @@ def _narrow(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
     """
     if batch.schema.equals(schema, check_metadata=True):
         return batch
-    present = batch.schema.names
+    present = {*batch.schema.names}
     columns = [
         convert(batch.column(field.name), field.type, field.name)
         if field.name in present

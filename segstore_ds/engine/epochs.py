@@ -94,14 +94,17 @@ def merge_spark_json(
     Raises:
         CorruptionError: A source's JSON is not Spark's.
     """
+    read = [(schema, _spark_fields(text)) for schema, text in sources if text]
     fields = []
     for field in merged:
         found = (
-            _spark_field(text, field.name)
-            for schema, text in sources
-            if text and field.name in schema.names and schema.field(field.name).equals(field)
+            spark[field.name]
+            for schema, spark in read
+            if spark.get(field.name)
+            and (place := schema.get_field_index(field.name)) >= 0
+            and schema.field(place).equals(field)
         )
-        fields.extend([next((item for item in found if item), None)])
+        fields.append(next(found, None))
     kept = [field for field in fields if field]
     return json.dumps({"type": "struct", "fields": kept}) if kept else None
 
@@ -113,12 +116,11 @@ def _is_same(one: str | None, other: str) -> bool:
         return False
 
 
-def _spark_field(text: str, name: str) -> dict[str, Any] | None:
+def _spark_fields(text: str) -> dict[str, Any]:
     try:
-        fields = {field["name"]: dict(field) for field in json.loads(text)["fields"]}
+        return {field["name"]: dict(field) for field in json.loads(text)["fields"]}
     except (ValueError, TypeError, KeyError, RecursionError) as error:
-        raise CorruptionError("epoch's Spark schema can't be read", column=name) from error
-    return fields.get(name)
+        raise CorruptionError("epoch's Spark schema can't be read") from error
 
 
 def _extend(

@@ -32,7 +32,8 @@ class Layout:
     def chosen_stats(self, schema: pa.Schema) -> list[str]:
         """Return the columns to compute statistics of."""
         if self.stats_columns is not None:
-            return [name for name in self.stats_columns if name in schema.names]
+            found = set(schema.names)
+            return [name for name in self.stats_columns if name in found]
         return [field.name for field in schema if has_stats(field.type)][:STATS_COLUMNS]
 
     @property

@@ -63,7 +63,8 @@ class _Scan:
         found = self.epochs.get(number)
         if found is None:
             schema = decode_schema(self.reading.epochs[number])
-            columns = [name for name in self.needed.names if name in schema.names]
+            found_names = set(schema.names)
+            columns = [name for name in self.needed.names if name in found_names]
             found = _Epoch(schema, columns or [schema.names[0]], fingerprint(schema))
             self.epochs[number] = found
         return found

@@ -135,10 +135,11 @@ def plan_reading(
     chosen = tuple(schema.names if columns is None else columns)
     asked = (offset_column, segment_column, commit_time_column)
     extra = [name for name in asked if name is not None]
-    unknown = [name for name in chosen if name not in schema.names]
+    known = {*schema.names}
+    unknown = [name for name in chosen if name not in known]
     if unknown:
         raise InvalidInputError("no such columns", columns=unknown, known=schema.names)
-    if len({*chosen, *extra}) != len(chosen) + len(extra) or {*extra} & {*schema.names}:
+    if len({*chosen, *extra}) != len(chosen) + len(extra) or {*extra} & known:
         raise InvalidInputError(
             "a column would be there twice",
             remedy="choose another name",

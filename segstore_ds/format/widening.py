@@ -45,16 +45,17 @@ def plan_schema(current: pa.Schema, incoming: pa.Schema, *, merge: bool) -> pa.S
     known = set(current.names)
     added = [field for field in incoming if field.name not in known]
     result = pa.schema([*merged, *added])
-    absent = [name for name in current.names if name not in set(incoming.names)]
+    found = set(incoming.names)
+    absent = [name for name in current.names if name not in found]
     changed = [
         f"{old.name}: {old.type} -> {new.type}"
         for old, new in zip(current, merged, strict=True)
         if not old.type.equals(new.type)
     ]
     partial = [
-        name
-        for name in current.names
-        if name not in absent and _lacks_fields(incoming.field(name).type, current.field(name).type)
+        field.name
+        for field in current
+        if field.name in found and _lacks_fields(incoming.field(field.name).type, field.type)
     ]
     if not merge and (added or absent or changed or partial):
         names = {

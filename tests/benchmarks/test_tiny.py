@@ -35,6 +35,7 @@ PLAIN = (
     "cache_overlap",
     "appender_events",
     "python_rivals",
+    "wide_tables",
 )
 
 
