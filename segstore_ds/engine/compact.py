@@ -26,6 +26,7 @@ from segstore_ds.engine.compact_plan import (
     plan_groups,
 )
 from segstore_ds.engine.filters import Filters
+from segstore_ds.engine.layout import HOT
 from segstore_ds.engine.read_ahead import read_ahead
 from segstore_ds.engine.replacing import Replacement
 from segstore_ds.engine.scan import read_frames, run_task
@@ -55,7 +56,6 @@ from segstore_ds.storage import Storage
 
 _LOG = logging.getLogger(__name__)
 AHEAD = 4  # frames
-HOT = "hot"  # within the engine: Arrow, but for what was settled before
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,11 @@ for the history of the stream; what it leaves is for `Stream.compact`.
 from dataclasses import dataclass, replace
 
 from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.compact import HOT, joins_of, plan_job
+from segstore_ds.engine.compact import joins_of, plan_job
 from segstore_ds.engine.compact_commit import Compaction
 from segstore_ds.engine.compact_plan import MINOR, CompactRules, plan_groups
 from segstore_ds.engine.compact_run import run_batch
+from segstore_ds.engine.layout import HOT
 from segstore_ds.engine.put_off import putting_off
 from segstore_ds.engine.staging import Layout
 from segstore_ds.engine.table_status import PlacedSegment, TableStatus

@@ -21,6 +21,7 @@ from segstore_ds import options
 from segstore_ds.engine.table_status import PlacedSegment
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.segment import ARROW
+from segstore_ds.options.arguments import check_whole
 
 MERGE, STITCH, SPLIT = "merge", "stitch", "split"
 MODES = (MERGE, STITCH, SPLIT)
@@ -66,6 +67,16 @@ class CompactRules:
             raise InvalidInputError(
                 "no such compaction", remedy=f"use one of {', '.join(MODES)}", mode=self.mode
             )
+        check_whole("target_rows", self.target_rows, least=1)
+        check_whole("target_bytes", self.target_bytes, least=1)
+        check_whole("budget_bytes", self.budget_bytes, optional=True)
+        if self.minor is not None:
+            if not isinstance(self.minor, tuple | list) or len(self.minor) != len(MINOR):
+                raise InvalidInputError(
+                    "not a pair of thresholds", remedy="give minor as (4, 3)", minor=self.minor
+                )
+            for threshold in self.minor:
+                check_whole("minor", threshold)
         limits = (self.target_rows, self.target_bytes, self.budget_bytes or 1)
         if min(limits) < 1 or min(self.minor or MINOR) < 2:
             raise InvalidInputError(

@@ -67,7 +67,7 @@ class CopyRequest:
         """
         if not isinstance(self.seal, bool):
             raise InvalidInputError("seal is a truth", remedy="give True or False", seal=self.seal)
-        if _COPY_ID.fullmatch(self.copy_id) is None:
+        if not isinstance(self.copy_id, str) or _COPY_ID.fullmatch(self.copy_id) is None:
             raise InvalidInputError(
                 "not a copy id", remedy="use letters, digits and dashes", copy_id=self.copy_id
             )

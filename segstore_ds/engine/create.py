@@ -5,6 +5,7 @@ import pyarrow as pa
 from segstore_ds.engine.clock import Clock
 from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.history import begin_history
+from segstore_ds.engine.inputs import refuse_unnamed_index
 from segstore_ds.engine.place import may_begin
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError
@@ -49,6 +50,7 @@ def run_create(
             remedy="give a pyarrow Schema, such as pa.schema([('n', pa.int64())]) or table.schema",
             type=type(schema).__name__,
         )
+    refuse_unnamed_index(schema)
     if not schema.names:
         raise InvalidInputError("schema has no columns", remedy="give at least one")
     text = encode_schema(normalise_schema(schema))

@@ -18,6 +18,7 @@ from segstore_ds.format import names
 from segstore_ds.format.reader_record import ReaderRecord
 from segstore_ds.format.root import Root
 from segstore_ds.format.tag import SHOWN_TAGS
+from segstore_ds.options.arguments import check_whole
 
 FORMS = (
     "an offset, 'head', 'tail', 'version:N', 'tag:NAME', 'reader:NAME', a position, or a time like "
@@ -90,6 +91,8 @@ def parse_cut(given: Any) -> Cut:
     (Cut(kind='tail', value=None), Cut(kind='offset', value=17), Cut(kind='version', value=3))
     """
     if isinstance(given, Position):
+        for name in ("generation", "offset"):
+            check_whole(name, getattr(given, name))
         return Cut("position", given)
     if isinstance(given, dt.datetime):
         return Cut("time", _to_us(given, given))
@@ -306,9 +309,11 @@ def check_range(
         PositionError: A cut lies beyond the tail.
         TruncatedError: A cut lies below the head; names the events that are lost, and `remedy`.
     """
-    if start > end:
-        raise InvalidInputError("start lies behind end", start=start, end=end)
-    if end > root.tail:
+    if start > end and start <= root.tail:
+        raise InvalidInputError(
+            "start lies behind end", remedy="give an end from the start on", start=start, end=end
+        )
+    if max(start, end) > root.tail:
         raise PositionError(
             "cut lies beyond the tail",
             remedy="read up to 'tail', or wait for the events",

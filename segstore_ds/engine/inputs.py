@@ -2,6 +2,7 @@
 
 import itertools
 import operator
+import re
 import weakref
 from collections.abc import Generator, Iterable, Iterator
 from typing import Any
@@ -20,6 +21,7 @@ from segstore_ds.errors import (
 )
 
 WRITER_ID_LIMIT = 200
+_UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
 # After these the data may not be given again as it is.
 _COMMITTED = (UnderReplicatedError, FencedError, InternalError)
 
@@ -48,6 +50,7 @@ class ArrowInput:
         source: object | None = None,
         taken: bool = False,
     ) -> None:
+        refuse_unnamed_index(schema)
         self.schema = schema
         self._batches = batches
         self._source = source
@@ -107,6 +110,9 @@ def as_input(data: Any) -> ArrowInput:
         return ArrowInput(data.schema, data, source=data)
     if isinstance(data, pa.RecordBatch):
         return ArrowInput(data.schema, [data])
+    if isinstance(data, pa.Table):
+        # Arrow's interface takes no deep nesting, and says so in no words.
+        return ArrowInput(data.schema, data.to_batches())
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return _of_interface(data)
     return _of_iterable(data)
@@ -152,6 +158,24 @@ def _remember(source: object | None) -> None:
         _TAKEN[id(source)] = source
 
 
+def refuse_unnamed_index(schema: pa.Schema) -> None:
+    """Refuse an index of pandas that would become a column called `__index_level_0__`.
+
+    Nobody asked for it, but its values may be all that tells rows apart: the caller decides.
+
+    Raises:
+        SchemaMismatchError: There is such an index.
+    """
+    unnamed = [name for name in schema.names if _UNNAMED_INDEX.fullmatch(name)]
+    if unnamed and b"pandas" in (schema.metadata or {}):
+        raise SchemaMismatchError(
+            "an index of pandas has no name",
+            remedy="leave it out with df.reset_index(drop=True), or make it a column with "
+            "df.rename_axis('name').reset_index()",
+            columns=unnamed,
+        )
+
+
 def writer_key(
     writer_id: str | None,
     batch_id: int | None,
@@ -176,6 +200,8 @@ def writer_key(
     if writer_id is None or batch_id is None:
         return None
     batch_id = as_integer(batch_id, "batch_id")
+    if not isinstance(writer_id, str):
+        raise InvalidInputError("not a writer id", remedy="give a text", writer_id=writer_id)
     if not 0 < len(writer_id) <= WRITER_ID_LIMIT or not 0 <= batch_id < 2**63:
         raise InvalidInputError(
             "writer id or batch id is out of range",

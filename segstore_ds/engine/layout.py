@@ -1,16 +1,19 @@
 """How a writer lays bytes out: the options of a write as the engine takes them."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import pyarrow as pa
 
 from segstore_ds import options
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.frame import Frame, encode_frame
 from segstore_ds.format.parquet_writer import ParquetWriter
 from segstore_ds.format.statistics import has_stats
+from segstore_ds.options.arguments import check_option
 
 STATS_COLUMNS = 32
+HOT = "hot"  # within the engine: Arrow, but for what was settled before
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +31,18 @@ class Layout:
     cache_buffer_bytes: int = options.default("cacheBufferBytes")
     cache_buffers: int = options.default("cacheBuffers")
     segment_format: str = options.default("segmentFormat")
+
+    def __post_init__(self) -> None:
+        """Check the fields.
+
+        Raises:
+            InvalidInputError: One is not what its option takes.
+        """
+        for field in fields(self):
+            if field.name == "segment_format" and self.segment_format == HOT:
+                continue
+            checked = check_option(field.name, getattr(self, field.name))
+            object.__setattr__(self, field.name, checked)
 
     def chosen_stats(self, schema: pa.Schema) -> list[str]:
         """Return the columns to compute statistics of."""
@@ -61,3 +76,18 @@ class Layout:
             compression_level=self._level,
             stats_columns=stats_columns,
         )
+
+
+def as_layout(given: Layout | None) -> Layout:
+    """Return a layout that a caller gave, or the default one.
+
+    Raises:
+        InvalidInputError: It is something else.
+    """
+    if given is None:
+        return Layout()
+    if not isinstance(given, Layout):
+        raise InvalidInputError(
+            "not a layout", remedy="give segstore.Layout(frame_rows=...)", type=type(given).__name__
+        )
+    return given

@@ -89,15 +89,15 @@ class NamedReader:
             ReaderConflictError: The name was taken over by another owner.
             PositionError: The offset lies beyond the tail, or the reader's position is of another
                 generation: it holds back everything until it is registered with a new start.
-            InvalidInputError: The offset is no int.
+            InvalidInputError: The offset is no int from 0.
             TruncatedError: The reader had lapsed, and the head has passed its position.
             ConflictError: Every race was lost.
             CommitUnknownError: The storage never said whether the record was written.
             FormatError: A record can't be read.
             StorageError: The storage failed.
         """
-        if type(offset) is not int:
-            raise InvalidInputError("not an offset", remedy="give an int", offset=offset)
+        if type(offset) is not int or offset < 0:
+            raise InvalidInputError("not an offset", remedy="give an int from 0", offset=offset)
         if offset > self._log.root.tail and offset > self._log.refresh().tail:
             raise PositionError(
                 "position lies beyond the tail", offset=offset, tail=self._log.root.tail

@@ -132,9 +132,15 @@ def plan_reading(
     """
     check_complete(root, url=storage.url)
     schema = epoch_schema(status, root.epoch)
+    if columns is not None and (isinstance(columns, str) or not isinstance(columns, Sequence)):
+        raise InvalidInputError(
+            "not names of columns", remedy="give columns as a list of texts", columns=columns
+        )
     chosen = tuple(schema.names if columns is None else columns)
     asked = (offset_column, segment_column, commit_time_column)
     extra = [name for name in asked if name is not None]
+    if not all(isinstance(name, str) and name for name in extra):
+        raise InvalidInputError("not a name of a column", remedy="give a text", names=extra)
     known = {*schema.names}
     unknown = [name for name in chosen if name not in known]
     if unknown:

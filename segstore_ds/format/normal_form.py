@@ -15,6 +15,7 @@ from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError
 
+MAX_DEPTH = 60  # of types within types, a map being two; Arrow reads no more than 64
 MAX_PRECISION = 38
 # An extension's name would turn the column back into the extension's type wherever it is
 # registered; field ids are a Parquet writer's private numbers.
@@ -52,6 +53,7 @@ def normalise_schema(schema: pa.Schema) -> pa.Schema:
         InvalidInputError: A name occurs twice, or a type cannot be stored; names the column.
     """
     _refuse_duplicates(schema.names, where="schema")
+    _refuse_deep(schema)
     folded = Counter(name.casefold() for name in schema.names)
     twins = [name for name in schema.names if folded[name.casefold()] > 1]
     if twins:
@@ -59,6 +61,24 @@ def normalise_schema(schema: pa.Schema) -> pa.Schema:
             "column names differ only in case", remedy="rename all but one", columns=twins
         )
     return pa.schema([_normalise_field(field, field.name) for field in schema])
+
+
+def _refuse_deep(schema: pa.Schema) -> None:
+    """Refuse what others can't be handed, before anything recurses into it."""
+    pending = [(field.type, 1, field.name) for field in schema if t.is_nested(field.type)]
+    while pending:
+        data_type, depth, name = pending.pop()
+        if depth > MAX_DEPTH:
+            raise InvalidInputError(
+                "a column is nested too deeply",
+                remedy="flatten it, or store its inner part as JSON text",
+                column=name,
+                most=MAX_DEPTH,
+            )
+        for place in range(data_type.num_fields):
+            inner = data_type.field(place).type
+            if t.is_nested(inner):
+                pending.append((inner, depth + 1, name))
 
 
 def is_variant(data_type: pa.DataType) -> bool:

@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 
 from segstore_ds.errors import SegstoreError
 from segstore_ds.options import TABLE
+from segstore_ds.options.arguments import snake
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -26,7 +27,7 @@ ENTRY_POINTS = frozenset(
     | {"commit", "initialOffset", "latestOffset", "reportLatestOffset", "__getstate__"}
     | {"prepareForTriggerAvailableNow", "getDefaultReadLimit", "stop"}
 )
-_OPTIONS = {re.sub("([A-Z])", r"_\1", option.name).lower(): option.name for option in TABLE}
+_OPTIONS = {snake(option.name): option.name for option in TABLE}
 _NAME = re.compile(rf"\b({'|'.join(_OPTIONS)})\b(=True\b|=False\b)?")
 
 

@@ -56,7 +56,8 @@ def _choose(options: Mapping[str, Any], location: Location) -> Mapping[str, Any]
                 remedy="name options as fsspec's filesystem does",
                 type=type(name).__name__,
             )
-    prefixes = [name for name in options if "://" in name or name.startswith(("/", "file:"))]
+    starts = ("/", "file:", "~")
+    prefixes = [name for name in options if "://" in name or name.startswith(starts)]
     if not prefixes:
         return options
     if len(prefixes) != len(options):

@@ -48,6 +48,8 @@ class ObjectStorage(CheckedStorage):
             refusals: tuple[type[BaseException], ...] = (TypeError, ValueError, KeyError)
             try:
                 fs = self._store.connect(self.location, options)
+            except InvalidInputError:
+                raise
             except refusals + self._foreign() as cause:
                 text = self.redactor.describe(cause)
                 chained = self.redactor.cause(cause)

@@ -30,6 +30,7 @@ class ObjectStore(ABC):
     least_versions: ClassVar[Mapping[str, str]]
     own_hosts: ClassVar[tuple[str, ...]]
     foreign_classes: ClassVar[tuple[str, ...]]
+    other_names: ClassVar[Mapping[str, str]] = {}  # what other libraries call its options
     copies: ClassVar[bool] = False  # within the store, between any two buckets, tried by us
 
     def connect(self, location: Location, options: Mapping[str, Any]) -> Any:
@@ -45,8 +46,19 @@ class ObjectStore(ABC):
         Raises:
             InvalidInputError: A package is missing.
         """
+        self._refuse_other_names(options)
         cls = getattr(_import(self.module, self.extra), self.class_name)
         return cls(**{**self.location_options(location), **options, "use_listings_cache": False})
+
+    def _refuse_other_names(self, options: Mapping[str, Any]) -> None:
+        found = {name: self.other_names.get(name.lower()) for name in options}
+        theirs = {name: ours for name, ours in found.items() if ours is not None}
+        if theirs:
+            raise InvalidInputError(
+                "storage options are another library's",
+                remedy=", ".join(f"for {name} {ours}" for name, ours in theirs.items()),
+                options=sorted(theirs),
+            )
 
     def location_options(self, location: Location) -> dict[str, Any]:  # noqa: ARG002
         """Options that the URL itself holds.
@@ -219,6 +231,30 @@ class S3Store(ObjectStore):
     class_name = "S3FileSystem"
     least_versions: ClassVar[Mapping[str, str]] = {"s3fs": "2025.7.0", "botocore": "1.35.20"}
     own_hosts = (".amazonaws.com", ".amazonaws.com.cn")
+    other_names: ClassVar[Mapping[str, str]] = {
+        **dict.fromkeys(("aws_access_key_id", "access_key_id", "access_key"), "write key"),
+        **dict.fromkeys(
+            ("aws_secret_access_key", "secret_access_key", "secret_key"), "write secret"
+        ),
+        **dict.fromkeys(("aws_session_token", "session_token"), "write token"),
+        **dict.fromkeys(("aws_endpoint_url", "aws_endpoint", "endpoint"), "write endpoint_url"),
+        **dict.fromkeys(
+            ("aws_region", "aws_default_region", "region", "region_name"),
+            "write client_kwargs={'region_name': ...}",
+        ),
+        **dict.fromkeys(("aws_profile", "profile_name"), "write profile"),
+        **dict.fromkeys(("aws_skip_signature", "skip_signature"), "write anon=True"),
+        **dict.fromkeys(
+            ("aws_allow_http", "allow_http"), "write nothing: endpoint_url begins with http://"
+        ),
+        **dict.fromkeys(
+            ("aws_s3_allow_unsafe_rename", "aws_s3_locking_provider", "aws_conditional_put"),
+            "write nothing: commits are conditional puts",
+        ),
+        "fs.s3a.access.key": "write key",
+        "fs.s3a.secret.key": "write secret",
+        "fs.s3a.endpoint": "write endpoint_url",
+    }
     copies = True
     foreign_classes = (
         "botocore.exceptions.BotoCoreError",
@@ -268,6 +304,16 @@ class GcsStore(ObjectStore):
     class_name = "GCSFileSystem"
     least_versions: ClassVar[Mapping[str, str]] = {"gcsfs": "2024.12.0"}
     own_hosts = (".googleapis.com",)
+    other_names: ClassVar[Mapping[str, str]] = dict.fromkeys(
+        (
+            "google_service_account",
+            "google_service_account_path",
+            "google_service_account_key",
+            "google_application_credentials",
+            "service_account",
+        ),
+        "write token",
+    )
     foreign_classes = (
         "gcsfs.retry.HttpError",
         "gcsfs.retry.ChecksumError",
@@ -302,6 +348,16 @@ class AzureStore(ObjectStore):
         ".core.chinacloudapi.cn",
         ".core.usgovcloudapi.net",
     )
+    other_names: ClassVar[Mapping[str, str]] = {
+        "azure_storage_account_name": "write account_name",
+        "azure_storage_account_key": "write account_key",
+        "azure_storage_access_key": "write account_key",
+        "azure_storage_connection_string": "write connection_string",
+        "azure_storage_sas_token": "write sas_token",
+        "azure_storage_client_id": "write client_id",
+        "azure_storage_client_secret": "write client_secret",
+        "azure_storage_tenant_id": "write tenant_id",
+    }
     # adlfs turns some failures into plain RuntimeErrors.
     foreign_classes = ("azure.core.exceptions.AzureError", "builtins.RuntimeError")
 

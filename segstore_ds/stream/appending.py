@@ -2,10 +2,11 @@
 
 from segstore_ds import options
 from segstore_ds.engine.commit import StreamLog
+from segstore_ds.engine.layout import as_layout
 from segstore_ds.engine.live_append import FlushLimits, LiveAppender, StreamEnds
 from segstore_ds.engine.staging import Layout
 from segstore_ds.engine.table_status import TableStatus
-from segstore_ds.errors import InvalidInputError
+from segstore_ds.options.arguments import check_seconds, check_whole
 from segstore_ds.stream.reading import Reads
 from segstore_ds.stream.writing import Writes
 
@@ -42,13 +43,11 @@ class Appending(Writes, Reads):
             FormatError: The stream's schema can't be read.
             StorageError: The storage failed.
         """
-        if min(flush_bytes, flush_rows) < 1 or (flush_seconds is not None and flush_seconds <= 0):
-            raise InvalidInputError(
-                "limits of an appender are positive",
-                flush_bytes=flush_bytes,
-                flush_rows=flush_rows,
-                flush_seconds=flush_seconds,
-            )
+        flush_bytes = check_whole("flush_bytes", flush_bytes, least=1)
+        flush_rows = check_whole("flush_rows", flush_rows, least=1)
+        if flush_seconds is not None:
+            check_seconds("flush_seconds", flush_seconds, positive=True)
+        layout = as_layout(layout)
         log = StreamLog(self._log.storage, clock=self._log.clock)
         log.adopt(self._log.root)
         own = type(self)(log, TableStatus(self._log.storage))

@@ -7,6 +7,7 @@ from typing import Any
 from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.engine.drop import Dropped, run_drop
 from segstore_ds.engine.find_streams import DEPTH, find_streams
+from segstore_ds.options.arguments import check_whole
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.handle import client_name
 
@@ -32,6 +33,7 @@ def list_streams(
         StorageError: A folder could not be listed; names it, and the streams that were found in all
             the others.
     """
+    depth = check_whole("depth", depth)
     storage = open_storage(url, storage_options, single_writer=True)
     return find_streams(storage, depth=depth)
 

@@ -22,6 +22,7 @@ from segstore_ds.engine.follow import Outcome, OutcomeState
 from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import InvalidInputError, NotFoundError
 from segstore_ds.format.root import Root
+from segstore_ds.options.arguments import check_whole
 from segstore_ds.storage import Storage
 from segstore_ds.version import __version__
 
@@ -173,10 +174,16 @@ class Handle:
             COMMITTED, NOT_COMMITTED, or UNKNOWN while a late request could still land.
 
         Raises:
+            InvalidInputError: Not a transaction, or not a version.
             UnderReplicatedError: It is committed, but a follower can't be brought up to date.
             FormatError: A commit file can't be read.
             StorageError: The storage failed.
         """
+        if not isinstance(transaction, str) or not transaction:
+            raise InvalidInputError(
+                "not a transaction", remedy="give the error's text", transaction=transaction
+            )
+        version = check_whole("version", version, optional=True)
         found = self._log.outcome(transaction, version)
         if found.state is OutcomeState.COMMITTED:
             # An acknowledgement like any other: the followers have to have it.

@@ -9,6 +9,7 @@ from segstore_ds.engine.retain import PROPERTY, RetentionPolicy, parse_policy, r
 from segstore_ds.engine.tags import run_tag, run_untag
 from segstore_ds.engine.truncate import run_seal, run_truncate
 from segstore_ds.engine.writers import Commit
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.tag import Tag
 from segstore_ds.stream.handle import Handle, client_name
 
@@ -127,11 +128,18 @@ class Lifecycle(Handle):
             policy: What is kept; None ends it.
 
         Raises:
+            InvalidInputError: It is no policy.
             ConflictError: Every race was lost; nothing was committed.
             CommitUnknownError: It may or may not be in the log.
             FormatError: Metadata can't be read.
             StorageError: The storage failed.
         """
+        if policy is not None and not isinstance(policy, RetentionPolicy):
+            raise InvalidInputError(
+                "not a retention policy",
+                remedy="give segstore.RetentionPolicy(max_age_s=...), or None to end it",
+                type=type(policy).__name__,
+            )
         text = None if policy is None else policy.to_json()
         run_set_properties(self._log, {PROPERTY: text}, client=client_name())
 

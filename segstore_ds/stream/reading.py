@@ -15,6 +15,7 @@ from segstore_ds.engine.scan_plan import Reading, ReadTask, plan_range, plan_rea
 from segstore_ds.engine.slices import SliceTable
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
+from segstore_ds.options.arguments import check_option
 from segstore_ds.stream.handle import Handle
 
 READ_THREADS = 4  # frames decoded at once; twice as many are held, of `AHEAD_BYTES` at most
@@ -174,7 +175,8 @@ class Reads(Handle):
             Picklable tasks in offset order; none where nothing can match.
 
         Raises:
-            InvalidInputError: The read is bound to another stream or version.
+            InvalidInputError: The read is bound to another stream or version, or a target is no
+                whole number from 1.
             SnapshotExpiredError: Its version was purged.
             NotFoundError: Commit times are asked for that are older than the stream's history.
             FormatError: A status part can't be read.
@@ -183,9 +185,9 @@ class Reads(Handle):
         pinned = self._bound(reading, root)
         tasks = plan_tasks(
             plan_range(self._status, pinned, reading),
-            partition_bytes=partition_bytes,
-            partition_rows=partition_rows,
-            min_partitions=min_partitions,
+            partition_bytes=check_option("partition_bytes", partition_bytes),
+            partition_rows=check_option("partition_rows", partition_rows),
+            min_partitions=check_option("min_partitions", min_partitions),
         )
         if reading.commit_time_column is None:
             return tasks

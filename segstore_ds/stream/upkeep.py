@@ -1,9 +1,8 @@
 """Upkeep: what is done to a stream beside reading and writing its events."""
 
-import math
 import os
 from collections.abc import Mapping, Sequence
-from typing import Any, SupportsFloat
+from typing import Any
 
 import pyarrow as pa
 
@@ -15,6 +14,7 @@ from segstore_ds.engine.compact_run import run_compact
 from segstore_ds.engine.copy import Copied, CopyRequest, run_copy
 from segstore_ds.engine.copy_events import CopySource, run_copy_events
 from segstore_ds.engine.cuts import CutLike, check_range, parse_cut, resolve_cut
+from segstore_ds.engine.layout import as_layout
 from segstore_ds.engine.origins import Pin, pins_of
 from segstore_ds.engine.pins import run_unpin
 from segstore_ds.engine.replacing import Replacement
@@ -26,6 +26,7 @@ from segstore_ds.engine.verify import Report, run_verify
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.history import HISTORY_SCHEMA
 from segstore_ds.format.root import Root
+from segstore_ds.options.arguments import check_seconds, check_whole
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.handle import Handle, client_name
 
@@ -44,9 +45,12 @@ class Upkeep(Handle):
             end: The version behind the last; None for all that there are.
 
         Raises:
+            InvalidInputError: Not numbers of versions.
             FormatError: The history can't be read.
             StorageError: The storage failed.
         """
+        start = check_whole("start", start)
+        end = check_whole("end", end, optional=True)
         root = self._log.refresh()
         batches = self._log.history.batches(root, start, root.version + 1 if end is None else end)
         return pa.RecordBatchReader.from_batches(HISTORY_SCHEMA, batches)
@@ -71,7 +75,7 @@ class Upkeep(Handle):
             FormatError: A commit file can't be read; nothing was deleted.
             StorageError: The storage failed.
         """
-        _check_seconds("older_than_s", older_than_s)
+        check_seconds("older_than_s", older_than_s)
         return run_purge(self._log, older_than_s=older_than_s, keep_versions=keep_versions)
 
     def vacuum(
@@ -99,7 +103,7 @@ class Upkeep(Handle):
             FormatError: Metadata can't be read; nothing was deleted.
             StorageError: The storage failed; what was deleted stays deleted.
         """
-        _check_seconds("grace_s", grace_s)
+        check_seconds("grace_s", grace_s)
         return run_vacuum(
             self._log,
             TableStatus(self._log.storage),
@@ -166,7 +170,7 @@ class Upkeep(Handle):
             self._log,
             self._status,
             rules,
-            layout or Layout(),
+            as_layout(layout),
             bounds=(first, last),
             client=client_name(),
         )
@@ -336,11 +340,3 @@ class Upkeep(Handle):
             StorageError: The storage failed, so nothing can be said.
         """
         return run_verify(self._log, TableStatus(self._log.storage))
-
-
-def _check_seconds(name: str, given: float) -> None:
-    """Refuse what no time can be reckoned from: not a number, and what has no end."""
-    if not isinstance(given, SupportsFloat) or not math.isfinite(given):
-        raise InvalidInputError(
-            "not a number of seconds", remedy=f"give {name} as a finite number", **{name: given}
-        )

@@ -12,6 +12,7 @@ from segstore_ds.engine.commit import StreamLog
 from segstore_ds.engine.compact_auto import AutoCompact, AutoRules
 from segstore_ds.engine.compact_plan import CompactRules
 from segstore_ds.engine.inputs import ArrowInput, as_input, writer_key
+from segstore_ds.engine.layout import as_layout
 from segstore_ds.engine.retain import AutoRetain
 from segstore_ds.engine.staging import Layout, StagedSegment, StagedTask
 from segstore_ds.engine.table_status import TableStatus
@@ -171,7 +172,7 @@ class Writes(Handle):
                 merge_schema=merge_schema,
                 replace_schema=replace_schema,
                 spark_schema=spark_schema,
-                layout=layout or Layout(),
+                layout=as_layout(layout),
                 client=client or client_name(),
             )
         )
@@ -262,7 +263,7 @@ class Writes(Handle):
                 layout=layout,
             )
             if asked == "auto":
-                job = replace(job, compact=AutoRules(CompactRules(), layout or Layout()))
+                job = replace(job, compact=AutoRules(CompactRules(), as_layout(layout)))
             return self.commit(job, [_stage(job, given)])
         except SegstoreError as error:
             given.explain(error)

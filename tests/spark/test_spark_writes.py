@@ -153,7 +153,7 @@ def test_empty_batch_of_a_writer_is_remembered(spark, url, append):
         ({"compression": "gzip"}, "one of zstd, lz4, none"),
         ({"frameRows": 0}, "an integer of at least 1"),
         ({"statsColumns": "id,gone"}, "columns=['gone']"),
-        ({"overwriteSchema": "true"}, "use mode overwrite"),
+        ({"overwriteSchema": "true"}, "overwrite the events as well, or set mergeSchema=true"),
         ({"createIfMissing": "false"}, "SEG_NOT_FOUND"),
         ({"expectedTail": 3}, "SEG_NOT_FOUND"),
         ({"expectedTail": 0, "operation": "compact"}, "a stream of its own"),
