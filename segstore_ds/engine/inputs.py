@@ -19,6 +19,7 @@ from segstore_ds.errors import (
     SegstoreError,
     UnderReplicatedError,
 )
+from segstore_ds.format.offsets import check_offsets
 
 WRITER_ID_LIMIT = 200
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
@@ -82,12 +83,31 @@ class ArrowInput:
                     columns=batch.schema.names,
                     first=self.schema.names,
                 )
-            yield batch
+            yield _checked(batch, place)
 
     def explain(self, error: SegstoreError) -> None:
         """Add to an error that this input is used up, if it is; the same call can't be repeated."""
         if self._taken and self._source is not None and not isinstance(error, _COMMITTED):
             error.refuse_retry(f"the input is used up: {_ONCE}")
+
+
+def _checked(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
+    """Refuse a batch that points outside of its own memory: Arrow would read it, and crash."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            column.validate()
+            check_offsets(column)
+        except MemoryError:
+            raise
+        except (pa.ArrowException, ValueError) as error:
+            raise InvalidInputError(
+                "a column's memory is not what Arrow says it is",
+                remedy="build it with Arrow's own functions, or see what array.validate(full=True) "
+                "says",
+                column=name,
+                place=place,
+            ) from error
+    return batch
 
 
 def as_input(data: Any) -> ArrowInput:

@@ -13,11 +13,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-import numpy as np
 import pyarrow as pa
-from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.format.offsets import check_offsets
 from segstore_ds.format.schema import fingerprint
 from segstore_ds.format.statistics import Stats, compute
 
@@ -237,29 +236,9 @@ def _read_batch(data: pa.Buffer | bytes, schema: pa.Schema, places: list[int]) -
         raise ValueError(expected)
     batch.validate()
     for column in batch.columns:
-        _check_offsets(column)
+        check_offsets(column)
     # Types are equal whatever the children of lists and maps are called: the names are ours.
     return pa.RecordBatch.from_arrays(batch.columns, schema=expected) if expected.names else batch
-
-
-def _check_offsets(array: pa.Array) -> None:
-    # Arrow's own full validation also refuses strings that are not UTF-8, and costs thrice as much.
-    data_type = array.type
-    if t.is_struct(data_type):
-        children = [array.field(place) for place in range(data_type.num_fields)]
-    elif t.is_map(data_type):
-        children = [array.keys, array.items]
-    else:
-        children = [array.values] if t.is_list(data_type) else []
-    for child in children:
-        _check_offsets(child)
-    if t.is_struct(data_type) or not (children or t.is_string(data_type) or t.is_binary(data_type)):
-        return
-    if len(array):
-        # numpy, since Arrow's own functions take longer to call than small frames to check.
-        ends = np.frombuffer(array.buffers()[1], np.int32, len(array) + 1, 4 * array.offset)
-        if (ends[1:] < ends[:-1]).any():
-            raise ValueError(ends)
 
 
 def declared_bytes(data: memoryview) -> int:

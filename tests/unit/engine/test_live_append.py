@@ -180,7 +180,7 @@ def test_flushes_by_time(stream):
 
 def test_limits_are_positive(stream):
     for knobs in ({"flush_bytes": 0}, {"flush_rows": 0}, {"flush_seconds": 0}):
-        with pytest.raises(InvalidInputError, match="int of at least 1|above 0"):
+        with pytest.raises(InvalidInputError, match=r"int of at least 1|above 0"):
             stream.appender(**knobs)
 
 

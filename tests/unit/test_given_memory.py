@@ -1,0 +1,90 @@
+"""Arrow data whose offsets lead out of its memory: refused, where Arrow would end the process."""
+
+import subprocess
+import sys
+import uuid
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import segstore_ds as segstore
+from segstore_ds.errors import InvalidInputError
+
+BYTES = pa.py_buffer(b"abc")
+
+
+def wrong_arrays() -> list[pa.Array]:
+    """Return arrays that Arrow's quick validation lets pass when they are made."""
+
+    def made(kind: pa.DataType, offsets: list[int], size: type, *rest: object) -> pa.Array:
+        buffer = pa.py_buffer(np.array(offsets, size))
+        if rest:
+            return pa.Array.from_buffers(kind, 3, [None, buffer], children=list(rest))
+        return pa.Array.from_buffers(kind, 3, [None, buffer, BYTES])
+
+    text = made(pa.string(), [0, 3, 1, 3], np.int32)
+    numbers = pa.array([1, 2, 3])
+    indices = pa.array([0, 10**8, 0], pa.int32())
+    return [
+        text,
+        made(pa.string(), [0, 10**9, 5, 3], np.int32),
+        made(pa.binary(), [0, 3, 1, 3], np.int32),
+        made(pa.large_string(), [0, 2**40, 3, 3], np.int64),
+        made(pa.list_(pa.int64()), [0, 10**8, 3, 3], np.int32, numbers),
+        made(pa.large_list(pa.int64()), [0, 2**40, 3, 3], np.int64, numbers),
+        made(pa.list_(pa.string()), [0, 1, 2, 3], np.int32, text),
+        pa.StructArray.from_arrays([text], names=["inner"]),
+        pa.DictionaryArray.from_arrays(indices, pa.array(["a"]), safe=False),
+        pa.DictionaryArray.from_arrays(pa.array([0, 1, 2], pa.int8()), text),
+    ]
+
+
+def run() -> None:
+    """Append each of them, in a process of its own."""
+    for number, array in enumerate(wrong_arrays()):
+        batch = pa.RecordBatch.from_arrays([array], names=["x"])
+        for kind in ("arrow", "parquet"):
+            stream = segstore.create(f"memory://{uuid.uuid4().hex}", batch.schema)
+            layout = segstore.Layout(segment_format=kind)
+            with pytest.raises(InvalidInputError, match=r"memory.*column='x'"):
+                stream.append(batch, layout=layout)
+            with pytest.raises(InvalidInputError, match=r"memory.*column='x'"):
+                stream.appender(layout=layout).append(batch)
+            assert stream.refresh().tail == 0
+        print(number)  # noqa: T201 - for the test
+
+
+def test_offsets_that_lead_nowhere_are_refused() -> None:
+    """By appends and appenders, in both formats; nothing is committed."""
+    done = subprocess.run(
+        [sys.executable, __file__], capture_output=True, text=True, check=False, timeout=120
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert len(done.stdout.split()) == len(wrong_arrays())
+
+
+@pytest.mark.parametrize(
+    "array",
+    [
+        pa.array([["a", None], None, []]),
+        pa.array([["a"], ["b", "c"], ["d"]]).slice(1, 1),
+        pa.array([[("k", 1)], [], None], pa.map_(pa.string(), pa.int64())).slice(1),
+        pa.array(["x", None, "y"]).dictionary_encode().slice(1),
+        pa.array([{"s": "a"}, {"s": "b"}]).slice(1),
+        pa.array(["a" * 20, None]).cast(pa.string_view()),
+        pa.array([[1, 2], None], pa.list_(pa.int64(), 2)),
+        pa.array([], pa.list_(pa.string())),
+        pa.array([None, None]),
+    ],
+)
+def test_sound_slices_and_rare_kinds_are_taken(array: pa.Array) -> None:
+    """As they are."""
+    batch = pa.RecordBatch.from_arrays([array], names=["x"])
+    stream = segstore.create(f"memory://{uuid.uuid4().hex}", batch.schema)
+    stream.append(batch)
+    assert stream.read().read_all()["x"].to_pylist() == array.to_pylist()
+
+
+if __name__ == "__main__":
+    run()
