@@ -20,6 +20,7 @@ from segstore_ds.errors import (
     UnderReplicatedError,
 )
 from segstore_ds.format.offsets import check_offsets
+from segstore_ds.options.arguments import check_option
 
 WRITER_ID_LIMIT = 200
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
@@ -209,7 +210,7 @@ def writer_key(
     Raises:
         InvalidInputError: Only one is given, one is out of range, or `on_repeat` is unknown.
     """
-    on_repeat = options.parse_value(options.BY_NAME["onrepeat"], on_repeat)
+    check_option("on_repeat", on_repeat)
     if (writer_id is None) != (batch_id is None):
         raise InvalidInputError(
             "a writer id and a batch id go together",

@@ -52,7 +52,7 @@ class WriterKey:
         """
         if self.on_repeat not in (ERROR, SKIP):
             raise InvalidInputError(
-                "onRepeat of a writer is unknown",
+                "on_repeat of a writer is unknown",
                 remedy=f"give {ERROR!r} or {SKIP!r}",
                 on_repeat=self.on_repeat,
             )
@@ -123,7 +123,7 @@ def check_writer(known: Writer | None, key: WriterKey | None, batch: BatchFacts 
     if key.dense and key.batch_id > known.batch_id + 1:
         raise WriterConflictError(
             "batches that the query has committed are gone from the stream",
-            remedy=f"{RESTORE}; writerTakeover=true, set once, lets the query go on without them",
+            remedy=f"{RESTORE}; writer_takeover=True, set once, lets the query go on without them",
             writer_id=key.writer_id,
             batch_id=key.batch_id,
             last_batch_id=known.batch_id,
@@ -152,7 +152,7 @@ def _compare(known: Writer, key: WriterKey, batch: BatchFacts) -> None:
         remedy="a checkpoint or a job's state was set back, or two batches share an id: compare "
         "with the committed events, and write what is missing under the next batch id or with a "
         "new checkpoint that begins behind them; only if reruns of this query differ by themselves "
-        "(rand(), current time) set onRepeat=skip (on_repeat='skip' in Python), which drops this "
+        "(rand(), current time) set on_repeat='skip', which drops this "
         "batch's events",
         writer_id=key.writer_id,
         batch_id=key.batch_id,

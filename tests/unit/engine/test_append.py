@@ -138,7 +138,7 @@ def test_other_events_under_a_known_batch_are_refused(stream, write, values):
     before = stream.version, objects(stream)
     assert getattr(stream, write)(numbers(2, 1), writer_id="w", batch_id=1).repeated
     for takeover in (False, True):
-        with pytest.raises(WriterConflictError, match=r"other events.*onRepeat=skip") as caught:
+        with pytest.raises(WriterConflictError, match=r"other events.*on_repeat='skip'") as caught:
             getattr(stream, write)(
                 numbers(*values), writer_id="w", batch_id=1, writer_takeover=takeover
             )
@@ -162,9 +162,9 @@ def test_on_repeat_skip_keeps_what_was_committed_first(stream, caplog):
     assert (again.version, again.start, again.end, again.repeated) == (first.version, 0, 2, True)
     assert ns(stream) == [1, 2]
     for wrong in ("ignore", "", None):
-        with pytest.raises(InvalidInputError, match=r"onRepeat.*skip"):
+        with pytest.raises(InvalidInputError, match=r"on_repeat.*skip"):
             stream.append(numbers(1), on_repeat=wrong)
-        with pytest.raises(InvalidInputError, match=r"onRepeat.*skip"):
+        with pytest.raises(InvalidInputError, match=r"on_repeat.*skip"):
             WriterKey("w", 1, on_repeat=wrong)
 
 
