@@ -5,19 +5,18 @@
 
 from typing import TYPE_CHECKING, Any
 
-from segstore_ds.engine.compact_commit import Compaction
-from segstore_ds.engine.copy import Copied
-from segstore_ds.engine.cuts import Position
-from segstore_ds.engine.drop import Dropped
-from segstore_ds.engine.follow import Outcome, OutcomeState
-from segstore_ds.engine.parquet_files import ParquetFile
-from segstore_ds.engine.readers import NamedReader
-from segstore_ds.engine.retain import RetentionPolicy
-from segstore_ds.engine.staging import Layout
-from segstore_ds.engine.vacuum import VacuumReport
-from segstore_ds.engine.verify import Problem, Report
-from segstore_ds.engine.writers import Commit
+from segstore_ds.compact.commit import Compaction
+from segstore_ds.copy.segments import Copied
 from segstore_ds.errors import SegstoreError
+from segstore_ds.log.newest import Outcome, OutcomeState
+from segstore_ds.read.cuts import Position
+from segstore_ds.read.parquet_files import ParquetFile
+from segstore_ds.repair.verify import Problem, Report
+from segstore_ds.retention.drop import Dropped
+from segstore_ds.retention.readers import NamedReader
+from segstore_ds.retention.retain import RetentionPolicy
+from segstore_ds.retention.vacuum import VacuumReport
+from segstore_ds.status.writers import Commit
 from segstore_ds.stream import (
     Stream,
     create,
@@ -29,6 +28,7 @@ from segstore_ds.stream import (
     salvage,
 )
 from segstore_ds.version import __version__
+from segstore_ds.write.task_writer import Layout
 
 if TYPE_CHECKING:
     from segstore_ds.spark import clone, compact, copy, read, recommended_conf, register, write

@@ -5,12 +5,12 @@ from collections.abc import Callable
 
 import pyarrow as pa
 
-from segstore_ds.engine.staging import Layout, StagedTask
-from segstore_ds.engine.write_job import WriteJob
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on
 from segstore_ds.testing.faults import WrappedStorage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
+from segstore_ds.write.job import WriteJob
+from segstore_ds.write.task_writer import Layout, StagedTask
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 ROOT_BYTES = 64 << 10  # what the shares of a root add up to at most (FORMAT.md 3.1)
@@ -18,11 +18,11 @@ HOUR, DAY = 3600.0, 86_400.0
 STAGED = Layout(inline_bytes=0)
 CHOSEN = {"layout": Layout()}  # of `make_stream`
 # Few commits fill a part, and few parts are merged.
-SOFT = "segstore_ds.engine.table_status.INLINE_SOFT"
+SOFT = "segstore_ds.status.table_status.INLINE_SOFT"
 TIGHT = {
     SOFT: 3,
-    "segstore_ds.engine.table_status.MERGE_FAN_IN": 2,
-    "segstore_ds.engine.table_status.RETIRED_INLINE": 3,
+    "segstore_ds.status.table_status.MERGE_FAN_IN": 2,
+    "segstore_ds.status.table_status.RETIRED_INLINE": 3,
 }
 
 

@@ -3,8 +3,8 @@
 import re
 from pathlib import Path
 
-from segstore_ds.engine import operations
 from segstore_ds.format import root
+from segstore_ds.log import operations
 
 ROOT = Path(__file__).parents[1]
 DESIGN = (ROOT / "segstore_ds/DESIGN.md").read_text()

@@ -14,6 +14,10 @@ PACKAGE = ROOT / "segstore_ds"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
 # What a room may import of the others; whatever is not listed here has to be decided first.
 LEAVES = {"errors", "options", "version"}
+GROUND = LEAVES | {"format", "cache", "storage"}
+CORE = GROUND | {"log", "status", "commit"}
+VERBS = CORE | {"write", "read"}
+ALL = VERBS | {"compact", "copy", "replication", "retention", "repair"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "version": set(),
@@ -21,12 +25,21 @@ ROOMS: dict[str, set[str]] = {
     "format": LEAVES,
     "cache": LEAVES,
     "storage": LEAVES,
-    "engine": LEAVES | {"format", "cache", "storage"},
-    "stream": LEAVES | {"format", "cache", "storage", "engine"},
-    "testing": LEAVES | {"format", "cache", "storage", "engine", "stream"},
-    "__init__": LEAVES | {"engine", "stream", "spark"},
-    "spark": LEAVES | {"format", "storage", "engine", "stream", "__init__"},
-    "cli": LEAVES | {"format", "storage", "engine", "stream", "spark", "__init__"},
+    "log": LEAVES | {"format", "storage", "status"},
+    "status": LEAVES | {"format", "storage", "log"},
+    "commit": LEAVES | {"format", "storage", "log", "status", "write"},
+    "write": CORE | {"compact"},
+    "read": CORE,
+    "compact": VERBS,
+    "copy": VERBS | {"compact", "retention"},
+    "replication": CORE,
+    "retention": VERBS | {"copy", "replication"},
+    "repair": VERBS | {"copy"},
+    "stream": ALL,
+    "testing": ALL | {"stream"},
+    "__init__": ALL | {"stream", "spark"},
+    "spark": ALL | {"stream", "__init__"},
+    "cli": LEAVES | {"format", "storage", "stream", "spark", "__init__"},
 }
 # Third parties: who may import them.
 OWNERS = {
@@ -167,7 +180,7 @@ def _rank(name: str) -> int:
 def test_no_broad_except_outside_two_boundaries() -> None:
     """Nobody swallows what is not known, but for the CLI's outermost line and late upkeep."""
     for path in MODULES:
-        if path.name == "put_off.py":
+        if path.name == "best_effort.py":
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.ExceptHandler) and room(path) != "cli":

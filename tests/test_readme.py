@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from segstore_ds import options
-from segstore_ds.engine.compact_rows import PLAN_SCHEMA
-from segstore_ds.engine.views import VIEWS
+from segstore_ds.compact.rows import PLAN_SCHEMA
+from segstore_ds.read.metadata_tables import VIEWS
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()

@@ -20,18 +20,18 @@ import segstore_ds as segstore
 from benchmarks.datasets import EVENTS
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.workload import Settings, Workload, quantile
-from segstore_ds.engine.append import AppendPlan
-from segstore_ds.engine.epochs import SchemaChange
-from segstore_ds.engine.staging import StagedSegment
-from segstore_ds.engine.state import Slot
-from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.names import build_token
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.format.segment_columns import SegmentColumns
+from segstore_ds.log.transition import Slot
+from segstore_ds.status.epochs import SchemaChange
+from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
+from segstore_ds.write.append import AppendPlan
+from segstore_ds.write.task_writer import StagedSegment
 
 MEANING = (
     "commits, plans and bytes of the table status at 10^3 to 10^6 segments (rows: most of them)"

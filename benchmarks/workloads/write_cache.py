@@ -13,13 +13,13 @@ from benchmarks.report import Ratio, Report, machine
 from benchmarks.s3_server import running
 from benchmarks.workload import Settings, Workload, folder_bytes, race
 from segstore_ds.cache.counters import CacheCounters
-from segstore_ds.engine.segment_stager import SegmentStager, open_pool
-from segstore_ds.engine.staging import Layout
 from segstore_ds.format.frame import Frame, encode_frame
 from segstore_ds.format.segment_arrow import SegmentWriter
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.storage.base import StagedWriter
 from segstore_ds.testing.faults import WrappedStorage, WrappedWriter
+from segstore_ds.write.segment_writer import SegmentStager, open_pool
+from segstore_ds.write.task_writer import Layout
 
 LOCAL = "the same frames through the write cache, as one plain file, and one by one (rows: MiB)"
 S3 = "frames to S3, 30 ms a request: through the write cache and one put each (rows: MiB)"

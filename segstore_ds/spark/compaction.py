@@ -21,12 +21,10 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from segstore_ds.engine.compact import CompactJob, plan_job, plan_range_groups, run_group
-from segstore_ds.engine.compact_plan import CompactRules
-from segstore_ds.engine.compact_rows import PLAN_SCHEMA, build_row, parse_row
-from segstore_ds.engine.replacing import Replacement
-from segstore_ds.engine.staging import Layout, delete_staged
-from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.compact.plan import CompactRules
+from segstore_ds.compact.replace import Replacement
+from segstore_ds.compact.rewrite import CompactJob, plan_job, plan_range_groups, run_group
+from segstore_ds.compact.rows import PLAN_SCHEMA, build_row, parse_row
 from segstore_ds.errors import InvalidInputError, PositionError
 from segstore_ds.format.root import Root
 from segstore_ds.options import BY_NAME, READ, WRITE
@@ -35,8 +33,10 @@ from segstore_ds.spark.boundary import at_boundary, in_sparks_words
 from segstore_ds.spark.option_texts import as_location
 from segstore_ds.spark.schemas import from_stored, to_arrow
 from segstore_ds.spark.writer import layout_of
+from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, client_name, open_on
+from segstore_ds.write.task_writer import Layout, delete_staged
 
 PLAN = "compactionPlan"
 MOST_PARTITIONS = 256
@@ -149,7 +149,7 @@ class CompactWriter(DataSourceArrowWriter):
 
         Raises:
             InvalidInputError: A row was altered, or is of another stream.
-            As `segstore_ds.engine.compact.run_group` otherwise.
+            As `segstore_ds.compact.rewrite.run_group` otherwise.
         """
         done: list[Replacement] = []
         try:

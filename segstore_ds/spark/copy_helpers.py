@@ -6,12 +6,12 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.copy import Copied, CopyRequest, find_done
-from segstore_ds.engine.copy_events import copied_of, find_copy
-from segstore_ds.engine.copy_rows import ROWS
-from segstore_ds.engine.copy_state import CopyState
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.copy.event_rows import ROWS
+from segstore_ds.copy.events import copied_of, find_copy
+from segstore_ds.copy.segments import Copied, CopyRequest, find_done
 from segstore_ds.errors import InternalError, InvalidInputError, NotFoundError
+from segstore_ds.log.copy_record import CopyState
 from segstore_ds.options import COPIED, WRITE, parse_options
 from segstore_ds.spark.active import activated
 from segstore_ds.spark.copying import EVENTS, MOST_TASKS, SEGMENTS, TASK_BYTES

@@ -14,12 +14,12 @@ import pyspark
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from segstore_ds.engine.copy import CopyRequest
-from segstore_ds.engine.copy_tasks import CopyJob, commit_segments, copy_segments, plan_copy_job
-from segstore_ds.engine.table_status import PlacedSegment
+from segstore_ds.copy.segment_tasks import CopyJob, commit_segments, copy_segments, plan_copy_job
+from segstore_ds.copy.segments import CopyRequest
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.metadata_reader import view_schema
+from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import Storage
 from segstore_ds.stream import client_name
 
@@ -81,7 +81,7 @@ def plan_copy_writer(
 
     Raises:
         InvalidInputError: Not the columns of the view, or mode overwrite.
-        As `segstore_ds.engine.copy_tasks.plan_copy_job` otherwise.
+        As `segstore_ds.copy.segment_tasks.plan_copy_job` otherwise.
     """
     found = [(field.name, field.dataType) for field in schema]
     wanted = [(field.name, field.dataType) for field in view_schema(SEGMENTS)]
@@ -113,7 +113,7 @@ class CopyWriter(DataSourceArrowWriter):
         """Copy the segments of one task; nothing where the copy had been made before.
 
         Raises:
-            As `segstore_ds.engine.copy_tasks.copy_segments`.
+            As `segstore_ds.copy.segment_tasks.copy_segments`.
         """
         wanted: list[tuple[int, int]] = []
         for batch in iterator:
@@ -125,7 +125,7 @@ class CopyWriter(DataSourceArrowWriter):
         """Make the destination, all at once.
 
         Raises:
-            As `segstore_ds.engine.copy_tasks.commit_segments`.
+            As `segstore_ds.copy.segment_tasks.commit_segments`.
         """
         found = [one for each in messages if isinstance(each, CopiedMessage) for one in each.found]
         client = f"{client_name()} pyspark/{pyspark.__version__}"

@@ -7,18 +7,18 @@ from typing import Any
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.copy import CopyRequest
-from segstore_ds.engine.copy_rows import ROWS, RowsCopy, commit_rows_copy, plan_rows_copy
-from segstore_ds.engine.cuts import check_range, parse_cut, resolve_cut
-from segstore_ds.engine.staging import delete_staged
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.copy.event_rows import ROWS, RowsCopy, commit_rows_copy, plan_rows_copy
+from segstore_ds.copy.segments import CopyRequest
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
 from segstore_ds.options import COPIED
+from segstore_ds.read.cuts import check_range, parse_cut, resolve_cut
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.copying import EVENTS
 from segstore_ds.spark.writer import SegstoreWriter, build_request, staged_of
 from segstore_ds.storage import Storage
+from segstore_ds.write.task_writer import delete_staged
 
 _RANGE = ("startcut", "endcut")
 _FIXED = ("offset", "position", "version")
@@ -77,7 +77,7 @@ def plan_events_copy(
 
     Raises:
         InvalidInputError: Mode overwrite, or an option that makes no sense with a copy.
-        As `segstore_ds.engine.copy_rows.plan_rows_copy` otherwise.
+        As `segstore_ds.copy.event_rows.plan_rows_copy` otherwise.
     """
     given = [name for name in _OTHERS if options[name]]
     if overwrite or given or options["compact"] == "auto":
@@ -110,7 +110,7 @@ class EventsCopyWriter(SegstoreWriter):
         """Fill the destination, all at once, in partition order.
 
         Raises:
-            As `segstore_ds.engine.copy_rows.commit_rows_copy`.
+            As `segstore_ds.copy.event_rows.commit_rows_copy`.
         """
         commit_rows_copy(self._work, staged_of(messages))
 

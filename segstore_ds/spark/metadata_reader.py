@@ -7,11 +7,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
-from segstore_ds.engine.views import VIEWS, find_view
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.root import Root
 from segstore_ds.format.root_codec import decode_root, encode_root
+from segstore_ds.read.metadata_tables import VIEWS, find_view
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import from_stored, to_arrow
 from segstore_ds.storage import Storage

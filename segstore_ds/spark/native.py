@@ -33,10 +33,10 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from segstore_ds.engine.filter_literals import NAN
-from segstore_ds.engine.filters import Condition, Filters
-from segstore_ds.engine.scan_plan import Reading
 from segstore_ds.format.schema import decode_schema
+from segstore_ds.read.filter_literals import NAN
+from segstore_ds.read.filters import Condition, Filters
+from segstore_ds.read.plan import Reading
 from segstore_ds.spark.schemas import CHAR_KEY
 
 _PLAIN = (

@@ -8,9 +8,9 @@ from datetime import date, time, timedelta
 from decimal import Decimal
 from typing import Any
 
-from segstore_ds.engine.filter_literals import NAN
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options import BY_NAME
+from segstore_ds.read.filter_literals import NAN
 from segstore_ds.storage import resolve_location
 
 _SPECIAL = {float("inf"): "Infinity", float("-inf"): "-Infinity"}

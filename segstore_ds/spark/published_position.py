@@ -11,9 +11,9 @@ offsets of the checkpoint; until Spark has logged it, the registration is provis
 
 import logging
 
-from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.readers import NamedReader, register_reader
+from segstore_ds.commit.commit import StreamLog
 from segstore_ds.errors import CommitUnknownError, StorageError, TruncatedError
+from segstore_ds.retention.readers import NamedReader, register_reader
 from segstore_ds.stream import client_name
 
 _LOG = logging.getLogger(__name__)

@@ -8,11 +8,11 @@ import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import LongType, StructType, TimestampType
 
-from segstore_ds.engine.scan import run_task
-from segstore_ds.engine.scan_plan import Reading, ReadTask
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
 from segstore_ds.format.conversion import convert
 from segstore_ds.format.root import Root
+from segstore_ds.read.plan import Reading, ReadTask
+from segstore_ds.read.scan import run_task
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import from_stored, is_nullable, to_arrow
 from segstore_ds.stream import Stream
@@ -72,7 +72,7 @@ def slice_batches(reading: Reading, task: ReadTask, schema: StructType) -> Itera
 
     Raises:
         SchemaMismatchError: A column of the user's schema is NOT NULL and there is a null.
-        As `segstore_ds.engine.scan.run_task` otherwise.
+        As `segstore_ds.read.scan.run_task` otherwise.
     """
     target = to_arrow(schema)
     for batch in run_task(reading, task):
@@ -147,7 +147,7 @@ class SegstoreReader(DataSourceReader):
 
         Raises:
             SchemaMismatchError: A column of the user's schema is NOT NULL and there is a null.
-            As `segstore_ds.engine.scan.run_task` otherwise.
+            As `segstore_ds.read.scan.run_task` otherwise.
         """
         if partition is None or partition.value is None:
             return

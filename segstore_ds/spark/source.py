@@ -18,7 +18,6 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from segstore_ds.engine.cuts import parse_cut
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.root import Root
@@ -32,6 +31,7 @@ from segstore_ds.options import (
     WRITE,
     parse_options,
 )
+from segstore_ds.read.cuts import parse_cut
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.compaction import PLAN, plan_compact_writer, plan_rows, plan_schema
 from segstore_ds.spark.copying import SEGMENTS, check_copy_options, plan_copy_writer

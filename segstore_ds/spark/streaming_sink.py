@@ -20,12 +20,6 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from segstore_ds.engine.append import check_stream
-from segstore_ds.engine.inputs import writer_key
-from segstore_ds.engine.staging import StagedTask
-from segstore_ds.engine.table_status import TableStatus
-from segstore_ds.engine.write_job import WriteJob
-from segstore_ds.engine.writers import WriterKey, find_repeated
 from segstore_ds.errors import (
     InternalError,
     SchemaMismatchError,
@@ -40,8 +34,14 @@ from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import to_stored
 from segstore_ds.spark.task_log import show_info
 from segstore_ds.spark.writer import build_request, layout_of, open_or_create
+from segstore_ds.status.table_status import TableStatus
+from segstore_ds.status.writers import WriterKey, find_repeated
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, open_on
+from segstore_ds.write.append import check_stream
+from segstore_ds.write.inputs import writer_key
+from segstore_ds.write.job import WriteJob
+from segstore_ds.write.task_writer import StagedTask
 
 CLAIM_LIMIT = 180
 KEPT_HANDLES = 8

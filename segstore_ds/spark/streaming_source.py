@@ -24,8 +24,11 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.cuts import (
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.errors import InvalidInputError, PositionError
+from segstore_ds.format.names import check_label
+from segstore_ds.format.root import Root
+from segstore_ds.read.cuts import (
     Cut,
     Position,
     check_held,
@@ -34,14 +37,11 @@ from segstore_ds.engine.cuts import (
     resolve_cut,
     take_range,
 )
-from segstore_ds.engine.micro_batch import BatchLimits, plan_batch_end
-from segstore_ds.engine.table_status import TableStatus
-from segstore_ds.errors import InvalidInputError, PositionError
-from segstore_ds.format.names import check_label
-from segstore_ds.format.root import Root
+from segstore_ds.read.micro_batch import BatchLimits, plan_batch_end
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.published_position import PublishedPosition
 from segstore_ds.spark.reader import project, slice_batches
+from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream
 
@@ -241,7 +241,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         """Yield the events of a partition in offset order.
 
         Raises:
-            As `segstore_ds.engine.scan.run_task`.
+            As `segstore_ds.read.scan.run_task`.
         """
         if partition is None or partition.value is None:
             return

@@ -1,14 +1,14 @@
 """The appender: events one by one, over a long time, with those not yet committed readable."""
 
 from segstore_ds import options
-from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.layout import as_layout
-from segstore_ds.engine.live_append import FlushLimits, LiveAppender, StreamEnds
-from segstore_ds.engine.staging import Layout
-from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.commit.commit import StreamLog
 from segstore_ds.options.arguments import check_seconds, check_whole
+from segstore_ds.status.table_status import TableStatus
 from segstore_ds.stream.reading import Reads
 from segstore_ds.stream.writing import Writes
+from segstore_ds.write.appender import FlushLimits, LiveAppender, StreamEnds
+from segstore_ds.write.layout import as_layout
+from segstore_ds.write.task_writer import Layout
 
 
 class Appending(Writes, Reads):

@@ -4,10 +4,10 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
-from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
-from segstore_ds.engine.drop import Dropped, run_drop
-from segstore_ds.engine.find_streams import DEPTH, find_streams
+from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.options.arguments import check_whole
+from segstore_ds.read.find_streams import DEPTH, find_streams
+from segstore_ds.retention.drop import Dropped, run_drop
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.handle import client_name
 

@@ -6,10 +6,13 @@ from typing import Self
 
 import pyarrow as pa
 
-from segstore_ds.engine.append import Appender
-from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.copy_state import check_complete
-from segstore_ds.engine.cuts import (
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.errors import InvalidInputError, NotFoundError
+from segstore_ds.format.root import Root
+from segstore_ds.log.copy_record import check_complete
+from segstore_ds.log.newest import Outcome, OutcomeState
+from segstore_ds.options.arguments import check_whole
+from segstore_ds.read.cuts import (
     CutLike,
     Position,
     check_version,
@@ -17,14 +20,11 @@ from segstore_ds.engine.cuts import (
     parse_moment,
     resolve_cut,
 )
-from segstore_ds.engine.epochs import epoch_schema
-from segstore_ds.engine.follow import Outcome, OutcomeState
-from segstore_ds.engine.table_status import TableStatus
-from segstore_ds.errors import InvalidInputError, NotFoundError
-from segstore_ds.format.root import Root
-from segstore_ds.options.arguments import check_whole
+from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.version import __version__
+from segstore_ds.write.append import Appender
 
 
 def client_name() -> str:

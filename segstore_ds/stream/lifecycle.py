@@ -1,16 +1,16 @@
 """The life of a stream: its ends, its named cuts and its named readers."""
 
-from segstore_ds.engine.cuts import CutLike, check_version, parse_cut, resolve_cut
-from segstore_ds.engine.properties import run_set_properties
-from segstore_ds.engine.reader_records import SeenReader, list_readers
-from segstore_ds.engine.readers import LAPSE_S, NamedReader, register_reader, release_reader
-from segstore_ds.engine.restore import run_restore
-from segstore_ds.engine.retain import PROPERTY, RetentionPolicy, parse_policy, run_retain
-from segstore_ds.engine.tags import run_tag, run_untag
-from segstore_ds.engine.truncate import run_seal, run_truncate
-from segstore_ds.engine.writers import Commit
+from segstore_ds.commit.properties import run_set_properties
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.tag import Tag
+from segstore_ds.read.cuts import CutLike, check_version, parse_cut, resolve_cut
+from segstore_ds.read.reader_records import SeenReader, list_readers
+from segstore_ds.retention.readers import LAPSE_S, NamedReader, register_reader, release_reader
+from segstore_ds.retention.restore import run_restore
+from segstore_ds.retention.retain import PROPERTY, RetentionPolicy, parse_policy, run_retain
+from segstore_ds.retention.tags import run_tag, run_untag
+from segstore_ds.retention.truncate import run_seal, run_truncate
+from segstore_ds.status.writers import Commit
 from segstore_ds.stream.handle import Handle, client_name
 
 

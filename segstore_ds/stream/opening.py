@@ -6,11 +6,10 @@ from typing import Any, Self
 
 import pyarrow as pa
 
-from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
-from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.create import run_create
-from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.commit.commit import StreamLog
 from segstore_ds.format.root import Root
+from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.appending import Appending
 from segstore_ds.stream.handle import client_name
@@ -18,6 +17,7 @@ from segstore_ds.stream.lifecycle import Lifecycle
 from segstore_ds.stream.replication import Replication
 from segstore_ds.stream.upkeep import Upkeep
 from segstore_ds.stream.viewing import Views
+from segstore_ds.write.create import run_create
 
 
 class Stream(Appending, Lifecycle, Replication, Upkeep, Views):

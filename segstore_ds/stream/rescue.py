@@ -6,20 +6,20 @@ from typing import Any
 
 import pyarrow as pa
 
-from segstore_ds.engine.clock import SYSTEM_CLOCK, Clock
-from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.copy_state import check_complete
-from segstore_ds.engine.create import run_create
-from segstore_ds.engine.drop import run_drop
-from segstore_ds.engine.repair import RepairReport, newest_readable, run_repair
-from segstore_ds.engine.salvage import Salvager, SalvageReport
-from segstore_ds.engine.table_status import TableStatus
-from segstore_ds.engine.verify import Problem, Report, run_verify
+from segstore_ds.commit.commit import StreamLog
 from segstore_ds.errors import FormatError, UnsupportedVersionError
 from segstore_ds.format import names
+from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.log.copy_record import check_complete
+from segstore_ds.repair.repair import RepairReport, newest_readable, run_repair
+from segstore_ds.repair.salvage import Salvager, SalvageReport
+from segstore_ds.repair.verify import Problem, Report, run_verify
+from segstore_ds.retention.drop import run_drop
+from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.handle import client_name
 from segstore_ds.stream.opening import Stream
+from segstore_ds.write.create import run_create
 
 
 def repair(

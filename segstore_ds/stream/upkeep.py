@@ -7,28 +7,28 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds import options
-from segstore_ds.engine.clone import run_clone, run_materialize
-from segstore_ds.engine.compact_commit import Compaction, commit_groups
-from segstore_ds.engine.compact_plan import CompactRules
-from segstore_ds.engine.compact_run import run_compact
-from segstore_ds.engine.copy import Copied, CopyRequest, run_copy
-from segstore_ds.engine.copy_events import CopySource, run_copy_events
-from segstore_ds.engine.cuts import CutLike, check_range, parse_cut, resolve_cut
-from segstore_ds.engine.layout import as_layout
-from segstore_ds.engine.origins import Pin, pins_of
-from segstore_ds.engine.pins import run_unpin
-from segstore_ds.engine.replacing import Replacement
-from segstore_ds.engine.retention import run_purge
-from segstore_ds.engine.staging import Layout
-from segstore_ds.engine.table_status import TableStatus
-from segstore_ds.engine.vacuum import GRACE_S, VacuumReport, run_vacuum
-from segstore_ds.engine.verify import Report, run_verify
+from segstore_ds.compact.commit import Compaction, commit_groups
+from segstore_ds.compact.plan import CompactRules
+from segstore_ds.compact.replace import Replacement
+from segstore_ds.compact.run import run_compact
+from segstore_ds.copy.clone import run_clone, run_materialize
+from segstore_ds.copy.events import CopySource, run_copy_events
+from segstore_ds.copy.pins import run_unpin
+from segstore_ds.copy.segments import Copied, CopyRequest, run_copy
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.history import HISTORY_SCHEMA
 from segstore_ds.format.root import Root
+from segstore_ds.log.origins import Pin, pins_of
 from segstore_ds.options.arguments import check_seconds, check_whole
+from segstore_ds.read.cuts import CutLike, check_range, parse_cut, resolve_cut
+from segstore_ds.repair.verify import Report, run_verify
+from segstore_ds.retention.purge import run_purge
+from segstore_ds.retention.vacuum import GRACE_S, VacuumReport, run_vacuum
+from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.handle import Handle, client_name
+from segstore_ds.write.layout import as_layout
+from segstore_ds.write.task_writer import Layout
 
 
 class Upkeep(Handle):

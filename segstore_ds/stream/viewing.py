@@ -5,11 +5,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from segstore_ds.engine.copy_state import check_complete
-from segstore_ds.engine.cuts import CutLike, check_range, parse_cut, resolve_cut
-from segstore_ds.engine.parquet_files import ParquetFile, list_parquet_files
-from segstore_ds.engine.views import find_view, plan_view, read_view
 from segstore_ds.format.root import Root
+from segstore_ds.log.copy_record import check_complete
+from segstore_ds.read.cuts import CutLike, check_range, parse_cut, resolve_cut
+from segstore_ds.read.metadata_tables import find_view, plan_view, read_view
+from segstore_ds.read.parquet_files import ParquetFile, list_parquet_files
 from segstore_ds.stream.handle import Handle
 
 SEGMENTS_PER_RANGE = 65_536

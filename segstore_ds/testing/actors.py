@@ -9,9 +9,9 @@ from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from segstore_ds.engine.clock import Clock
 from segstore_ds.errors import InternalError, MissingObjectError, StorageError
 from segstore_ds.format import names
+from segstore_ds.log.clock import Clock
 from segstore_ds.storage.base import ObjectInfo, StagedWriter, Storage, StorageStats
 
 WALL_START_US = 1_700_000_000_000_000

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import TypeVar
 
-from segstore_ds.engine.clock import Clock
+from segstore_ds.log.clock import Clock
 from segstore_ds.storage.base import ObjectInfo, Storage
 from segstore_ds.testing.faults import WrappedStorage
 

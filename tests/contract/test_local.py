@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from segstore_ds.engine.metadata_log import Codec, MetadataLog
 from segstore_ds.errors import CorruptionError, StorageError, UnsafeFilesystemError
+from segstore_ds.log.metadata_log import Codec, MetadataLog
 from segstore_ds.storage import Storage, local, open_storage
 from segstore_ds.testing.storage_contract import StorageContract
 

@@ -9,7 +9,6 @@ from s3fs.core import S3FileSystem
 
 from segstore_ds.cache.pool import BufferPool
 from segstore_ds.cache.service import WriteCacheService
-from segstore_ds.engine.segment_stager import open_pool
 from segstore_ds.errors import (
     InvalidInputError,
     MissingObjectError,
@@ -18,6 +17,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.storage import Storage, objects, open_storage
 from segstore_ds.testing.storage_contract import StorageContract
+from segstore_ds.write.segment_writer import open_pool
 
 
 class TestS3(StorageContract):

@@ -6,10 +6,10 @@ import pytest
 from crash_kit import SCHEMA, events, fresh_storage
 from malicious_kit import SECRET
 
-from segstore_ds.engine import table_status
-from segstore_ds.engine.staging import Layout
+from segstore_ds.status import table_status
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import create_on
+from segstore_ds.write.task_writer import Layout
 
 
 @pytest.fixture

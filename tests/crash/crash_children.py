@@ -6,10 +6,10 @@ from multiprocessing.connection import Connection
 import pyarrow as pa
 from deadly_calls import deadly
 
-from segstore_ds.engine.layout import Layout
 from segstore_ds.errors import AlreadyExistsError
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create, open  # noqa: A004 - as the package has it
+from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("writer", pa.int64()), ("n", pa.int64()), ("text", pa.string())])
 BATCH_ROWS = 3

@@ -8,26 +8,26 @@ from dataclasses import dataclass
 import pytest
 from crash_kit import SCHEMA, events, files_of, restore
 
-from segstore_ds.engine.staging import Layout
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
+from segstore_ds.write.task_writer import Layout
 
 KINDS = ("missing", "empty", "cut", "flipped", "flipped behind")
 SCATTERED = Layout(inline_bytes=0, segment_rows=2)
-_ENGINE = "segstore_ds.engine."
+_STATUS = "segstore_ds.status."
 # Few commits fill parts, merge them, and fill lists and blobs.
 TIGHT: Mapping[str, int] = {
-    f"{_ENGINE}table_status.INLINE_SOFT": 3,
-    f"{_ENGINE}table_status.MERGE_FAN_IN": 2,
-    f"{_ENGINE}table_status.PARTS_INLINE": 4,
-    f"{_ENGINE}table_status.RETIRED_INLINE": 3,
-    f"{_ENGINE}table_status.WRITERS_INLINE": 4,
-    f"{_ENGINE}status_blobs.SCHEMA_INLINE_BYTES": 10,
-    f"{_ENGINE}tags.TAGS_INLINE": 2,
-    f"{_ENGINE}history.ROWS_SOFT": 4,
-    f"{_ENGINE}history.FAN_IN": 2,
-    f"{_ENGINE}history.PARTS_INLINE": 3,
+    f"{_STATUS}table_status.INLINE_SOFT": 3,
+    f"{_STATUS}table_status.MERGE_FAN_IN": 2,
+    f"{_STATUS}table_status.PARTS_INLINE": 4,
+    f"{_STATUS}table_status.RETIRED_INLINE": 3,
+    f"{_STATUS}table_status.WRITERS_INLINE": 4,
+    f"{_STATUS}blobs.SCHEMA_INLINE_BYTES": 10,
+    "segstore_ds.retention.tags.TAGS_INLINE": 2,
+    f"{_STATUS}history.ROWS_SOFT": 4,
+    f"{_STATUS}history.FAN_IN": 2,
+    f"{_STATUS}history.PARTS_INLINE": 3,
 }
 
 
@@ -156,8 +156,8 @@ def listed() -> Made:
     """Return a stream whose oldest parts, of segments and of history, stand in lists."""
     stream, storage, time = _begin()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(f"{_ENGINE}table_status.MERGE_FAN_IN", 50)
-        patch.setattr(f"{_ENGINE}history.FAN_IN", 50)
+        patch.setattr(f"{_STATUS}table_status.MERGE_FAN_IN", 50)
+        patch.setattr(f"{_STATUS}history.FAN_IN", 50)
         _append(stream, time, 34)
     assert stream.root.indexes
     assert stream.root.history_lists

@@ -7,15 +7,16 @@ from types import ModuleType
 import pyarrow as pa
 from crash_kit import SCHEMA, events
 
-from segstore_ds.engine import history, table_status, tags
-from segstore_ds.engine.clock import Clock
-from segstore_ds.engine.pins import run_pin
-from segstore_ds.engine.retain import RetentionPolicy
-from segstore_ds.engine.staging import Layout
+from segstore_ds.copy.pins import run_pin
 from segstore_ds.errors import AlreadyExistsError
+from segstore_ds.log.clock import Clock
+from segstore_ds.retention import tags
+from segstore_ds.retention.retain import RetentionPolicy
+from segstore_ds.status import history, table_status
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.testing.virtual_time import VirtualTime
+from segstore_ds.write.task_writer import Layout
 
 SEGMENTS = Layout(inline_bytes=0, segment_rows=2, frame_rows=2, segment_format="arrow")
 LEFT_TOKEN = "00000000000000000001-0123456789ab"  # noqa: S105 - the name of a folder

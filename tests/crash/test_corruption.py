@@ -13,9 +13,6 @@ import pytest
 from crash_kit import content_on, discard, events, files_of, fresh_storage, restore
 from limits import memory_limit
 
-from segstore_ds.engine import table_status
-from segstore_ds.engine.segments import open_segment
-from segstore_ds.engine.staging import Layout
 from segstore_ds.errors import (
     CorruptionError,
     EmptyObjectError,
@@ -24,9 +21,12 @@ from segstore_ds.errors import (
     NotFoundError,
     SegstoreError,
 )
+from segstore_ds.read.segments import open_segment
+from segstore_ds.status import table_status
 from segstore_ds.storage import Storage
 from segstore_ds.stream import create_on, open_on
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
+from segstore_ds.write.task_writer import Layout
 
 ROWS = 12
 NEWEST = "log/00000000000000000005"

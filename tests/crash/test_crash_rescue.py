@@ -22,10 +22,10 @@ from crash_kit import (
     restore,
 )
 
-from segstore_ds.engine import history, table_status
-from segstore_ds.engine.clock import Clock
-from segstore_ds.engine.drop import run_drop
 from segstore_ds.errors import FormatError, NotFoundError, SegstoreError, UnsupportedVersionError
+from segstore_ds.log.clock import Clock
+from segstore_ds.retention.drop import run_drop
+from segstore_ds.status import history, table_status
 from segstore_ds.storage import Storage
 from segstore_ds.stream import create_on, open_on
 from segstore_ds.stream.rescue import repair_on, salvage_on

@@ -24,13 +24,13 @@ from crash_kit import (
 )
 from sweep_operations import LEFT_TOKEN, OPERATIONS, Operation
 
-from segstore_ds.engine.clock import Clock
 from segstore_ds.errors import (
     CommitUnknownError,
     ConflictError,
     SegstoreError,
     StorageError,
 )
+from segstore_ds.log.clock import Clock
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage

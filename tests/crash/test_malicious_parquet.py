@@ -20,7 +20,6 @@ import pytest
 from crash_kit import fresh_storage
 from limits import memory_limit
 
-from segstore_ds.engine.layout import Layout
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError, SegstoreError
 from segstore_ds.format import parquet_limits, parquet_pages, segment_parquet
 from segstore_ds.format.envelope import encode_envelope
@@ -31,6 +30,7 @@ from segstore_ds.format.schema import fingerprint
 from segstore_ds.format.segment import PARQUET, find_format
 from segstore_ds.format.segment_index import FrameEntry
 from segstore_ds.stream import create_on, open_on
+from segstore_ds.write.layout import Layout
 
 MEMORY = 512 << 20
 ROWS = 1000

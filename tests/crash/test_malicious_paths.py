@@ -11,10 +11,7 @@ import pytest
 from crash_kit import SCHEMA, content_on, discard, events, files_of, restore
 from malicious_kit import NEWEST, SECRET, attack, plant, put_back, put_part, root_json
 
-from segstore_ds.engine.history import History
-from segstore_ds.engine.layout import Layout
-from segstore_ds.engine.replicas import PROPERTY
-from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.commit.replicas import PROPERTY
 from segstore_ds.errors import FormatError
 from segstore_ds.format.history import encode_history_list
 from segstore_ds.format.history_rows import HistoryPart, part_ref_value
@@ -22,9 +19,12 @@ from segstore_ds.format.names import segment_token
 from segstore_ds.format.root import FOLLOWERS_FEATURE, Retired, SegmentEntry
 from segstore_ds.format.root_codec import blob_value, part_value
 from segstore_ds.format.status import encode_part, encode_retired
+from segstore_ds.status.history import History
+from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import create_on, open_on
 from segstore_ds.testing.faults import FaultStorage
+from segstore_ds.write.layout import Layout
 
 OUTSIDE = [
     "../canary",

@@ -11,13 +11,13 @@ from crash_kit import ABSENT, SCHEMA, content, content_on, events
 from deadly_calls import deadly
 
 import segstore_ds as segstore
-from segstore_ds.engine import copy_events
-from segstore_ds.engine.references import read_references
-from segstore_ds.engine.staging import Layout
+from segstore_ds.copy import events as copy_events
 from segstore_ds.errors import IncompleteStreamError, NotFoundError
 from segstore_ds.format import names
+from segstore_ds.status.references import read_references
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream
+from segstore_ds.write.task_writer import Layout
 
 STAGED = Layout(inline_bytes=0, frame_rows=4)
 ROWS = 5

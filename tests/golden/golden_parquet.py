@@ -8,8 +8,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from segstore_ds.engine.layout import Layout
 from segstore_ds.stream import Stream
+from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])
 SETTLED = Layout(inline_bytes=0, frame_rows=40, segment_rows=100, segment_format="parquet")

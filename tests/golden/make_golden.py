@@ -30,13 +30,13 @@ import golden_levels
 import golden_parquet
 import pyarrow as pa
 
-from segstore_ds.engine import history, table_status
-from segstore_ds.engine.staging import Layout
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root_codec import encode_root
+from segstore_ds.status import history, table_status
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
+from segstore_ds.write.task_writer import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])
 WORDS = ["", "ada", "größe", "日本", None]

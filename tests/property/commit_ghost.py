@@ -8,12 +8,12 @@ import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.follow import LOG_GRACE_S, ROOT_CODEC
+from segstore_ds.commit.commit import StreamLog
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.names import parse_log_name
 from segstore_ds.format.root import Epoch, Root
 from segstore_ds.format.root_codec import encode_root
+from segstore_ds.log.newest import LOG_GRACE_S, ROOT_CODEC
 from segstore_ds.testing.actors import WALL_START_US, Actor, Request, answer
 from segstore_ds.testing.interleaving import Event, Violation
 

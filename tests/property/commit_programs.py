@@ -4,15 +4,15 @@ from dataclasses import replace
 
 from commit_ghost import NOW_S, Ghost, check_world, first_files, first_root, observe
 
-from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.follow import ROOT_CODEC, Base
-from segstore_ds.engine.metadata_log import MetadataLog
-from segstore_ds.engine.retention import run_purge
-from segstore_ds.engine.state import Slot
+from segstore_ds.commit.commit import StreamLog
 from segstore_ds.errors import CommitUnknownError, ConflictError, StorageError
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root import Root
 from segstore_ds.format.root_codec import encode_root
+from segstore_ds.log.metadata_log import MetadataLog
+from segstore_ds.log.newest import ROOT_CODEC, Base
+from segstore_ds.log.transition import Slot
+from segstore_ds.retention.purge import run_purge
 from segstore_ds.testing.actors import Actor, Program
 from segstore_ds.testing.interleaving import Scene
 

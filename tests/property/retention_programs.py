@@ -13,21 +13,9 @@ import pyarrow as pa
 from commit_ghost import NOW_S, first_root
 from commit_programs import open_log
 
-from segstore_ds.engine.append import Appender, AppendPlan
-from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.compact_commit import commit_groups
-from segstore_ds.engine.cuts import Cut
-from segstore_ds.engine.epochs import SchemaChange
-from segstore_ds.engine.follow import ROOT_CODEC
-from segstore_ds.engine.readers import register_reader
-from segstore_ds.engine.replacing import Replacement
-from segstore_ds.engine.restore import run_restore
-from segstore_ds.engine.retain import RetentionPolicy, run_retain
-from segstore_ds.engine.retention import run_purge
-from segstore_ds.engine.staging import StagedSegment
-from segstore_ds.engine.table_status import TableStatus
-from segstore_ds.engine.truncate import run_truncate
-from segstore_ds.engine.vacuum import run_vacuum
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.compact.commit import commit_groups
+from segstore_ds.compact.replace import Replacement
 from segstore_ds.errors import (
     CommitUnknownError,
     ConflictError,
@@ -42,8 +30,20 @@ from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.root import Epoch, Root
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.format.schema import encode_schema
+from segstore_ds.log.newest import ROOT_CODEC
+from segstore_ds.read.cuts import Cut
+from segstore_ds.retention.purge import run_purge
+from segstore_ds.retention.readers import register_reader
+from segstore_ds.retention.restore import run_restore
+from segstore_ds.retention.retain import RetentionPolicy, run_retain
+from segstore_ds.retention.truncate import run_truncate
+from segstore_ds.retention.vacuum import run_vacuum
+from segstore_ds.status.epochs import SchemaChange
+from segstore_ds.status.table_status import TableStatus
 from segstore_ds.testing.actors import Actor, Program, Request, answer
 from segstore_ds.testing.interleaving import Event, Play, Scene, Violation
+from segstore_ds.write.append import Appender, AppendPlan
+from segstore_ds.write.task_writer import StagedSegment
 
 DAY = 86_400
 GRACE_S = DAY

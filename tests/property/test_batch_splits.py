@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore_ds.engine.staging import Layout
-from segstore_ds.engine.writers import WriterKey
 from segstore_ds.errors import WriterConflictError
 from segstore_ds.format.conversion import conform
+from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
+from segstore_ds.write.task_writer import Layout
 
 KEY = WriterKey("w", 1)
 _WORDS = st.sampled_from(

@@ -3,11 +3,11 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore_ds.engine.scan_plan import plan_slices, plan_tasks
-from segstore_ds.engine.slices import SliceTable
-from segstore_ds.engine.table_status import PlacedSegment, Run
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment_columns import from_entries
+from segstore_ds.read.plan import plan_slices, plan_tasks
+from segstore_ds.status.slices import SliceTable
+from segstore_ds.status.table_status import PlacedSegment, Run
 
 SMALL = st.tuples(st.integers(1, 50), st.integers(1, 2000))
 HUGE = st.tuples(st.integers(1, 2**40), st.integers(1, 2**45))

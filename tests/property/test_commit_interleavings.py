@@ -26,8 +26,8 @@ from commit_programs import (
     writer,
 )
 
-from segstore_ds.engine import retention
-from segstore_ds.engine.metadata_log import MetadataLog
+from segstore_ds.log.metadata_log import MetadataLog
+from segstore_ds.retention import purge as retention
 from segstore_ds.testing.interleaving import Play, Scene, Violation, explore
 
 NAP = {"naps": (HOURS,)}

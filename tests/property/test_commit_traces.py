@@ -20,8 +20,8 @@ from commit_programs import (
     writer,
 )
 
-from segstore_ds.engine import history
-from segstore_ds.engine.commit import StreamLog
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.status import history
 from segstore_ds.testing.actors import Actor
 from segstore_ds.testing.interleaving import Play, Scene, Violation
 

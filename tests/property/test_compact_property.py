@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from stream_kit import SOFT, make_stream
 
-from segstore_ds.engine.staging import Layout
 from segstore_ds.stream import Stream
+from segstore_ds.write.task_writer import Layout
 
 _TYPES = {
     "narrow": pa.schema([("n", pa.int32()), ("s", pa.string())]),

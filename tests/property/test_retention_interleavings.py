@@ -21,16 +21,11 @@ from retention_programs import (
     vacuumer,
 )
 
-from segstore_ds.engine import (
-    append,
-    compact_commit,
-    readers,
-    references,
-    restore,
-    table_status,
-    vacuum,
-)
+from segstore_ds.compact import commit as compact_commit
+from segstore_ds.retention import readers, restore, vacuum
+from segstore_ds.status import references, table_status
 from segstore_ds.testing.interleaving import Play, Violation, explore
+from segstore_ds.write import append
 
 HOURS = 3 * 3600
 NAP = {"naps": (DAY + HOURS,)}

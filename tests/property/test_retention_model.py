@@ -11,14 +11,14 @@ from hypothesis import strategies as st
 from hypothesis.stateful import precondition, rule
 from test_stream_model import GRACE_S, StreamMachine
 
-from segstore_ds.engine.drop import run_drop
-from segstore_ds.engine.scan import run_task
 from segstore_ds.errors import (
     NotFoundError,
     SealedError,
     SnapshotExpiredError,
     TruncatedError,
 )
+from segstore_ds.read.scan import run_task
+from segstore_ds.retention.drop import run_drop
 from segstore_ds.stream import create_on, open_on
 from segstore_ds.testing.model import ModelStream
 from segstore_ds.testing.strategies import COLUMNS, FIRST_COLUMNS, to_table

@@ -15,13 +15,13 @@ from hypothesis.stateful import (
     rule,
 )
 
-from segstore_ds.engine import table_status
 from segstore_ds.errors import (
     NotFoundError,
     PositionError,
     TruncatedError,
     WriterConflictError,
 )
+from segstore_ds.status import table_status
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.testing.model import Batch, Event, ModelStream

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segstore_ds.engine import table_status
-from segstore_ds.engine.append import AppendPlan
-from segstore_ds.engine.epochs import SchemaChange
-from segstore_ds.engine.writers import WriterKey
 from segstore_ds.format.names import build_token
+from segstore_ds.status import table_status
+from segstore_ds.status.epochs import SchemaChange
+from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
+from segstore_ds.write.append import AppendPlan
 
 SCHEMA = pa.schema([("n", pa.int64())])
 LIMITS = {"WRITERS_INLINE": 12, "WRITERS_INLINE_BYTES": 400}

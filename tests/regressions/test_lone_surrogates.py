@@ -9,10 +9,10 @@ import pytest
 
 import segstore_ds as segstore
 from segstore_ds.cli.main import main
-from segstore_ds.engine.state import Slot
-from segstore_ds.engine.writers import WriterKey
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
+from segstore_ds.log.transition import Slot
+from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on, open_on
 
@@ -22,7 +22,7 @@ TABLE = pa.table({"n": [1]})
 @pytest.fixture
 def older(monkeypatch: pytest.MonkeyPatch) -> None:
     """Take any writer's id, as versions did before they were checked."""
-    monkeypatch.setattr("segstore_ds.engine.writers.is_text", lambda _: True)
+    monkeypatch.setattr("segstore_ds.status.writers.is_text", lambda _: True)
 
 
 @pytest.mark.usefixtures("older")

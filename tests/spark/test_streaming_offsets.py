@@ -15,16 +15,16 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import segstore_ds as segstore
-from segstore_ds.engine.micro_batch import BatchLimits, plan_batch_end
-from segstore_ds.engine.table_status import TableStatus
 from segstore_ds.errors import (
     InvalidInputError,
     PositionError,
     SchemaMismatchError,
     TruncatedError,
 )
+from segstore_ds.read.micro_batch import BatchLimits, plan_batch_end
 from segstore_ds.spark.source import SegstoreDataSource
 from segstore_ds.spark.streaming_source import SegstoreStreamReader
+from segstore_ds.status.table_status import TableStatus
 from segstore_ds.stream import Stream
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])

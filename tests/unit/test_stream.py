@@ -7,7 +7,6 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
-from segstore_ds.engine.clock import Clock
 from segstore_ds.errors import (
     ConflictError,
     InvalidInputError,
@@ -16,6 +15,7 @@ from segstore_ds.errors import (
     SchemaMismatchError,
     TruncatedError,
 )
+from segstore_ds.log.clock import Clock
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 

@@ -35,7 +35,7 @@ def test_info_says_what_the_stream_holds(url, capsys):
 
 
 def test_info_knows_every_writer_and_shows_some(url, capsys, monkeypatch):
-    monkeypatch.setattr("segstore_ds.engine.table_status.WRITERS_INLINE", 3)
+    monkeypatch.setattr("segstore_ds.status.table_status.WRITERS_INLINE", 3)
     stream = segstore.open(url)
     for number in range(25):
         row = pa.table({"user": ["x"], "n": [number]})
@@ -90,7 +90,7 @@ def test_verify_of_a_newer_format_ends_with_2(url, capsys):
 def test_verify_counts_what_keeps_a_stream_from_opening(url, capsys, monkeypatch):
     """Though all else is sound: an origin that can't be read."""
     with monkeypatch.context() as careless:
-        careless.setattr("segstore_ds.engine.commit.check_transition", lambda *_: None)
+        careless.setattr("segstore_ds.commit.commit.check_transition", lambda *_: None)
         segstore.open(url)._log.commit(
             lambda root, _: replace(root, origins={"x": "?"}, operation="copy"),
             transaction="t" * 32,

@@ -5,8 +5,8 @@ import pytest
 from follower_kit import Pair
 from stream_kit import CHOSEN, STAGED, TIGHT
 
-from segstore_ds.engine import task_segments
-from segstore_ds.engine.layout import Layout
+from segstore_ds.write import task_segments
+from segstore_ds.write.layout import Layout
 
 
 @pytest.fixture

@@ -8,12 +8,6 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
-from segstore_ds.engine.append import drop_below
-from segstore_ds.engine.scan import run_task
-from segstore_ds.engine.staging import Layout
-from segstore_ds.engine.state import Slot
-from segstore_ds.engine.table_status import INLINE_SOFT, WRITERS_INLINE
-from segstore_ds.engine.writers import WriterKey, check_writer
 from segstore_ds.errors import (
     ClosedError,
     CommitUnknownError,
@@ -28,10 +22,16 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.root import Epoch, PartRef, Root, SegmentEntry, Writer
+from segstore_ds.log.transition import Slot
+from segstore_ds.read.scan import run_task
+from segstore_ds.status.table_status import INLINE_SOFT, WRITERS_INLINE
+from segstore_ds.status.writers import WriterKey, check_writer
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create, create_on, drop, open_on
 from segstore_ds.testing.faults import Fault, FaultStorage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
+from segstore_ds.write.append import drop_below
+from segstore_ds.write.task_writer import Layout
 
 SCHEMA = pa.schema([("n", pa.int64())])
 WIDE = Layout(inline_bytes=0)  # every task writes an object of its own

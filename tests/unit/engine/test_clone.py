@@ -13,13 +13,10 @@ import pytest
 from stream_kit import DAY, SOFT, STAGED, Meddling, make_stream, numbers, objects, values, wait
 
 import segstore_ds as segstore
-from segstore_ds.engine.clone import run_clone, run_materialize
-from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.copy import CopyRequest
-from segstore_ds.engine.origins import origins_of
-from segstore_ds.engine.pins import last_sharing
-from segstore_ds.engine.staging import Layout
-from segstore_ds.engine.state import Slot
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.copy.clone import run_clone, run_materialize
+from segstore_ds.copy.pins import last_sharing
+from segstore_ds.copy.segments import CopyRequest
 from segstore_ds.errors import (
     AlreadyExistsError,
     CommitUnknownError,
@@ -36,11 +33,14 @@ from segstore_ds.errors import (
 from segstore_ds.format import root_codec
 from segstore_ds.format.root import ORIGINS_FEATURE, Root
 from segstore_ds.format.root_codec import decode_root, encode_root
+from segstore_ds.log.origins import origins_of
+from segstore_ds.log.transition import Slot
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
 from segstore_ds.stream.rescue import repair_on, salvage_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 from segstore_ds.testing.virtual_time import TimedStorage
+from segstore_ds.write.task_writer import Layout
 
 EACH = pytest.mark.usefixtures("each_format")
 PARQUET_LAYOUT = Layout(inline_bytes=0, segment_format="parquet")

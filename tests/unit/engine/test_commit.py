@@ -7,11 +7,7 @@ from dataclasses import replace
 import pytest
 from stream_kit import Meddling
 
-from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.follow import LOG_GRACE_S, Outcome, OutcomeState
-from segstore_ds.engine.retention import plan_purge, run_purge
-from segstore_ds.engine.seen import hint_of
-from segstore_ds.engine.state import Slot
+from segstore_ds.commit.commit import StreamLog
 from segstore_ds.errors import (
     CommitUnknownError,
     ConflictError,
@@ -27,6 +23,10 @@ from segstore_ds.errors import (
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root import Epoch, Root
 from segstore_ds.format.root_codec import encode_root
+from segstore_ds.log.newest import LOG_GRACE_S, Outcome, OutcomeState
+from segstore_ds.log.seen import hint_of
+from segstore_ds.log.transition import Slot
+from segstore_ds.retention.purge import plan_purge, run_purge
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.testing.faults import Fault, FaultStorage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime

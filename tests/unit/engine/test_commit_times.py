@@ -9,9 +9,9 @@ import pytest
 from stream_kit import HOUR, STAGED, make_stream, numbers, wait
 
 import segstore_ds as segstore
-from segstore_ds.engine import history
-from segstore_ds.engine.scan import run_task
 from segstore_ds.errors import FormatError, InvalidInputError, NotFoundError
+from segstore_ds.read.scan import run_task
+from segstore_ds.status import history
 from segstore_ds.stream import open_on
 
 GOLDEN = Path(__file__).parents[2] / "golden"

@@ -4,11 +4,11 @@ from random import Random
 
 from stream_kit import make_stream
 
-from segstore_ds.engine.append import AppendPlan
-from segstore_ds.engine.epochs import SchemaChange
-from segstore_ds.engine.staging import StagedSegment
 from segstore_ds.format.names import build_token
+from segstore_ds.status.epochs import SchemaChange
 from segstore_ds.stream import Stream
+from segstore_ds.write.append import AppendPlan
+from segstore_ds.write.task_writer import StagedSegment
 
 COMMITS = 1500
 

@@ -18,13 +18,11 @@ from stream_kit import (
     values,
 )
 
-from segstore_ds.engine.compact import plan_job, plan_range_groups, run_group
-from segstore_ds.engine.compact_auto import AutoRules
-from segstore_ds.engine.compact_commit import commit_groups
-from segstore_ds.engine.compact_plan import CompactRules
-from segstore_ds.engine.compact_run import run_compact
-from segstore_ds.engine.scan import run_task
-from segstore_ds.engine.staging import Layout
+from segstore_ds.compact.auto import AutoRules
+from segstore_ds.compact.commit import commit_groups
+from segstore_ds.compact.plan import CompactRules
+from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
+from segstore_ds.compact.run import run_compact
 from segstore_ds.errors import (
     CommitUnknownError,
     ConflictError,
@@ -34,15 +32,17 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.format import names
+from segstore_ds.read.scan import run_task
 from segstore_ds.stream import Stream, open_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
+from segstore_ds.write.task_writer import Layout
 
 pytestmark = pytest.mark.usefixtures("each_format")
 LISTS = {
     SOFT: 1,
-    "segstore_ds.engine.table_status.MERGE_FAN_IN": 50,
-    "segstore_ds.engine.table_status.PARTS_INLINE": 4,
-    "segstore_ds.engine.table_status.INDEX_PARTS": 3,
+    "segstore_ds.status.table_status.MERGE_FAN_IN": 50,
+    "segstore_ds.status.table_status.PARTS_INLINE": 4,
+    "segstore_ds.status.table_status.INDEX_PARTS": 3,
 }
 # Only Arrow segments are stitched: a Parquet file is not a row of frames.
 WAYS = [("arrow", "merge"), ("arrow", "stitch"), ("parquet", "merge")]

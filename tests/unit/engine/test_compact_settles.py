@@ -8,16 +8,17 @@ import pyarrow as pa
 import pytest
 from stream_kit import STAGED, objects
 
-from segstore_ds.engine import compact_plan, task_segments
-from segstore_ds.engine.compact_commit import is_gain
-from segstore_ds.engine.compact_plan import CompactRules, plan_groups
-from segstore_ds.engine.replacing import Replacement
-from segstore_ds.engine.staged import StagedSegment
-from segstore_ds.engine.staging import Layout
-from segstore_ds.engine.table_status import PlacedSegment
+from segstore_ds.compact import plan as compact_plan
+from segstore_ds.compact.commit import is_gain
+from segstore_ds.compact.plan import CompactRules, plan_groups
+from segstore_ds.compact.replace import Replacement
 from segstore_ds.format.root import SegmentEntry
+from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
+from segstore_ds.write import task_segments
+from segstore_ds.write.staged import StagedSegment
+from segstore_ds.write.task_writer import Layout
 
 FORMATS = ("arrow", "parquet", "auto")
 

@@ -10,13 +10,9 @@ import pytest
 from stream_kit import DAY, HOUR, STAGED, TIGHT, Meddling, make_stream, numbers, values, wait
 
 import segstore_ds as segstore
-from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.copy import Copied, CopyRequest, find_done
-from segstore_ds.engine.copy_events import CopySource, find_copy, run_copy_events
-from segstore_ds.engine.copy_state import parse_copy
-from segstore_ds.engine.cuts import check_range, parse_cut, resolve_cut
-from segstore_ds.engine.drop import run_drop
-from segstore_ds.engine.retain import RetentionPolicy
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.copy.events import CopySource, find_copy, run_copy_events
+from segstore_ds.copy.segments import Copied, CopyRequest, find_done
 from segstore_ds.errors import (
     AlreadyExistsError,
     CommitUnknownError,
@@ -31,13 +27,17 @@ from segstore_ds.errors import (
     TruncatedError,
 )
 from segstore_ds.format.root import STEPWISE_COPIES
+from segstore_ds.log.copy_record import parse_copy
+from segstore_ds.read.cuts import check_range, parse_cut, resolve_cut
+from segstore_ds.retention.drop import run_drop
+from segstore_ds.retention.retain import RetentionPolicy
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.stream.rescue import salvage_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 from segstore_ds.testing.virtual_time import TimedStorage
 
-STEP = "segstore_ds.engine.copy_events.STEP_BYTES"
+STEP = "segstore_ds.copy.events.STEP_BYTES"
 
 
 @pytest.fixture(autouse=True)

@@ -9,11 +9,8 @@ import pyarrow as pa
 import pytest
 from stream_kit import STAGED, make_stream, values
 
-from segstore_ds.engine.copy import Copied, CopyRequest
-from segstore_ds.engine.copy_rows import ROWS, RowsCopy, commit_rows_copy, plan_rows_copy
-from segstore_ds.engine.cuts import parse_cut, resolve_cut
-from segstore_ds.engine.staging import Layout, StagedTask
-from segstore_ds.engine.write_job import WriteRequest
+from segstore_ds.copy.event_rows import ROWS, RowsCopy, commit_rows_copy, plan_rows_copy
+from segstore_ds.copy.segments import Copied, CopyRequest
 from segstore_ds.errors import (
     AlreadyExistsError,
     CommitUnknownError,
@@ -22,10 +19,13 @@ from segstore_ds.errors import (
     NotFoundError,
     StorageError,
 )
+from segstore_ds.read.cuts import parse_cut, resolve_cut
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 from segstore_ds.testing.virtual_time import TimedStorage
+from segstore_ds.write.job import WriteRequest
+from segstore_ds.write.task_writer import Layout, StagedTask
 
 pytestmark = pytest.mark.usefixtures("each_format")
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -6,8 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.cuts import (
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.errors import (
+    InvalidInputError,
+    NotFoundError,
+    PositionError,
+    SnapshotExpiredError,
+    TruncatedError,
+)
+from segstore_ds.format.root import Epoch, Root, SegmentEntry
+from segstore_ds.read.cuts import (
     Cut,
     Position,
     check_position,
@@ -17,15 +25,7 @@ from segstore_ds.engine.cuts import (
     resolve_cut,
     take_range,
 )
-from segstore_ds.engine.retention import run_purge
-from segstore_ds.errors import (
-    InvalidInputError,
-    NotFoundError,
-    PositionError,
-    SnapshotExpiredError,
-    TruncatedError,
-)
-from segstore_ds.format.root import Epoch, Root, SegmentEntry
+from segstore_ds.retention.purge import run_purge
 from segstore_ds.storage import open_storage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 

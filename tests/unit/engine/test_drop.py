@@ -8,14 +8,14 @@ import pytest
 from stream_kit import SCHEMA, SOFT, Meddling, make_stream, numbers, objects, staged_job
 
 import segstore_ds as segstore
-from segstore_ds.engine.clock import SYSTEM_CLOCK
-from segstore_ds.engine.drop import DroppableLog, run_drop
 from segstore_ds.errors import (
     ConflictError,
     InvalidInputError,
     NotFoundError,
     SegstoreError,
 )
+from segstore_ds.log.clock import SYSTEM_CLOCK
+from segstore_ds.retention.drop import DroppableLog, run_drop
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on, open_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
@@ -93,7 +93,7 @@ def test_handles_and_jobs_of_a_dropped_stream_are_told():
 def test_stream_with_lists_of_parts_is_dropped(damaged, monkeypatch):
     """However long it has become, and though a list can't be read any more."""
     monkeypatch.setattr(SOFT, 1)
-    monkeypatch.setattr("segstore_ds.engine.table_status.PARTS_INLINE", 3)
+    monkeypatch.setattr("segstore_ds.status.table_status.PARTS_INLINE", 3)
     stream, storage = make_stream(14)
     lists = [index.path for index in stream.root.indexes]
     assert lists

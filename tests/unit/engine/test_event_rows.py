@@ -10,8 +10,8 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from segstore_ds.engine.event_rows import BATCH_BYTES, BATCH_ROWS, EventRows
 from segstore_ds.errors import SchemaMismatchError
+from segstore_ds.write.event_rows import BATCH_BYTES, BATCH_ROWS, EventRows
 
 UTC = dt.UTC
 NOW = dt.datetime(2026, 11, 20, 10, 0, 0, 5, tzinfo=UTC)

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segstore_ds.engine.filters import Filters, parse_filters
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.statistics import ColumnStats, compute, merge
+from segstore_ds.read.filters import Filters, parse_filters
 
 SCHEMA = pa.schema(
     [

@@ -8,11 +8,6 @@ from follower_kit import EVERY, Pair, content, found, strikes
 from stream_kit import SCHEMA, numbers
 
 import segstore_ds as segstore
-from segstore_ds.engine import scan
-from segstore_ds.engine.follow import OutcomeState
-from segstore_ds.engine.followers import follower_storages
-from segstore_ds.engine.segments import open_segment
-from segstore_ds.engine.staging import Layout
 from segstore_ds.errors import (
     AlreadyExistsError,
     CommitUnknownError,
@@ -24,9 +19,14 @@ from segstore_ds.errors import (
     StorageError,
     UnderReplicatedError,
 )
+from segstore_ds.log.newest import OutcomeState
+from segstore_ds.read import scan
+from segstore_ds.read.segments import open_segment
+from segstore_ds.replication.followers import follower_storages
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on, open_on
 from segstore_ds.stream.rescue import repair_on
+from segstore_ds.write.task_writer import Layout
 
 pytestmark = pytest.mark.usefixtures("tight")
 
@@ -146,7 +146,7 @@ def test_purge_and_vacuum_reach_the_follower(pair):
 
 
 def test_a_stream_with_followers_is_not_dropped(pair):
-    from segstore_ds.engine.drop import run_drop
+    from segstore_ds.retention.drop import run_drop
 
     pair.stream.add_follower(pair.follower)
     with pytest.raises(ConflictError, match="followers"):
@@ -155,7 +155,7 @@ def test_a_stream_with_followers_is_not_dropped(pair):
 
 
 def test_a_folder_that_follows_is_dropped_once_it_is_promoted(pair):
-    from segstore_ds.engine.drop import run_drop
+    from segstore_ds.retention.drop import run_drop
 
     pair.stream.append(numbers(0, 1))
     pair.stream.add_follower(pair.follower)

@@ -5,10 +5,10 @@ import pytest
 from follower_kit import EVERY, Pair, content, found, strikes
 from stream_kit import STAGED, numbers
 
-from segstore_ds.engine.staging import Layout
 from segstore_ds.errors import CommitUnknownError, StorageError, UnderReplicatedError
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream
+from segstore_ds.write.task_writer import Layout
 
 BUFFERS = Layout(inline_bytes=0, frame_rows=50, compression="none", cache_buffer_bytes=1024)
 

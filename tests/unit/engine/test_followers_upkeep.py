@@ -7,9 +7,6 @@ import pytest
 from follower_kit import Pair, Root, content, found
 from stream_kit import STAGED, numbers
 
-from segstore_ds.engine import history, table_status
-from segstore_ds.engine.layout import Layout
-from segstore_ds.engine.references import read_references
 from segstore_ds.errors import (
     CorruptionError,
     FencedError,
@@ -18,10 +15,13 @@ from segstore_ds.errors import (
     UnderReplicatedError,
     WriterConflictError,
 )
+from segstore_ds.status import history, table_status
+from segstore_ds.status.references import read_references
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import open_on
 from segstore_ds.stream.rescue import repair_on
 from segstore_ds.testing.faults import Crash, WrappedStorage
+from segstore_ds.write.layout import Layout
 
 pytestmark = pytest.mark.usefixtures("tight")
 

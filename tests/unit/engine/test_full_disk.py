@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from stream_kit import SCHEMA, numbers, values
 
-from segstore_ds.engine.clock import Clock
 from segstore_ds.errors import CommitUnknownError, StorageError
+from segstore_ds.log.clock import Clock
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
-from segstore_ds.engine.staging import HELD_BYTES, HELD_TIMES
-from segstore_ds.engine.write_job import WriteJob
+from segstore_ds.write.job import WriteJob
+from segstore_ds.write.task_writer import HELD_BYTES, HELD_TIMES
 
 SCHEMA = pa.schema(
     [

@@ -7,12 +7,12 @@ import pyarrow as pa
 import pytest
 from stream_kit import ROOT_BYTES
 
-from segstore_ds.engine import history as rules
-from segstore_ds.engine.history import History, plan_history_merge
-from segstore_ds.engine.state import broken_invariants, broken_rules
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.format.history import HISTORY_SCHEMA
 from segstore_ds.format.root_codec import encode_root
+from segstore_ds.log.transition import broken_invariants, broken_rules
+from segstore_ds.status import history as rules
+from segstore_ds.status.history import History, plan_history_merge
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on, open_on
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
-from segstore_ds.engine.commit import StreamLog
-from segstore_ds.engine.staging import Layout
+from segstore_ds.commit.commit import StreamLog
 from segstore_ds.errors import (
     ClosedError,
     CommitUnknownError,
@@ -19,6 +18,7 @@ from segstore_ds.errors import (
     SealedError,
     StorageError,
 )
+from segstore_ds.write.task_writer import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 from stream_kit import Meddling, TimedStorage, make_stream, numbers, objects, values, wait
 
-from segstore_ds.engine.history import ROWS_SOFT
-from segstore_ds.engine.lost_attempts import plan_discard
+from segstore_ds.commit.lost_attempts import plan_discard
 from segstore_ds.errors import CommitUnknownError, StorageError
 from segstore_ds.format.root import PartIndex, PartRef, Root
+from segstore_ds.status.history import ROWS_SOFT
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, open_on
 from segstore_ds.testing.faults import Crash, WrappedStorage

@@ -12,8 +12,6 @@ from typing import Any
 
 import pytest
 
-from segstore_ds.engine.clock import Clock
-from segstore_ds.engine.metadata_log import FILE_LIMIT_BYTES, Codec, MetadataLog
 from segstore_ds.errors import (
     CommitUnknownError,
     CorruptionError,
@@ -25,6 +23,8 @@ from segstore_ds.errors import (
     UnsupportedVersionError,
 )
 from segstore_ds.format.envelope import encode_envelope
+from segstore_ds.log.clock import Clock
+from segstore_ds.log.metadata_log import FILE_LIMIT_BYTES, Codec, MetadataLog
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.testing.faults import Fault, FaultStorage
 

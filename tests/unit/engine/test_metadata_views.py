@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from stream_kit import DAY, SOFT, TIGHT, make_stream, numbers, wait
 
-from segstore_ds.engine import views
-from segstore_ds.engine.staging import Layout
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.read import metadata_tables as views
+from segstore_ds.write.task_writer import Layout
 
 
 def rows(stream, view):

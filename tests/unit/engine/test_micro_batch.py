@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore_ds.engine.micro_batch import BatchLimits, plan_batch_end
-from segstore_ds.engine.table_status import PlacedSegment
 from segstore_ds.format.root import SegmentEntry
+from segstore_ds.read.micro_batch import BatchLimits, plan_batch_end
+from segstore_ds.status.table_status import PlacedSegment
 
 
 def place(*sizes: tuple[int, int], start: int = 0) -> list[PlacedSegment]:

@@ -10,10 +10,10 @@ import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
-from segstore_ds.engine.staging import Layout
 from segstore_ds.errors import InvalidInputError, TruncatedError
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
+from segstore_ds.write.task_writer import Layout
 
 NOON = dt.datetime(2013, 1, 5, 12, tzinfo=dt.UTC)
 SCHEMA = pa.schema(
@@ -139,7 +139,7 @@ def test_files_of_a_range_are_of_the_version(stream):
 
 
 def test_status_parts_are_looked_through(monkeypatch):
-    monkeypatch.setattr("segstore_ds.engine.table_status.INLINE_SOFT", 2)
+    monkeypatch.setattr("segstore_ds.status.table_status.INLINE_SOFT", 2)
     stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), SCHEMA)
     for start in range(0, 80, 10):
         layout = PARQUET if start % 20 else Layout(inline_bytes=0)

@@ -7,9 +7,9 @@ from contextlib import AbstractContextManager
 import pytest
 from stream_kit import HOUR, STAGED, make_stream, numbers, values, wait
 
-from segstore_ds.engine.put_off import putting_off
-from segstore_ds.engine.retain import RetentionPolicy
+from segstore_ds.commit.best_effort import putting_off
 from segstore_ds.errors import StorageError
+from segstore_ds.retention.retain import RetentionPolicy
 from segstore_ds.stream import open_on
 from segstore_ds.testing.faults import Crash, WrappedStorage
 
@@ -50,7 +50,7 @@ def test_failures_are_put_off(
         if error is not None:
             raise error
     assert [record.name.rpartition(".")[2] for record in caplog.records] == (
-        ["put_off"] if error else []
+        ["best_effort"] if error else []
     )
     assert logged is None or ("sweeping was put off" in caplog.text and logged in caplog.text)
 

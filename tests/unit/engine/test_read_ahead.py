@@ -8,9 +8,9 @@ from collections.abc import Callable, Iterator
 import pyarrow as pa
 import pytest
 
-from segstore_ds.engine.read_ahead import map_ahead, read_ahead, weigh_events
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.frame import encode_frame
+from segstore_ds.read.prefetch import map_ahead, read_ahead, weigh_events
 
 
 def _values(count: int, seen: list[int]) -> Iterator[int]:

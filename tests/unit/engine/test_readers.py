@@ -3,7 +3,6 @@
 import pytest
 from stream_kit import DAY, HOUR, Meddling, make_stream, numbers, objects, values, wait
 
-from segstore_ds.engine.reader_records import live_readers, store_now_us
 from segstore_ds.errors import (
     CorruptionError,
     FormatError,
@@ -16,6 +15,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.reader_record import ReaderRecord, decode_record, encode_record
+from segstore_ds.read.reader_records import live_readers, store_now_us
 from segstore_ds.stream import open_on
 
 

@@ -9,11 +9,11 @@ import pyarrow.parquet as pq
 import pytest
 from stream_kit import objects
 
-from segstore_ds.engine.staging import Layout
 from segstore_ds.format import parquet_limits
 from segstore_ds.format.parquet_limits import FrameLimits
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
+from segstore_ds.write.task_writer import Layout
 
 FLAGS = pa.schema([("flags", pa.list_(pa.bool_()))])
 TEXTS = pa.schema([("s", pa.string())])

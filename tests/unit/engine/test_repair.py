@@ -6,11 +6,6 @@ import uuid
 import pytest
 from stream_kit import SOFT, TIGHT, make_stream, numbers, objects, values, wait
 
-from segstore_ds.engine.follow import Outcome, OutcomeState
-from segstore_ds.engine.seen import hint_of
-from segstore_ds.engine.staging import Layout
-from segstore_ds.engine.table_status import PlacedSegment
-from segstore_ds.engine.tiling import tile
 from segstore_ds.errors import (
     AlreadyExistsError,
     CorruptionError,
@@ -20,11 +15,16 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.names import build_hint
 from segstore_ds.format.root import SegmentEntry
+from segstore_ds.log.newest import Outcome, OutcomeState
+from segstore_ds.log.seen import hint_of
+from segstore_ds.repair.tiling import tile
+from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
 from segstore_ds.stream.rescue import repair_on, salvage_on
 from segstore_ds.testing.faults import FaultStorage
 from segstore_ds.testing.virtual_time import TimedStorage
+from segstore_ds.write.task_writer import Layout
 
 pytestmark = pytest.mark.usefixtures("each_format")
 
@@ -137,10 +137,11 @@ def test_cut_objects_without_a_second_one_are_built_again(kind, monkeypatch):
     """Kept versions tell them; that one is there does not say that it can be read."""
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
-    for name in ("history.ROWS_SOFT", "history.PARTS_INLINE", "tags.TAGS_INLINE"):
-        monkeypatch.setattr(f"segstore_ds.engine.{name}", 2)
-    monkeypatch.setattr("segstore_ds.engine.table_status.WRITERS_INLINE", 2)
-    monkeypatch.setattr("segstore_ds.engine.status_blobs.SCHEMA_INLINE_BYTES", 10)
+    for name in ("status.history.ROWS_SOFT", "status.history.PARTS_INLINE"):
+        monkeypatch.setattr(f"segstore_ds.{name}", 2)
+    monkeypatch.setattr("segstore_ds.retention.tags.TAGS_INLINE", 2)
+    monkeypatch.setattr("segstore_ds.status.table_status.WRITERS_INLINE", 2)
+    monkeypatch.setattr("segstore_ds.status.blobs.SCHEMA_INLINE_BYTES", 10)
     stream, _ = make_stream(0)
     for n in range(8):
         stream.append(numbers(n, n + 1), writer_id=f"w{n}", batch_id=1)
@@ -200,7 +201,7 @@ def test_part_is_built_again_from_kept_versions(how, monkeypatch):
 def test_list_of_parts_is_built_again(monkeypatch):
     """Kept versions listed its parts one by one."""
     monkeypatch.setattr(SOFT, 1)
-    monkeypatch.setattr("segstore_ds.engine.table_status.PARTS_INLINE", 3)
+    monkeypatch.setattr("segstore_ds.status.table_status.PARTS_INLINE", 3)
     stream, storage = make_stream(14)
     assert stream.root.indexes
     damage(storage, stream.root.indexes[0].path, "lost")

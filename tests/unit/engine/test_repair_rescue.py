@@ -5,16 +5,16 @@ import uuid
 import pytest
 from stream_kit import SOFT, TIGHT, make_stream, numbers, objects, values, wait
 
-from segstore_ds.engine import table_status
-from segstore_ds.engine.history import UNKNOWN
-from segstore_ds.engine.staging import Layout
 from segstore_ds.errors import NotFoundError, SnapshotExpiredError, StorageError
 from segstore_ds.format import names
+from segstore_ds.status import table_status
+from segstore_ds.status.history import UNKNOWN
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
 from segstore_ds.stream.rescue import repair_on, salvage_on
 from segstore_ds.testing.faults import WrappedStorage
 from segstore_ds.testing.virtual_time import TimedStorage
+from segstore_ds.write.task_writer import Layout
 
 STAGED = Layout(inline_bytes=0, compression="none")
 
@@ -112,7 +112,7 @@ def test_twin_never_takes_the_place_of_a_lost_segment(monkeypatch):
 def without_history(monkeypatch):
     """Return a stream that lost a history part which nothing tells any more."""
     for name in ("ROWS_SOFT", "FAN_IN"):
-        monkeypatch.setattr(f"segstore_ds.engine.history.{name}", 4)
+        monkeypatch.setattr(f"segstore_ds.status.history.{name}", 4)
     stream, storage = make_stream(9)
     wait(storage, 3 * 86_400)
     for _ in range(2):
@@ -187,7 +187,7 @@ def test_salvage_reads_what_a_compaction_replaced():
 def test_salvage_reads_a_stream_whose_part_and_newest_schema_are_lost(monkeypatch):
     """Segments tell both."""
     monkeypatch.setattr(SOFT, 3)
-    monkeypatch.setattr("segstore_ds.engine.status_blobs.SCHEMA_INLINE_BYTES", 10)
+    monkeypatch.setattr("segstore_ds.status.blobs.SCHEMA_INLINE_BYTES", 10)
     stream, storage = make_stream(9)
     lose(storage, stream.root.parts[0].path)
     cut(storage, stream.root.epochs[0].blob.path)
@@ -200,7 +200,7 @@ def test_what_was_dropped_is_dropped_once_more(kind, monkeypatch):
     """Its list is lost: nothing of it is deleted before purge and grace, and then all of it is."""
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
-    monkeypatch.setattr("segstore_ds.engine.table_status.RETIRED_INLINE", 1)
+    monkeypatch.setattr("segstore_ds.status.table_status.RETIRED_INLINE", 1)
     stream, storage = make_stream(9)
     for offset in (25, 45, 85):
         stream.truncate(offset)
@@ -262,7 +262,7 @@ def test_part_merged_of_large_parts_is_built_again(monkeypatch):
     """Its statistics lie in the chunks of the parts that it was merged of."""
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
-    for room in ("segstore_ds.engine.part_files", "segstore_ds.format.part"):
+    for room in ("segstore_ds.status.part_files", "segstore_ds.format.part"):
         monkeypatch.setattr(f"{room}.CHUNK_ROWS", 3)
     stream, storage = make_stream(9)
     (part,) = stream.root.parts

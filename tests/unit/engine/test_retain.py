@@ -7,12 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stream_kit import DAY, HOUR, Meddling, make_stream, numbers, objects, values, wait
 
-from segstore_ds.engine.history import History
-from segstore_ds.engine.retain import PROPERTY, RetentionPolicy, parse_policy, plan_retain
-from segstore_ds.engine.table_status import PlacedSegment, Run
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
 from segstore_ds.format.segment_columns import from_entries
+from segstore_ds.retention.retain import PROPERTY, RetentionPolicy, parse_policy, plan_retain
+from segstore_ds.status.history import History
+from segstore_ds.status.table_status import PlacedSegment, Run
 from segstore_ds.stream import open_on
 
 

@@ -9,13 +9,7 @@ from random import Random
 import pytest
 from stream_kit import ROOT_BYTES, make_stream
 
-from segstore_ds.engine import history, pins, status_blobs, table_status, tags
-from segstore_ds.engine.drop import plan_drop
-from segstore_ds.engine.history import History
-from segstore_ds.engine.origins import Pin
-from segstore_ds.engine.references import retired_items
-from segstore_ds.engine.state import Slot
-from segstore_ds.engine.table_status import TableStatus, plan_retired_merge
+from segstore_ds.copy import pins
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.history_rows import HistoryPart, HistoryRow
 from segstore_ds.format.root import (
@@ -29,6 +23,15 @@ from segstore_ds.format.root import (
     Writer,
 )
 from segstore_ds.format.root_codec import encode_root
+from segstore_ds.log.origins import Pin
+from segstore_ds.log.transition import Slot
+from segstore_ds.retention import tags
+from segstore_ds.retention.drop import plan_drop
+from segstore_ds.status import blobs as status_blobs
+from segstore_ds.status import history, table_status
+from segstore_ds.status.history import History
+from segstore_ds.status.references import retired_items
+from segstore_ds.status.table_status import TableStatus, plan_retired_merge
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
 

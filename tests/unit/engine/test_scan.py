@@ -9,14 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from segstore_ds.engine import scan, segments
-from segstore_ds.engine.filters import parse_filters
-from segstore_ds.engine.scan import run_task
-from segstore_ds.engine.scan_plan import plan_slices, plan_tasks
-from segstore_ds.engine.segments import plan_runs
-from segstore_ds.engine.slices import Slice
-from segstore_ds.engine.staging import Layout
-from segstore_ds.engine.table_status import PlacedSegment
 from segstore_ds.errors import (
     CorruptionError,
     InvalidInputError,
@@ -26,8 +18,16 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment_index import FrameEntry
+from segstore_ds.read import scan, segments
+from segstore_ds.read.filters import parse_filters
+from segstore_ds.read.plan import plan_slices, plan_tasks
+from segstore_ds.read.scan import run_task
+from segstore_ds.read.segments import plan_runs
+from segstore_ds.status.slices import Slice
+from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
+from segstore_ds.write.task_writer import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 NO_FILTERS = parse_filters(None, SCHEMA)

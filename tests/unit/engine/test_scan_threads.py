@@ -7,14 +7,14 @@ from functools import partial
 import pyarrow as pa
 import pytest
 
-from segstore_ds.engine import scan, segments
-from segstore_ds.engine.read_ahead import map_ahead
-from segstore_ds.engine.scan import run_tasks
-from segstore_ds.engine.segments import open_segment
-from segstore_ds.engine.staging import Layout
 from segstore_ds.errors import CorruptionError, MissingObjectError
+from segstore_ds.read import scan, segments
+from segstore_ds.read.prefetch import map_ahead
+from segstore_ds.read.scan import run_tasks
+from segstore_ds.read.segments import open_segment
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
+from segstore_ds.write.task_writer import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 

@@ -9,13 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 from stream_kit import objects, values
 
-from segstore_ds.engine import segments, task_segments
-from segstore_ds.engine.staging import Layout
 from segstore_ds.errors import CorruptionError, InvalidInputError, UnsupportedVersionError
 from segstore_ds.format import root_codec, segment_parquet
 from segstore_ds.format.root import PARQUET_SEGMENTS
+from segstore_ds.read import segments
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on, salvage
+from segstore_ds.write import task_segments
+from segstore_ds.write.task_writer import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("x", pa.list_(pa.int32()))])
 PARQUET = Layout(inline_bytes=0, frame_rows=10, segment_format="parquet")

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
-from segstore_ds.engine.scan import run_task
+from segstore_ds.read.scan import run_task
 
 FORMATS = ("parquet", "arrow", "parquet", "arrow")
 

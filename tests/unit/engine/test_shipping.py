@@ -9,8 +9,6 @@ from stream_kit import SCHEMA, STAGED, numbers
 
 from segstore_ds.cache.second_copy import FlushedBuffer
 from segstore_ds.cache.views import ByteArraySegment
-from segstore_ds.engine.shipping import BufferMessage, Receiver
-from segstore_ds.engine.staging import Layout
 from segstore_ds.errors import (
     CorruptionError,
     FencedError,
@@ -18,6 +16,8 @@ from segstore_ds.errors import (
     UnderReplicatedError,
 )
 from segstore_ds.storage import open_storage
+from segstore_ds.write.shipping import BufferMessage, Receiver
+from segstore_ds.write.task_writer import Layout
 
 BUFFERS = Layout(inline_bytes=0, frame_rows=100, compression="none", cache_buffer_bytes=4096)
 STREAM, PATH = "5" * 32, "segments/00000000000000000001-aaaaaaaaaaaa/0-0-0.arrow"

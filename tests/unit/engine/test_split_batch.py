@@ -6,9 +6,9 @@ import pyarrow as pa
 from hypothesis import given
 from hypothesis import strategies as st
 
-from segstore_ds.engine.staging import Layout, split_batch
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on
+from segstore_ds.write.task_writer import Layout, split_batch
 
 
 @given(

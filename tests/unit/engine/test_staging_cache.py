@@ -8,13 +8,13 @@ import pytest
 
 import segstore_ds as segstore
 from segstore_ds.cache.counters import CacheCounters
-from segstore_ds.engine.staging import Layout, TaskStager, stage_frames
 from segstore_ds.errors import ClosedError, InvalidInputError, SegstoreError, StorageError
 from segstore_ds.format.frame import encode_frame
 from segstore_ds.format.names import build_token
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import open_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
+from segstore_ds.write.task_writer import Layout, TaskStager, stage_frames
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 TOKEN = build_token(1, "0123456789ab")

@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import pytest
 
-from segstore_ds.engine.state import broken_invariants, broken_rules, check_transition
 from segstore_ds.errors import InternalError
 from segstore_ds.format.root import BlobRef, Epoch, PartRef, Retired, Root, SegmentEntry, Writer
+from segstore_ds.log.transition import broken_invariants, broken_rules, check_transition
 
 DIGEST = "ab" * 16
 

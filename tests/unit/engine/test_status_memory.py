@@ -3,10 +3,10 @@
 import pytest
 from stream_kit import STAGED, make_stream, numbers
 
-from segstore_ds.engine import status_blobs
-from segstore_ds.engine.replacing import Replacement, listed_runs
-from segstore_ds.engine.table_status import TableStatus
+from segstore_ds.compact.replace import Replacement, listed_runs
 from segstore_ds.format.root import Root
+from segstore_ds.status import blobs as status_blobs
+from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, open_on
 from segstore_ds.testing.faults import FaultStorage
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.usefixtures("tight")
 
 def long_stream(monkeypatch: pytest.MonkeyPatch) -> tuple[Stream, Storage]:
     """Return a stream of twelve parts, which are not merged."""
-    monkeypatch.setattr("segstore_ds.engine.table_status.MERGE_FAN_IN", 100)
+    monkeypatch.setattr("segstore_ds.status.table_status.MERGE_FAN_IN", 100)
     stream, storage = make_stream(0)
     for n in range(48):
         stream.append(numbers(n, n + 1), layout=STAGED)

@@ -7,18 +7,6 @@ from random import Random
 import pytest
 from stream_kit import ROOT_BYTES
 
-from segstore_ds.engine import part_files, table_status
-from segstore_ds.engine.state import Slot, broken_invariants, check_transition
-from segstore_ds.engine.status_blobs import SCHEMA_INLINE_BYTES
-from segstore_ds.engine.table_status import (
-    INLINE_HARD,
-    INLINE_SOFT,
-    MERGE_FAN_IN,
-    RETIRED_INLINE,
-    WRITERS_INLINE,
-    TableStatus,
-    plan_merge,
-)
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root import (
@@ -30,6 +18,18 @@ from segstore_ds.format.root import (
     Writer,
 )
 from segstore_ds.format.root_codec import encode_root
+from segstore_ds.log.transition import Slot, broken_invariants, check_transition
+from segstore_ds.status import part_files, table_status
+from segstore_ds.status.blobs import SCHEMA_INLINE_BYTES
+from segstore_ds.status.table_status import (
+    INLINE_HARD,
+    INLINE_SOFT,
+    MERGE_FAN_IN,
+    RETIRED_INLINE,
+    WRITERS_INLINE,
+    TableStatus,
+    plan_merge,
+)
 from segstore_ds.storage import open_storage
 
 EMPTY = Root("s", 0, "t0", "", 0, "create", (Epoch(0, 0, "x", None),))

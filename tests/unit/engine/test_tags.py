@@ -6,9 +6,6 @@ from random import Random
 import pytest
 from stream_kit import DAY, Meddling, make_stream, numbers, objects, values, wait
 
-from segstore_ds.engine import tags
-from segstore_ds.engine.state import Slot
-from segstore_ds.engine.status_blobs import StatusBlobs
 from segstore_ds.errors import (
     AlreadyExistsError,
     CorruptionError,
@@ -24,6 +21,9 @@ from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root import TAG_BLOBS
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.format.tag import parse_tags
+from segstore_ds.log.transition import Slot
+from segstore_ds.retention import tags
+from segstore_ds.status.blobs import StatusBlobs
 from segstore_ds.stream import open_on
 
 

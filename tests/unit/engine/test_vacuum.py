@@ -19,8 +19,6 @@ from stream_kit import (
     wait,
 )
 
-from segstore_ds.engine.drop import run_drop
-from segstore_ds.engine.operations import ObjectState
 from segstore_ds.errors import (
     CorruptionError,
     FormatError,
@@ -28,6 +26,8 @@ from segstore_ds.errors import (
     SnapshotExpiredError,
     StagedExpiredError,
 )
+from segstore_ds.log.operations import ObjectState
+from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.testing.faults import WrappedStorage

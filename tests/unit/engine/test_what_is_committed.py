@@ -9,9 +9,9 @@ import pytest
 from stream_kit import SCHEMA, make_stream, numbers, values
 
 import segstore_ds
-from segstore_ds.engine.state import Slot
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
+from segstore_ds.log.transition import Slot
 from segstore_ds.stream import open_on
 
 

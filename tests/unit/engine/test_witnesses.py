@@ -17,9 +17,6 @@ from stream_kit import (
 )
 
 import segstore_ds as segstore
-from segstore_ds.engine.retention import run_purge
-from segstore_ds.engine.verify import Report
-from segstore_ds.engine.writers import WriterKey, check_writer
 from segstore_ds.errors import (
     CorruptionError,
     FencedError,
@@ -29,6 +26,9 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.names import HINT_PATH, Hint, build_hint
 from segstore_ds.format.root import Writer
+from segstore_ds.repair.verify import Report
+from segstore_ds.retention.purge import run_purge
+from segstore_ds.status.writers import WriterKey, check_writer
 from segstore_ds.storage import open_storage
 from segstore_ds.storage.base import ObjectInfo
 from segstore_ds.stream import Stream, create_on, open_on

@@ -7,15 +7,15 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from segstore_ds.engine.staging import Layout
-from segstore_ds.engine.table_status import SegmentEntry
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
 from segstore_ds.format import conversion
 from segstore_ds.format.conversion import conform
 from segstore_ds.format.decimals import decimal_columns, find_overlong
 from segstore_ds.format.parquet_writer import ParquetWriter
+from segstore_ds.status.table_status import SegmentEntry
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
+from segstore_ds.write.task_writer import Layout
 
 TYPE = pa.decimal128(9, 2)
 INTS, ENDS = pa.int64(), pa.int32()

@@ -1,0 +1,320 @@
+"""The commit protocol: how a change gets into a stream's log (FORMAT.md 4).
+
+Invariants this module keeps, each against a trace that would lose data:
+
+- A commit is acknowledged only if it is in the newest contiguous run of the log. A writer that
+  slept may create a name that was purged long ago; so if more than `CONFIRM_S` passed between
+  confirming the base and the return of the put, the newest root is found by listing, and the commit
+  counts only if `log_start` has not passed its base. A loss that was read that late proves nothing
+  either: the name may be a leftover, and our own commit purged before it.
+- What was opened through the hint is listed before a commit is built on it.
+- The stamp of a commit is taken before its base is found fresh, so a leftover is always as old as
+  the sleep that made it.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, replace
+
+from segstore_ds.commit.lost_attempts import discard_lost
+from segstore_ds.commit.replicas import Replicas
+from segstore_ds.errors import (
+    CommitUnknownError,
+    ConflictError,
+    InvalidInputError,
+    MissingObjectError,
+    SegstoreError,
+    StorageError,
+)
+from segstore_ds.format import names
+from segstore_ds.format.root import Root, add_features, check_writable
+from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.log.copy_record import check_commit
+from segstore_ds.log.newest import (
+    CONFIRM_S,
+    LOG_GRACE_S,
+    REOPEN_ATTEMPTS,
+    ROOT_CODEC,
+    Base,
+    FollowedLog,
+)
+from segstore_ds.log.seen import hint_of
+from segstore_ds.log.transition import Slot, check_transition
+from segstore_ds.status.history import NO_NOTE, Note, describe_commit
+from segstore_ds.storage import Storage
+
+CLOCK_LIMIT_US = 5 * 60 * 1_000_000
+CLOCK_CHECK_S = 600.0
+HINT_EVERY_S = 1.0
+COMMIT_ATTEMPTS = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Committed:
+    """How a commit ended: the root, whether this call wrote it, and what it took."""
+
+    root: Root
+    written: bool
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Spent:
+    """What a commit took until its put: columns of its row in the history."""
+
+    attempts: int
+    races_lost: int
+    requests: int
+    request_bytes: int
+
+
+class StreamLog(FollowedLog):
+    """The batch metadata log of one stream, as one that writes to it sees it.
+
+    Args:
+        storage: The stream's folder.
+        clock: Time and waiting.
+        grace_s: How long a superseded version keeps its name in the log.
+        incomplete: Open a stream whose copy is not done, too.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        grace_s: float = LOG_GRACE_S,
+        incomplete: bool = False,
+    ) -> None:
+        super().__init__(storage, clock=clock, grace_s=grace_s, incomplete=incomplete)
+        self._hinted_s = float("-inf")
+        self._clock_checked_s = float("-inf")
+        self.replicas = Replicas(storage, self.files, ROOT_CODEC, clock)
+
+    def create(self, root: Root) -> bool:
+        """Put the first commit; False when the stream exists already.
+
+        Raises:
+            CommitUnknownError: The storage never said whether it landed.
+            UnsafeFilesystemError: The filesystem can't create exclusively.
+            StorageError: The storage failed.
+        """
+        self.storage.ensure_exclusive()
+        began = self.clock.boot_s()
+        if self.files.newest_listed() is not None or not self.files.add(0, root):
+            return False
+        # A creator that slept may have made the first file of a stream that purged its own.
+        if self.clock.boot_s() - began > CONFIRM_S:
+            newest = self.reopen()
+            # Runners of one clone give it the same id: what was purged is a leftover all the same.
+            if newest.stream_id != root.stream_id or newest.log_start > 0:
+                return False
+        self._stand_on(Base(root, began, sound=True))
+        self._hint(root)
+        return True
+
+    def commit(
+        self,
+        build: Callable[[Root, Slot], Root | None],
+        *,
+        transaction: str,
+        attempts: int = COMMIT_ATTEMPTS,
+        shipped: Mapping[str, frozenset[str]] | None = None,
+        note: Note = NO_NOTE,
+    ) -> Committed:
+        """Commit a change, planning it again on the newest root whenever another came first.
+
+        Args:
+            build: Gets the newest root and the slot; returns the next root (version, parent,
+                transaction and time are filled in here), or None when nothing is to be done. It is
+                pure but for objects that it puts under fresh names.
+            transaction: The id of this logical commit, the same over all attempts.
+            attempts: How many lost races are enough.
+            shipped: Objects that it names, and the followers that have them already.
+            note: What the history is to say of the change beside what its root says.
+
+        Returns:
+            The root that holds the change; `written` is False when `build` returned None.
+
+        Raises:
+            ConflictError: Every attempt was lost; nothing was committed.
+            CommitUnknownError: The change may or may not be in the log; names version, transaction.
+            InternalError: The change would break a rule between two roots.
+            InvalidInputError: This machine's clock is off.
+            IncompleteStreamError: A copy into the stream is not done.
+            UnsupportedVersionError: The stream needs a writer feature this version lacks.
+            StorageError: The storage failed before anything was put.
+            UnsafeFilesystemError: The filesystem can't create exclusively.
+            UnderReplicatedError: The change is in the log, but a follower lacks it.
+            FencedError: This folder is not the primary.
+        """
+        self.storage.ensure_exclusive()
+        called_s = self.clock.boot_s()
+        stats, races_lost = self.storage.stats, 0
+        before = (stats.total, stats.bytes_written)
+        for attempt in range(attempts):
+            base, now_us = self._fresh_base()
+            check_writable(base.root)
+            if abs(now_us - base.root.time_us) > CLOCK_LIMIT_US:
+                # A stream that was idle, or one of two clocks is wrong: the store knows which.
+                self.check_clock()
+            time_us = max(base.root.time_us, now_us)
+            try:
+                planned = build(base.root, Slot(base.root.version + 1, time_us, attempt))
+            except ConflictError:
+                # What was expected may be true by now: the base is up to a minute old.
+                if base.confirmed_s > called_s or self.refresh().version == base.root.version:
+                    raise
+                continue
+            if planned is None:
+                # What was committed before is acknowledged here once more, so it has to be there.
+                self.replicas.ship(base.root)
+                return Committed(base.root, written=False, attempts=attempt)
+            spent = _Spent(
+                attempts=attempt + 1,
+                races_lost=races_lost,
+                requests=stats.total - before[0] + 1,  # and the put that follows
+                request_bytes=stats.bytes_written - before[1],
+            )
+            check_commit(base.root, planned, url=self.storage.url)
+            slot = Slot(base.root.version + 1, time_us, attempt)
+            root = self._next_root(
+                base.root, planned, slot, transaction=transaction, note=note, spent=spent
+            )
+            check_transition(base.root, root)
+            if root.operation != "promote":
+                self.replicas.check_primary(base.root)
+            self.replicas.prepare(base.root, root)
+            if self._try(base, root):
+                # In the log, but not acknowledged before the followers have it.
+                self.replicas.ship(root, shipped or {}, prepared=True)
+                return Committed(root, written=True, attempts=attempt + 1)
+            discard_lost(self.files, base, root, self.clock)
+            races_lost += 1
+            self.clock.backoff(min(attempt, 6), base_s=0.004, most_s=0.25)
+        raise ConflictError(
+            "other writers came first every time", url=self.storage.url, attempts=attempts
+        )
+
+    def _next_root(
+        self,
+        base: Root,
+        planned: Root,
+        slot: Slot,
+        *,
+        transaction: str,
+        note: Note,
+        spent: _Spent,
+    ) -> Root:
+        """Return what is put: the planned change, its place in the log, its row of the history."""
+        kept = self.history.tidy(add_features(planned), slot)
+        root = replace(
+            kept,
+            version=slot.version,
+            parent=base.transaction,
+            transaction=transaction,
+            time_us=slot.time_us,
+        )
+        row = describe_commit(base, root, note)
+        return replace(root, history=(*kept.history, replace(row, **asdict(spent))))
+
+    def check_clock(self, staged: str | None = None) -> None:
+        """Refuse to commit when this machine's clock is far from the store's; asked now and then.
+
+        Args:
+            staged: An object that this process has just put; None where there is none.
+
+        Raises:
+            InvalidInputError: The clocks are more than 5 minutes apart.
+            StorageError: The storage failed.
+        """
+        if self.clock.boot_s() - self._clock_checked_s < CLOCK_CHECK_S:
+            return
+        asked_us = self.clock.wall_us()
+        try:
+            if staged is None:
+                self.storage.put(self.files.hint_path, names.build_hint(hint_of(self.root)))
+            store_us = self.storage.info(staged or self.files.hint_path).modified_us
+        except MissingObjectError:
+            return  # somebody takes what is there away, and the commit will find that out
+        # Between the two this process may have slept, for as long as a laptop was closed.
+        if not asked_us - CLOCK_LIMIT_US <= store_us <= self.clock.wall_us() + CLOCK_LIMIT_US:
+            if staged is not None:
+                self.check_clock()  # it was put before that
+                return
+            raise InvalidInputError(
+                "this machine's clock is more than 5 minutes off the store's",
+                remedy="set the clock",
+                clock_us=asked_us,
+                store_us=store_us,
+                url=self.storage.url,
+            )
+        self._clock_checked_s = self.clock.boot_s()
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _try(self, base: Base, root: Root) -> bool:
+        began = self.clock.boot_s()
+        try:
+            won = self.files.add(root.version, root)
+        except CommitUnknownError as error:
+            self._base = None
+            raise CommitUnknownError(
+                error.fact, transaction=root.transaction, **error.fields
+            ) from error.__cause__
+        # A win counts while the base is fresh; a loss too, if nothing can have been purged since.
+        if self.clock.boot_s() - (base.confirmed_s if won else began) > CONFIRM_S:
+            won = self._settle_late(root, began, won=won)
+        elif not won:
+            # The slot behind the base is taken, so the base was the newest until then: climb.
+            self._base = base
+            self.refresh()
+        if won:
+            self._stand_on(Base(root, began, sound=True))
+            self._hint(root)
+        return won
+
+    def _settle_late(self, root: Root, began: float, *, won: bool) -> bool:
+        """Tell whether a commit is in the log whose slot may have been purged meanwhile.
+
+        Args:
+            root: The commit.
+            began: Before the first put of it.
+            won: Whether its slot was seen to hold it; otherwise it was seen to hold another.
+        """
+        try:
+            newest = self.reopen()
+        except SegstoreError as error:
+            raise self._unknown(root) from error
+        if newest.log_start < root.version <= newest.version:
+            return won
+        # A commit outlives being superseded by the grace: ours would still be there.
+        if root.version <= newest.log_start and self.clock.boot_s() - began <= CONFIRM_S:
+            return False
+        raise self._unknown(root)
+
+    def _unknown(self, root: Root) -> CommitUnknownError:
+        self._base = None
+        return CommitUnknownError(
+            "the commit came too late to tell whether it is in the log",
+            url=self.storage.url,
+            version=root.version,
+            transaction=root.transaction,
+        )
+
+    def _fresh_base(self) -> tuple[Base, int]:
+        for _ in range(REOPEN_ATTEMPTS):
+            now_us = self.clock.wall_us()  # before the check: see the module's last invariant
+            base = self._base
+            if base is not None and not base.sound:
+                self.reopen()
+            elif base is not None and self.clock.boot_s() - base.confirmed_s <= CONFIRM_S:
+                return base, now_us
+            else:
+                self.refresh()
+        raise StorageError("the storage is too slow to commit to", url=self.storage.url)
+
+    def _hint(self, root: Root) -> None:
+        now = self.clock.boot_s()
+        if now - self._hinted_s >= HINT_EVERY_S:
+            self._hinted_s = now
+            self.write_hint(root)

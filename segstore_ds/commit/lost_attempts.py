@@ -1,0 +1,58 @@
+"""Deletes the status objects of an attempt that lost its race.
+
+A status object bears the version that it was planned on, and the commit that first names it takes
+the very next number. So once that number is seen to hold another attempt's commit, whatever was put
+on that version and is not named there can never be named. Names are digests: two writers may have
+put the same object, so what the winner names stays.
+"""
+
+import logging
+
+from segstore_ds.errors import FormatError, StorageError
+from segstore_ds.format import names
+from segstore_ds.format.root import Root
+from segstore_ds.log.clock import Clock
+from segstore_ds.log.metadata_log import MetadataLog
+from segstore_ds.log.newest import CONFIRM_S, Base
+from segstore_ds.status.references import status_objects
+
+_LOG = logging.getLogger(__name__)
+
+
+def plan_discard(base: Root, lost: Root, winner: Root) -> list[str]:
+    """Return the status objects that only a lost attempt names. Pure.
+
+    Args:
+        base: What the attempt was planned on.
+        lost: The root that was not put.
+        winner: The commit that took its number.
+    """
+    if winner.parent != base.transaction:
+        return []
+    # Parts that came out of a list of the base, or went into one of the winner's, are not told
+    # apart from new ones by the roots alone: they stay.
+    unlisted = not set(base.indexes) <= set(lost.indexes)
+    relisted = not set(winner.indexes) <= set(base.indexes)
+    known = {*status_objects(base), *status_objects(winner), *(old.path for old in winner.retired)}
+    if unlisted or relisted:
+        known.update(part.path for part in lost.parts)
+    return sorted(path for path in _made_on(base, lost) if path not in known)
+
+
+def _made_on(base: Root, lost: Root) -> set[str]:
+    paths = status_objects(lost)
+    return {path for path in paths if names.parse_status_version(path) == base.version}
+
+
+def discard_lost(files: MetadataLog[Root], base: Base, lost: Root, clock: Clock) -> None:
+    """Delete what a lost attempt put and no commit can name; best effort, never raises."""
+    if not _made_on(base.root, lost).difference(status_objects(base.root)):
+        return
+    try:
+        winner = files.get(lost.version)
+        # Behind a sleep the number may have been purged, and made anew by another sleeper.
+        if winner is not None and clock.boot_s() - base.confirmed_s <= CONFIRM_S:
+            for path in plan_discard(base.root, lost, winner):
+                files.storage.delete(path)
+    except (FormatError, StorageError) as error:
+        _LOG.warning("status objects of a lost attempt were left for vacuum: %s", error)

@@ -1,0 +1,1 @@
+"""Compaction: the plan, the rewrite, the commit, and a plan as rows for Spark."""

@@ -1,0 +1,84 @@
+"""Compaction after a commit: a bounded amount of work that keeps the number of segments down.
+
+It looks at the newest segments alone, and rewrites at most `AUTO_BYTES` of them, so no commit waits
+for the history of the stream; what it leaves is for `Stream.compact`.
+"""
+
+from dataclasses import dataclass, replace
+
+from segstore_ds.commit.best_effort import putting_off
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.compact.commit import Compaction
+from segstore_ds.compact.plan import MINOR, CompactRules, plan_groups
+from segstore_ds.compact.rewrite import joins_of, plan_job
+from segstore_ds.compact.run import run_batch
+from segstore_ds.format.root import Root
+from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.write.layout import HOT
+from segstore_ds.write.task_writer import Layout
+
+AUTO_BYTES = 32 << 20  # inputs that are rewritten after one commit
+AUTO_SEGMENTS = 256  # the newest ones that are looked at
+
+
+@dataclass(frozen=True, slots=True)
+class AutoRules:
+    """What a write asks to be compacted after its commit."""
+
+    rules: CompactRules
+    layout: Layout
+
+
+def plan_auto(rules: CompactRules) -> CompactRules:
+    """Return rules whose work after one commit is bounded; pure."""
+    budget = min(AUTO_BYTES, rules.target_bytes)
+    return replace(rules, minor=MINOR, budget_bytes=budget)
+
+
+class AutoCompact:
+    """Compacts the newest segments after a commit: bounded work, and never a failure of the commit.
+
+    It runs after the acknowledgement, in the process that committed. The query's own next append
+    comes after it, and foreign ones are rebased over; where another compaction was faster, it gives
+    way.
+
+    Args:
+        log: The stream's log.
+        status: Its table status.
+        client: Who commits.
+    """
+
+    def __init__(self, log: StreamLog, status: TableStatus, client: str) -> None:
+        self._log = log
+        self._status = status
+        self._client = client
+
+    def after_commit(self, auto: AutoRules) -> Compaction | None:
+        """Replace the newest runs that are worth it; None where there was none, or it failed."""
+        with putting_off("compaction"):
+            return self._compact(auto)
+        return None
+
+    def _compact(self, auto: AutoRules) -> Compaction | None:
+        root = self._log.root
+        rules = plan_auto(auto.rules)
+        layout = auto.layout
+        if layout.segment_format == "auto":
+            # A commit waits for this: large frames are kept as they are, and settled later.
+            layout = replace(layout, segment_format=HOT)
+        job = plan_job(self._log.storage, self._status, root, rules, layout)
+        recent = self._recent(root)
+        groups = plan_groups(recent, rules, joins=joins_of(job.epochs))
+        if not groups:
+            return None
+        job = replace(job, ship_to=self._log.replicas.ready(root))
+        return run_batch(self._log, self._status, job, groups, client=self._client, attempts=3)
+
+    def _recent(self, root: Root) -> list[PlacedSegment]:
+        """Return the newest segments: the inline ones, and those of small parts before them."""
+        start, count = root.inline_start, len(root.entries)
+        for part in reversed(root.parts):
+            if count + part.segments > AUTO_SEGMENTS:
+                break
+            start, count = part.start, count + part.segments
+        return list(self._status.segments(root, start, root.tail))

@@ -1,0 +1,280 @@
+"""Planning a compaction: which neighbouring segments become one, and which one becomes several.
+
+Pure. A run is a stretch of neighbours whose sums stay within the target in rows *and* in bytes;
+where even a pair would exceed, there is nothing to do. Its order, offsets and rows are those of its
+inputs, so it may be planned on one version and committed on another as long as the inputs are
+listed. Which segments may be in a run:
+
+- Segments of a sealed stream, segments that a pin holds, and segments that a clone shares with its
+  origin: yes. The events stay what they are, and what a pin holds stays in storage until it goes.
+- Segments of several epochs: in `merge`, if the older bytes can be lifted to the newest schema of
+  the run without losing a column; in `stitch`, which decodes nothing, never.
+
+Source: the "do nothing if it would exceed" rule of Skyhook's compaction; CarbonData's minor (4, 3)
+and major compaction.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from segstore_ds import options
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.segment import ARROW
+from segstore_ds.options.arguments import check_whole
+from segstore_ds.status.table_status import PlacedSegment
+
+MERGE, STITCH, SPLIT = "merge", "stitch", "split"
+MODES = (MERGE, STITCH, SPLIT)
+# So many small segments make a medium one, a third of the target; so many of those a big one.
+MINOR = (4, 3)
+# Of the inputs of one run. What replaces them has as many frames, columns and pages as they have,
+# or fewer, and there is a limit to those of a segment (`task_segments.MOST_PIECES`), which this
+# keeps away from: each takes 25 bytes of a footer. So merging ends before a segment is full.
+MOST_FOOTER_BYTES = 2 << 20
+
+Joins = Callable[[int, int], bool]
+
+
+@dataclass(frozen=True, slots=True)
+class CompactRules:
+    """What a compaction aims at.
+
+    Attributes:
+        mode: ``merge``, ``stitch`` or ``split``.
+        target_rows: Most events of an output.
+        target_bytes: Most encoded bytes of an output.
+        minor: None takes every run within the targets. ``(small, medium)`` takes only runs that are
+            worth it: at least twice their largest input, of at least that many inputs, where the
+            run stays below a third of the target, and where it does not. So an event is rewritten
+            a logarithmic number of times however often this is called.
+        budget_bytes: Most encoded bytes of all inputs together, the newest runs first; None for
+            any. No run is larger than that.
+    """
+
+    mode: str = options.default("compactMode")
+    target_rows: int = options.default("compactRows")
+    target_bytes: int = options.default("compactBytes")
+    minor: tuple[int, int] | None = None
+    budget_bytes: int | None = None
+
+    def __post_init__(self) -> None:
+        """Check the fields.
+
+        Raises:
+            InvalidInputError: A target or a threshold is out of range, or there is no such mode.
+        """
+        if self.mode not in MODES:
+            raise InvalidInputError(
+                "no such compaction", remedy=f"use one of {', '.join(MODES)}", mode=self.mode
+            )
+        check_whole("target_rows", self.target_rows, least=1)
+        check_whole("target_bytes", self.target_bytes, least=1)
+        check_whole("budget_bytes", self.budget_bytes, optional=True)
+        if self.minor is not None:
+            if not isinstance(self.minor, tuple | list) or len(self.minor) != len(MINOR):
+                raise InvalidInputError(
+                    "not a pair of thresholds", remedy="give minor as (4, 3)", minor=self.minor
+                )
+            for threshold in self.minor:
+                check_whole("minor", threshold)
+        limits = (self.target_rows, self.target_bytes, self.budget_bytes or 1)
+        if min(limits) < 1 or min(self.minor or MINOR) < 2:
+            raise InvalidInputError(
+                "a compaction's targets are out of range",
+                remedy="give targets of at least 1 and thresholds of at least 2",
+                rows=self.target_rows,
+                bytes=self.target_bytes,
+                minor=self.minor,
+            )
+
+    @property
+    def most_bytes(self) -> int:
+        """Most encoded bytes of one run."""
+        return min(self.target_bytes, self.budget_bytes or self.target_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """Neighbouring segments that are replaced together.
+
+    Attributes:
+        inputs: In offset order; two or more, but for a split.
+        epoch: Of the outputs' bytes.
+        pieces: How many outputs a split makes; 1 otherwise.
+    """
+
+    inputs: tuple[PlacedSegment, ...]
+    epoch: int
+    pieces: int = 1
+
+    @property
+    def start(self) -> int:
+        """Offset of the first event."""
+        return self.inputs[0].start
+
+    @property
+    def end(self) -> int:
+        """Offset behind the last event."""
+        return self.inputs[-1].end
+
+    @property
+    def rows(self) -> int:
+        """How many events it holds."""
+        return self.end - self.start
+
+    @property
+    def bytes(self) -> int:
+        """Encoded bytes of the inputs."""
+        return sum(one.entry.bytes for one in self.inputs)
+
+
+@dataclass(slots=True)
+class _Run:
+    """A run that grows by one neighbour at a time."""
+
+    inputs: list[PlacedSegment] = field(default_factory=list)
+    rows: int = 0
+    bytes: int = 0
+    footer_bytes: int = 0
+    epochs: set[int] = field(default_factory=set)
+
+    def takes(self, one: PlacedSegment, rules: CompactRules, joins: Joins) -> bool:
+        if (
+            self.rows + one.entry.rows > rules.target_rows
+            or self.bytes + one.entry.bytes > rules.most_bytes
+            or self.footer_bytes + one.entry.footer_bytes > MOST_FOOTER_BYTES
+        ):
+            return False
+        epochs = self.epochs | {one.entry.epoch}
+        newest = max(epochs)
+        return all(epoch == newest or joins(epoch, newest) for epoch in epochs)
+
+    def add(self, one: PlacedSegment) -> None:
+        self.inputs.append(one)
+        self.rows += one.entry.rows
+        self.bytes += one.entry.bytes
+        self.footer_bytes += one.entry.footer_bytes
+        self.epochs.add(one.entry.epoch)
+
+    def group(self) -> Group:
+        return Group(tuple(self.inputs), max(self.epochs))
+
+
+def plan_groups(
+    segments: Iterable[PlacedSegment],
+    rules: CompactRules,
+    *,
+    joins: Joins = lambda _older, _newer: False,
+) -> list[Group]:
+    """Choose what to replace.
+
+    Pure.
+
+    Args:
+        segments: Of one version, in offset order, without a gap.
+        rules: The targets.
+        joins: Tells whether bytes of an older epoch can be lifted to a newer one.
+
+    Returns:
+        The groups in offset order, none of which overlap; none where nothing is worth it.
+    """
+    found: list[Group] = []
+    for stretch in _stretches(segments, rules):
+        if rules.mode == SPLIT:
+            found.extend(_splits(stretch, rules))
+        else:
+            joined = joins if rules.mode == MERGE else (lambda _older, _newer: False)
+            runs = _minor_runs if rules.minor else _major_runs
+            found.extend(runs(stretch, rules, joined))
+    return _within_budget(found, rules.budget_bytes)
+
+
+def plan_pieces(rows: int, size: int, rules: CompactRules) -> int:
+    """Return into how many near-equal pieces a segment has to be cut; 1 for none.
+
+    Pure.
+
+    >>> rules = CompactRules("split", target_rows=10, target_bytes=100)
+    >>> plan_pieces(10, 100, rules), plan_pieces(11, 100, rules), plan_pieces(3, 1000, rules)
+    (1, 2, 3)
+    """
+    wanted = max(-(-rows // rules.target_rows), -(-size // rules.target_bytes))
+    return max(min(wanted, rows), 1)
+
+
+def _stretches(
+    segments: Iterable[PlacedSegment], rules: CompactRules
+) -> Iterator[list[PlacedSegment]]:
+    stretch: list[PlacedSegment] = []
+    for one in segments:
+        # Frames are joined as they are in Arrow alone; what can't be joined ends a run, as a gap.
+        if rules.mode != STITCH or one.entry.format == ARROW:
+            stretch.append(one)
+        elif stretch:
+            yield stretch
+            stretch = []
+    if stretch:
+        yield stretch
+
+
+def _splits(stretch: Sequence[PlacedSegment], rules: CompactRules) -> Iterator[Group]:
+    for one in stretch:
+        pieces = plan_pieces(one.entry.rows, one.entry.bytes, rules)
+        if pieces > 1:
+            yield Group((one,), one.entry.epoch, pieces)
+
+
+def _major_runs(
+    stretch: Sequence[PlacedSegment], rules: CompactRules, joins: Joins
+) -> Iterator[Group]:
+    run = _Run()
+    for one in stretch:
+        if run.inputs and not run.takes(one, rules, joins):
+            if len(run.inputs) > 1:
+                yield run.group()
+            run = _Run()
+        run.add(one)
+    if len(run.inputs) > 1:
+        yield run.group()
+
+
+def _minor_runs(
+    stretch: Sequence[PlacedSegment], rules: CompactRules, joins: Joins
+) -> Iterator[Group]:
+    first = 0
+    while first < len(stretch):
+        group = _minor_run(stretch, first, rules, joins)
+        if group is None:
+            first += 1
+        else:
+            yield group
+            first += len(group.inputs)
+
+
+def _minor_run(
+    stretch: Sequence[PlacedSegment], first: int, rules: CompactRules, joins: Joins
+) -> Group | None:
+    run, best, largest = _Run(), None, 0
+    for place in range(first, len(stretch)):
+        one = stretch[place]
+        if not run.takes(one, rules, joins):
+            break
+        run.add(one)
+        largest = max(largest, one.entry.bytes)
+        small, medium = rules.minor or MINOR
+        fan_in = small if run.bytes * 3 < rules.target_bytes else medium
+        if len(run.inputs) >= fan_in and run.bytes >= 2 * largest:
+            best = run.group()
+    return best
+
+
+def _within_budget(groups: Sequence[Group], budget_bytes: int | None) -> list[Group]:
+    if budget_bytes is None:
+        return list(groups)
+    kept: list[Group] = []
+    for group in reversed(groups):
+        if group.bytes > budget_bytes:
+            break
+        budget_bytes -= group.bytes
+        kept.append(group)
+    return kept[::-1]

@@ -1,0 +1,330 @@
+"""Compaction: few large segments in place of many small ones, or the other way round.
+
+`plan` chooses groups of segments, `run_group` writes what replaces one of them, `commit_groups`
+swaps all of it in one commit. The parts are apart so that Spark can carry out groups in tasks.
+
+Guarantees: the same events at the same offsets in the same order. Until the commit nothing names
+what was written, so killed anywhere the stream is the old one. Readers of older versions go on
+reading the inputs until vacuum. A group whose inputs another commit changed gives way; two
+compactions of one segment never both win. Memory holds a frame of output and the buffers that are
+read and written; a group reads its inputs once and writes as much at most.
+"""
+
+import logging
+import zlib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+
+import pyarrow as pa
+
+from segstore_ds.compact.plan import (
+    SPLIT,
+    STITCH,
+    CompactRules,
+    Group,
+    Joins,
+    plan_groups,
+)
+from segstore_ds.compact.replace import Replacement
+from segstore_ds.errors import (
+    CorruptionError,
+    InvalidInputError,
+    SchemaMismatchError,
+)
+from segstore_ds.format import names
+from segstore_ds.format.frame import Frame, decode_frame
+from segstore_ds.format.parquet_writer import can_store
+from segstore_ds.format.root import Root
+from segstore_ds.format.schema import decode_schema, fingerprint, plan_schema
+from segstore_ds.format.segment import ARROW
+from segstore_ds.read.filters import Filters
+from segstore_ds.read.plan import Reading, ReadTask, plan_slices
+from segstore_ds.read.prefetch import read_ahead
+from segstore_ds.read.scan import read_frames, run_task
+from segstore_ds.status.slices import Slice
+from segstore_ds.status.table_status import TableStatus
+from segstore_ds.storage import Storage
+from segstore_ds.write.layout import HOT
+from segstore_ds.write.shipping import ShipTo
+from segstore_ds.write.task_writer import (
+    Layout,
+    StagedSegment,
+    TaskStager,
+    delete_staged,
+    stage_frames,
+)
+
+_LOG = logging.getLogger(__name__)
+AHEAD = 4  # frames
+
+
+@dataclass(frozen=True, slots=True)
+class CompactJob:
+    """What every group of a compaction shares; picklable.
+
+    Attributes:
+        storage: The stream's folder; pickles without its connections.
+        stream_id: Of the stream.
+        version: It was planned on.
+        epochs: Number of an epoch -> its schema as text.
+        rules: The targets.
+        layout: Compression and frames of what is written.
+        ship_to: The followers, which get every buffer too.
+    """
+
+    storage: Storage = field(repr=False)
+    stream_id: str
+    version: int
+    epochs: dict[int, str] = field(repr=False)
+    rules: CompactRules
+    layout: Layout
+    ship_to: ShipTo | None = None
+
+
+# --- planning ------------------------------------------------------------------------------------
+
+
+def plan_job(
+    storage: Storage,
+    status: TableStatus,
+    root: Root,
+    rules: CompactRules,
+    layout: Layout,
+    *,
+    ship_to: ShipTo | None = None,
+) -> CompactJob:
+    """Work out what every group of a compaction shares.
+
+    Raises:
+        FormatError: A schema can't be read.
+        StorageError: The storage failed.
+    """
+    epochs = {epoch.number: status.schema_texts(epoch)[0] for epoch in root.epochs}
+    return CompactJob(storage, root.stream_id, root.version, epochs, rules, layout, ship_to)
+
+
+def joins_of(epochs: dict[int, str]) -> Joins:
+    """Return what tells whether bytes of one epoch can be lifted to another without a loss."""
+    known: dict[tuple[int, int], bool] = {}
+
+    def joins(older: int, newer: int) -> bool:
+        if (older, newer) not in known:
+            known[older, newer] = _lifts(epochs[older], epochs[newer])
+        return known[older, newer]
+
+    return joins
+
+
+def _lifts(older: str, newer: str) -> bool:
+    target = decode_schema(newer)
+    try:
+        merged = plan_schema(target, decode_schema(older), merge=True)
+    except SchemaMismatchError:
+        return False
+    return bool(merged.equals(target, check_metadata=True))
+
+
+def plan_range_groups(
+    status: TableStatus, root: Root, job: CompactJob, bounds: tuple[int, int]
+) -> list[Group]:
+    """Choose the groups among the segments that hold events of a range.
+
+    Raises:
+        FormatError: A part can't be read.
+        StorageError: The storage failed.
+    """
+    segments = status.segments(root, *bounds)
+    return plan_groups(segments, job.rules, joins=joins_of(job.epochs))
+
+
+# --- carrying out --------------------------------------------------------------------------------
+
+
+def run_group(job: CompactJob, group: Group, *, number: int, nonce: str) -> Replacement:
+    """Write what replaces a group; nothing names it before it is committed.
+
+    Args:
+        job: What the groups share.
+        group: The segments.
+        number: The group's place in the job; part of the names of what is written.
+        nonce: 12 hex digits that no other attempt at any group has.
+
+    Returns:
+        The replacement, whose outputs are durable.
+
+    Raises:
+        SnapshotExpiredError: An input was replaced, retired and deleted since.
+        FormatError: An input is missing, cut or damaged; names object and frame.
+        StorageError: The storage failed. In every case what was written is deleted, if it can be.
+    """
+    token = names.build_token(job.version, nonce)
+    slices = plan_slices(group.inputs, group.start, group.end)
+    outputs: list[StagedSegment] = []
+    try:
+        if job.rules.mode == STITCH:
+            path = names.build_segment_path(token, f"{number}-0-0.arrow")
+            frames = read_ahead(_raw_frames(job, slices), depth=AHEAD)
+            outputs.append(stage_frames(job.storage, frames, path=path, ship_to=job.ship_to))
+        else:
+            for piece, part in enumerate(_pieces(group, slices)):
+                outputs.extend(_write_piece(job, group.epoch, part, (number, piece), token))
+    except BaseException:
+        delete_staged(job.storage, outputs)
+        raise
+    inputs = tuple((one.entry.segment_id, one.entry.path) for one in group.inputs)
+    return Replacement(group.start, inputs, group.rows, group.epoch, tuple(outputs))
+
+
+def _pieces(group: Group, slices: Sequence[Slice]) -> Iterator[Sequence[Slice]]:
+    if group.pieces == 1:
+        yield slices
+        return
+    (one,) = slices
+    for piece in range(group.pieces):
+        first = one.segment_rows * piece // group.pieces
+        last = one.segment_rows * (piece + 1) // group.pieces
+        # A frame that straddles a border is read for both sides of it.
+        yield [replace(one, rows=(first, last))]
+
+
+def _write_piece(
+    job: CompactJob, epoch: int, slices: Sequence[Slice], place: tuple[int, int], token: str
+) -> tuple[StagedSegment, ...]:
+    schema = decode_schema(job.epochs[epoch])
+    form = output_format(job.layout, schema, slices)
+    if form != ARROW:
+        try:
+            outputs = _write_as(form, job, epoch, slices, place=place, token=token)
+            if len(outputs) == 1 or all(one.format != ARROW for one in outputs):
+                return outputs
+            # What was put aside in Arrow would be merged with its neighbours again, and again.
+            delete_staged(job.storage, outputs)
+        except InvalidInputError as error:
+            _LOG.warning("a group of segments can't be written as Parquet: %s", error)
+        # Some of it is what Parquet does not take. All of it in Arrow is one segment.
+    return _write_as(ARROW, job, epoch, slices, place=place, token=token)
+
+
+def _write_as(
+    form: str,
+    job: CompactJob,
+    epoch: int,
+    slices: Sequence[Slice],
+    *,
+    place: tuple[int, int],
+    token: str,
+) -> tuple[StagedSegment, ...]:
+    schema = decode_schema(job.epochs[epoch])
+    split = job.rules.mode == SPLIT
+    stager = TaskStager(
+        job.storage,
+        schema,
+        replace(
+            job.layout,
+            inline_bytes=0,
+            # The inputs of a merge are within the targets. A limit here could only cut what comes
+            # out in two that are worth merging again, and again.
+            segment_rows=None,
+            segment_bytes=1 << 62,
+            segment_format=form,
+        ),
+        token=token,
+        task=place[0],
+        attempt=f"{place[1]}{form[0]}",  # no name is ever used for other bytes
+        ship_to=job.ship_to,
+    )
+    try:
+        # Only where the outputs are of Arrow there is a use for its frames.
+        decoded = split or form != ARROW
+        contents = events_of(job, schema, slices) if decoded else _contents(job, epoch, slices)
+        for piece in read_ahead(contents, depth=AHEAD):
+            if isinstance(piece, Frame):
+                stager.append_frame(piece)
+            else:
+                stager.append(piece)
+        return stager.finish().segments
+    except BaseException:
+        stager.abort()
+        raise
+
+
+def output_format(layout: Layout, schema: pa.Schema, slices: Sequence[Slice]) -> str:
+    """Return the option `segmentFormat` that holds for what replaces a group. Pure.
+
+    What was settled before stays settled. Little is left to `auto`, which then writes Arrow.
+    """
+    wanted = layout.segment_format
+    if wanted == HOT:
+        wanted = "auto" if any(one.format != ARROW for one in slices) else ARROW
+    return wanted if can_store(schema) else ARROW
+
+
+def _contents(
+    job: CompactJob, epoch: int, slices: Sequence[Slice]
+) -> Iterator[pa.RecordBatch | Frame]:
+    """Yield the events of whole segments; frames that are large already come as they are.
+
+    To decode such a frame and encode it again would change nothing for its readers.
+    """
+    schema = decode_schema(job.epochs[epoch])
+    for one in slices:
+        kept = one.epoch == epoch and one.format == ARROW
+        if not kept or not _is_large(job.layout, one.segment_rows, one.bytes):
+            yield from events_of(job, schema, [one])
+            continue
+        for frame in _raw_frames(job, [one]):
+            if _is_large(job.layout, frame.rows, frame.raw_bytes):
+                yield frame
+            else:
+                yield decode_frame(
+                    frame.data,
+                    crc=frame.crc,
+                    rows=frame.rows,
+                    schema=schema,
+                    columns=None,
+                    where=f"{job.storage.url}/{names.segment_object(one.path)}",
+                    limit_bytes=max(frame.raw_bytes, 1),
+                )
+
+
+def _is_large(layout: Layout, rows: int, nbytes: int) -> bool:
+    return rows * 2 >= layout.frame_rows or nbytes * 2 >= layout.frame_bytes
+
+
+def events_of(
+    job: CompactJob, schema: pa.Schema, slices: Sequence[Slice]
+) -> Iterator[pa.RecordBatch]:
+    """Return the events of slices, lifted to a schema; raises as `run_task`."""
+    reading = Reading(
+        storage=job.storage,
+        stream_id=job.stream_id,
+        version=job.version,
+        start=slices[0].start,
+        end=slices[-1].start + slices[-1].segment_rows,
+        epochs=job.epochs,
+        schema=schema,
+        columns=tuple(schema.names),
+        filters=Filters(),
+    )
+    return run_task(reading, ReadTask(tuple(slices)))
+
+
+def _raw_frames(job: CompactJob, slices: Sequence[Slice]) -> Iterator[Frame]:
+    for one in slices:
+        expected = fingerprint(decode_schema(job.epochs[one.epoch]))
+        for entry, data in read_frames(job.storage, one):
+            where = f"{job.storage.url}/{names.segment_object(one.path)}[{entry.start}:{entry.end}]"
+            actual = zlib.crc32(data)
+            # A damaged frame must not get a new home that says it is sound.
+            if actual != entry.crc or entry.fingerprint != expected:
+                raise CorruptionError(
+                    "a frame fails its checksum", where=where, expected=entry.crc, actual=actual
+                )
+            yield Frame(
+                data=pa.py_buffer(data),
+                rows=entry.rows,
+                crc=entry.crc,
+                stats=entry.stats,
+                fingerprint=entry.fingerprint,
+                raw_bytes=entry.raw_bytes,
+            )

@@ -1,0 +1,104 @@
+"""A compaction's plan as rows: one row is one whole group, so any partitioning is harmless.
+
+Rows pass through Spark and whatever its user does with them. So each names its stream and version
+and carries a digest of everything that is acted on: a row that was altered, or is of another
+stream, is refused before anything is read. What has changed in the stream since is for the commit
+to find. Pure.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import pyarrow as pa
+
+from segstore_ds.compact.plan import CompactRules, Group
+from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.format.envelope import digest_of
+from segstore_ds.format.fields import Fields, build_json, parse_json
+from segstore_ds.format.root_codec import entry_value, parse_entry
+from segstore_ds.status.table_status import PlacedSegment
+
+PLAN_SCHEMA = pa.schema(
+    [
+        ("stream", pa.string()),
+        ("version", pa.int64()),
+        ("number", pa.int64()),
+        ("start", pa.int64()),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+        ("segments", pa.int64()),
+        ("plan", pa.string()),
+        ("digest", pa.string()),
+    ]
+)
+_WHERE = "compaction plan"
+
+
+def build_row(
+    stream_id: str, version: int, number: int, group: Group, rules: CompactRules
+) -> dict[str, Any]:
+    """Return a group as a row of `PLAN_SCHEMA`."""
+    plan = {
+        "mode": rules.mode,
+        "target_rows": rules.target_rows,
+        "target_bytes": rules.target_bytes,
+        "epoch": group.epoch,
+        "pieces": group.pieces,
+        "inputs": [entry_value(one.entry) for one in group.inputs],
+    }
+    row: dict[str, Any] = {
+        "stream": stream_id,
+        "version": version,
+        "number": number,
+        "start": group.start,
+        "rows": group.rows,
+        "bytes": group.bytes,
+        "segments": len(group.inputs),
+        "plan": build_json(plan).decode(),
+    }
+    return {**row, "digest": _digest(row)}
+
+
+def parse_row(row: Mapping[str, Any], *, stream_id: str) -> tuple[Group, CompactRules, int]:
+    """Return what a row plans: the group, the targets, and the group's number.
+
+    Raises:
+        InvalidInputError: The row was altered, or is of another stream.
+    """
+    if row["digest"] != _digest(row):
+        raise InvalidInputError(
+            "a row of the compaction plan was altered",
+            remedy="write the rows of metadata=compactionPlan as they are",
+            number=row["number"],
+        )
+    if row["stream"] != stream_id:
+        raise InvalidInputError(
+            "the compaction plan is of another stream",
+            remedy="plan the stream that is written to",
+            plan=row["stream"],
+            stream=stream_id,
+        )
+    try:
+        fields = Fields(parse_json(row["plan"].encode(), where=_WHERE), where=_WHERE)
+        rules = CompactRules(
+            fields.text("mode", limit=20),
+            fields.integer("target_rows", least=1),
+            fields.integer("target_bytes", least=1),
+        )
+        epoch, pieces = fields.integer("epoch"), fields.integer("pieces", least=1)
+        entries = [parse_entry(item, where=_WHERE) for item in fields.items("inputs")]
+    except CorruptionError as error:
+        raise InvalidInputError("not a row of a compaction plan", number=row["number"]) from error
+    placed, start = [], int(row["start"])
+    for entry in entries:
+        placed.append(PlacedSegment(start, entry))
+        start += entry.rows
+    group = Group(tuple(placed), epoch, pieces)
+    if not placed or group.rows != row["rows"]:
+        raise InvalidInputError("not a row of a compaction plan", number=row["number"])
+    return group, rules, int(row["number"])
+
+
+def _digest(row: Mapping[str, Any]) -> str:
+    kept = {name: row[name] for name in PLAN_SCHEMA.names if name != "digest"}
+    return digest_of(build_json(kept))

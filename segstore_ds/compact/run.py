@@ -1,0 +1,110 @@
+"""Runs compactions: rounds of plan, merge and commit, until there is nothing left to do.
+
+A round that changes nothing is the last: what can't become fewer segments is left as it is, and no
+call rewrites it over and over.
+"""
+
+from collections.abc import Iterator, Sequence
+
+from segstore_ds.commit.commit import COMMIT_ATTEMPTS, StreamLog
+from segstore_ds.compact.commit import Compaction, commit_groups, summarise
+from segstore_ds.compact.plan import CompactRules, Group
+from segstore_ds.compact.replace import Replacement
+from segstore_ds.compact.rewrite import CompactJob, plan_job, plan_range_groups, run_group
+from segstore_ds.errors import ConflictError
+from segstore_ds.status.table_status import TableStatus
+from segstore_ds.write.task_writer import Layout, delete_staged
+
+COMMIT_BYTES = 4 << 30  # inputs of one commit: what a lost race can cost
+COMMIT_GROUPS = 256
+ROUNDS = 32
+CONFLICTS = 3
+
+
+def run_compact(
+    log: StreamLog,
+    status: TableStatus,
+    rules: CompactRules,
+    layout: Layout,
+    *,
+    bounds: tuple[int, int] | None = None,
+    client: str = "",
+) -> Compaction:
+    """Compact a range of a stream, in as many commits as it takes; then it does nothing again.
+
+    Args:
+        log: The stream's log.
+        status: The stream's table status.
+        rules: The targets; with a budget it bounds all of the call.
+        layout: Compression and frames of what is written.
+        bounds: ``(start, end)`` offsets; None for all that is listed.
+        client: Who commits.
+
+    Returns:
+        What was done.
+
+    Raises:
+        ConflictError: Others changed the inputs every time, or every race was lost.
+        CommitUnknownError: The last commit may or may not be in the log.
+        SnapshotExpiredError: An input was deleted while it was read.
+        FormatError: Metadata or an input can't be read; what was committed before stays.
+        StorageError: The storage failed; likewise.
+    """
+    total, conflicts = Compaction(log.refresh().version), 0
+    for _ in range(ROUNDS):
+        root = log.refresh()
+        start, end = bounds or (root.listed_start, root.tail)
+        ship_to = log.replicas.ready(root)
+        job = plan_job(log.storage, status, root, rules, layout, ship_to=ship_to)
+        groups = plan_range_groups(status, root, job, (max(start, root.listed_start), end))
+        if not groups:
+            break
+        commits = total.commits
+        try:
+            for some in _batches(groups):
+                total += run_batch(log, status, job, some, client=client)
+        except ConflictError:
+            conflicts += 1
+            if conflicts >= CONFLICTS:
+                raise
+            continue
+        if rules.budget_bytes is not None or total.commits == commits:
+            break
+    return total
+
+
+def _batches(groups: Sequence[Group]) -> Iterator[list[Group]]:
+    batch: list[Group] = []
+    for group in groups:
+        size = sum(one.bytes for one in batch) + group.bytes
+        if batch and (size > COMMIT_BYTES or len(batch) >= COMMIT_GROUPS):
+            yield batch
+            batch = []
+        batch.append(group)
+    if batch:
+        yield batch
+
+
+def run_batch(
+    log: StreamLog,
+    status: TableStatus,
+    job: CompactJob,
+    groups: Sequence[Group],
+    *,
+    client: str,
+    attempts: int = COMMIT_ATTEMPTS,
+) -> Compaction:
+    """Write what replaces some groups and swap it in one commit; raises as `run_compact`."""
+    done: list[Replacement] = []
+    nonce = log.clock.new_id()[:12]
+    try:
+        for number, group in enumerate(groups):
+            done.append(run_group(job, group, number=number, nonce=nonce))
+    except BaseException:
+        delete_staged(log.storage, (one for run in done for one in run.outputs))
+        raise
+    transaction = log.clock.new_id()
+    root, kept = commit_groups(
+        log, status, done, transaction=transaction, client=client, attempts=attempts
+    )
+    return summarise(root, groups, done, kept)

@@ -1,0 +1,1 @@
+"""Copies: by segment objects, by events, and clones with their pins."""

@@ -1,0 +1,255 @@
+"""Clones: streams that begin with the segments of another one, without copying any.
+
+Three commits however long the stream: a pin in the origin; the clone's first root, which lists the
+origin's parts and segments by the names they have there; and a note in the pin that the clone is
+made. From then on both go their own way; neither ever deletes an object in the other's folder.
+`run_materialize` copies what is shared under the same names, so that nothing but the root has to
+change when the clone lets go of its origin.
+
+Crash argument. After the pin alone the origin keeps a version longer than it must, and the same
+call again goes on with that very version; a pin never moves. The clone's root is created
+exclusively, so of two runners one makes it, from the same pinned version as the other, under the
+stream id that the pin gives it. A call returns only once the pin says that the clone is made: from
+then on a place where it is missing is one it was moved from, and no second clone is made of a pin
+that the first one needs.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.objects import copy_object
+from segstore_ds.copy.pins import (
+    last_sharing,
+    mark_made,
+    read_pinned,
+    release_origins,
+    run_pin,
+    run_unpin,
+)
+from segstore_ds.copy.segments import Copied, CopyRequest, find_done
+from segstore_ds.errors import (
+    AlreadyExistsError,
+    ConflictError,
+    InternalError,
+    InvalidInputError,
+    MissingObjectError,
+)
+from segstore_ds.format import names
+from segstore_ds.format.root import ORIGINS_FEATURE, Root
+from segstore_ds.log.clock import Clock
+from segstore_ds.log.origins import Pin, pins_of, same_filesystem
+from segstore_ds.log.transition import Slot, broken_invariants
+from segstore_ds.status.history import begin_history
+from segstore_ds.status.references import References, read_references
+from segstore_ds.status.table_status import TableStatus
+from segstore_ds.storage import Storage, compare_names, find_overlap, refuse_overlap
+
+MATERIALIZE_ROUNDS = 16
+
+
+def run_clone(
+    source: StreamLog, target: Storage, request: CopyRequest, *, client: str, clock: Clock
+) -> Copied:
+    """Make a stream that shares all segments of another one.
+
+    Args:
+        source: The origin's log.
+        target: The clone's folder, on the same filesystem.
+        request: What was asked; its id names the pin.
+        client: Who clones.
+        clock: Time and ids.
+
+    Raises:
+        AlreadyExistsError: There is another stream at the destination.
+        InvalidInputError: The destination is the stream itself or on another filesystem, the
+            stream is a clone, the id stands for something else, or its clone was moved away.
+        SnapshotExpiredError: An earlier attempt pinned a version that was purged since.
+        ConflictError: Every race was lost, or the pin was taken away meanwhile.
+        CommitUnknownError: A commit may or may not be in a log: run it again.
+        FormatError: Metadata can't be read.
+        UnsafeFilesystemError: The destination can't create exclusively.
+        StorageError: A storage failed: run it again.
+    """
+    _check_places(source.storage, target)
+    log = StreamLog(target, clock=clock)
+    done = find_done(log, request, source.refresh())
+    if done is not None:
+        known = pins_of(source.root).get(request.copy_id)
+        if known is not None and not known.made:
+            mark_made(source, request.copy_id, target.url, log.root, client=client)
+        return done
+    # Each of the two may be dropped without the other, so they have to lie apart.
+    refuse_overlap(target, source.storage, find_overlap(target, source.storage), "clone")
+    pin = run_pin(source, request.copy_id, target.url, client=client)
+    if pin.made:
+        return _find_made(log, request, source.root)
+    pinned = read_pinned(source, request.copy_id, pin)
+    first, copied = _first_root(
+        source.storage.url, pinned, pin, request, clock=clock, client=client
+    )
+    if not log.create(first):
+        try:
+            done = find_done(log, request, pinned)
+        except (AlreadyExistsError, InvalidInputError):
+            run_unpin(source, request.copy_id, client=client)
+            raise
+        if done is None:
+            raise InternalError("a stream that exists can't be found", url=target.url)
+        first, copied = log.root, done
+    if not mark_made(source, request.copy_id, target.url, first, client=client):
+        raise ConflictError(
+            "the pin was taken away while the clone was made",
+            remedy="drop the clone and make it again",
+            clone=target.url,
+            pin=request.copy_id,
+        )
+    return copied
+
+
+def _find_made(log: StreamLog, request: CopyRequest, origin: Root) -> Copied:
+    done = find_done(log, request, origin)  # another runner may have made it just now
+    if done is None:
+        raise InvalidInputError(
+            "the clone was made before, and is not there any more",
+            remedy="open it where it was moved to, or take another copy id; "
+            "if it was deleted by hand, unpin(copy_id) on the origin, then clone again",
+            copy_id=request.copy_id,
+            url=log.storage.url,
+        )
+    return done
+
+
+def run_materialize(log: StreamLog, status: TableStatus, *, client: str) -> int:
+    """Copy what a clone shares into its own folder and let go of the origin.
+
+    Every object is copied under the name that it has, so it can be interrupted and repeated, and
+    readers of older versions go on. Appends and compactions meanwhile are rebased over.
+
+    Returns:
+        How many objects were copied; 0 for a stream that shares none.
+
+    Raises:
+        MissingObjectError: The origin is gone, or was vacuumed after its pin was taken away.
+        ConflictError: Every race was lost, or restores came in between every time.
+        CommitUnknownError: It may or may not be in the log: run it again.
+        FormatError: Metadata can't be read.
+        StorageError: A storage failed: run it again.
+    """
+    storage, copied = log.storage, 0
+    sharing = root = log.refresh()
+    for _ in range(MATERIALIZE_ROUNDS):
+        if not root.origins:
+            break
+        sharing = root
+        missing = list(_shared(storage, status, root))
+        for path, required in missing:
+            try:
+                copy_object(storage, storage, path)
+                copied += 1
+            except MissingObjectError:
+                if required:
+                    raise
+        base = root
+
+        def build(newest: Root, _slot: Slot, base: Root = base) -> Root | None:
+            if not newest.origins:
+                return None
+            if newest.version != base.version and any(
+                required for _, required in _shared(storage, status, newest)
+            ):
+                raise ConflictError("segments of the origin were listed anew: copy them, too")
+            return replace(newest, origins={}, operation="materialize", client=client)
+
+        try:
+            log.commit(build, transaction=log.clock.new_id())
+        except ConflictError:
+            root = log.refresh()
+            continue
+        break
+    else:
+        raise ConflictError("restores came in between every time", url=storage.url)
+    release_origins(storage, last_sharing(sharing), clock=log.clock, client=client)
+    return copied
+
+
+def _shared(storage: Storage, status: TableStatus, root: Root) -> Iterator[tuple[str, bool]]:
+    """Yield what a root refers to and does not lie in its own folder, and whether it must.
+
+    Retired parts are brought over as well where they are left, since vacuum reads them.
+    """
+    here = {
+        info.path
+        for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
+        for info in storage.list(folder)
+    }
+    # What was retired may be deleted: a vacuum can die before it takes that out of the root.
+    refs: References = read_references(
+        status, root, gone_before=root.version, gone_until_us=root.time_us
+    )
+    for path in sorted(refs.live):
+        if path.startswith(f"{names.HISTORY_FOLDER}/"):
+            continue
+        if path not in here:
+            yield path, True
+    for path in sorted(refs.retired.keys() - refs.live):
+        if path not in here and path.startswith(f"{names.STATUS_FOLDER}/"):
+            yield path, False
+
+
+def _check_places(source: Storage, target: Storage) -> None:
+    refuse_overlap(target, source, compare_names(target, source), "clone")
+    if not same_filesystem(source.url, target.url):
+        raise InvalidInputError(
+            "a clone lies on its origin's filesystem",
+            remedy='copy_to(url, mode="segments") copies between filesystems',
+            origin=source.url,
+            url=target.url,
+        )
+
+
+def _first_root(
+    origin_url: str, pinned: Root, pin: Pin, request: CopyRequest, *, clock: Clock, client: str
+) -> tuple[Root, Copied]:
+    segments = len(pinned.entries) + sum(part.segments for part in pinned.parts)
+    segments += sum(index.segments for index in pinned.indexes)
+    copied = Copied(pinned.head, pinned.tail, segments, 0)
+    record = {
+        "source": pinned.stream_id,
+        "generation": pinned.generation,
+        "version": pinned.version,
+        "mode": "clone",
+        "origin": origin_url,
+        "start": copied.start,
+        "end": copied.end,
+        "segments": copied.segments,
+        "bytes": copied.bytes,
+        "digest": request.digest(pinned),
+        "done": True,
+    }
+    origin = {"url": origin_url, "pin": request.copy_id, "version": pinned.version}
+    root = Root(
+        stream_id=pin.clone_id or clock.new_id(),
+        version=0,
+        transaction=clock.new_id(),
+        parent="",
+        time_us=clock.wall_us(),
+        operation="copy",
+        epochs=pinned.epochs,
+        head=pinned.head,
+        tail=pinned.tail,
+        sealed=request.seal,
+        next_segment=pinned.next_segment,
+        indexes=pinned.indexes,
+        parts=pinned.parts,
+        entries=pinned.entries,
+        origins={pinned.stream_id: origin},
+        copies={request.copy_id: record},
+        reader_features=(*pinned.reader_features, ORIGINS_FEATURE),
+        client=client,
+    )
+    root = begin_history(root)
+    broken = [*broken_invariants(root)]
+    if broken:
+        raise InternalError("clone would break the stream", rules=broken)
+    return root, copied

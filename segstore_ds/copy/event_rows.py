@@ -1,0 +1,147 @@
+"""A copy by events whose rows come from a job: many tasks stage them, one commit takes all.
+
+What the job makes of the events is its own business, so rows can't be held against the source: the
+copy is done with the one commit that holds them all, or not at all. Range and id are fixed in the
+destination's root before the first task runs, as in `copy_events`; a job that failed leaves a
+stream that nobody can read, and the next one under the same id fills it.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.copy.events import (
+    CopySource,
+    CopyStep,
+    begin_copy,
+    commit_step,
+    copied_of,
+)
+from segstore_ds.copy.segments import Copied, CopyRequest, check_target
+from segstore_ds.errors import MAYBE_COMMITTED, SegstoreError
+from segstore_ds.format import names
+from segstore_ds.format.root import Root
+from segstore_ds.format.schema import encode_schema, normalise_schema
+from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.log.copy_record import CopyState
+from segstore_ds.status.table_status import TableStatus
+from segstore_ds.storage import Storage
+from segstore_ds.write.append import Appender
+from segstore_ds.write.job import WriteJob, WriteRequest
+from segstore_ds.write.task_writer import StagedTask
+
+ROWS = "rows"  # the mode that a request of such a copy names; it is no other copy's
+
+
+@dataclass(frozen=True, slots=True)
+class RowsCopy:
+    """One such copy; picklable, so it can be planned here and staged anywhere.
+
+    Attributes:
+        job: Stages the rows; `repeated` where the copy had been made before.
+        state: How far it had come.
+        seal: The destination ends with the last row.
+    """
+
+    job: WriteJob
+    state: CopyState
+    seal: bool
+
+
+def plan_rows_copy(
+    source: Storage,
+    target: Storage,
+    request: CopyRequest,
+    write: WriteRequest,
+    bind: Callable[[StreamLog, Root], tuple[int, int]],
+    *,
+    clock: Clock = SYSTEM_CLOCK,
+) -> RowsCopy:
+    """Make the destination, or find it, and fix what all tasks share.
+
+    Args:
+        source: The source's folder.
+        target: The destination's.
+        request: What was asked; of mode `ROWS`.
+        write: The rows' schema, and how they are laid out.
+        bind: Gives the range as of the source's root; asked by the first call only.
+        clock: Time and ids.
+
+    Raises:
+        NotFoundError: There is no source.
+        AlreadyExistsError: There is another stream at the destination.
+        InvalidInputError: The destination is the source, or the id stands for another copy.
+        SchemaMismatchError: A column has a type that can't be kept.
+        PositionError: The source's history was abandoned since the copy began.
+        FormatError: Metadata can't be read.
+        CommitUnknownError: The storage never said whether the destination was made.
+        UnsafeFilesystemError: The destination can't create exclusively.
+        StorageError: A storage failed.
+    """
+    check_target(source, target)
+    text = encode_schema(normalise_schema(write.schema))
+    old = StreamLog(source, clock=clock)
+    old.open()
+    log = StreamLog(target, clock=clock, incomplete=True)
+    state, _ = begin_copy(
+        log,
+        CopySource(old, TableStatus(source)),
+        request,
+        lambda root: bind(old, root),
+        client=write.client,
+        schema=(text, write.spark_schema),
+    )
+    job = WriteJob(
+        storage=target,
+        token=names.build_token(log.root.version, clock.new_id()[:12]),
+        transaction=clock.new_id(),
+        schema_text=text,
+        layout=write.layout,
+        spark=write.spark_schema,
+        # What failed may have been mended: until the copy is done its columns are the newest job's.
+        replace_schema=True,
+        client=write.client,
+        repeated=state.done,
+        stream_id=log.root.stream_id,
+    )
+    return RowsCopy(job, state, request.seal)
+
+
+def commit_rows_copy(
+    work: RowsCopy, tasks: Sequence[StagedTask], *, clock: Clock = SYSTEM_CLOCK
+) -> Copied:
+    """Commit everything that tasks staged, in task order; `repeated` where another job was first.
+
+    Raises:
+        InvalidInputError: A staged object can't be seen from here.
+        StagedExpiredError: It took longer than vacuum's grace.
+        ConflictError: Every race was lost.
+        CommitUnknownError: It may or may not be in the log: run the copy again.
+        FormatError: Metadata can't be read.
+        StorageError: The storage failed.
+    """
+    job, state = work.job, work.state
+    if state.done:
+        return copied_of(state, repeated=True)
+    log = StreamLog(job.storage, clock=clock, incomplete=True)
+    status = TableStatus(job.storage)
+    appender = Appender(log, status)
+    segments = tuple(one for task in tasks for one in task.segments)
+    try:
+        log.open()
+        appender.check_visible(tasks)
+        segments = appender.stage_inline(tasks, token=job.token)
+        appender.check_clock(None)
+        plan = job.append_plan(segments, tasks)
+        step = CopyStep(state, state.end - state.start, plan, seal=work.seal)
+        state, ours = commit_step(log, status, step, transaction=job.transaction)
+    except MAYBE_COMMITTED:
+        raise
+    except SegstoreError:
+        appender.discard(segments)
+        raise
+    if ours:
+        appender.maintain()
+    else:
+        appender.discard(segments)
+    return copied_of(state, repeated=not ours)

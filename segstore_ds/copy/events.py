@@ -1,0 +1,408 @@
+"""Copying a range of a stream to a new stream, event by event, in steps that can be interrupted.
+
+The events are read and written anew: the destination has the source's newest schema as of the first
+call, offsets from 0, and segments of its own sizes, whatever the source's epochs and segments are.
+The range is bound by the first call and kept in the destination's root. Each step is one commit
+that moves events and progress together, so a copy that is run again, or twice at once, goes on
+exactly behind the last step; the last one says that the copy is done, and seals where that was
+asked for. Until then the destination is no stream to anybody else (`copy_state`).
+
+Memory is bounded by the buffers of one writing task and the frames that are decoded.
+
+Source: the first approach of Pravega's copyStream.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.copy.segments import Copied, CopyRequest, check_target
+from segstore_ds.errors import (
+    MAYBE_COMMITTED,
+    AlreadyExistsError,
+    CorruptionError,
+    InternalError,
+    InvalidInputError,
+    SegstoreError,
+    SnapshotExpiredError,
+    TruncatedError,
+)
+from segstore_ds.format import names
+from segstore_ds.format.conversion import convert
+from segstore_ds.format.root import STEPWISE_COPIES, Root
+from segstore_ds.log.clock import Clock
+from segstore_ds.log.copy_record import EVENTS, CopyState, parse_copy
+from segstore_ds.log.place import may_begin
+from segstore_ds.log.transition import Slot
+from segstore_ds.read.cuts import Position, check_position
+from segstore_ds.read.plan import Reading, ReadTask, plan_range, plan_reading, plan_tasks
+from segstore_ds.read.scan import run_task
+from segstore_ds.status.epochs import SchemaChange, epoch_schema, plan_epochs
+from segstore_ds.status.history import Note, begin_history
+from segstore_ds.status.table_status import TableStatus
+from segstore_ds.storage import Storage
+from segstore_ds.write.append import Appender, AppendPlan, check_preconditions, plan_append
+from segstore_ds.write.task_writer import Layout, StagedTask, TaskStager
+
+STEP_BYTES = 256 << 20  # encoded bytes of the source per commit, about
+READ_THREADS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class CopySource:
+    """The stream that is copied: its log and its table status."""
+
+    log: StreamLog
+    status: TableStatus
+
+
+def run_copy_events(
+    source: CopySource,
+    target: Storage,
+    request: CopyRequest,
+    bind: Callable[[Root], tuple[int, int]],
+    *,
+    client: str,
+    clock: Clock,
+) -> Copied:
+    """Copy a range to a stream that does not exist yet, or go on with that.
+
+    Args:
+        source: The source.
+        target: The destination's folder.
+        request: What was asked; of mode ``events``.
+        bind: Gives the range as of the source's root; asked by the first call only.
+        client: Who copies.
+        clock: Time and ids.
+
+    Returns:
+        What the destination holds; `repeated` where there was nothing left to do.
+
+    Raises:
+        AlreadyExistsError: There is another stream at the destination.
+        InvalidInputError: The destination is the source, or the id stands for another copy.
+        PositionError: The source's history was abandoned since the copy began.
+        TruncatedError: The source no longer has what is still to be copied.
+        SnapshotExpiredError: A segment was deleted while it was read: run it again.
+        StagedExpiredError: A step took longer than vacuum's grace: run it again.
+        ConflictError: Every race was lost: run it again.
+        CommitUnknownError: The storage never said whether a step was committed: run it again.
+        FormatError: Metadata or a segment can't be read; names object and frame.
+        UnsafeFilesystemError: The destination can't create exclusively.
+        StorageError: A storage failed: run it again.
+    """
+    check_target(source.log.storage, target)
+    log = StreamLog(target, clock=clock, incomplete=True)
+    source.log.refresh()
+    state, made = begin_copy(log, source, request, bind, client=client)
+    if state.done:
+        return copied_of(state, repeated=not made)
+    runner = _Runner(source, log, request, client=client)
+    state = runner.run(state)
+    return copied_of(state, repeated=runner.steps == 0)
+
+
+def copied_of(state: CopyState, *, repeated: bool) -> Copied:
+    """Return what a caller is told of a copy."""
+    return Copied(state.start, state.end, state.segments, state.bytes, repeated=repeated)
+
+
+def begin_copy(
+    log: StreamLog,
+    source: CopySource,
+    request: CopyRequest,
+    bind: Callable[[Root], tuple[int, int]],
+    *,
+    client: str,
+    schema: tuple[str, str | None] | None = None,
+) -> tuple[CopyState, bool]:
+    """Make the destination, which fixes the range; or find how far the copy has come.
+
+    Args:
+        log: The destination's, which takes incomplete streams.
+        source: The source, refreshed.
+        request: What was asked.
+        bind: Gives the range.
+        client: Who copies.
+        schema: Text and Spark's JSON of what a job makes of the events; None for the events' own.
+
+    Returns:
+        The state, and whether this call made the destination.
+
+    Raises:
+        As `run_copy_events`.
+    """
+    root = source.log.root
+    state = find_copy(log, request, root)
+    if state is not None:
+        return state, False
+    start, end = bind(root)
+    texts = schema or source.status.schema_texts(root.epoch)
+    state = CopyState(
+        copy_id=request.copy_id,
+        source=root.stream_id,
+        generation=root.generation,
+        version=root.version,
+        start=start,
+        end=end,
+        digest=request.digest(root),
+        transformed=schema is not None,
+        done=schema is None and start == end,
+    )
+    first = _first_root(log, state, texts, sealed=request.seal and state.done, client=client)
+    if log.create(first):
+        return state, True
+    state = find_copy(log, request, root)
+    if state is None:
+        raise InternalError("a stream that exists can't be found", url=log.storage.url)
+    return state, False
+
+
+def find_copy(log: StreamLog, request: CopyRequest, source: Root) -> CopyState | None:
+    """Return how far a copy has come; None where the destination may begin now.
+
+    Raises:
+        AlreadyExistsError: There is another stream at the destination.
+        InvalidInputError: The id stands for another copy.
+        PositionError: The source's history was abandoned since the copy began.
+        FormatError: The stream there can't be read.
+        StorageError: The storage failed.
+    """
+    if may_begin(log.files):
+        return None
+    return _state_of(log.open(), request, source, url=log.storage.url)
+
+
+def _state_of(root: Root, request: CopyRequest, source: Root, *, url: str) -> CopyState:
+    known = root.copies.get(request.copy_id)
+    if known is None:
+        raise AlreadyExistsError(
+            "there is a stream already", remedy="copy to a location without one", url=url
+        )
+    mode = known.get("mode") if isinstance(known, dict) else EVENTS
+    state = None if mode != EVENTS else parse_copy(request.copy_id, known, where=url)
+    if state is not None and state.source == source.stream_id:
+        check_position(source, Position(state.source, state.generation, state.start))
+    if state is None or state.digest != request.digest(source):
+        raise InvalidInputError(
+            "the copy id stands for another copy",
+            remedy="repeat it with the arguments it was begun with, or take another id",
+            copy_id=request.copy_id,
+            url=url,
+        )
+    return state
+
+
+def _first_root(
+    log: StreamLog, state: CopyState, texts: tuple[str, str | None], *, sealed: bool, client: str
+) -> Root:
+    root = Root(
+        stream_id=log.clock.new_id(),
+        version=0,
+        transaction=log.clock.new_id(),
+        parent="",
+        time_us=log.clock.wall_us(),
+        operation="copy",
+        client=client,
+        epochs=(TableStatus(log.storage).put_epoch(0, 0, 0, *texts),),
+        sealed=sealed,
+        copies={state.copy_id: state.to_value()},
+        # For ever: what is older than this feature would read the copy's first versions as whole.
+        reader_features=(STEPWISE_COPIES,),
+    )
+    return begin_history(root)
+
+
+@dataclass(frozen=True, slots=True)
+class CopyStep:
+    """Events that were written and are to be committed.
+
+    Attributes:
+        after: The state that they follow on.
+        events: How many events of the source they are.
+        append: The segments that were written of them.
+        seal: The stream ends with the copy's last event.
+    """
+
+    after: CopyState
+    events: int
+    append: AppendPlan
+    seal: bool
+
+
+def commit_step(
+    log: StreamLog, status: TableStatus, step: CopyStep, *, transaction: str
+) -> tuple[CopyState, bool]:
+    """Commit a step, events and progress together.
+
+    Returns:
+        The state from now on, and whether it is this step's: another runner may have been faster.
+
+    Raises:
+        IncompleteStreamError: It is another copy that is not done.
+        StagedExpiredError: Written below the staging floor.
+        ConflictError: Every race was lost.
+        CommitUnknownError: It may or may not be in the log.
+        FormatError: Metadata can't be read.
+        StorageError: The storage failed.
+    """
+    after, plan = step.after, step.append
+    moved = after.moved(step.events, len(plan.segments), sum(one.bytes for one in plan.segments))
+
+    def build(root: Root, slot: Slot) -> Root | None:
+        found = root.copies.get(after.copy_id)
+        state = parse_copy(after.copy_id, found, where=log.storage.url)
+        if state != after:
+            return None
+        check_preconditions(root, plan)
+        epochs, epoch = plan_epochs(root, plan.schema, status)
+        appended = plan_append(replace(root, epochs=epochs), plan, epoch, slot)
+        return status.tidy(
+            replace(
+                appended,
+                operation="copy",
+                sealed=step.seal and moved.done,
+                copies={**root.copies, after.copy_id: moved.to_value()},
+            ),
+            slot,
+        )
+
+    note = Note(bytes=sum(segment.bytes for segment in plan.segments))
+    done = log.commit(build, transaction=transaction, note=note)
+    if done.written:
+        return moved, True
+    found = done.root.copies[after.copy_id]
+    return parse_copy(after.copy_id, found, where=log.storage.url), False
+
+
+class _Runner:
+    """Carries the steps of one copy out."""
+
+    def __init__(
+        self, source: CopySource, log: StreamLog, request: CopyRequest, *, client: str
+    ) -> None:
+        self.steps = 0
+        self._source, self._log, self._request, self._client = source, log, request, client
+        self._status = TableStatus(log.storage)
+        self._appender = Appender(log, self._status)
+        self._schema = epoch_schema(self._status, log.root.epoch)
+
+    def run(self, state: CopyState) -> CopyState:
+        """Go on until the copy is done; raises as `run_copy_events`."""
+        root = self._source.log.root
+        while not state.done:
+            try:
+                for reading, task in self._plan(state, root):
+                    state, ours = self._step(state, reading, task)
+                    if state.done or not ours:
+                        break  # done, or another runner did what was planned
+                else:
+                    raise CorruptionError(
+                        "the source holds fewer events than it lists",
+                        url=self._source.log.storage.url,
+                        copied=state.progress,
+                        expected=state.end - state.start,
+                    )
+            except SnapshotExpiredError:
+                # Compacted and vacuumed meanwhile: the same events lie elsewhere now.
+                newer = self._source.log.refresh()
+                if newer.version == root.version:
+                    raise
+                root = newer
+        return state
+
+    def _plan(self, state: CopyState, root: Root) -> Iterator[tuple[Reading, ReadTask]]:
+        """Yield what is missing as of a version of the source, a step at a time."""
+        start = state.start + state.progress
+        if start < root.head:
+            raise TruncatedError(
+                "events that are still to be copied are gone",
+                remedy="drop the destination, and copy what is left under another id",
+                lost=f"[{start}, {min(root.head, state.end)})",
+                head=root.head,
+                copied=state.progress,
+            )
+        storage, status = self._source.log.storage, self._source.status
+        columns = {*epoch_schema(status, root.epoch).names}
+        reading = plan_reading(
+            storage,
+            status,
+            root,
+            (start, state.end),
+            columns=[name for name in self._schema.names if name in columns],
+            filters=None,
+            offset_column=None,
+            segment_column=None,
+        )
+        slices = plan_range(status, root, reading)
+        for task in plan_tasks(slices, partition_bytes=STEP_BYTES):
+            yield reading, task
+
+    def _step(self, after: CopyState, reading: Reading, task: ReadTask) -> tuple[CopyState, bool]:
+        """Write some events and commit them; False where another runner was faster."""
+        clock = self._log.clock
+        token = names.build_token(self._log.root.version, clock.new_id()[:12])
+        staged = self._stage(token, reading, task)
+        if not staged.rows:
+            return after, True  # its frames begin in another task's rows
+        plan = AppendPlan(
+            token=token,
+            segments=staged.segments,
+            rows=staged.rows,
+            schema=SchemaChange(self._schema),
+            client=self._client,
+        )
+        step = CopyStep(after, staged.rows, plan, seal=self._request.seal)
+        try:
+            self._appender.check_clock(staged.segments[-1])
+            state, ours = commit_step(self._log, self._status, step, transaction=clock.new_id())
+        except MAYBE_COMMITTED:
+            raise
+        except SegstoreError:
+            self._appender.discard(staged.segments)
+            raise
+        if ours:
+            self.steps += 1
+            self._appender.maintain()
+        else:
+            self._appender.discard(staged.segments)
+        return state, ours
+
+    def _stage(self, token: str, reading: Reading, task: ReadTask) -> StagedTask:
+        stager = TaskStager(
+            self._log.storage,
+            self._schema,
+            Layout(inline_bytes=0),
+            token=token,
+            task=0,
+            attempt="0",  # the only one that this folder ever sees
+        )
+        try:
+            threads = min(os.cpu_count() or 1, READ_THREADS)
+            for batch in run_task(reading, task, threads=threads):
+                stager.append(_narrow(batch, self._schema))
+            return stager.finish()
+        except BaseException:
+            stager.abort()
+            raise
+
+
+def _narrow(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    """Bring events to the schema of the copy, which may be older than the source's newest.
+
+    Columns that were added since are left out; what was widened since fits, for it was read from
+    narrower bytes.
+    """
+    if batch.schema.equals(schema, check_metadata=True):
+        return batch
+    present = {*batch.schema.names}
+    columns = [
+        convert(batch.column(field.name), field.type, field.name)
+        if field.name in present
+        else pa.nulls(batch.num_rows, field.type)
+        for field in schema
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema)

@@ -1,0 +1,234 @@
+"""Pins: commits in an origin by which a clone holds on to a version, and lets go of it."""
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.errors import (
+    CorruptionError,
+    InvalidInputError,
+    NotFoundError,
+    SnapshotExpiredError,
+)
+from segstore_ds.format.root import Root
+from segstore_ds.log.clock import Clock
+from segstore_ds.log.origins import Origin, Pin, origins_of, parse_pin, pins_of
+from segstore_ds.log.transition import Slot
+from segstore_ds.retention.vacuum import GRACE_S
+from segstore_ds.storage import Storage
+
+_LOG = logging.getLogger(__name__)
+MOST_PINS = 64
+
+
+def run_pin(log: StreamLog, name: str, url: str, *, client: str) -> Pin:
+    """Pin the newest version for a clone; safe to repeat: a pin never moves.
+
+    Raises:
+        InvalidInputError: The name pins another clone, there are too many, or this is a clone.
+        ConflictError: Every race was lost.
+        CommitUnknownError: It may or may not be in the log: repeat it.
+        FormatError: Metadata can't be read.
+        StorageError: The storage failed.
+    """
+
+    def build(root: Root, slot: Slot) -> Root | None:
+        if root.origins:
+            raise InvalidInputError(
+                "a clone can't be cloned", remedy="materialize() it first", url=log.storage.url
+            )
+        pins = _current(root, slot)
+        if name in pins:
+            known = parse_pin(name, pins[name])
+            if known.url != url or known.released_us is not None:
+                raise InvalidInputError(
+                    "the copy id stands for another clone",
+                    remedy="take another id",
+                    copy_id=name,
+                    clone=known.url,
+                )
+            return None
+        if len(pins) >= MOST_PINS:
+            raise InvalidInputError(
+                "stream has too many clones", remedy="drop or materialize some", most=MOST_PINS
+            )
+        pins[name] = Pin(slot.version, url, clone_id=log.clock.new_id()).to_value()
+        return replace(root, pins=pins, operation="pin", client=client)
+
+    root = log.commit(build, transaction=log.clock.new_id()).root
+    return parse_pin(name, root.pins[name])
+
+
+def read_pinned(log: StreamLog, name: str, pin: Pin) -> Root:
+    """Return the version that a pin holds, of which no clone was made yet.
+
+    Raises:
+        SnapshotExpiredError: An earlier call pinned it, and its commit file was purged since.
+        FormatError: It can't be read.
+        StorageError: The storage failed.
+    """
+    if log.root.version == pin.version:
+        return log.root
+    try:
+        return log.read_version(pin.version)
+    except SnapshotExpiredError as error:
+        raise SnapshotExpiredError(
+            "the version that an earlier attempt pinned was purged",
+            remedy="unpin(copy_id) on the origin, then clone again",
+            copy_id=name,
+            version=pin.version,
+        ) from error
+
+
+def mark_made(log: StreamLog, name: str, url: str, clone: Root, *, client: str) -> bool:
+    """Note in a pin that its clone is there, so that no second one is made of it.
+
+    Args:
+        log: The origin's log.
+        name: The pin.
+        url: Where the clone was found.
+        clone: Its newest root.
+        client: Who clones.
+
+    Returns:
+        False where the pin was taken away, or is another clone's.
+
+    Raises:
+        ConflictError: Every race was lost.
+        CommitUnknownError: It may or may not be in the log: repeat it.
+        FormatError: Metadata can't be read.
+        StorageError: The storage failed.
+    """
+    record = clone.copies.get(name)
+    version = record.get("version") if isinstance(record, Mapping) else None
+
+    def held(root: Root) -> Pin | None:
+        pin = pins_of(root).get(name)
+        ours = pin is not None and pin.url == url and pin.is_of(clone.stream_id, version)
+        return pin if ours else None
+
+    def build(root: Root, slot: Slot) -> Root | None:
+        pin = held(root)
+        if pin is None or pin.made:
+            return None
+        made = replace(pin, clone_id=clone.stream_id, made=True).to_value()
+        pins = {**_current(root, slot), name: made}
+        return replace(root, pins=pins, operation="pin", client=client)
+
+    return held(log.commit(build, transaction=log.clock.new_id()).root) is not None
+
+
+def run_unpin(log: StreamLog, name: str, *, client: str) -> None:
+    """Take a pin away: from now on vacuum may delete what the clone reads.
+
+    Raises:
+        NotFoundError: There is no such pin.
+        ConflictError: Every race was lost.
+        CommitUnknownError: It may or may not be in the log.
+        FormatError: Metadata can't be read.
+        StorageError: The storage failed.
+    """
+    if name not in pins_of(log.refresh()):
+        raise NotFoundError("no such pin", name=name, pins=sorted(pins_of(log.root)))
+    _change(log, name, lambda _pin, _slot: None, client)
+
+
+def unpin_origins(storage: Storage, root: Root, *, clock: Clock, client: str) -> None:
+    """Take the pins of a clone that was dropped away; safe to repeat.
+
+    Raises:
+        As `run_unpin`, but an origin that is gone is passed over.
+    """
+    for origin, log in _origin_logs(storage, root, clock):
+        held = (root.stream_id, origin.version)
+        _change(log, origin.pin, lambda _pin, _slot: None, client, held_by=held)
+
+
+def release_origins(storage: Storage, root: Root, *, clock: Clock, client: str) -> None:
+    """Note that a clone needs its origins no longer; readers of its past may, for vacuum's grace.
+
+    Raises:
+        As `run_unpin`, but an origin that is gone is passed over.
+    """
+    for origin, log in _origin_logs(storage, root, clock):
+        _change(
+            log,
+            origin.pin,
+            lambda pin, slot: replace(pin, released_us=pin.released_us or slot.time_us),
+            client,
+            held_by=(root.stream_id, origin.version),
+        )
+
+
+def last_sharing(newest: Root) -> Root:
+    """Return a root that names the origins of a clone, one that let go of them included. Pure.
+
+    A call that materialized it may have stopped after its commit and before the release.
+
+    Raises:
+        CorruptionError: The record of a clone can't be read.
+    """
+    if newest.origins:
+        return newest
+    origins: dict[str, Any] = {}
+    for name, record in newest.copies.items():
+        fields = record if isinstance(record, Mapping) else {}
+        if fields.get("mode") != "clone":
+            continue
+        source, url, version = (fields.get(key) for key in ("source", "origin", "version"))
+        if not isinstance(source, str):
+            raise CorruptionError("record of a clone can't be read", copy_id=name)
+        origins[source] = {"url": url, "pin": name, "version": version}
+    return replace(newest, origins=origins)
+
+
+def _origin_logs(storage: Storage, root: Root, clock: Clock) -> list[tuple[Origin, StreamLog]]:
+    found = []
+    for origin in origins_of(root):
+        log = StreamLog(storage.sibling(origin.url), clock=clock)
+        try:
+            there = log.open()
+        except NotFoundError:
+            there = None
+        if there is None or there.stream_id != origin.stream_id:
+            _LOG.warning("origin %s of clone %s is gone", origin.url, storage.url)
+            continue
+        found.append((origin, log))
+    return found
+
+
+def _change(
+    log: StreamLog,
+    name: str,
+    change: Callable[[Pin, Slot], Pin | None],
+    client: str,
+    *,
+    held_by: tuple[str, int] | None = None,
+) -> None:
+    def build(root: Root, slot: Slot) -> Root | None:
+        pins: dict[str, Any] = _current(root, slot)
+        pin = parse_pin(name, pins[name]) if name in pins else None
+        # The name may have been given to another clone since.
+        if pin is not None and (held_by is None or pin.is_of(*held_by)):
+            changed = change(pin, slot)
+            pins.pop(name)
+            if changed is not None:
+                pins[name] = changed.to_value()
+        if pins == dict(root.pins):
+            return None
+        return replace(root, pins=pins, operation="unpin", client=client)
+
+    log.commit(build, transaction=log.clock.new_id())
+
+
+def _current(root: Root, slot: Slot) -> dict[str, Mapping[str, Any]]:
+    """Return the pins without those that were released long ago."""
+    until_us = slot.time_us - int(2 * GRACE_S * 1e6)
+    pins = {name: parse_pin(name, value) for name, value in root.pins.items()}
+    return {
+        name: root.pins[name]
+        for name, pin in pins.items()
+        if pin.released_us is None or pin.released_us > until_us
+    }

@@ -1,0 +1,202 @@
+"""Segment objects on their way to another stream: several at a time, every byte checked.
+
+Where both ends are one store it copies within itself, and the copy is read back; otherwise the
+bytes are checked on their way through the write cache. What has arrived whole is never copied
+again, and nothing is committed here.
+"""
+
+import threading
+import zlib
+from collections.abc import Iterator, Sequence
+from contextlib import closing
+from dataclasses import replace
+
+from segstore_ds.cache.service import WriteCacheService
+from segstore_ds.compact.rewrite import CompactJob, events_of
+from segstore_ds.errors import (
+    CorruptionError,
+    FormatError,
+    MissingObjectError,
+    SnapshotExpiredError,
+)
+from segstore_ds.format import names
+from segstore_ds.format.root import Root, SegmentEntry
+from segstore_ds.format.schema import decode_schema
+from segstore_ds.format.segment import find_format
+from segstore_ds.log.clock import Clock
+from segstore_ds.read.plan import plan_slices
+from segstore_ds.read.prefetch import map_ahead
+from segstore_ds.read.scan import read_frames
+from segstore_ds.status.slices import Slice
+from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.storage import Storage
+from segstore_ds.write.segment_writer import open_pool
+from segstore_ds.write.task_writer import StagedSegment, TaskStager
+
+COPIES = 4  # at a time: one is synced while others are read
+
+
+def _checked(
+    storage: Storage, entry: SegmentEntry, one: Slice
+) -> Iterator[tuple[bytes | memoryview, int | None]]:
+    """Yield all of a segment's bytes, each held to its checksum, with that of frames.
+
+    Raises:
+        FormatError: The object is missing, cut or damaged; names object and frame.
+        StorageError: The storage failed.
+    """
+    name = names.segment_object(entry.path)
+    where = f"{storage.url}/{name}"
+    form = find_format(entry.format, where=where)
+    header = storage.get_range(name, 0, form.head_bytes)
+    form.check_head(header, where=where)
+    yield header, None
+    for frame, data in read_frames(storage, one):
+        actual = zlib.crc32(data)
+        if actual != frame.crc:
+            raise CorruptionError(
+                "a frame fails its checksum",
+                where=f"{where}[{frame.start}:{frame.end}]",
+                expected=frame.crc,
+                actual=actual,
+            )
+        yield data, frame.crc
+    # `read_frames` has held it against the checksum in the table status.
+    yield storage.get_range(name, entry.bytes - entry.footer_bytes, entry.bytes), None
+
+
+class SegmentCopier:
+    """One copy on its way: which segments are there, and the numbers of those written anew."""
+
+    def __init__(
+        self, job: CompactJob, target: Storage, root: Root, *, token: str, clock: Clock
+    ) -> None:
+        self._source, self._target, self._root = job.storage, target, root
+        self._job, self._token, self._clock = job, token, clock
+        self.next_segment = root.next_segment
+        self.reused = 0
+        self._one_by_one = threading.Lock()  # the buffers are those of one object at a time
+        self._pool = open_pool(
+            target, buffers=job.layout.cache_buffers, buffer_bytes=job.layout.cache_buffer_bytes
+        )
+        self._there = self._list()
+
+    def entries(self, status: TableStatus, bounds: tuple[int, int]) -> Iterator[SegmentEntry]:
+        """Copy what holds events of the range and yield what the destination lists of it."""
+        work = (
+            (placed, plan_slices([placed], *bounds)[0])
+            for placed in status.segments(self._root, *bounds)
+        )
+        copied = map_ahead(lambda some: self._part(some[0], some[1]), work, threads=COPIES)
+        with closing(copied):
+            for epoch, part in copied:
+                if isinstance(part, SegmentEntry):
+                    yield part
+                else:
+                    yield from self._numbered(epoch, part)
+
+    def copy(self, placed: PlacedSegment) -> SegmentEntry:
+        """Copy a whole segment, and return what the destination lists; raises as `entries`."""
+        try:
+            return self._whole(placed, *plan_slices([placed], placed.start, placed.end))
+        except MissingObjectError as error:
+            raise self._expired() from error
+
+    def _part(
+        self, placed: PlacedSegment, one: Slice
+    ) -> tuple[int, SegmentEntry | tuple[StagedSegment, ...]]:
+        try:
+            if one.rows == (0, placed.entry.rows):
+                return one.epoch, self._whole(placed, one)
+            return one.epoch, self._edge(one)
+        except MissingObjectError as error:
+            raise self._expired() from error
+
+    def _expired(self) -> SnapshotExpiredError:
+        return SnapshotExpiredError(
+            "a segment was deleted while it was copied",
+            remedy="copy again: what has arrived is kept",
+            version=self._root.version,
+        )
+
+    def _whole(self, placed: PlacedSegment, one: Slice) -> SegmentEntry:
+        entry = placed.entry
+        prefix = f"{entry.segment_id:016x}-"
+        for path in self._there.get(prefix, ()):
+            if self._arrived(path, entry):
+                with self._one_by_one:
+                    self.reused += 1
+                return replace(entry, path=path)
+        # A name that no other attempt has: nothing that another one may commit is ever touched.
+        form = find_format(entry.format, where=names.segment_object(entry.path))
+        name = f"{prefix}{self._clock.new_id()[:12]}{form.ending}"
+        path = names.build_segment_path(self._token, name)
+        self._copy(path, entry, one)
+        return replace(entry, path=path)
+
+    def _list(self) -> dict[str, list[str]]:
+        """Return what earlier attempts left, whole or not, by the segment that it is of."""
+        found: dict[str, list[str]] = {}
+        for info in self._target.list(f"{names.SEGMENTS_FOLDER}/{self._token}"):
+            path = info.path.removeprefix(f"{names.SEGMENTS_FOLDER}/")
+            found.setdefault(path.partition("/")[2][:17], []).append(path)
+        return found
+
+    def _arrived(self, path: str, entry: SegmentEntry) -> bool:
+        """Tell whether a segment is there: its end is written last, and made durable with it."""
+        name = names.segment_object(path)
+        try:
+            size = self._target.info(name).size
+            if size != entry.bytes:
+                return False
+            end = self._target.get_range(name, size - entry.footer_bytes, size)
+        except MissingObjectError:
+            return False
+        return zlib.crc32(end) == entry.footer_crc
+
+    def _copy(self, path: str, entry: SegmentEntry, one: Slice) -> None:
+        name = names.segment_object(path)
+        if self._target.copy_from(self._source, names.segment_object(entry.path), name):
+            if self._is_sound(path, entry, one):
+                return
+            self._target.delete(name)  # the source is damaged, which the long way names
+        with self._one_by_one, WriteCacheService(self._target.open_staged(name), self._pool) as out:
+            # Through the write cache: the next frames are read while full buffers are written.
+            for data, crc in _checked(self._source, entry, one):
+                out.write(data, crc, frozen=True)
+            out.commit()
+
+    def _is_sound(self, path: str, entry: SegmentEntry, one: Slice) -> bool:
+        """Read back what the store has copied: every byte of the copy is held to its checksum."""
+        try:
+            if self._target.info(names.segment_object(path)).size != entry.bytes:
+                return False
+            there = replace(entry, path=path)
+            for _ in _checked(self._target, there, replace(one, path=path)):
+                pass
+        except FormatError:
+            return False
+        return True
+
+    def _edge(self, one: Slice) -> tuple[StagedSegment, ...]:
+        schema = decode_schema(self._job.epochs[one.epoch])
+        stager = TaskStager(
+            self._target,
+            schema,
+            self._job.layout,
+            token=self._token,
+            task=one.start + one.rows[0],
+            attempt=self._clock.new_id()[:12],
+        )
+        try:
+            for batch in events_of(self._job, schema, [one]):
+                stager.append(batch)
+            return stager.finish().segments
+        except BaseException:
+            stager.abort()
+            raise
+
+    def _numbered(self, epoch: int, staged: Sequence[StagedSegment]) -> Iterator[SegmentEntry]:
+        for segment in staged:
+            yield segment.entry(epoch << 32 | self.next_segment)
+            self.next_segment += 1

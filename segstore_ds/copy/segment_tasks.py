@@ -1,0 +1,145 @@
+"""A copy by segment objects that many tasks share: each copies some, one commit lists them all.
+
+What a task is told names segments by their offset and id; the tasks look them up in the version
+that the job was planned on, so no size, name or checksum comes from outside. As in `engine.copy`
+there is no stream at the destination before all of it is there, and what has arrived stays for the
+next attempt.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.compact.plan import CompactRules
+from segstore_ds.compact.rewrite import CompactJob, plan_job
+from segstore_ds.copy.segment_copier import SegmentCopier
+from segstore_ds.copy.segments import (
+    Copied,
+    CopyRequest,
+    check_target,
+    commit_copy,
+    find_done,
+)
+from segstore_ds.errors import ConflictError, InvalidInputError
+from segstore_ds.format.root import Root
+from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.storage import Storage
+from segstore_ds.write.task_writer import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class CopyJob:
+    """What every task of a copy shares; picklable.
+
+    Attributes:
+        job: The source's folder, and the schemas of its epochs.
+        target: The destination's folder.
+        root: The source's version that is copied.
+        request: What was asked.
+        done: The copy had been made before; there is nothing to do.
+    """
+
+    job: CompactJob = field(repr=False)
+    target: Storage = field(repr=False)
+    root: Root = field(repr=False)
+    request: CopyRequest
+    done: Copied | None = None
+
+
+def plan_copy_job(
+    source: Storage, target: Storage, request: CopyRequest, *, clock: Clock = SYSTEM_CLOCK
+) -> CopyJob:
+    """Fix the version that is copied, and find out whether it has been.
+
+    Raises:
+        NotFoundError: There is no source.
+        AlreadyExistsError: There is another stream at the destination.
+        InvalidInputError: The destination is the source, or the id stands for another copy.
+        FormatError: Metadata can't be read.
+        UnsafeFilesystemError: The destination can't create exclusively.
+        StorageError: A storage failed.
+    """
+    check_target(source, target)
+    root = StreamLog(source, clock=clock).open()
+    job = plan_job(source, TableStatus(source), root, CompactRules(), Layout(inline_bytes=0))
+    done = find_done(StreamLog(target, clock=clock), request, root)
+    return CopyJob(job, target, root, request, done)
+
+
+def copy_segments(
+    work: CopyJob, wanted: Iterable[tuple[int, int]], *, clock: Clock = SYSTEM_CLOCK
+) -> tuple[PlacedSegment, ...]:
+    """Copy some segments whole; what has arrived before is taken as it is.
+
+    Args:
+        work: The job.
+        wanted: Offset of the first event and id of each segment.
+        clock: Time and ids.
+
+    Returns:
+        What the destination shall list.
+
+    Raises:
+        ConflictError: The source does not list such a segment as of the job's version.
+        SnapshotExpiredError: A segment was deleted meanwhile.
+        FormatError: A segment can't be read; names object and frame.
+        StorageError: A storage failed.
+    """
+    status = TableStatus(work.job.storage)
+    copier = SegmentCopier(work.job, work.target, work.root, token=work.request.token, clock=clock)
+    found = []
+    for start, segment_id in wanted:
+        inside = work.root.listed_start <= start < work.root.tail
+        listed = [*status.segments(work.root, start, start + 1)] if inside else []
+        if [(one.start, one.entry.segment_id) for one in listed] != [(start, segment_id)]:
+            raise ConflictError(
+                "the source does not list this segment",
+                remedy="read metadata=segments anew, and write its rows as they are",
+                start=start,
+                segment_id=segment_id,
+                version=work.root.version,
+            )
+        found.append(PlacedSegment(start, copier.copy(listed[0])))
+    return tuple(found)
+
+
+def commit_segments(
+    work: CopyJob, found: Sequence[PlacedSegment], *, client: str, clock: Clock = SYSTEM_CLOCK
+) -> Copied:
+    """Make the destination of everything that tasks have copied.
+
+    Raises:
+        InvalidInputError: The segments are none, or no range without a gap.
+        AlreadyExistsError: Another stream was made at the destination meanwhile.
+        CommitUnknownError: The storage never said whether the destination was created.
+        FormatError: Metadata can't be read.
+        StorageError: A storage failed.
+    """
+    if work.done is not None:
+        return replace(work.done, repeated=True)
+    # A row that came twice was copied once, or by two attempts of which one counts.
+    ordered = sorted({one.start: one for one in found}.values(), key=lambda one: one.start)
+    if not ordered:
+        raise InvalidInputError("no segments to copy", remedy="write the rows of some")
+    for before, behind in pairwise(ordered):
+        if before.end != behind.start:
+            raise InvalidInputError(
+                "the segments are no range without a gap",
+                remedy="write the rows of neighbouring segments",
+                gap=f"[{before.end}, {behind.start})",
+            )
+    bounds = (max(ordered[0].start, work.root.head), ordered[-1].end)
+    entries = tuple(one.entry for one in ordered)
+    status = TableStatus(work.job.storage)
+    return commit_copy(
+        StreamLog(work.target, clock=clock),
+        work.root,
+        status,
+        work.request,
+        entries,
+        bounds=bounds,
+        next_segment=work.root.next_segment,
+        client=client,
+    )

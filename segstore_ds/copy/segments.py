@@ -1,0 +1,299 @@
+"""Copying a range of a stream to a new stream, by its segment objects, in one commit.
+
+Ids, epochs and offsets are invariants between the two: segments are copied byte for byte under new
+names, every frame checked on the way. Where a cut lies within a segment, that one segment is
+written anew and gets a number of its own. Writers and reader positions are not copied.
+
+Guarantees: there is no stream at the destination before everything is there; its first commit holds
+all of it. Interrupted anywhere and run again, it goes on with what has not arrived whole. Run again
+when done, it does nothing and says so. What is appended to the source meanwhile is not part of it.
+
+Source: the second approach of Pravega's copyStream.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.compact.plan import CompactRules
+from segstore_ds.compact.rewrite import plan_job
+from segstore_ds.copy.segment_copier import SegmentCopier
+from segstore_ds.errors import (
+    AlreadyExistsError,
+    CorruptionError,
+    InternalError,
+    InvalidInputError,
+)
+from segstore_ds.format import names
+from segstore_ds.format.envelope import digest_of
+from segstore_ds.format.fields import build_json
+from segstore_ds.format.root import Epoch, Root, SegmentEntry, add_format_features
+from segstore_ds.log.clock import Clock
+from segstore_ds.log.place import COPIED, may_begin
+from segstore_ds.log.transition import Slot, broken_invariants
+from segstore_ds.status.history import begin_history
+from segstore_ds.status.table_status import TableStatus
+from segstore_ds.storage import Overlap, Storage, compare_names, refuse_overlap
+from segstore_ds.write.task_writer import Layout
+
+_COPY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
+
+
+@dataclass(frozen=True, slots=True)
+class CopyRequest:
+    """What a caller asks to copy.
+
+    Attributes:
+        copy_id: Names the copy: the same one again goes on, or does nothing.
+        start: Where it begins, as given; part of what the id stands for.
+        end: Where it ends, as given.
+        seal: The destination ends with the last event.
+        mode: ``segments``, ``events``, ``rows`` (of a job, made of the events) or ``clone``.
+    """
+
+    copy_id: str
+    start: str
+    end: str
+    seal: bool = False
+    mode: str = "segments"
+
+    def __post_init__(self) -> None:
+        """Check what goes into the destination's root as it is.
+
+        Raises:
+            InvalidInputError: The id is no plain name, or `seal` neither true nor false.
+        """
+        if not isinstance(self.seal, bool):
+            raise InvalidInputError("seal is a truth", remedy="give True or False", seal=self.seal)
+        if not isinstance(self.copy_id, str) or _COPY_ID.fullmatch(self.copy_id) is None:
+            raise InvalidInputError(
+                "not a copy id", remedy="use letters, digits and dashes", copy_id=self.copy_id
+            )
+
+    @property
+    def token(self) -> str:
+        """Name of the folder that the copied objects lie in."""
+        return names.build_copy_token(self.copy_id)
+
+    def digest(self, source: Root) -> str:
+        """Return what tells this request from another one under the same id."""
+        given = [source.stream_id, source.generation, self.start, self.end, self.seal, self.mode]
+        return digest_of(build_json(given))
+
+
+@dataclass(frozen=True, slots=True)
+class Copied:
+    """What a copy did: the destination holds the source's events ``[start, end)``, or a job's rows.
+
+    `repeated` says that it had been done before; `reused` how many segments had arrived whole.
+    """
+
+    start: int
+    end: int
+    segments: int
+    bytes: int
+    reused: int = 0
+    repeated: bool = False
+
+
+def run_copy(
+    source: StreamLog,
+    status: TableStatus,
+    target: Storage,
+    request: CopyRequest,
+    bind: Callable[[Root], tuple[int, int]],
+    *,
+    client: str,
+    clock: Clock,
+) -> Copied:
+    """Copy a range to a stream that does not exist yet.
+
+    Args:
+        source: The source's log; what it stands on is what is copied.
+        status: The source's table status.
+        target: The destination's folder.
+        request: What was asked.
+        bind: Gives the range as of the source's root; not asked where the copy is done.
+        client: Who copies.
+        clock: Time and ids.
+
+    Raises:
+        AlreadyExistsError: There is another stream at the destination.
+        InvalidInputError: The destination is the source, or the id stands for another copy.
+        SnapshotExpiredError: A segment was deleted while it was copied: copy again.
+        FormatError: Metadata or a segment can't be read; names object and frame.
+        CommitUnknownError: The storage never said whether the destination was created.
+        UnsafeFilesystemError: The destination can't create exclusively.
+        StorageError: A storage failed.
+    """
+    root = source.root
+    check_target(source.storage, target)
+    log = StreamLog(target, clock=clock)
+    done = find_done(log, request, root)
+    if done is not None:
+        return done
+    bounds = bind(root)
+    job = plan_job(source.storage, status, root, CompactRules(), Layout(inline_bytes=0))
+    work = SegmentCopier(job, target, root, token=request.token, clock=clock)
+    entries = tuple(work.entries(status, bounds))
+    copied = commit_copy(
+        log,
+        root,
+        status,
+        request,
+        entries,
+        bounds=bounds,
+        next_segment=work.next_segment,
+        client=client,
+    )
+    return copied if copied.repeated else replace(copied, reused=work.reused)
+
+
+def check_target(source: Storage, target: Storage) -> None:
+    """Check that the destination is another place than the source.
+
+    Raises:
+        InvalidInputError: It is the source, or lies within or around it.
+    """
+    # Names will do: by whatever other name the source's own folder holds a log already.
+    overlap = compare_names(target, source)
+    if overlap is Overlap.SAME:
+        raise InvalidInputError("a stream can't be copied onto itself", url=target.url)
+    refuse_overlap(target, source, overlap, "copy")
+
+
+def commit_copy(
+    log: StreamLog,
+    source: Root,
+    source_status: TableStatus,
+    request: CopyRequest,
+    entries: tuple[SegmentEntry, ...],
+    *,
+    bounds: tuple[int, int],
+    next_segment: int,
+    client: str,
+) -> Copied:
+    """Create the destination's first root, which lists everything that was copied.
+
+    Returns:
+        What was copied; `repeated` where another runner of the same copy was first.
+
+    Raises:
+        AlreadyExistsError: Another stream was made there meanwhile.
+        CommitUnknownError: The storage never said whether it was created.
+        FormatError: Metadata can't be read.
+        StorageError: A storage failed.
+    """
+    first = _first_root(
+        log.storage,
+        source,
+        source_status,
+        entries,
+        bounds=bounds,
+        clock=log.clock,
+        client=client,
+    )
+    copied = Copied(*bounds, len(entries), sum(one.bytes for one in entries))
+    first = replace(
+        first,
+        sealed=request.seal,
+        next_segment=next_segment,
+        copies={request.copy_id: _record(request, source, copied)},
+    )
+    broken = [*broken_invariants(first)]
+    if broken:
+        raise InternalError("copy would break the stream", rules=broken)
+    if not log.create(first):
+        done = find_done(log, request, source)
+        if done is None:
+            raise InternalError("a stream that exists can't be found", url=log.storage.url)
+        return done
+    return copied
+
+
+def _record(request: CopyRequest, source: Root, copied: Copied) -> dict[str, Any]:
+    return {
+        "source": source.stream_id,
+        "generation": source.generation,
+        "version": source.version,
+        "mode": "segments",
+        "start": copied.start,
+        "end": copied.end,
+        "segments": copied.segments,
+        "bytes": copied.bytes,
+        "digest": request.digest(source),
+        "done": True,
+    }
+
+
+def find_done(log: StreamLog, request: CopyRequest, source: Root) -> Copied | None:
+    """Return what an earlier call has done; None where the destination may begin now.
+
+    Raises:
+        AlreadyExistsError: There is another stream at the destination.
+        InvalidInputError: The id stands for another copy, or the destination holds something else.
+        CorruptionError: It holds segments of a stream, but no log.
+        UnsafeFilesystemError: It can't create exclusively.
+        FormatError: The stream there can't be read.
+        StorageError: The storage failed.
+    """
+    if may_begin(log.files, resumed=COPIED):
+        return None
+    known = log.open().copies.get(request.copy_id)
+    if known is None:
+        raise AlreadyExistsError(
+            "there is a stream already",
+            remedy="copy to a location without one",
+            url=log.storage.url,
+        )
+    try:
+        same = known["digest"] == request.digest(source)
+        done = Copied(
+            known["start"], known["end"], known["segments"], known["bytes"], repeated=True
+        )
+    except (KeyError, TypeError) as error:
+        raise CorruptionError("record of a copy can't be read", where=log.storage.url) from error
+    if not same:
+        raise InvalidInputError(
+            "the copy id stands for another copy",
+            remedy="repeat it with the arguments it was begun with, or take another id",
+            copy_id=request.copy_id,
+            url=log.storage.url,
+        )
+    return done
+
+
+def _first_root(
+    target: Storage,
+    source: Root,
+    source_status: TableStatus,
+    entries: tuple[SegmentEntry, ...],
+    *,
+    bounds: tuple[int, int],
+    clock: Clock,
+    client: str,
+) -> Root:
+    status = TableStatus(target)
+    epochs: tuple[Epoch, ...] = ()
+    for epoch in source.epochs:
+        texts = source_status.schema_texts(epoch)
+        made = status.put_epoch(0, epoch.number, epoch.since, *texts, beside=epochs)
+        epochs = (*epochs, made)
+    root = Root(
+        stream_id=clock.new_id(),
+        version=0,
+        transaction=clock.new_id(),
+        parent="",
+        time_us=clock.wall_us(),
+        operation="copy",
+        client=client,
+        epochs=epochs,
+        head=bounds[0],
+        tail=bounds[1],
+        entries=entries,
+    )
+    root = begin_history(root, segments=len(entries))
+    root = add_format_features(root, {one.format for one in entries})
+    return status.tidy(root, Slot(0, root.time_us, 0))

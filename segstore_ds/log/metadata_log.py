@@ -1,0 +1,286 @@
+"""The batch metadata log: one immutable file per batch, put-if-absent, numbered without gaps.
+
+The contract of Spark's HDFSMetadataLog on storage that can create exclusively. `add` has three
+outcomes: won, lost, unknown. Only a slot that has been *read* and holds other bytes is lost. Where
+the storage says of every try that it has not made the file (a full disk), that is a plain failure.
+A failure that stays until somebody does something about it ends the tries, and settles nothing.
+A timeout, a server error, a refusal that names no winner, or "not found" after a put say nothing:
+the same bytes are tried again on the same slot, so a client can neither lose to its own retry nor
+commit twice.
+
+The newest batch is found in O(1) requests: a hint, then probes by name. "N+1 is missing" means
+"N is the newest" only if N, asked for afterwards, still exists, because a purge may have passed.
+
+Source: Spark's HDFSMetadataLog; icechunk's "conditional put, lost response" for the retry rule.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from segstore_ds.errors import (
+    CommitUnknownError,
+    CorruptionError,
+    FormatError,
+    InternalError,
+    InvalidInputError,
+    MissingObjectError,
+    StorageError,
+)
+from segstore_ds.format import names
+from segstore_ds.format.envelope import RAW_LIMIT_BYTES, decode_envelope, encode_envelope
+from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.storage import Storage
+
+T = TypeVar("T")
+
+ADD_ATTEMPTS = 6
+FILE_LIMIT_BYTES = 1 << 20
+PROBES_BEFORE_GALLOP = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Codec(Generic[T]):
+    """How a batch becomes the body of its file and back.
+
+    Attributes:
+        encode: Returns the body.
+        decode: Returns the batch; is told the file's name.
+        limit_bytes: The most that a body may have.
+        newest: Returns a batch with what is new in it, and less of what the ones before it held.
+    """
+
+    encode: Callable[[T], bytes]
+    decode: Callable[[bytes, str], T]
+    limit_bytes: int = RAW_LIMIT_BYTES
+    newest: Callable[[T], T] = lambda batch: batch
+
+
+class MetadataLog(Generic[T]):
+    """A folder of numbered batches.
+
+    Args:
+        storage: Where the folder lies.
+        folder: Its name, relative to the storage's root.
+        codec: How a batch is written.
+        clock: Time and waiting.
+        attempts: How often `add` tries before it gives up with an unknown outcome.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        folder: str,
+        codec: Codec[T],
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        attempts: int = ADD_ATTEMPTS,
+    ) -> None:
+        self.storage = storage
+        self.folder = folder
+        self.hint_path = f"{folder}/_latest"
+        self._codec = codec
+        self._clock = clock
+        self._attempts = attempts
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def add(self, number: int, batch: T) -> bool:
+        """Put a batch if its number is free.
+
+        Two callers that add the very same bytes both win: nobody could tell them apart.
+
+        Returns:
+            True when the log holds our batch under that number, False when it holds another.
+
+        Raises:
+            CommitUnknownError: The storage never gave an answer that settles it.
+            StorageError: It failed every time before it made the file: nothing was put.
+            InternalError: It is larger than what readers take; nothing was put.
+            InvalidInputError: It holds what readers refuse; nothing was put.
+        """
+        body = self._codec.encode(batch)
+        path, data = self.path(number), encode_envelope(body)
+        if len(body) > self._codec.limit_bytes or len(data) > FILE_LIMIT_BYTES:
+            # What nobody could read again would end the stream.
+            raise InternalError("batch is too large for its log", path=path, bytes=len(body))
+        self._check_readable(batch, path)
+        cause: StorageError | None = None
+        failed: StorageError | None = None  # the last try, while all have failed for certain
+        doubtful, lasting = False, False
+        for attempt in range(1, self._attempts + 1):
+            try:
+                if self.storage.create(path, data):
+                    return True
+                doubtful = True
+            except StorageError as error:
+                cause = failed = error
+                doubtful = doubtful or not error.untouched
+                lasting = not error.retryable
+            try:
+                found = self._read(path)
+            except StorageError as error:
+                found, cause = None, error
+            if found is not None:
+                return found == data
+            if lasting:
+                break  # the same again would fail alike; whether it is in doubt is another question
+            self._clock.backoff(attempt, base_s=0.02, most_s=2.0)
+        if failed is not None and not doubtful:
+            raise failed
+        told = {} if cause is None else {"cause": str(cause)}
+        raise CommitUnknownError(
+            "the storage did not say whether the batch is in the log",
+            url=self.storage.url,
+            path=path,
+            version=number,
+            **told,
+        ) from cause
+
+    def purge(self, threshold: int) -> int:
+        """Delete the batches below `threshold`, in ascending order; safe to repeat.
+
+        Returns:
+            How many were deleted.
+
+        Raises:
+            StorageError: The storage failed; those deleted so far stay deleted.
+        """
+        numbers = [number for number in self.numbers() if number < threshold]
+        for number in numbers:
+            self.storage.delete(self.path(number))
+        return len(numbers)
+
+    def write_hint(self, number: int, *, generation: int = 0, stream_id: str = "") -> None:
+        """Say where the newest batch is; only a hint, so a failure changes nothing."""
+        hint = names.Hint(number, generation, stream_id)
+        try:
+            self.storage.put(self.hint_path, names.build_hint(hint))
+        except StorageError:
+            return
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def path(self, number: int) -> str:
+        """Return the file of a batch.
+
+        Raises:
+            InvalidInputError: Not a batch id.
+        """
+        return f"{self.folder}/{names.build_log_name(number)}"
+
+    def get(self, number: int) -> T | None:
+        """Return a batch, or None where there is none.
+
+        Raises:
+            FormatError: The file is empty, truncated, corrupt or of a newer format.
+            StorageError: The storage failed.
+        """
+        data = self.read(number)
+        return None if data is None else self.decode(number, data)
+
+    def read(self, number: int) -> bytes | None:
+        """Return a batch's file as it is, or None where there is none.
+
+        Raises:
+            StorageError: The storage failed.
+        """
+        return self._read(self.path(number))
+
+    def decode(self, number: int, data: bytes) -> T:
+        """Return the batch that a file holds.
+
+        Raises:
+            FormatError: It is empty, truncated, corrupt or of a newer format.
+        """
+        return self._decode(data, self.path(number))
+
+    def probe(self, known: int) -> int | None:
+        """Search upwards by name from a number that exists.
+
+        Returns:
+            The newest number; None when what was known is gone meanwhile, so that nothing that was
+            seen says where the log ends.
+
+        Raises:
+            StorageError: The storage failed.
+        """
+        low, step = known, 1
+        for _ in range(PROBES_BEFORE_GALLOP):
+            if not self.exists(low + 1):
+                return low if self.exists(low) else None
+            low += 1
+        while self.exists(low + step * 2):
+            step *= 2
+            low += step
+        high = low + step * 2
+        while high - low > 1:
+            middle = (low + high) // 2
+            low, high = (middle, high) if self.exists(middle) else (low, middle)
+        return low if self.exists(low) and not self.exists(low + 1) else None
+
+    def newest_listed(self) -> int | None:
+        """Return the end of the newest run of numbers by listing; None in an empty log.
+
+        Raises:
+            StorageError: The storage failed.
+        """
+        numbers = self.numbers()
+        return numbers[-1] if numbers else None
+
+    def numbers(self) -> list[int]:
+        """Return all numbers in the folder, sorted; other files don't count.
+
+        Raises:
+            StorageError: The storage failed.
+        """
+        found = (
+            names.parse_log_name(info.path.rpartition("/")[2])
+            for info in self.storage.list(self.folder)
+            if info.path.count("/") == self.folder.count("/") + 1
+        )
+        return sorted(number for number in found if number is not None)
+
+    def exists(self, number: int) -> bool:
+        """Tell whether a batch is there, without opening it.
+
+        Raises:
+            StorageError: The storage failed.
+        """
+        try:
+            self.storage.info(self.path(number))
+        except MissingObjectError:
+            return False
+        return True
+
+    def read_hint(self) -> names.Hint | None:
+        """Return what the hint says; None where it says nothing that could be a number."""
+        try:
+            content = self.storage.get(self.hint_path, limit_bytes=256)
+        except (MissingObjectError, CorruptionError, StorageError):
+            return None
+        return names.parse_hint(content)
+
+    def _check_readable(self, batch: T, path: str) -> None:
+        # Whatever slipped through what was checked before: a value of another type than was meant
+        # is written as easily, and then refused by everybody.
+        try:
+            self._codec.decode(self._codec.encode(self._codec.newest(batch)), path)
+        except FormatError as error:
+            raise InvalidInputError(
+                "a commit would not be read again",
+                remedy="give each argument in the type and the range that the reference names",
+                url=self.storage.url,
+                why=str(error),
+            ) from error
+
+    def _read(self, path: str) -> bytes | None:
+        try:
+            return self.storage.get(path, limit_bytes=FILE_LIMIT_BYTES)
+        except MissingObjectError:
+            return None
+
+    def _decode(self, data: bytes, path: str) -> T:
+        where = f"{self.storage.url}/{path}"
+        body = decode_envelope(data, where=where, raw_limit_bytes=self._codec.limit_bytes)
+        return self._codec.decode(body, where)

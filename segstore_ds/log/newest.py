@@ -1,0 +1,470 @@
+"""The log as it is read: opened, followed from the newest root seen, looked up by version.
+
+Invariants this module keeps, each against a trace that would read a log that is not there:
+
+- A handle that has not confirmed its base for half of the grace (suspend counted) opens again by
+  listing, because what lies behind its base by name may be a leftover of a writer that slept.
+- An open through the hint that finds an old root checks that the root's parent is there.
+"""
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from segstore_ds.errors import (
+    CorruptionError,
+    FormatError,
+    MissingObjectError,
+    NotFoundError,
+    SnapshotExpiredError,
+    StorageError,
+)
+from segstore_ds.format.names import LOG_FOLDER, Hint
+from segstore_ds.format.root import DROPPED_FEATURE, ROOT_RAW_LIMIT_BYTES, Root
+from segstore_ds.format.root_codec import decode_root, encode_root
+from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.log.copy_record import check_complete
+from segstore_ds.log.metadata_log import Codec, MetadataLog
+from segstore_ds.log.origins import share_origins
+from segstore_ds.log.place import no_stream
+from segstore_ds.log.seen import Seen, is_proof, lost_commits
+from segstore_ds.log.transition import broken_invariants
+from segstore_ds.status.history import History, Moment
+from segstore_ds.storage import Storage
+
+LOG_GRACE_S = 3600.0
+CONFIRM_S = 60.0
+YOUNG_S = 1200.0  # a leftover of a sleeper is older than this when it can be met
+REOPEN_ATTEMPTS = 10
+
+_NEWEST = 2  # what a commit lists is made alike; what callers said stands beside it
+
+
+def _newest(root: Root) -> Root:
+    return replace(
+        root,
+        parts=root.parts[-_NEWEST:],
+        entries=root.entries[-_NEWEST:],
+        history=root.history[-_NEWEST:],
+        history_parts=root.history_parts[-_NEWEST:],
+        retired=root.retired[-_NEWEST:],
+        retired_blobs=root.retired_blobs[-_NEWEST:],
+    )
+
+
+ROOT_CODEC: Codec[Root] = Codec(
+    encode_root, lambda body, where: decode_root(body, where=where), ROOT_RAW_LIMIT_BYTES, _newest
+)
+
+
+class OutcomeState(enum.Enum):
+    """What is known of a transaction."""
+
+    COMMITTED = "committed"
+    NOT_COMMITTED = "not committed"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The answer to "did it land?"; `version` is where, when it did."""
+
+    state: OutcomeState
+    version: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Base:
+    """A root that was the newest at `confirmed_s`.
+
+    `sound` says that it cannot be a leftover: it is young, was listed, or follows a sound one.
+    """
+
+    root: Root
+    confirmed_s: float
+    sound: bool
+
+
+class FollowedLog:
+    """The batch metadata log of one stream, with the newest root it has seen.
+
+    Args:
+        storage: The stream's folder.
+        clock: Time and waiting.
+        grace_s: How long a superseded version keeps its name in the log.
+        incomplete: Open a stream whose copy is not done, too.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        *,
+        clock: Clock = SYSTEM_CLOCK,
+        grace_s: float = LOG_GRACE_S,
+        incomplete: bool = False,
+    ) -> None:
+        self.storage = storage
+        self.clock = clock
+        self.grace_s = grace_s
+        self.incomplete = incomplete
+        self.files = MetadataLog(storage, LOG_FOLDER, ROOT_CODEC, clock=clock)
+        self.history = History(storage)
+        self._base: Base | None = None
+        self._seen: Seen | None = None  # outlives the base, which an unknown outcome takes away
+
+    @property
+    def root(self) -> Root:
+        """The newest root this handle has seen; opens the log if it has seen none."""
+        return self._base.root if self._base else self.open()
+
+    def adopt(self, root: Root) -> None:
+        """Take a root that was seen elsewhere; the next look for newer ones starts by listing."""
+        share_origins(self.storage, root)
+        self._stand_on(Base(root, float("-inf"), sound=False))
+
+    def open(self) -> Root:
+        """Find the newest root: hint, probe by name, then listing; O(1) requests.
+
+        Raises:
+            NotFoundError: There is no stream.
+            IncompleteStreamError: A copy into it is not done.
+            FormatError: The newest root can't be read; an older one is never taken instead.
+            StorageError: The storage failed.
+        """
+        return self._confirm(self._open_hinted)
+
+    def reopen(self) -> Root:
+        """Find the newest root by listing, trusting nothing seen before; raises as `open`."""
+        return self._confirm(self._open_listed)
+
+    def refresh(self) -> Root:
+        """Return the newest root, following the log from the one seen last; raises as `open`."""
+        base = self._base
+        if base is None:
+            return self.open()
+        return self._confirm(
+            lambda: self._climb(base.root, sound=base.sound), known_s=base.confirmed_s
+        )
+
+    def recent(self) -> Root:
+        """Return a root that was the newest within the last minute; raises as `open`."""
+        base = self._base
+        if base is not None and self.clock.boot_s() - base.confirmed_s <= CONFIRM_S:
+            return base.root
+        return self.refresh()
+
+    def follow(self) -> Root:
+        """Return the newest root; one request where nothing has changed; raises as `open`.
+
+        What was confirmed within half of the grace can't have been purged, so "the next version is
+        missing" alone says that it is the newest. Once a minute the whole question is asked, which
+        notices a stream that was deleted and made again.
+        """
+        base = self._base
+        if base is None or self.clock.boot_s() - base.confirmed_s > CONFIRM_S:
+            return self.refresh()
+        if not self.files.exists(base.root.version + 1):
+            return base.root
+        return self.refresh()
+
+    def read_version(self, version: int) -> Root:
+        """Return the root as of a version.
+
+        Raises:
+            NotFoundError: The stream has not got that far.
+            SnapshotExpiredError: The version was purged.
+            FormatError: The file can't be read.
+            StorageError: The storage failed.
+        """
+        newest = self.root
+        if version > newest.version:
+            newest = self.refresh()
+        if version == newest.version:
+            return newest
+        if not 0 <= version < newest.version:
+            raise NotFoundError(
+                "no such version", url=self.storage.url, version=version, newest=newest.version
+            )
+        root = self._get(version) if version >= newest.log_start else None
+        if root is None:
+            start = self.reopen().log_start
+            if version >= start:
+                raise CorruptionError("version is missing", url=self.storage.url, version=version)
+            raise SnapshotExpiredError(
+                "version was purged", url=self.storage.url, version=version, oldest=start
+            )
+        return root
+
+    def version_at(self, time_us: int) -> Root | None:
+        """Return the newest root committed at or before a time, or None if all came later.
+
+        Raises:
+            SnapshotExpiredError: It was purged.
+            FormatError: A file can't be read.
+            StorageError: The storage failed.
+        """
+        found = self.moment_at(time_us)
+        return None if found is None else self.read_version(found.version)
+
+    def moment_at(self, time_us: int) -> Moment | None:
+        """Return the newest version committed at or before a time, or None if all came later.
+
+        The history knows it, whatever was purged or left behind by a repair; one part of it is read
+        at most.
+
+        Raises:
+            SnapshotExpiredError: It was purged, and is older than the history.
+            FormatError: A file can't be read.
+            StorageError: The storage failed.
+        """
+        newest = self.refresh()
+        if newest.time_us <= time_us:
+            return Moment(newest.version, newest.time_us, newest.tail)
+        first = self.history.first_version(newest)
+        found = self.history.latest(newest, time_us)
+        return found if found is not None or first == 0 else self._search(newest, first, time_us)
+
+    def outcome(self, transaction: str, version: int | None = None) -> Outcome:
+        """Tell whether a transaction is in the log.
+
+        Args:
+            transaction: Its id, as CommitUnknownError names it.
+            version: The slot it was put to, as CommitUnknownError names it; without it every
+                version that is kept is read, newest first.
+
+        Returns:
+            COMMITTED with the version; NOT_COMMITTED when its slot holds another commit or was
+            left behind by a repair; UNKNOWN while the slot is free (a late put may still fill it)
+            or purged.
+
+        Raises:
+            FormatError: A file can't be read.
+            StorageError: The storage failed.
+        """
+        newest = self.reopen()
+        if version is not None:
+            if not newest.log_start <= version <= newest.version:
+                return Outcome(OutcomeState.UNKNOWN)
+            lost = self.history.lost(newest, version, version + 1)
+            if not lost and self.read_version(version).transaction == transaction:
+                return Outcome(OutcomeState.COMMITTED, version)
+            return Outcome(OutcomeState.NOT_COMMITTED)
+        lost = self.history.lost(newest, newest.log_start, newest.version)
+        for number in range(newest.version, newest.log_start - 1, -1):
+            if number not in lost and self.read_version(number).transaction == transaction:
+                return Outcome(OutcomeState.COMMITTED, number)
+        return Outcome(OutcomeState.UNKNOWN)
+
+    def write_hint(self, root: Root) -> None:
+        """Say where the newest root is; only a hint, so a failure changes nothing."""
+        self.files.write_hint(root.version, generation=root.generation, stream_id=root.stream_id)
+
+    # --- inside ------------------------------------------------------------------------------
+
+    def _stand_on(self, base: Base) -> None:
+        self._base, self._seen = base, Seen.of(base.root)
+
+    def _search(self, newest: Root, first: int | None, time_us: int) -> Moment | None:
+        """Search the versions older than the history: commit times never go back."""
+        low, high = newest.log_start, newest.version if first is None else first
+        found = None
+        while low < high:
+            middle = (low + high) // 2
+            root = self.read_version(middle)
+            if root.time_us <= time_us:
+                low, found = middle + 1, Moment(middle, root.time_us, root.tail)
+            else:
+                high = middle
+        if found is None and newest.log_start > 0:
+            raise SnapshotExpiredError(
+                "the versions of that time were purged",
+                url=self.storage.url,
+                oldest=newest.log_start,
+            )
+        return found
+
+    def _confirm(self, find: Callable[[], Base | None], known_s: float | None = None) -> Root:
+        """Find the newest root; what `find` starts from was confirmed at `known_s`, or never."""
+        for _ in range(REOPEN_ATTEMPTS):
+            began = self.clock.boot_s()
+            limit_s = (began if known_s is None else known_s) + self.grace_s / 2
+            # From start to end within half of the grace, or names were purged on the way.
+            found = find() if began <= limit_s else None
+            if found is not None and not self._holds_seen(found.root, climbed=known_s is not None):
+                found = None
+            if found is not None and self.clock.boot_s() <= limit_s:
+                if not self.incomplete:
+                    check_complete(found.root, url=self.storage.url)
+                self._stand_on(replace(found, confirmed_s=began))
+                return found.root
+            find, known_s = self._open_listed, None
+        raise StorageError("the log changes faster than it can be read", url=self.storage.url)
+
+    def _holds_seen(self, found: Root, *, climbed: bool) -> bool:
+        """Tell whether a root that was found follows on what this handle has seen before.
+
+        Args:
+            found: The newest root, it seems.
+            climbed: It was found by following what was seen, which `_climb` has checked.
+
+        Returns:
+            False where the root is older, but what was seen is there: the listing was stale.
+
+        Raises:
+            MissingObjectError: What was seen is gone from the log.
+        """
+        seen = self._seen
+        if seen is None or not seen.is_same_history(found):
+            return True
+        if found.version in (seen.version, seen.version + 1) or climbed:
+            there, stale = not seen.contradicts(found), False
+        elif found.version > seen.version and seen.version < found.log_start:
+            return True  # purged: what may lie there is a leftover
+        else:
+            root = self._readable(self.files.read(seen.version), seen.version)
+            stale = found.version < seen.version
+            # Where it can't be read, a newer root has what it said, for all that anybody knows.
+            there = not stale if root is None else root.transaction == seen.transaction
+        if not there:
+            raise self._lost(seen, found.version)
+        return not stale
+
+    def _lost(self, seen: Seen, newest: int) -> MissingObjectError:
+        if self._base is not None:
+            # Not committed on any more, though it may have been confirmed a moment ago.
+            self._base = replace(self._base, confirmed_s=float("-inf"))
+        return lost_commits(
+            self.storage.url, version=seen.version, newest=newest, witness="this handle"
+        )
+
+    def _readable(self, data: bytes | None, version: int) -> Root | None:
+        try:
+            return None if data is None else self.files.decode(version, data)
+        except FormatError:
+            return None
+
+    def _open_hinted(self) -> Base | None:
+        hint = self.files.read_hint()
+        base = self._follow_hint(hint)
+        if base is not None and hint is not None and is_proof(hint, base.root):
+            raise lost_commits(
+                self.storage.url,
+                version=hint.number,
+                newest=base.root.version,
+                witness=self.files.hint_path,
+            )
+        return base
+
+    def _follow_hint(self, found: Hint | None) -> Base | None:
+        if found is None:
+            return self._open_listed()
+        hint = found.number
+        # The number behind first, then the hinted one itself: so it is the newest in two requests.
+        following = self._get(hint + 1)
+        root = self._get(hint) if following is None else following
+        base = None
+        if root is not None and following is None:
+            base = Base(root, 0.0, sound=False)
+        elif root is not None:
+            base = self._climb(root, sound=False)
+        if base is None:
+            return self._open_listed()
+        age_us = self.clock.wall_us() - base.root.time_us
+        if abs(age_us) <= YOUNG_S * 1e6:
+            return replace(base, sound=True)
+        return base if self._anchored(base.root) else self._open_listed()
+
+    def _anchored(self, root: Root) -> bool:
+        if root.version == 0:
+            return True
+        try:
+            parent = self._get(root.version - 1)
+        except FormatError:
+            return False  # a repair left it behind; the listing tells what the log is
+        return parent is not None and parent.transaction == root.parent
+
+    def _open_listed(self) -> Base | None:
+        newest = self.files.newest_listed()
+        if newest is None:
+            raise no_stream(self.storage)
+        root = self._get(newest)
+        return None if root is None else self._climb(root, sound=True)
+
+    def _climb(self, root: Root, *, sound: bool) -> Base | None:
+        version, data, first = root.version, None, b""
+        for _ in range(8):
+            following = self.files.read(version + 1)
+            if following is None:
+                if not (self._is_there(root) if data is None else self.files.exists(version)):
+                    return None
+                # Only the newest is decoded: what others hold is superseded.
+                newest = root if data is None else self._checked(version, data)
+                self._check_follows(root, first, newest)
+                return Base(newest, 0.0, sound=sound)
+            version, data = version + 1, following
+            first = first or following
+        probed = self.files.probe(version)
+        found = None if probed is None else self._get(probed)
+        if found is None:
+            return None
+        self._check_follows(root, first, found)
+        return Base(found, 0.0, sound=sound)
+
+    def _is_there(self, root: Root) -> bool:
+        """Tell whether a root is in the log; asked of what was just read, the name is enough."""
+        seen = self._seen
+        if seen is None or seen != Seen.of(root):
+            return self.files.exists(root.version)
+        data = self.files.read(root.version)
+        found = self._readable(data, root.version)
+        if found is not None and seen.contradicts(found):
+            raise self._lost(seen, found.version)
+        return data is not None
+
+    def _check_follows(self, root: Root, first: bytes, newest: Root) -> None:
+        """Check that the commit right behind a root, if it was seen before, was made on it."""
+        seen = self._seen
+        if not first or seen is None or seen != Seen.of(root) or root.version < newest.log_start:
+            return
+        found = self._readable(first, root.version + 1)
+        if found is not None and seen.contradicts(found):
+            raise self._lost(seen, newest.version)
+
+    def _get(self, version: int) -> Root | None:
+        data = self.files.read(version)
+        return None if data is None else self._checked(version, data)
+
+    def _checked(self, version: int, data: bytes) -> Root:
+        root = self.files.decode(version, data)
+        if root.version != version:
+            raise CorruptionError(
+                "commit file holds another version",
+                url=self.storage.url,
+                path=self.files.path(version),
+                version=root.version,
+            )
+        broken = list(broken_invariants(root))
+        if broken:
+            raise CorruptionError(
+                "commit file contradicts itself",
+                url=self.storage.url,
+                path=self.files.path(version),
+                broken=broken,
+            )
+        self.check_open(root)
+        share_origins(self.storage, root)
+        return root
+
+    def check_open(self, root: Root) -> None:
+        """Refuse a stream that was dropped, whose objects may be gone.
+
+        Raises:
+            NotFoundError: It was.
+        """
+        if DROPPED_FEATURE in root.reader_features:
+            raise NotFoundError(
+                "stream was dropped",
+                remedy="if some of it is left, segstore.drop(url, confirm=url) again deletes that",
+                url=self.storage.url,
+                version=root.version,
+            )

@@ -1,0 +1,225 @@
+"""Where a stream may begin: in a folder that is missing or empty, and in no other stream.
+
+Every path that makes a first root passes `may_begin` before it puts anything: create, copies,
+clones, followers, salvage. So nothing of ours ever lies among what is not, and a stream that is
+dropped takes nothing else along. Leftovers of our own are no obstacle, by the names that only
+`format/names.py` builds; segments are, since they may be all that is left of a stream.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from segstore_ds.errors import (
+    CorruptionError,
+    InvalidInputError,
+    NotFoundError,
+    SegstoreError,
+    StorageError,
+)
+from segstore_ds.format import names
+from segstore_ds.log.metadata_log import MetadataLog
+from segstore_ds.storage import Storage, is_denied
+
+COPIED = f"{names.SEGMENTS_FOLDER}/{names.build_copy_token('')}"
+_LOOKED_AT = 999  # names: every store lists so many, and one that stands for the folder, at once
+_TOLD = 5
+_FOLDERS = frozenset(f"{folder}/" for folder in names.FOLDERS)
+_DEEP = 4  # partition folders above the first file
+_TABLES = (
+    ("_delta_log/", "a Delta table", 'spark.read.format("delta")'),
+    (".hoodie/", "a Hudi table", 'spark.read.format("hudi")'),
+    ("_versions/", "a Lance dataset", "lance.dataset"),
+    ("_spark_metadata/", "output of Spark's streaming file sink", "spark.read"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Foreign:
+    """What a folder holds that is no stream's.
+
+    Attributes:
+        looks_like: What it is, as far as names say; '' where they don't.
+        reader: What reads it; '' for nothing that is known.
+        holds: The first few names.
+    """
+
+    looks_like: str
+    reader: str
+    holds: tuple[str, ...]
+
+    @property
+    def fields(self) -> dict[str, Any]:
+        """What an error shows of it."""
+        seen = {"looks_like": self.looks_like} if self.looks_like else {}
+        return {**seen, "holds": list(self.holds)}
+
+
+def may_begin(files: MetadataLog[Any], *, resumed: str | None = None) -> bool:
+    """Tell whether a stream may begin in a folder: True, or False where there is one already.
+
+    Sends a bounded number of requests: one listing of one key tells an empty folder, and one each
+    that the folders around it are no streams. Those that the caller may not list are passed over.
+
+    Args:
+        files: The log that is going to be made.
+        resumed: What the paths of segments begin with that an earlier attempt may have left.
+
+    Raises:
+        InvalidInputError: The folder is a file, holds what is not a stream's, or lies in a stream.
+        CorruptionError: It holds segments, but no log.
+        UnsafeFilesystemError: The filesystem can't create exclusively.
+        StorageError: The storage failed.
+    """
+    storage = files.storage
+    if storage.peek("", 1):
+        if files.newest_listed() is not None:
+            return False
+        refusal = _find_refusal(storage, resumed)
+        if refusal is not None and files.newest_listed() is not None:
+            return False  # another caller made the stream meanwhile
+        if refusal is not None:
+            raise refusal
+    _refuse_inside(storage)
+    storage.ensure_exclusive()
+    return True
+
+
+def find_foreign(storage: Storage) -> Foreign | None:
+    """Return what a folder without a stream holds instead; None where there is nothing to tell."""
+    try:
+        found = storage.peek("", _LOOKED_AT) or ()
+        foreign = tuple(sorted(name for name in found if not _is_own(name)))
+        if not foreign:
+            return None
+        return Foreign(*_judge(storage, foreign), foreign[:_TOLD])
+    except InvalidInputError as error:
+        file = str(error.fields.get("file"))
+        reader = "spark.read.parquet" if file.endswith(".parquet") else ""
+        return Foreign("a single file", reader, (file,))
+    except StorageError:
+        return None
+
+
+def no_stream(storage: Storage) -> NotFoundError:
+    """Return the error for a folder without a stream, which says what it holds instead."""
+    foreign = find_foreign(storage)
+    if foreign is None:
+        remedy = "check the location; segstore.create(url, schema) makes a new stream"
+        return NotFoundError("no stream here", remedy=remedy, url=storage.url)
+    advice = f"; {foreign.reader} reads what is here" if foreign.reader else ""
+    return NotFoundError(
+        "no stream here, but something else",
+        remedy=f"check the location{advice}",
+        url=storage.url,
+        **foreign.fields,
+    )
+
+
+def _find_refusal(storage: Storage, resumed: str | None) -> SegstoreError | None:
+    found = sorted(storage.peek("", _LOOKED_AT) or ())
+    foreign = [name for name in found if not _is_own(name)]
+    for info in () if foreign else storage.list(""):
+        if not names.is_object(info.path):
+            foreign = [info.path]
+            break
+        segment = info.path.startswith(f"{names.SEGMENTS_FOLDER}/")
+        if segment and (resumed is None or not info.path.startswith(resumed)):
+            # A new stream there would hide the events of the old one.
+            return CorruptionError(
+                "folder holds segments of a stream but no log",
+                remedy="restore its log folder, or use another location",
+                url=storage.url,
+                segment=info.path,
+            )
+    if not foreign:
+        return None
+    looks_like, reader = _judge(storage, foreign)
+    told = Foreign(looks_like, reader, tuple(foreign[:_TOLD]))
+    advice = f"; {reader} reads what is here" if reader else ""
+    return InvalidInputError(
+        "a stream begins in a folder that is missing or empty",
+        remedy=f"give it a folder of its own{advice}",
+        url=storage.url,
+        **told.fields,
+    )
+
+
+def _refuse_inside(storage: Storage) -> None:
+    outer = storage.outer()
+    while outer is not None:
+        try:
+            inside = _holds_log(outer)
+        except StorageError as error:
+            # Who may list a prefix alone, as policies of buckets say, has no stream above it.
+            if not is_denied(error):
+                raise
+            inside = False
+        if inside:
+            raise InvalidInputError(
+                "a stream can't lie within another one",
+                remedy="give it a folder beside that stream",
+                url=storage.url,
+                stream=outer.url,
+            )
+        outer = outer.outer()
+
+
+def _holds_log(storage: Storage, folder: str = "") -> bool:
+    listed = storage.peek(f"{folder}{names.LOG_FOLDER}", _LOOKED_AT) or ()
+    return any(names.parse_log_name(name) is not None for name in listed)
+
+
+def _is_own(name: str) -> bool:
+    """Tell whether a name in the root is one that a stream may have there."""
+    return name in _FOLDERS or names.is_temporary(name)
+
+
+def _judge(storage: Storage, found: Sequence[str]) -> tuple[str, str]:
+    """Return what a folder looks like by its names, and what reads it; '' where nothing is known.
+
+    A name that no path within a root may have ends the search.
+    """
+    with suppress(InvalidInputError):
+        return next(_find_kinds(storage, found), ("", ""))
+    return "", ""
+
+
+def _find_kinds(storage: Storage, found: Sequence[str]) -> Iterator[tuple[str, str]]:
+    for name, looks_like, reader in _TABLES:
+        if name in found:
+            yield looks_like, reader
+    if "metadata/" in found and _ends(storage.peek("metadata", _LOOKED_AT), ".metadata.json"):
+        yield "an Iceberg table", 'spark.read.format("iceberg")'
+    if _ends(found, ".lance/"):
+        yield "a folder of Lance datasets", "lance.dataset"
+    if _ends(_first_files(storage, found), ".parquet"):
+        yield "a Parquet table", "spark.read.parquet"
+    if _is_checkpoint(found):
+        yield "a streaming query's checkpoint", ""
+    for name in [name for name in found if name.endswith("/")][:_TOLD]:
+        if _holds_log(storage, name):
+            yield "a folder of streams", "segstore.list_streams"
+        if _is_checkpoint(storage.peek(name[:-1], _LOOKED_AT)):
+            yield "a folder with a streaming query's checkpoint", ""
+
+
+def _is_checkpoint(found: Iterable[str] | None) -> bool:
+    return {"offsets/", "commits/"} <= {*(found or ())}
+
+
+def _ends(found: Iterable[str] | None, ending: str) -> bool:
+    return any(name.endswith(ending) for name in found or ())
+
+
+def _first_files(storage: Storage, found: Iterable[str]) -> Iterator[str]:
+    """Yield the names in a folder, and in the first of its partitions, however deep they go."""
+    folder = ""
+    for _ in range(_DEEP):
+        yield from found
+        inner = next((name for name in sorted(found) if name.endswith("/") and "=" in name), None)
+        if inner is None:
+            return
+        folder = f"{folder}/{inner}".strip("/")
+        found = storage.peek(folder, _LOOKED_AT) or ()

@@ -1,0 +1,127 @@
+"""What was seen of a log: a commit that was seen is never taken for one that never was.
+
+Whoever has seen a version (a handle, a hint, a reader, a checkpoint, a follower) proves that it was
+committed. If the log of the same generation ends before it, or holds another commit there, commits
+were lost: that is an error, or the offsets of their events would be given away again. Another
+stream or a later generation says itself that history was abandoned.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol, Self
+
+from segstore_ds.errors import FormatError, MissingObjectError
+from segstore_ds.format.names import Hint
+from segstore_ds.format.root import Root
+from segstore_ds.log.metadata_log import MetadataLog
+
+RESTORE = (
+    "stop writers, then put the files of log/ back from a backup, or run segstore.repair(url), "
+    "which brings them back from a follower; without either, repair(url, allow_loss=True) goes on "
+    "from the newest commit that is left, as another generation"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """A commit that was seen in the log."""
+
+    stream_id: str
+    generation: int
+    version: int
+    transaction: str
+
+    @classmethod
+    def of(cls, root: Root) -> Self:
+        """Return the commit of a root."""
+        return cls(root.stream_id, root.generation, root.version, root.transaction)
+
+    def is_same_history(self, root: Root) -> bool:
+        """Tell whether a root has to hold this commit, if it is as new."""
+        return (root.stream_id, root.generation) == (self.stream_id, self.generation)
+
+    def contradicts(self, root: Root) -> bool:
+        """Tell whether a root shows, by itself, that this commit is gone from its log. Pure."""
+        if not self.is_same_history(root):
+            return False
+        if root.version <= self.version:
+            return root.version < self.version or root.transaction != self.transaction
+        return root.version == self.version + 1 and root.parent != self.transaction
+
+
+class Witnessing(Protocol):
+    """What remembers which commit it has seen: a position, a reader's record."""
+
+    @property
+    def stream_id(self) -> str:
+        """Of the stream."""
+
+    @property
+    def generation(self) -> int:
+        """Of the stream."""
+
+    @property
+    def version(self) -> int:
+        """The newest version that was seen."""
+
+    @property
+    def transaction(self) -> str:
+        """Of that version; "" where it is not known."""
+
+
+def seen_by(witness: Witnessing) -> Seen | None:
+    """Return the commit that a witness has seen; None where it does not remember one."""
+    if not witness.transaction:
+        return None
+    return Seen(witness.stream_id, witness.generation, witness.version, witness.transaction)
+
+
+def is_gone(files: MetadataLog[Root], seen: Seen, newest: Root) -> bool:
+    """Tell whether a commit that was seen is not in the log any more; takes one request at most.
+
+    False where nobody can tell: it was purged, or can't be read.
+
+    Args:
+        files: The log.
+        seen: The commit.
+        newest: The log's newest root, found after the commit was seen.
+
+    Raises:
+        StorageError: The storage failed.
+    """
+    if not seen.is_same_history(newest) or seen.version < newest.log_start:
+        return False
+    if seen.version >= newest.version - 1:
+        return seen.contradicts(newest)
+    try:
+        root = files.get(seen.version)
+    except FormatError:
+        return False
+    return root is not None and root.transaction != seen.transaction
+
+
+def hint_of(root: Root) -> Hint:
+    """Return the hint that leads to a root."""
+    return Hint(root.version, root.generation, root.stream_id)
+
+
+def is_proof(hint: Hint | None, newest: Root) -> bool:
+    """Tell whether a hint proves that a log went further than its newest root. Pure.
+
+    It is written behind an acknowledgement alone. One of another stream was late; one of an earlier
+    generation speaks of what a repair has left behind.
+    """
+    if hint is None or hint.stream_id != newest.stream_id:
+        return False
+    return hint.number > newest.version and hint.generation >= newest.generation
+
+
+def lost_commits(url: str, *, version: int, newest: int, witness: str) -> MissingObjectError:
+    """Return the error for commits that were seen and are not in the log any more."""
+    return MissingObjectError(
+        "commits are gone that were in the log",
+        remedy=RESTORE,
+        url=url,
+        seen=version,
+        newest=newest,
+        witness=witness,
+    )

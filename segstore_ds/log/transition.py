@@ -1,0 +1,125 @@
+"""Rules between two successive roots, checked before every add (FORMAT.md 3.2).
+
+Pure. A violation is a bug of ours, never a user's: InternalError, and nothing is written.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from segstore_ds.errors import InternalError
+from segstore_ds.format.root import PARQUET_SEGMENTS, Retired, Root
+from segstore_ds.format.segment import PARQUET
+from segstore_ds.log.copy_record import broken_copies
+from segstore_ds.log.history_rules import broken_history
+from segstore_ds.log.operations import broken_by_operation
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """Where a change is about to land: its version, its commit time, how many races it has lost."""
+
+    version: int
+    time_us: int
+    attempt: int
+
+    def retire(self, kind: str, path: str) -> Retired:
+        """Return the note that the change drops an object."""
+        return Retired(kind, path, self.version, self.time_us)
+
+
+def check_transition(old: Root, new: Root) -> None:
+    """Check that `new` may follow `old`.
+
+    Raises:
+        InternalError: Names every rule that is broken.
+    """
+    broken = [*broken_rules(old, new), *broken_invariants(new), *broken_by_operation(old, new)]
+    broken += broken_copies(old, new)
+    if broken:
+        raise InternalError(
+            "commit would break the stream", rules=broken, version=new.version, stream=new.stream_id
+        )
+
+
+def broken_rules(old: Root, new: Root) -> Iterator[str]:
+    """Yield the rules between two successive roots that the newer one breaks."""
+    rules = {
+        "the stream id stays": new.stream_id == old.stream_id,
+        "the generation never goes back": new.generation >= old.generation,
+        "versions are dense": new.version == old.version + 1,
+        "a root names its parent": new.parent == old.transaction,
+        "a transaction is committed once": new.transaction != old.transaction,
+        "commit time never goes back": new.time_us >= old.time_us,
+        "the head only grows": new.head >= old.head,
+        "the tail only grows": new.tail >= old.tail,
+        "a sealed stream keeps its tail": not old.sealed or (new.sealed and new.tail == old.tail),
+        "segment numbers only grow": new.next_segment >= old.next_segment,
+        "log_start only grows": new.log_start >= old.log_start,
+        "log_start leaves the base": new.log_start <= old.version,
+        "the staging floor only grows": new.staging_floor >= old.staging_floor,
+        "the staging floor is a past version": new.staging_floor <= new.version,
+        "epochs only grow": _epochs_grow(old, new),
+        "writers never shrink": _writers_grow(old, new),
+        "reader features never vanish": set(new.reader_features) >= set(old.reader_features),
+        "writer features never vanish": set(new.writer_features) >= set(old.writer_features),
+        "unknown fields are carried through": dict(new.extra) == dict(old.extra),
+        "the history keeps its start": _history_start(old) in (None, _history_start(new)),
+        "retired objects are kept": new.operation in ("vacuum", "repair")
+        or _retired_count(new) >= _retired_count(old),
+    }
+    return (rule for rule, kept in rules.items() if not kept)
+
+
+def broken_invariants(root: Root) -> Iterator[str]:
+    """Yield the rules within one root that it breaks; none for a sound one."""
+    cursor = root.listed_start
+    spans = [(index.start, index.end) for index in root.indexes]
+    spans += [(part.start, part.end) for part in root.parts]
+    for start, end in spans:
+        if start != cursor or end <= start:
+            yield "parts tile the range"
+        cursor = end
+    cursor += sum(entry.rows for entry in root.entries)
+    numbers = [entry.segment_id & 0xFFFFFFFF for entry in root.entries]
+    rules = {
+        "parts and entries end at the tail": cursor == root.tail,
+        "the head lies within what is listed": root.listed_start <= root.head <= root.tail,
+        "segment numbers are unique": len(set(numbers)) == len(numbers),
+        "segment numbers lie below the next": all(n < root.next_segment for n in numbers),
+        "epochs of segments exist": all(e.epoch < len(root.epochs) for e in root.entries),
+        "readers are told of segments in Parquet": PARQUET_SEGMENTS in root.reader_features
+        or all(entry.format != PARQUET for entry in root.entries),
+        "log_start lies below the version": root.log_start <= max(root.version - 1, 0),
+        "writers' batches lie before the tail": all(
+            writer.end <= root.tail and writer.rows <= writer.end and writer.version <= root.version
+            for writer in root.writers.values()
+        ),
+    }
+    yield from (rule for rule, kept in rules.items() if not kept)
+    yield from broken_history(root)
+
+
+def _history_start(root: Root) -> int | None:
+    refs = (*root.history_lists, *root.history_parts)
+    if refs:
+        return refs[0].start
+    return root.history[0].version if root.history else None
+
+
+def _epochs_grow(old: Root, new: Root) -> bool:
+    kept = new.epochs[: len(old.epochs)]
+    return [(e.number, e.since) for e in kept] == [(e.number, e.since) for e in old.epochs]
+
+
+def _writers_grow(old: Root, new: Root) -> bool:
+    if new.writers_blob == old.writers_blob:
+        return set(new.writers) >= set(old.writers)
+    # Who stood twice and stays inline is taken out of the blob: that one may shrink.
+    moved = new.writers_blob.count if new.writers_blob else 0
+    before = old.writers_blob.count if old.writers_blob else 0
+    in_blob_alone = before - len({*old.writers, *new.writers})  # at least: names aren't read here
+    return moved >= max(in_blob_alone, 0) + len(set(old.writers) - set(new.writers))
+
+
+def _retired_count(root: Root) -> int:
+    return len(root.retired) + sum(blob.count for blob in root.retired_blobs)

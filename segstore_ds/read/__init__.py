@@ -1,0 +1,1 @@
+"""Reading: cuts, filters, the plan of a scan, the scan, and metadata tables."""

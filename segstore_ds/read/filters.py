@@ -1,0 +1,365 @@
+"""Filters of a read: a list of conditions joined by AND, exact, with the nulls of SQL.
+
+A filter is used twice: `may_match` skips frames and segments by their statistics, `apply` then
+removes rows exactly. Skipping must never lose a row that `apply` would keep. Values compare as in
+Spark: NaN equals NaN and is above every other number, the two zeros are equal, strings compare by
+their UTF-8 bytes, and a comparison with null is never true.
+"""
+
+import difflib
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from functools import reduce
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types as t
+
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.statistics import ColumnStats, Stats
+from segstore_ds.read.filter_literals import NAN, Literal, parse_literal
+
+FilterLike = str | Sequence[Sequence[Any]] | None
+
+__all__ = ["Condition", "Filters", "parse_filters"]
+
+Operand = Literal | tuple[Literal | None, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One condition on one column.
+
+    Args:
+        column: Its name.
+        op: One of ``== != < <= > >= in``, ``not in``, ``is null``, ``is not null``,
+            ``starts with``.
+        literal: What the column is compared with, as statistics keep it; NaN is the text "NaN".
+            A tuple for ``in`` and ``not in``, None for the null tests.
+        type: The column's type in normal form.
+    """
+
+    column: str
+    op: str
+    literal: Operand
+    type: pa.DataType
+
+    def may_match(self, stats: ColumnStats, rows: int) -> bool:
+        """Tell whether a row may satisfy the condition.
+
+        Args:
+            stats: Statistics of the column.
+            rows: How many rows they describe.
+
+        Returns:
+            False only if no row does.
+
+        Raises:
+            Nothing.
+        """
+        if self.op == "is null":
+            return stats.nulls > 0
+        if stats.nulls >= rows:
+            return False
+        if self.op == "is not null" or (stats.min is None and stats.max is None):
+            return True
+        if self.op == "in":
+            return any(self._may_compare("==", literal, stats) for literal in _many(self.literal))
+        if self.op == "not in":
+            return all(self._may_compare("!=", literal, stats) for literal in _many(self.literal))
+        return self._may_compare(self.op, self.literal, stats)
+
+    def _may_compare(self, op: str, literal: Any, stats: ColumnStats) -> bool:
+        if literal is None:
+            return False
+        low, high = stats.min, stats.max
+        if literal == NAN and t.is_floating(self.type):
+            # Bounds are only kept where there is no NaN, and NaN is above everything else.
+            return op in {"!=", "<", "<="}
+        if any(bound is not None and type(bound) is not type(literal) for bound in (low, high)):
+            return True
+        return _PRUNING[op](literal, low, high)
+
+    def mask(self, array: pa.Array) -> pa.Array:
+        """Evaluate the condition.
+
+        Args:
+            array: Values of the column.
+
+        Returns:
+            One boolean per value; null where SQL says unknown.
+
+        Raises:
+            Nothing.
+        """
+        if self.op == "is null":
+            return array.is_null()
+        if self.op == "is not null":
+            return array.is_valid()
+        if self.op == "in":
+            return _is_in(array, _many(self.literal))
+        if self.op == "not in":
+            return pc.invert(_is_in(array, _many(self.literal)))
+        if self.op == "starts with":
+            return pc.starts_with(array, pattern=self.literal)
+        return _compare(array, self.op, self.literal)
+
+
+def _many(literal: Any) -> tuple[Any, ...]:
+    return tuple(literal)
+
+
+@dataclass(frozen=True, slots=True)
+class Filters:
+    """Conditions that all have to hold. Hashable, picklable.
+
+    Args:
+        conditions: The conditions, in the order given; none keeps every row.
+    """
+
+    conditions: tuple[Condition, ...] = ()
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that have to be read to apply the filter, each once."""
+        return tuple(dict.fromkeys(condition.column for condition in self.conditions))
+
+    def __bool__(self) -> bool:
+        return bool(self.conditions)
+
+    def may_match(self, stats: Stats, rows: int) -> bool:
+        """Tell whether rows may pass the filter.
+
+        Args:
+            stats: Statistics of some columns of the rows.
+            rows: How many rows they describe.
+
+        Returns:
+            False only if no row passes.
+
+        Raises:
+            Nothing.
+        """
+        return rows > 0 and all(
+            condition.column not in stats or condition.may_match(stats[condition.column], rows)
+            for condition in self.conditions
+        )
+
+    def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Keep the rows for which every condition is true.
+
+        Args:
+            batch: Rows with at least `columns`, in normal form.
+
+        Returns:
+            The rows that pass, in order; `batch` itself when all do.
+
+        Raises:
+            KeyError: A column is missing: the caller decoded too little.
+        """
+        if not self.conditions or not batch.num_rows:
+            return batch
+        masks = [condition.mask(batch.column(condition.column)) for condition in self.conditions]
+        mask = reduce(pc.and_kleene, masks)
+        kept = mask.true_count
+        if kept == batch.num_rows:
+            return batch
+        return batch.filter(mask) if kept else batch.slice(0, 0)
+
+
+def _may_start(prefix: Any, low: Any, high: Any) -> bool:
+    if high is not None and high < prefix:
+        return False
+    return low is None or low <= prefix or low.startswith(prefix)
+
+
+def _compare(array: pa.Array, op: str, literal: Any) -> pa.Array:
+    if literal == NAN and t.is_floating(array.type):
+        return _compare_with_nan(array, op)
+    compared = _KERNELS[op](array, _scalar(literal, array.type))
+    if op in {">", ">="} and t.is_floating(array.type):
+        return pc.or_(compared, pc.is_nan(array))
+    return compared
+
+
+def _compare_with_nan(array: pa.Array, op: str) -> pa.Array:
+    is_nan = pc.is_nan(array)
+    if op in {"==", ">="}:
+        return is_nan
+    if op in {"!=", "<"}:
+        return pc.invert(is_nan)
+    # Every value is at most NaN and none is above it; nulls stay unknown.
+    return pc.or_(is_nan, pc.invert(is_nan)) if op == "<=" else pc.and_not(is_nan, is_nan)
+
+
+def _is_in(array: pa.Array, literals: Sequence[Any]) -> pa.Array:
+    data_type = array.type
+    values = [literal for literal in literals if literal is not None]
+    masks = []
+    if t.is_floating(data_type):
+        if NAN in values:
+            masks.append(pc.is_nan(array))
+            values.remove(NAN)
+        if 0.0 in values:
+            values += [0.0, -0.0]
+    # Equality of the set lookup is by bits for floats, so both zeros are in it.
+    found = pc.is_in(array, value_set=_array(values, data_type))
+    masks.append(found)
+    if None in literals:
+        known: Any = reduce(pc.or_kleene, masks)
+    else:
+        known = array.is_valid()
+    unknown = pa.scalar(None, pa.bool_())
+    return pc.if_else(known, reduce(pc.or_kleene, masks), unknown)
+
+
+def _scalar(literal: Any, data_type: pa.DataType) -> pa.Scalar:
+    return _array([literal], data_type)[0]
+
+
+def _array(literals: Sequence[Any], data_type: pa.DataType) -> pa.Array:
+    if t.is_temporal(data_type):
+        stored = pa.int32() if data_type.bit_width == 32 else pa.int64()
+        return pa.array(literals, stored).view(data_type)
+    return pa.array(literals, data_type)
+
+
+_KERNELS: dict[str, Any] = {
+    "==": pc.equal,
+    "!=": pc.not_equal,
+    "<": pc.less,
+    "<=": pc.less_equal,
+    ">": pc.greater,
+    ">=": pc.greater_equal,
+}
+
+# A bound that is None is unknown and rules nothing out.
+_PRUNING: dict[str, Callable[[Any, Any, Any], bool]] = {
+    "==": lambda v, low, high: (low is None or low <= v) and (high is None or high >= v),
+    "!=": lambda v, low, high: not low == high == v,
+    "<": lambda v, low, _: low is None or low < v,
+    "<=": lambda v, low, _: low is None or low <= v,
+    ">": lambda v, _, high: high is None or high > v,
+    ">=": lambda v, _, high: high is None or high >= v,
+    "starts with": _may_start,
+}
+
+_OPS = frozenset((*_PRUNING, "in", "not in", "is null", "is not null"))
+
+
+def parse_filters(filters: FilterLike, schema: pa.Schema) -> Filters:
+    """Read filters.
+
+    Args:
+        filters: JSON text or lists of ``[column, op, literal]``, all of which have to hold; the
+            null tests take no literal, ``in`` and ``not in`` take a list. None or an empty list
+            keeps every row.
+        schema: The stream's schema, in normal form.
+
+    Returns:
+        The filters, their literals typed by the columns.
+
+    Raises:
+        InvalidInputError: The text is no such JSON, or a column, an operator or a literal is
+            wrong; names what would be right.
+    """
+    conditions: Any = _load(filters) if isinstance(filters, str) else filters
+    if conditions is None:
+        return Filters()
+    if not isinstance(conditions, list | tuple):
+        raise InvalidInputError("filters are not a list", remedy=_EXAMPLE, filters=conditions)
+    return Filters(tuple(_parse_condition(condition, schema) for condition in conditions))
+
+
+def _load(text: str) -> Any:
+    try:
+        return json.loads(text, parse_float=Decimal) if text.strip() else None
+    except (ValueError, RecursionError) as error:
+        raise InvalidInputError(
+            "filters are not JSON", remedy=_EXAMPLE, filters=text[:200]
+        ) from error
+
+
+_EXAMPLE = """write [["user", "==", "ada"], ["ts", ">=", "2013-01-05T00:00:00Z"]]"""
+_SYNONYMS = {"=": "==", "startswith": "starts with"}
+
+
+def _parse_condition(condition: Any, schema: pa.Schema) -> Condition:
+    parts = list(condition) if isinstance(condition, list | tuple) else []
+    if len(parts) not in {2, 3} or not isinstance(parts[0], str) or not isinstance(parts[1], str):
+        raise InvalidInputError(
+            "a filter is not [column, op, literal]", remedy=_EXAMPLE, filter=condition
+        )
+    field = _find_field(parts[0], schema)
+    op = " ".join(parts[1].lower().replace("-", " ").replace("_", " ").split())
+    op = _SYNONYMS.get(op, op)
+    if op not in _OPS:
+        raise InvalidInputError(
+            "unknown operator in a filter",
+            remedy=f"use one of {', '.join(sorted(_OPS))}",
+            op=parts[1],
+            column=field.name,
+        )
+    literal = _parse_operand(parts[2:], op, field)
+    return Condition(field.name, op, literal, field.type)
+
+
+def _find_field(name: str, schema: pa.Schema) -> pa.Field:
+    index = schema.get_field_index(name)
+    if index >= 0:
+        return schema.field(index)
+    folded = {known.casefold(): known for known in schema.names}
+    near = difflib.get_close_matches(name.casefold(), folded, n=1, cutoff=0.0)
+    raise InvalidInputError(
+        "no such column in a filter",
+        remedy=f"did you mean {folded[near[0]]!r}?" if near else "the stream has no columns",
+        column=name,
+    )
+
+
+def _parse_operand(operands: Sequence[Any], op: str, field: pa.Field) -> Operand:
+    if op in {"is null", "is not null"}:
+        if any(operand is not None for operand in operands):
+            raise _wrong_literal(field, op, operands[0], "no literal")
+        return None
+    if t.is_nested(field.type) or t.is_null(field.type):
+        raise InvalidInputError(
+            "a column's type allows only null tests",
+            remedy="use is null or is not null",
+            column=field.name,
+            op=op,
+            type=str(field.type),
+        )
+    if not operands:
+        raise _wrong_literal(field, op, None, "a literal")
+    if op == "starts with" and not (t.is_string(field.type) or t.is_binary(field.type)):
+        raise _wrong_literal(field, op, operands[0], "a column of strings or binaries")
+    if op not in {"in", "not in"}:
+        return _literal(operands[0], op, field)
+    if not isinstance(operands[0], list | tuple) or not operands[0]:
+        raise _wrong_literal(field, op, operands[0], "a list of at least one literal")
+    values = (None if value is None else _literal(value, op, field) for value in operands[0])
+    return tuple(dict.fromkeys(values))
+
+
+def _literal(value: Any, op: str, field: pa.Field) -> Literal:
+    if value is None:
+        raise _wrong_literal(field, op, value, "is null or is not null to test for nulls")
+    try:
+        return parse_literal(value, field.type)
+    except ValueError as error:
+        raise _wrong_literal(field, op, value, str(error)) from error
+
+
+def _wrong_literal(field: pa.Field, op: str, value: Any, expected: str) -> InvalidInputError:
+    return InvalidInputError(
+        "a literal of a filter does not fit its column",
+        remedy=f"use {expected}",
+        column=field.name,
+        type=str(field.type),
+        op=op,
+        literal=value,
+    )

@@ -1,0 +1,342 @@
+"""Views: what is known about a stream, as rows.
+
+Each view has fixed columns and comes as batches, so that a stream of a million segments is never
+held as a whole. A view of the list of segments is read by ranges of offsets, one per status part.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.format import names
+from segstore_ds.format.fields import escape_text
+from segstore_ds.format.history import HISTORY_SCHEMA
+from segstore_ds.format.root import Root
+from segstore_ds.read.reader_records import list_readers
+from segstore_ds.read.segments import open_segment
+from segstore_ds.status.table_status import Run, TableStatus
+
+BATCH_ROWS = 16_384
+_TIME = pa.timestamp("us", "UTC")
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A view: its columns, how it is read, and whether it may be read by ranges of offsets."""
+
+    schema: pa.Schema
+    read: Callable[[StreamLog, TableStatus, Root, Range], Iterator[pa.RecordBatch]]
+    by_range: bool = False
+
+
+def find_view(name: str) -> View:
+    """Return a view.
+
+    Raises:
+        InvalidInputError: There is none of that name.
+    """
+    if name not in VIEWS:
+        raise InvalidInputError("no such view", remedy=f"known: {', '.join(VIEWS)}", view=name)
+    return VIEWS[name]
+
+
+def plan_view(status: TableStatus, root: Root, view: View, *, most_segments: int) -> list[Range]:
+    """Return ranges of offsets to read a view by: as few as their parts of segments allow.
+
+    Raises:
+        FormatError: A list of parts can't be read.
+        StorageError: The storage failed.
+    """
+    if not view.by_range:
+        return [(root.head, root.tail)]
+    ranges: list[Range] = []
+    start, packed = root.head, 0
+    for part in status.parts(root, root.head, root.tail):
+        if packed and packed + part.segments > most_segments:
+            ranges.append((start, part.start))
+            start, packed = part.start, 0
+        packed += part.segments
+    return [*ranges, (start, root.tail)]
+
+
+def read_view(
+    log: StreamLog, status: TableStatus, root: Root, view: View, span: Range
+) -> Iterator[pa.RecordBatch]:
+    """Yield a view's rows as of a root; of a view by range those of the range.
+
+    Raises:
+        FormatError: Metadata can't be read.
+        StorageError: The storage failed.
+    """
+    return view.read(log, status, root, span)
+
+
+# --- segments and frames ---------------------------------------------------------------------
+
+_SEGMENTS = pa.schema(
+    [
+        ("segment_id", pa.int64()),
+        ("epoch", pa.int64()),
+        ("number", pa.int64()),
+        ("start", pa.int64()),
+        ("end", pa.int64()),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+        ("format", pa.string()),
+        ("footer_bytes", pa.int64()),
+        ("path", pa.string()),
+        ("stats", pa.string()),
+    ]
+)
+_FRAMES = pa.schema(
+    [
+        ("segment_id", pa.int64()),
+        ("frame", pa.int64()),
+        ("start", pa.int64()),
+        ("end", pa.int64()),
+        ("rows", pa.int64()),
+        ("bytes", pa.int64()),
+        ("raw_bytes", pa.int64()),
+        ("place", pa.int64()),
+        ("crc", pa.int64()),
+        ("path", pa.string()),
+    ]
+)
+
+
+def _segments(
+    _log: StreamLog, status: TableStatus, root: Root, span: Range
+) -> Iterator[pa.RecordBatch]:
+    for run in status.runs(root, *span):
+        yield from _segment_rows(run, run.load_stats())
+
+
+def _segment_rows(run: Run, stats: Sequence[str | None]) -> Iterator[pa.RecordBatch]:
+    columns, starts = run.columns, run.starts
+    for first in range(0, len(columns), BATCH_ROWS):
+        last = min(first + BATCH_ROWS, len(columns))
+        piece = columns.slice(first, last)
+        ids = (piece.epochs.astype(np.int64) << 32) | piece.numbers.astype(np.int64)
+        at = starts[first:last]
+        yield pa.RecordBatch.from_arrays(
+            [
+                pa.array(ids),
+                pa.array(piece.epochs, pa.int64()),
+                pa.array(piece.numbers, pa.int64()),
+                pa.array(at, pa.int64()),
+                pa.array(at + piece.rows, pa.int64()),
+                pa.array(piece.rows, pa.int64()),
+                pa.array(piece.bytes, pa.int64()),
+                pa.array([piece.kind_names[int(kind)][0] for kind in piece.kinds], pa.string()),
+                pa.array(piece.footer_bytes, pa.int64()),
+                pa.array([names.segment_object(piece.path(row)) for row in range(last - first)]),
+                pa.array(stats[first:last], pa.string()),
+            ],
+            schema=_SEGMENTS,
+        )
+
+
+def _frames(
+    log: StreamLog, status: TableStatus, root: Root, span: Range
+) -> Iterator[pa.RecordBatch]:
+    rows: list[dict[str, Any]] = []
+    for placed in status.segments(root, *span, with_stats=False):
+        entry, path = placed.entry, names.segment_object(placed.entry.path)
+        cursor = placed.start
+        segment = open_segment(log.storage, entry, where=path, whole=False)
+        for number, frame in enumerate(segment.frames):
+            rows.append(
+                {
+                    "segment_id": entry.segment_id,
+                    "frame": number,
+                    "start": cursor,
+                    "end": cursor + frame.rows,
+                    "rows": frame.rows,
+                    "bytes": frame.end - frame.start,
+                    "raw_bytes": frame.raw_bytes,
+                    "place": frame.start,
+                    "crc": frame.crc,
+                    "path": path,
+                }
+            )
+            cursor += frame.rows
+        if len(rows) >= BATCH_ROWS:
+            yield pa.RecordBatch.from_pylist(rows, _FRAMES)
+            rows = []
+    if rows:
+        yield pa.RecordBatch.from_pylist(rows, _FRAMES)
+
+
+# --- info, writers, readers, tags ------------------------------------------------------------
+
+_WRITERS = pa.schema(
+    [
+        ("writer_id", pa.string()),
+        ("owner", pa.string()),
+        ("batch_id", pa.int64()),
+        ("version", pa.int64()),
+        ("rows", pa.int64()),
+        ("start", pa.int64()),
+        ("end", pa.int64()),
+    ]
+)
+_READERS = pa.schema(
+    [
+        ("name", pa.string()),
+        ("owner", pa.string()),
+        ("offset", pa.int64()),
+        ("behind", pa.int64()),
+        ("lost", pa.int64()),
+        ("generation", pa.int64()),
+        ("renewed", _TIME),
+        ("lapse_s", pa.int64()),
+        ("live", pa.bool_()),
+        ("released", pa.bool_()),
+    ]
+)
+_TAGS = pa.schema(
+    [
+        ("name", pa.string()),
+        ("offset", pa.int64()),
+        ("version", pa.int64()),
+        ("time", _TIME),
+    ]
+)
+
+
+def _writers(
+    _log: StreamLog, status: TableStatus, root: Root, _span: Range
+) -> Iterator[pa.RecordBatch]:
+    known = dict(status.writers_blob(root.writers_blob)) if root.writers_blob else {}
+    rows = [
+        {
+            "writer_id": name,
+            "owner": writer.owner,
+            "batch_id": writer.batch_id,
+            "version": writer.version,
+            "rows": writer.rows,
+            "start": writer.end - writer.rows,
+            "end": writer.end,
+        }
+        for name, writer in sorted({**known, **root.writers}.items())
+    ]
+    yield from _batches(rows, _WRITERS)
+
+
+def _readers(
+    log: StreamLog, _status: TableStatus, root: Root, _span: Range
+) -> Iterator[pa.RecordBatch]:
+    now_us = log.clock.wall_us()  # a look does not write, so it can't ask the store for its time
+    rows = [
+        {
+            "name": seen.name,
+            "owner": seen.record.owner,
+            "offset": seen.record.offset,
+            "behind": max(root.tail - seen.record.offset, 0),
+            "lost": max(root.head - seen.record.offset, 0),
+            "generation": seen.record.generation,
+            "renewed": seen.renewed_us,
+            "lapse_s": seen.record.lapse_s,
+            "live": seen.is_live(now_us),
+            "released": seen.record.released,
+        }
+        for seen in list_readers(log)
+    ]
+    yield from _batches(rows, _READERS)
+
+
+def _tags(
+    _log: StreamLog, status: TableStatus, root: Root, _span: Range
+) -> Iterator[pa.RecordBatch]:
+    rows = [
+        {"name": name, "offset": tag.offset, "version": tag.version, "time": tag.time_us}
+        for name, tag in sorted(status.tags(root).items())
+    ]
+    yield from _batches(rows, _TAGS)
+
+
+_INFO = pa.schema(
+    [
+        ("stream_id", pa.string()),
+        ("version", pa.int64()),
+        ("generation", pa.int64()),
+        ("time", _TIME),
+        ("head", pa.int64()),
+        ("tail", pa.int64()),
+        ("sealed", pa.bool_()),
+        ("events", pa.int64()),
+        ("segments", pa.int64()),
+        ("bytes", pa.int64()),
+        ("parts", pa.int64()),
+        ("inline_segments", pa.int64()),
+        ("log_start", pa.int64()),
+        ("staging_floor", pa.int64()),
+        ("retired", pa.int64()),
+        ("tags", pa.int64()),
+        ("pins", pa.int64()),
+        ("next_segment", pa.int64()),
+    ]
+)
+
+
+def _info(
+    _log: StreamLog, status: TableStatus, root: Root, _span: Range
+) -> Iterator[pa.RecordBatch]:
+    runs = status.runs(root, root.head, root.tail)
+    sizes = [(len(run.columns), int(run.columns.bytes.sum())) for run in runs]
+    row = {
+        "stream_id": root.stream_id,
+        "version": root.version,
+        "generation": root.generation,
+        "time": root.time_us,
+        "head": root.head,
+        "tail": root.tail,
+        "sealed": root.sealed,
+        "events": root.tail - root.head,
+        "segments": sum(count for count, _ in sizes),
+        "bytes": sum(size for _, size in sizes),
+        "parts": len(root.parts) + sum(index.parts for index in root.indexes),
+        "inline_segments": len(root.entries),
+        "log_start": root.log_start,
+        "staging_floor": root.staging_floor,
+        "retired": len(root.retired) + sum(blob.count for blob in root.retired_blobs),
+        "tags": len(status.tags(root)),
+        "pins": len(root.pins),
+        "next_segment": root.next_segment,
+    }
+    yield from _batches([row], _INFO)
+
+
+def _history(
+    log: StreamLog, _status: TableStatus, root: Root, _span: Range
+) -> Iterator[pa.RecordBatch]:
+    return log.history.batches(root)
+
+
+def _batches(rows: list[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for first in range(0, len(rows), BATCH_ROWS):
+        piece = rows[first : first + BATCH_ROWS]
+        try:
+            yield pa.RecordBatch.from_pylist(piece, schema)
+        except UnicodeEncodeError:
+            # Such names are no longer taken, but streams that have one are still shown.
+            shown = [{name: escape_text(value) for name, value in row.items()} for row in piece]
+            yield pa.RecordBatch.from_pylist(shown, schema)
+
+
+VIEWS: Mapping[str, View] = {
+    "segments": View(_SEGMENTS, _segments, by_range=True),
+    "frames": View(_FRAMES, _frames, by_range=True),
+    "history": View(HISTORY_SCHEMA, _history),
+    "info": View(_INFO, _info),
+    "writers": View(_WRITERS, _writers),
+    "readers": View(_READERS, _readers),
+    "tags": View(_TAGS, _tags),
+}

@@ -1,0 +1,105 @@
+"""The settled part of a stream as what it is: plain Parquet files, for whoever reads those."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.format import names
+from segstore_ds.format.root import Root
+from segstore_ds.format.segment import PARQUET
+from segstore_ds.log.origins import origins_of
+from segstore_ds.status.table_status import Run, TableStatus
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetFile:
+    """One segment that is a Parquet file; row n of it is the event at offset `start` + n.
+
+    Attributes:
+        url: Where it lies.
+        path: The same within the folder of the stream, or of its origin where a clone shares it.
+        segment_id: Of the segment.
+        epoch: The generation of the schema that its columns are of.
+        start: Offset of its first row.
+        end: Offset behind its last row.
+        rows: How many rows it has.
+        bytes: Its size.
+        row_start: The first of its rows that is in the range asked for, counted from 0.
+        row_end: The row behind the last of them.
+    """
+
+    url: str
+    path: str
+    segment_id: int
+    epoch: int
+    start: int
+    end: int
+    rows: int
+    bytes: int
+    row_start: int
+    row_end: int
+
+
+def list_parquet_files(
+    status: TableStatus, root: Root, bounds: tuple[int, int], *, url: str, partial: bool
+) -> list[ParquetFile]:
+    """List the Parquet segments that hold events of a range, in offset order.
+
+    Args:
+        status: The stream's table status.
+        root: The version to look at.
+        bounds: ``(start, end)`` offsets.
+        url: The stream's.
+        partial: Leave out events that are in no Parquet file, instead of raising.
+
+    Raises:
+        InvalidInputError: There are such events, and not `partial`.
+    """
+    origins = [origin.url for origin in origins_of(root)]
+    here = {info.path for info in status.storage.list(names.SEGMENTS_FOLDER)} if origins else set()
+    files: list[ParquetFile] = []
+    for run in status.runs(root, *bounds):
+        for file in _files(run, bounds, url):
+            shared = origins and file.path not in here
+            files.append(replace(file, url=f"{origins[0]}/{file.path}") if shared else file)
+    if not partial:
+        _check_complete(files, bounds)
+    return files
+
+
+def _files(run: Run, bounds: tuple[int, int], url: str) -> Iterator[ParquetFile]:
+    columns = run.columns
+    kinds = [place for place, kind in enumerate(columns.kind_names) if kind[0] == PARQUET]
+    for row in np.flatnonzero(np.isin(columns.kinds, kinds)).tolist() if kinds else ():
+        start, entry = int(run.starts[row]), columns.entry(row)
+        path = names.segment_object(entry.path)
+        yield ParquetFile(
+            url=f"{url}/{path}",
+            path=path,
+            segment_id=entry.segment_id,
+            epoch=entry.epoch,
+            start=start,
+            end=start + entry.rows,
+            rows=entry.rows,
+            bytes=entry.bytes,
+            row_start=max(bounds[0] - start, 0),
+            row_end=min(bounds[1] - start, entry.rows),
+        )
+
+
+def _check_complete(files: Sequence[ParquetFile], bounds: tuple[int, int]) -> None:
+    """Raise InvalidInputError where the rows of the files are not all events of the range."""
+    covered = [(file.start + file.row_start, file.start + file.row_end) for file in files]
+    edges = [bounds[0], *(edge for span in covered for edge in span), bounds[1]]
+    gaps = [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
+    if gaps:
+        raise InvalidInputError(
+            "events of the range are in no Parquet file",
+            remedy="stream.compact(layout=Layout(segment_format='parquet')) merges small segments "
+            "into such files; or read the range with stream.read; or list the files alone with "
+            "partial=True",
+            events=sum(end - start for start, end in gaps),
+            first=f"[{gaps[0][0]}, {gaps[0][1]})",
+        )

@@ -1,0 +1,184 @@
+"""The records of named readers, in a metadata log of its own each: found, judged and written.
+
+Records are found by listing, never by a hint: a writer that slept may create a number that was
+deleted since, and only the highest one counts. Whether a reader has lapsed is judged by the store's
+time alone.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.errors import ConflictError, CorruptionError, InvalidInputError, StorageError
+from segstore_ds.format import names
+from segstore_ds.format.reader_record import (
+    RECORD_LIMIT_BYTES,
+    ReaderRecord,
+    decode_record,
+    encode_record,
+)
+from segstore_ds.format.root import Root
+from segstore_ds.log.metadata_log import Codec, MetadataLog
+from segstore_ds.log.newest import CONFIRM_S
+from segstore_ds.log.seen import hint_of
+
+_CODEC: Codec[ReaderRecord] = Codec(encode_record, decode_record, RECORD_LIMIT_BYTES)
+_ATTEMPTS = 20
+_PURGE_EVERY = 16
+_RECORDS_KEPT = 8
+
+
+@dataclass(frozen=True, slots=True)
+class SeenReader:
+    """A reader's newest record, its number, and when the store says it was written."""
+
+    name: str
+    number: int
+    record: ReaderRecord
+    renewed_us: int
+
+    def is_live(self, now_us: int) -> bool:
+        """Tell whether it holds retention back at a time of the store."""
+        age_us = now_us - self.renewed_us
+        return not self.record.released and age_us <= self.record.lapse_s * 1_000_000
+
+    def needs(self, root: Root) -> int:
+        """Return the offset that it needs, and what follows; the head where it lags behind that.
+
+        An offset of another generation says nothing of the events that are there now: such a
+        reader needs all of them.
+        """
+        if self.record.generation != root.generation:
+            return root.head
+        return max(self.record.offset, root.head)
+
+    def lags(self, root: Root) -> bool:
+        """Tell whether it stands below the head, or in another generation: it can't go on."""
+        return self.record.generation != root.generation or self.record.offset < root.head
+
+
+def store_now_us(log: StreamLog) -> int:
+    """Return the store's own time, by the object it has just written: the log's hint.
+
+    Raises:
+        StorageError: The storage failed.
+        MissingObjectError: What was written is not there.
+    """
+    log.storage.put(log.files.hint_path, names.build_hint(hint_of(log.root)))
+    return log.storage.info(log.files.hint_path).modified_us
+
+
+def list_readers(log: StreamLog) -> list[SeenReader]:
+    """Return the newest record of every reader, by name, released and lapsed ones too.
+
+    Raises:
+        FormatError: A record can't be read; so nobody may think that the reader is not there.
+        StorageError: The storage failed.
+    """
+    for _ in range(_ATTEMPTS):
+        newest: dict[str, tuple[int, int]] = {}
+        for info in log.storage.list(names.READERS_FOLDER):
+            folder, _, file = info.path.removeprefix(f"{names.READERS_FOLDER}/").rpartition("/")
+            number = names.parse_log_name(file)
+            if number is not None and number >= newest.get(folder, (-1, 0))[0]:
+                newest[folder] = (number, info.modified_us)
+        found = [_read(log, name, *at) for name, at in sorted(newest.items())]
+        if None not in found:
+            return [one for one in found if one is not None]
+    raise StorageError("readers change faster than they can be read", url=log.storage.url)
+
+
+def find_reader(log: StreamLog, name: str) -> SeenReader | None:
+    """Return a reader's newest record, or None where it never registered or was released.
+
+    Raises:
+        InvalidInputError: Not a reader's name.
+        FormatError: The record can't be read.
+        StorageError: The storage failed.
+    """
+    seen = newest_record(log, name)
+    return None if seen is None or seen.record.released else seen
+
+
+def live_readers(log: StreamLog, now_us: int) -> list[SeenReader]:
+    """Return the readers that hold retention back at a time of the store, by name.
+
+    Raises:
+        FormatError: A record can't be read.
+        StorageError: The storage failed.
+    """
+    return [seen for seen in list_readers(log) if seen.is_live(now_us)]
+
+
+def newest_record(log: StreamLog, name: str) -> SeenReader | None:
+    """Return a reader's newest record, a released one too, or None; raises as `find_reader`."""
+    folder = names.reader_folder(name)
+    for _ in range(_ATTEMPTS):
+        numbers = {
+            number: info.modified_us
+            for info in log.storage.list(folder)
+            if (number := names.parse_log_name(info.path.rpartition("/")[2])) is not None
+        }
+        if not numbers:
+            return None
+        seen = _read(log, name, max(numbers), numbers[max(numbers)])
+        if seen is not None:
+            return seen
+    raise StorageError("reader changes faster than it can be read", reader=name)
+
+
+def add_record(
+    log: StreamLog, seen: SeenReader, make: Callable[[SeenReader | None], ReaderRecord]
+) -> SeenReader:
+    """Write a reader's next record, made from its newest one; tried again behind others'.
+
+    Raises:
+        ConflictError: Every race was lost.
+        CommitUnknownError: The storage never said whether the record was written.
+        FormatError: A record can't be read.
+        StorageError: The storage failed.
+    """
+    files, name = record_log(log, seen.name), seen.name
+    for attempt in range(_ATTEMPTS):
+        began = log.clock.boot_s()
+        record = make(seen if seen.number >= 0 else None)
+        number = seen.number + 1
+        won = files.add(number, record)
+        # Behind a sleep the number may have been deleted meanwhile: then this one is a leftover.
+        if won and log.clock.boot_s() - began > CONFIRM_S:
+            won = files.newest_listed() == number
+        if won:
+            if number % _PURGE_EVERY == _PURGE_EVERY - 1:
+                files.purge(number - _RECORDS_KEPT)
+            return SeenReader(name, number, record, 0)
+        seen = newest_record(log, name) or replace(seen, number=-1)
+        log.clock.backoff(min(attempt, 6), base_s=0.004, most_s=0.25)
+    raise ConflictError("others wrote the reader's record first every time", reader=name)
+
+
+def _read(log: StreamLog, name: str, number: int, renewed_us: int) -> SeenReader | None:
+    try:
+        names.check_label(name, what="reader")
+    except InvalidInputError as error:
+        raise CorruptionError(
+            "folder is no reader's", where=f"{log.storage.url}/{names.READERS_FOLDER}/{name}"
+        ) from error
+    record = record_log(log, name).get(number)
+    if record is not None and record.stream_id != log.root.stream_id:
+        raise CorruptionError(
+            "reader is of another stream",
+            remedy="if it was copied here by mistake, stream.release_reader(name) frees the name",
+            reader=name,
+            stream=log.root.stream_id,
+            found=record.stream_id,
+        )
+    return None if record is None else SeenReader(name, number, record, renewed_us)
+
+
+def record_log(log: StreamLog, name: str) -> MetadataLog[ReaderRecord]:
+    """Return the log of a reader's records.
+
+    Raises:
+        InvalidInputError: Not a reader's name.
+    """
+    return MetadataLog(log.storage, names.reader_folder(name), _CODEC, clock=log.clock)

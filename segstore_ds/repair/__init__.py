@@ -1,0 +1,1 @@
+"""Repair: verify, repair and salvage."""

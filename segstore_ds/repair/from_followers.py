@@ -1,0 +1,137 @@
+"""Repair, where there are followers: what the primary lost lies there byte for byte.
+
+Commits come back first, in order, as far as each follows on the one before; then the objects that
+the newest one needs. Nothing comes from a follower that was promoted: what it holds since is no
+longer this folder's history.
+"""
+
+import logging
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.objects import copy_object
+from segstore_ds.commit.replicas import Follower
+from segstore_ds.errors import FormatError, NotFoundError, StorageError
+from segstore_ds.format import names
+from segstore_ds.format.root import Root
+from segstore_ds.repair.verify import run_verify
+from segstore_ds.status.table_status import TableStatus
+
+_LOG = logging.getLogger(__name__)
+_FOLDERS = tuple(
+    f"{folder}/"
+    for folder in (
+        names.SEGMENTS_FOLDER,
+        names.STATUS_FOLDER,
+        names.HISTORY_FOLDER,
+        names.LOG_FOLDER,
+    )
+)
+_PASSES = 3  # a list of parts hides parts, which hide segments
+
+
+def restore_commits(log: StreamLog, base: Root) -> list[str]:
+    """Copy commits behind the newest one that can be read here from a follower that holds them.
+
+    Args:
+        log: The primary's log.
+        base: Its newest commit that can be read.
+
+    Returns:
+        What was restored, and from where.
+
+    Raises:
+        CorruptionError: The property can't be read.
+        StorageError: The primary failed.
+    """
+    restored: list[str] = []
+    newest = base
+    for follower in log.replicas.of(base):
+        try:
+            while (theirs := _next(follower, newest)) is not None:
+                path = log.files.path(theirs.version)
+                copy_object(follower.storage, log.storage, path)
+                restored.append(f"{path} from {follower.url}")
+                newest = theirs
+        except (FormatError, StorageError) as error:
+            _LOG.warning("follower %s can't restore commits: %s", follower.url, error)
+    return restored
+
+
+def restore_objects(log: StreamLog, root: Root) -> list[str]:
+    """Copy what is missing or damaged here back from a follower where it is sound.
+
+    Reads everything, here and, where something is wrong here, in the followers; safe to repeat.
+
+    Returns:
+        What was restored, and from where.
+
+    Raises:
+        StorageError: The primary failed.
+    """
+    restored: list[str] = []
+    followers = log.replicas.of(root)
+    for _ in range(_PASSES if followers else 0):
+        wrong = _damaged(log)
+        before = len(restored)
+        for follower in followers if wrong else ():
+            try:
+                theirs = StreamLog(follower.storage, clock=log.clock)
+                ours = theirs.open().stream_id == root.stream_id
+                sound = wrong - _damaged(theirs) if ours else set()
+                for path in sorted(sound):
+                    copy_object(follower.storage, log.storage, path)
+                    restored.append(f"{path} from {follower.url}")
+                wrong -= sound
+            except (FormatError, NotFoundError, StorageError) as error:
+                _LOG.warning("follower %s can't restore all of it: %s", follower.url, error)
+        if len(restored) == before:
+            break
+    return restored
+
+
+def refuse_promoted(log: StreamLog, base: Root, *, ignore_followers: bool) -> None:
+    """Refuse to go on with a folder in whose place another was promoted, or may have been.
+
+    Raises:
+        FencedError: A follower was promoted.
+        StorageError: One can't be asked, and is not to be ignored.
+        CorruptionError: The property can't be read.
+    """
+    unasked: dict[str, Exception | None] = {}
+    for follower in log.replicas.of(base):
+        try:
+            number = follower.files.newest_listed()
+            found = None if number is None else follower.files.get(number)
+        except (FormatError, StorageError) as error:
+            unasked[follower.url] = error
+            continue
+        if found is None or found.stream_id != base.stream_id:
+            unasked[follower.url] = None  # an unmounted disk looks like this
+        elif found.generation > base.generation:
+            raise follower.fenced(base)
+    if unasked and not ignore_followers:
+        raise StorageError(
+            "a follower can't tell whether it was promoted, and nothing was changed",
+            remedy="make it reachable; if none of them was ever promoted, or never will be used "
+            "again, ignore_followers=True goes on without asking",
+            followers=sorted(unasked),
+        ) from next(iter(unasked.values()))
+    for url in sorted(unasked):
+        _LOG.warning("follower %s was not asked whether it was promoted", url)
+
+
+def _next(follower: Follower, base: Root) -> Root | None:
+    found = follower.files.get(base.version + 1)
+    if found is None or found.parent != base.transaction:
+        return None
+    same = (found.stream_id, found.generation) == (base.stream_id, base.generation)
+    return found if same else None
+
+
+def _damaged(log: StreamLog) -> set[str]:
+    problems = run_verify(log, TableStatus(log.storage)).problems
+    paths = {problem.where.partition("[")[0] for problem in problems}
+    paths = {path for path in paths if path.startswith(_FOLDERS) and path != names.HINT_PATH}
+    numbers = set(log.files.numbers())
+    kept = range(log.root.log_start, log.root.version)
+    return paths | {log.files.path(number) for number in kept if number not in numbers}

@@ -1,0 +1,132 @@
+"""What the history says of commits whose files may be gone: offsets, counts, segment numbers."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+from segstore_ds.errors import FormatError
+from segstore_ds.format.root import Root
+from segstore_ds.status.history import LOST, UNKNOWN, History
+
+NUMBERS_SKIPPED = 1 << 16  # what a lost commit may have given out
+_WRITES = frozenset({"append", "overwrite", "copy"})
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What one commit did, by its row."""
+
+    version: int
+    operation: str
+    tail: int
+    rows: int
+    segments: int
+    bytes: int
+    writer_id: str | None
+    batch_id: int | None
+
+
+_NAMES = [field.name for field in fields(Fact)]
+
+
+class HistoryFacts:
+    """Answers by version and by offset.
+
+    Args:
+        facts: The rows by version.
+        newest: The newest version.
+        next_segment: The number that the next segment gets.
+    """
+
+    def __init__(self, facts: Mapping[int, Fact], newest: int, next_segment: int) -> None:
+        self._facts = facts
+        self._next = dict(_count_down(facts, newest, next_segment))
+
+    def operation(self, version: int) -> str | None:
+        """Return what a commit was; None where its row can't be read."""
+        return self._facts[version].operation if version in self._facts else None
+
+    def numbers(self, version: int) -> range | None:
+        """Return the segment numbers that a commit gave out; None where that can't be said."""
+        first, end = self._next.get(version - 1), self._next.get(version)
+        return None if first is None or end is None else range(first, end)
+
+    def writers(self, version: int, count: int) -> dict[str, Fact]:
+        """Return the last batches of the writers whose last batches are the oldest, so many.
+
+        Args:
+            version: Later commits don't count.
+            count: How many writers.
+        """
+        last = {
+            fact.writer_id: fact
+            for _, fact in sorted(self._facts.items())
+            if fact.version <= version and fact.writer_id is not None
+        }
+        oldest = sorted(last.items(), key=lambda item: item[1].version)[:count]
+        return dict(oldest)
+
+    def appended(self, start: int, end: int, *, before: int) -> list[Fact] | None:
+        """Return the commits that appended the events of a range, whole commits alone, in order.
+
+        Args:
+            start: First offset.
+            end: Offset behind the last.
+            before: Versions from here on don't count.
+
+        Returns:
+            None where the rows don't follow on one another from start to end.
+        """
+        found: list[Fact] = []
+        cursor = start
+        for version in sorted(self._facts):
+            fact = self._facts[version]
+            if version < before and fact.rows and start < fact.tail <= end:
+                if fact.tail - fact.rows != cursor or fact.operation not in _WRITES:
+                    return None
+                found.append(fact)
+                cursor = fact.tail
+        return found if cursor == end else None
+
+    def compacted_after(self, version: int) -> int | None:
+        """Return the first compaction behind a version: it may have added what was planned then."""
+        later = (one for one in sorted(self._facts) if one > version)
+        return next((one for one in later if self._facts[one].operation == "compact"), None)
+
+
+def read_facts(history: History, root: Root) -> HistoryFacts:
+    """Read all rows that can be read.
+
+    Raises:
+        StorageError: The storage failed.
+    """
+    facts: dict[int, Fact] = {}
+    for ref in (*root.history_lists, *root.history_parts):
+        try:
+            parts = history.part_list(ref) if ref in root.history_lists else (ref,)
+        except FormatError:
+            continue
+        for part in parts:
+            try:
+                rows = history.part(part).to_pylist()
+            except FormatError:
+                continue
+            for row in rows:
+                facts[row["version"]] = Fact(*(row[name] for name in _NAMES))
+    for row in root.history:
+        facts[row.version] = Fact(*(getattr(row, name) for name in _NAMES))
+    return HistoryFacts(facts, root.version, root.next_segment)
+
+
+def _count_down(facts: Mapping[int, Fact], newest: int, next_segment: int) -> list[tuple[int, int]]:
+    """Return the next segment number behind each version, as far back as rows are known."""
+    found = [(newest, next_segment)]
+    for version in range(newest, 0, -1):
+        fact = facts.get(version)
+        if fact is None or fact.operation == UNKNOWN:
+            break
+        next_segment -= fact.segments
+        before = facts.get(version - 1)
+        if fact.operation == "repair" and (before is None or before.operation == LOST):
+            next_segment -= NUMBERS_SKIPPED
+        found.append((version - 1, next_segment))
+    return found

@@ -1,0 +1,121 @@
+"""The kept versions of a stream: what older roots still say, for repair and salvage.
+
+Only ancestors of the newest root count: a version that a repair left behind gave its offsets and
+numbers to other events. Files that can't be read are passed over; another version may say the same.
+"""
+
+from collections.abc import Iterator
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.errors import FormatError
+from segstore_ds.format.root import PartRef, Root
+from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.storage import ObjectInfo
+
+_ROOTS_KEPT = 64
+MOST_ROOTS = 4096  # read in search of one object: what it needs is near its own version
+
+
+class KeptVersions:
+    """Reads older roots, each when its turn comes: few are asked for, as a rule.
+
+    Args:
+        log: The stream's log.
+        status: Its table status; what it reads is kept in memory by name.
+        root: The newest root.
+    """
+
+    def __init__(self, log: StreamLog, status: TableStatus, root: Root) -> None:
+        self.storage = log.storage
+        self.status = status
+        self.newest = root
+        self._files = log.files
+        self._roots: dict[int, Root | None] = {root.version: root}
+        numbers = log.files.numbers()
+        self._numbers = [n for n in numbers if root.log_start <= n < root.version]
+        self._objects: dict[str, list[ObjectInfo]] = {}
+
+    def objects(self, folder: str) -> list[ObjectInfo]:
+        """Return what lies in a folder of the stream; it is listed once."""
+        if folder not in self._objects:
+            self._objects[folder] = list(self.storage.list(folder))
+        return self._objects[folder]
+
+    def at(self, version: int) -> Root | None:
+        """Return the root of a version, or None where it can't be had."""
+        if version != self.newest.version and not self._is_kept(version):
+            return None
+        if version not in self._roots:
+            if len(self._roots) > _ROOTS_KEPT:
+                del self._roots[next(n for n in self._roots if n != self.newest.version)]
+            self._roots[version] = self._read(version)
+        return self._roots[version]
+
+    def older(self, version: int | None = None) -> Iterator[Root]:
+        """Yield the ancestors from a version down, or all but the newest."""
+        first = self.newest.version - 1 if version is None else version
+        strict = self.newest.parent if self.newest.operation == "repair" else None
+        count = 0
+        for number in reversed(self._numbers):
+            # A repair says which version it goes on from; those between were left behind.
+            if number > first and strict is None:
+                continue
+            root = self.at(number)
+            if root is None or (strict is not None and root.transaction != strict):
+                continue
+            strict = root.parent if root.operation == "repair" else None
+            if number <= first:
+                yield root
+                count += 1
+            if count >= MOST_ROOTS:
+                return
+
+    def parts_of(self, root: Root) -> list[PartRef]:
+        """Return the parts that a root lists, as far as they can be read."""
+        parts: list[PartRef] = []
+        for index in root.indexes:
+            try:
+                parts += self.status.part_list(index)
+            except FormatError:
+                continue
+        return [*parts, *root.parts]
+
+    def segments_of(
+        self, root: Root, start: int, end: int, *, beside: str = ""
+    ) -> Iterator[PlacedSegment]:
+        """Yield the segments that a root lists of a range, as far as they can be read.
+
+        Args:
+            root: The version.
+            start: First offset.
+            end: Offset behind the last.
+            beside: A part that is known to be lost.
+        """
+        for part in self.parts_of(root):
+            if part.start < end and part.end > start and part.path != beside:
+                cursor = part.start
+                try:
+                    entries = self.status.part(part)
+                except FormatError:
+                    continue
+                for entry in entries:
+                    placed = PlacedSegment(cursor, entry)
+                    cursor = placed.end
+                    if placed.start < end and placed.end > start:
+                        yield placed
+        cursor = root.inline_start
+        for entry in root.entries:
+            placed = PlacedSegment(cursor, entry)
+            cursor = placed.end
+            if placed.start < end and placed.end > start:
+                yield placed
+
+    def _is_kept(self, version: int) -> bool:
+        return self.newest.log_start <= version < self.newest.version
+
+    def _read(self, version: int) -> Root | None:
+        try:
+            root = self._files.get(version)
+        except FormatError:
+            return None
+        return root if root is not None and root.version == version else None

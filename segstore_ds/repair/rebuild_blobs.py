@@ -1,0 +1,124 @@
+"""Writers, tags and schemas that outgrew the root, built again from kept versions and segments.
+
+It writes nothing. What it returns is proven where it has the digest that the root names, which then
+is the lost object itself.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from segstore_ds.errors import FormatError
+from segstore_ds.format import names
+from segstore_ds.format.envelope import digest_of, encode_envelope
+from segstore_ds.format.root import BlobRef, Epoch, Root, Writer
+from segstore_ds.format.schema import encode_schema
+from segstore_ds.format.status import encode_writers
+from segstore_ds.format.tag import Tag, encode_tags
+from segstore_ds.repair.history_facts import HistoryFacts
+from segstore_ds.repair.kept_versions import KeptVersions
+from segstore_ds.repair.segment_schemas import find_schema
+from segstore_ds.status.blobs import encode_schema_blob
+
+
+@dataclass(frozen=True, slots=True)
+class FoundBlob:
+    """What could be found of a lost blob, and whether it has the digest of the lost one."""
+
+    data: bytes
+    proven: bool
+
+
+class BlobRebuilder:
+    """Builds the lost blobs of one root again.
+
+    Args:
+        kept: The kept versions.
+        facts: Reads what the history says.
+    """
+
+    def __init__(self, kept: KeptVersions, facts: Callable[[], HistoryFacts]) -> None:
+        self._kept = kept
+        self._facts = facts
+
+    def find_writers(self, blob: BlobRef) -> FoundBlob | None:
+        """Find the writers that one commit moved out of the root; None where nothing tells them."""
+        before, behind = self._around(blob)
+        if before is None or behind is None:
+            return self._writers_by_history(blob)
+        try:
+            old = self._kept.status.writers_blob(before.writers_blob) if before.writers_blob else {}
+        except FormatError:
+            return self._writers_by_history(blob)
+        inline = {**before.writers, **behind.writers}
+        found: dict[str, Writer] = {n: one for n, one in old.items() if n not in inline}
+        found |= {n: one for n, one in inline.items() if n not in behind.writers}
+        return _judged([(len(found), encode_envelope(encode_writers(found)))], blob)
+
+    def _writers_by_history(self, blob: BlobRef) -> FoundBlob | None:
+        """Find writers by the rows of their last batches, which tell all of them but the owners."""
+        made = names.parse_status_version(blob.path) or 0
+        last = self._facts().writers(made + 1, blob.count)
+        for of in (lambda _: "", lambda name: name):
+            found = {
+                name: Writer(of(name), fact.batch_id, fact.version, fact.rows, fact.tail)
+                for name, fact in last.items()
+                if fact.batch_id is not None
+            }
+            data = encode_envelope(encode_writers(found))
+            if digest_of(data) == blob.digest:
+                return FoundBlob(data, proven=True)
+        return None
+
+    def find_tags(self, blob: BlobRef) -> FoundBlob | None:
+        """Find the tags that one commit moved out of the root; None where nothing tells them."""
+        before, behind = self._around(blob)
+        if before is None or behind is None:
+            return None
+        try:
+            tags = self._kept.status.tags(before)
+        except FormatError:
+            return None
+        ways = list(_tags_moved(tags, behind))
+        return _judged([(len(one), encode_envelope(encode_tags(one))) for one in ways], blob)
+
+    def find_epoch(self, epoch: Epoch, blob: BlobRef) -> FoundBlob | None:
+        """Find the schema of an epoch in a segment of it; None where no segment can be read.
+
+        Spark's own types of it stand in no segment: without them it is not the lost object, unless
+        those of another epoch are the same.
+        """
+        schema = find_schema(self._kept, epoch.number)
+        if schema is None:
+            return None
+        sparks: list[str | None] = [None]
+        for other in self._kept.newest.epochs:
+            try:
+                sparks.append(self._kept.status.schema_texts(other)[1])
+            except FormatError:
+                continue
+        text = encode_schema(schema)
+        made = [encode_envelope(encode_schema_blob(text, spark)) for spark in sparks]
+        proven = [data for data in made if digest_of(data) == blob.digest]
+        return FoundBlob(proven[0] if proven else made[0], bool(proven))
+
+    def _around(self, blob: BlobRef) -> tuple[Root | None, Root | None]:
+        """Return the versions before and behind the commit that made a blob."""
+        made = names.parse_status_version(blob.path) or 0
+        return self._kept.at(made), self._kept.at(made + 1)
+
+
+def _tags_moved(tags: Mapping[str, Tag], behind: Root) -> Iterator[dict[str, Tag]]:
+    """Yield what a commit can have moved: all tags but its own, or but the one that it removed."""
+    yield {name: tag for name, tag in tags.items() if name not in behind.tags}
+    if behind.operation == "untag":
+        for gone in tags:
+            yield {name: tag for name, tag in tags.items() if name != gone}
+
+
+def _judged(ways: list[tuple[int, bytes]], blob: BlobRef) -> FoundBlob | None:
+    """Return the way that has the blob's digest, or the only one that has as many rows."""
+    for _, data in ways:
+        if digest_of(data) == blob.digest:
+            return FoundBlob(data, proven=True)
+    fitting = [data for count, data in ways if count == blob.count]
+    return FoundBlob(fitting[0], proven=False) if len(fitting) == 1 else None

@@ -1,0 +1,398 @@
+"""Status parts and lists of parts, built again from what is left. It writes nothing.
+
+A part lists what was live in its range when it was made, at the version behind the one in its name.
+The kept version before that lists the same, but for what that one commit added; those segments are
+found by their names and their own ends, and by what the history says of the commit. What is put
+together so is *proven* when its bytes have the digest that the root names: then it is the lost
+object itself. Without that (another zstd packs other bytes) it counts only if kept versions tell
+every segment.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from itertools import islice, product
+
+from segstore_ds.errors import FormatError
+from segstore_ds.format import names
+from segstore_ds.format.envelope import digest_of, encode_envelope
+from segstore_ds.format.root import PartIndex, PartRef, Retired, SegmentEntry
+from segstore_ds.format.status import encode_part_list
+from segstore_ds.repair.history_facts import HistoryFacts
+from segstore_ds.repair.kept_versions import KeptVersions
+from segstore_ds.repair.segment_schemas import epochs_by_fingerprint
+from segstore_ds.repair.tiling import covers, tile, tile_known
+from segstore_ds.repair.unlisted import (
+    Unlisted,
+    choose_committed,
+    choose_neighbours,
+    describe,
+    find_unlisted,
+    is_there,
+)
+from segstore_ds.status.part_files import LEVEL, build_part
+from segstore_ds.status.table_status import PlacedSegment, TableStatus
+
+_MOST_TRIED = 500  # whole parts that are packed to compare their digests
+_MOST_BLOCKS = 5000  # steps of the search for the parts that were merged
+
+Added = tuple[int | None, Unlisted]  # the version that added a segment, where that is known
+
+
+@dataclass(slots=True)
+class FoundPart:
+    """What could be found of a lost part.
+
+    Attributes:
+        entries: All of its segments; empty where that can't be said.
+        data: The lost object itself, byte for byte; None where it is not proven to be that.
+        placed: The segments that are certain, in offset order.
+        missing: The ranges that nothing certain is known of.
+    """
+
+    entries: tuple[SegmentEntry, ...] = ()
+    data: bytes | None = None
+    placed: list[PlacedSegment] = field(default_factory=list)
+    missing: list[tuple[int, int]] = field(default_factory=list)
+
+
+class PartRebuilder:
+    """Builds the lost parts of one root again.
+
+    Args:
+        kept: The kept versions.
+        facts: What the history says.
+    """
+
+    def __init__(self, kept: KeptVersions, facts: HistoryFacts) -> None:
+        self._kept = kept
+        self._facts = facts
+        self._unlisted: list[Unlisted] | None = None
+        self._numbers: set[int] = set()
+        self._knows_dropped = True
+
+    def find(self, part: PartRef) -> FoundPart:
+        """Find the segments of a part.
+
+        Raises:
+            StorageError: The storage failed.
+        """
+        made = names.parse_status_version(part.path) or 0
+        known = self._own(part) or self._told(part, made)
+        runs, missing = tile_known(known, part.start, part.end)
+        for chosen in self._fillings(part, made, runs, missing):
+            entries = self._entries(part, made, runs, missing, chosen)
+            data = None if entries is None else _packed(part, entries)
+            if entries is not None and data is not None:
+                return FoundPart(entries, data, _place(part.start, entries))
+        if missing:
+            for entries in self._blocks(part, made):
+                if (data := _packed(part, entries)) is not None:
+                    return FoundPart(entries, data, _place(part.start, entries))
+        return self._unproven(part, runs)
+
+    def find_list(self, index: PartIndex) -> list[PartRef] | None:
+        """Find the parts of a list; None where nothing tells them."""
+        found: dict[int, PartRef] = {}
+        for root in self._kept.older():
+            for part in self._kept.parts_of(root):
+                if index.start <= part.start < index.end:
+                    found.setdefault(part.start, part)
+            tiled = tile(found, index.start, index.end)
+            if tiled is not None and _sizes(tiled) == (index.parts, index.segments):
+                return tiled
+        lying = self._lying_parts()
+        for first in range(len(lying) - index.parts + 1):
+            parts = _from_offset(lying[first : first + index.parts], index.start)
+            data = encode_envelope(encode_part_list(tuple(parts)))
+            if digest_of(data) == index.digest:
+                return parts
+        return None
+
+    def _lying_parts(self) -> list[PartRef]:
+        """Return the parts that lie there and that the root does not name, by their numbers."""
+        named = {part.path for part in self._kept.parts_of(self._kept.newest)}
+        dropped = self._dropped(kinds=("status", "part"))
+        found: list[tuple[int, PartRef]] = []
+        for info in self._kept.objects(names.STATUS_FOLDER):
+            other = info.path in named or info.path in dropped
+            if names.parse_status_kind(info.path) != LEVEL or other:
+                continue
+            try:
+                entries = self._kept.status.whole_part(info.path)
+            except FormatError:
+                continue
+            front = len(build_part(entries)[0])
+            rows = sum(entry.rows for entry in entries)
+            digest = names.parse_status_digest(info.path) or ""
+            part = PartRef(info.path, 0, rows, len(entries), front, digest)
+            found.append((entries[0].segment_id & 0xFFFFFFFF, part))
+        return [part for _, part in sorted(found, key=lambda item: item[0])]
+
+    # --- what is told --------------------------------------------------------------------------
+
+    def _own(self, part: PartRef) -> dict[int, PlacedSegment] | None:
+        """Return what the part itself still says: its statistics alone may be damaged."""
+        alone = replace(self._kept.newest, indexes=(), parts=(part,), entries=())
+        try:
+            bare = list(
+                TableStatus(self._kept.storage).segments(
+                    alone, part.start, part.end, with_stats=False
+                )
+            )
+        except FormatError:
+            return None
+        told = {one.entry.segment_id: one.entry for one in self._told(part).values()}
+        found: dict[int, PlacedSegment] = {}
+        for one in bare:
+            entry = told.get(one.entry.segment_id)
+            if entry is None or replace(entry, stats=None) != one.entry:
+                read = describe(self._kept.storage, one.entry.path, one.entry.bytes)
+                entry = one.entry if read is None else replace(one.entry, stats=read.entry.stats)
+            found[one.start] = PlacedSegment(one.start, entry)
+        return found
+
+    def _told(self, part: PartRef, made: int | None = None) -> dict[int, PlacedSegment]:
+        """Return what versions up to the one before the part list of its range, by offset.
+
+        What was dropped after a version listed it, up to the part's own commit, is left out.
+        """
+        made = names.parse_status_version(part.path) or 0 if made is None else made
+        dropped = self._dropped()
+        found: dict[int, PlacedSegment] = {}
+        for root in self._kept.older(made):
+            listed = {
+                one.start: one
+                for one in self._kept.segments_of(root, part.start, part.end, beside=part.path)
+            }
+            for start, one in listed.items():
+                gone = dropped.get(one.entry.path, ())
+                if not any(root.version < version <= made + 1 for version in gone):
+                    found.setdefault(start, one)
+            first, last = max(part.start, root.listed_start), min(part.end, root.tail)
+            # A list without a gap: older versions know nothing that it lacks.
+            if tile(found, part.start, part.end) is not None or covers(listed, first, last):
+                break
+        return found
+
+    def _dropped(self, kinds: Sequence[str] = ("segment",)) -> dict[str, list[int]]:
+        """Return which versions dropped an object of some kinds, by its place."""
+        found: dict[str, list[int]] = {}
+        for item in self._retired:
+            if item.kind in kinds:
+                found.setdefault(item.path, []).append(item.version)
+        return found
+
+    @cached_property
+    def _retired(self) -> list[Retired]:
+        """What was dropped, as far as it can be read."""
+        root, items = self._kept.newest, list(self._kept.newest.retired)
+        for blob in root.retired_blobs:
+            try:
+                items += self._kept.status.retired_blob(blob)
+            except FormatError:
+                self._knows_dropped = False
+        return items
+
+    # --- what is not told ----------------------------------------------------------------------
+
+    def _fillings(
+        self,
+        part: PartRef,
+        made: int,
+        runs: Sequence[PlacedSegment],
+        missing: Sequence[tuple[int, int]],
+    ) -> Iterator[tuple[tuple[Added, ...], ...]]:
+        """Yield what may stand in the gaps: for each gap the segments, in order."""
+        if part.segments - len(runs) < len(missing):
+            return
+        ways = [list(islice(self._ways(gap, made), _MOST_TRIED)) for gap in missing]
+        yield from islice(product(*ways), _MOST_TRIED)
+
+    def _ways(self, gap: tuple[int, int], made: int) -> Iterator[tuple[Added, ...]]:
+        commits = self._commits(gap, made)
+        if commits is not None:
+            yield from islice(product_of(commits), _MOST_TRIED)
+        if self._facts.operation(made + 1) == "restore":
+            yield from self._restored(gap, made)
+        unlisted = [one for one in self._all_unlisted() if one.version <= made]
+        complete = self._kept.at(made) is not None
+        for run in choose_neighbours(unlisted, gap[1] - gap[0]):
+            yield tuple(
+                (made + 1 if complete else self._facts.compacted_after(one.version), one)
+                for one in run
+            )
+
+    def _restored(self, gap: tuple[int, int], made: int) -> Iterator[tuple[Added, ...]]:
+        """Yield what a restore can have listed again: what each kept version held."""
+        for root in self._kept.older(made):
+            listed = list(self._kept.segments_of(root, root.head, root.tail))
+            if sum(one.entry.rows for one in listed) == gap[1] - gap[0]:
+                yield tuple(
+                    (made + 1, Unlisted(one.entry, "", made, (), epoch=one.entry.epoch))
+                    for one in listed
+                )
+
+    def _commits(self, gap: tuple[int, int], made: int) -> list[list[tuple[Added, ...]]] | None:
+        """Return, for each commit that appended to the gap, the segments that it can have added.
+
+        None where the history does not say which commits those are.
+        """
+        rows = self._facts.appended(*gap, before=made + 2)
+        if rows is None:
+            return None
+        unlisted = self._all_unlisted()
+        ways: list[list[tuple[Added, ...]]] = []
+        for row in rows:
+            chosen = choose_committed(
+                unlisted, before=row.version, segments=row.segments, rows=row.rows, nbytes=row.bytes
+            )
+            ways.append([tuple((row.version, one) for one in each) for each in islice(chosen, 8)])
+        return ways
+
+    def _blocks(self, part: PartRef, made: int) -> Iterator[tuple[SegmentEntry, ...]]:
+        """Yield what parts that no root lists any more would be if they had been merged.
+
+        A merge drops the parts that it takes, and vacuum deletes them later than purge the commits.
+        """
+        blocks = [
+            block
+            for info in self._kept.objects(names.STATUS_FOLDER)
+            if names.parse_status_kind(info.path) == LEVEL
+            and info.path != part.path
+            and (names.parse_status_version(info.path) or 0) <= made
+            and (block := self._block(info.path, part))
+        ]
+        blocks.sort(key=lambda block: block[0].segment_id & 0xFFFFFFFF)
+        steps = [_MOST_BLOCKS]
+
+        def search(
+            first: int, rows: int, segments: int
+        ) -> Iterator[tuple[tuple[SegmentEntry, ...], ...]]:
+            if not rows:
+                if not segments:
+                    yield ()
+                return
+            for place in range(first, len(blocks)):
+                steps[0] -= 1
+                block = blocks[place]
+                size = sum(entry.rows for entry in block)
+                if steps[0] > 0 and size <= rows and len(block) <= segments:
+                    for rest in search(place + 1, rows - size, segments - len(block)):
+                        yield (block, *rest)
+
+        for chosen in islice(search(0, part.end - part.start, part.segments), _MOST_TRIED):
+            yield tuple(entry for block in chosen for entry in block)
+
+    def _block(self, path: str, part: PartRef) -> tuple[SegmentEntry, ...]:
+        try:
+            entries = self._kept.status.whole_part(path)
+        except FormatError:
+            return ()
+        fits = sum(entry.rows for entry in entries) < part.end - part.start
+        return entries if fits and len(entries) < part.segments else ()
+
+    def _all_unlisted(self) -> list[Unlisted]:
+        """Return the segments that stand in no list of the newest version and were not dropped."""
+        if self._unlisted is None:
+            root = self._kept.newest
+            placed = self._kept.segments_of(root, root.listed_start, root.tail)
+            listed = {one.entry.path: one.entry for one in placed}
+            self._numbers = {entry.segment_id & 0xFFFFFFFF for entry in listed.values()}
+            objects = self._kept.objects(names.SEGMENTS_FOLDER)
+            known = {*listed, *self._dropped()}
+            self._unlisted = find_unlisted(self._kept.storage, objects, known)
+        return self._unlisted
+
+    # --- putting together ----------------------------------------------------------------------
+
+    def _entries(
+        self,
+        part: PartRef,
+        made: int,
+        runs: Sequence[PlacedSegment],
+        missing: Sequence[tuple[int, int]],
+        chosen: Sequence[Sequence[Added]],
+    ) -> tuple[SegmentEntry, ...] | None:
+        """Return a part's segments in order, the found ones with numbers and epochs; None if not.
+
+        A commit gives out its numbers in the order of offsets.
+        """
+        if len(runs) + sum(map(len, chosen)) != part.segments:
+            return None
+        paths = [one.entry.path for added in chosen for _, one in added]
+        if len(set(paths)) != len(paths):
+            return None
+        used = {one.entry.segment_id & 0xFFFFFFFF for one in runs}
+        if missing:
+            self._all_unlisted()
+            used |= self._numbers
+        free: dict[int, list[int]] = {}
+        committed = self._kept.at(made + 1) or self._kept.newest
+        epochs = epochs_by_fingerprint(self._kept, committed)
+        found: dict[int, PlacedSegment] = {one.start: one for one in runs}
+        for (cursor, _), added in zip(missing, chosen, strict=True):
+            for version, one in added:
+                if one.copied:
+                    entry = one.entry
+                else:
+                    epoch = epochs.get(one.fingerprint) if one.epoch is None else one.epoch
+                    if version is None or epoch is None:
+                        return None
+                    numbers = self._facts.numbers(version)
+                    if version not in free:
+                        free[version] = [n for n in numbers or () if n not in used]
+                    if not free[version]:
+                        return None
+                    number = free[version].pop(0)
+                    segment_id = epoch << 32 | number
+                    entry = replace(one.entry, segment_id=segment_id)
+                found[cursor] = PlacedSegment(cursor, entry)
+                cursor += entry.rows  # noqa: PLW2901 - the place of the next one
+        tiled = tile(found, part.start, part.end)
+        return None if tiled is None else tuple(one.entry for one in tiled)
+
+    def _unproven(self, part: PartRef, runs: list[PlacedSegment]) -> FoundPart:
+        """Return what kept versions tell: all of the part, if they tell as many segments.
+
+        What fills a gap never counts here: a killed job may have left segments of the same sizes.
+        """
+        missing = tile_known({one.start: one for one in runs}, part.start, part.end)[1]
+        found = FoundPart(placed=runs, missing=missing)
+        there = all(is_there(self._kept.storage, one.entry) for one in runs)
+        if not missing and len(runs) == part.segments and there and self._knows_dropped:
+            found.entries = tuple(one.entry for one in runs)
+        return found
+
+
+def _packed(part: PartRef, entries: Sequence[SegmentEntry]) -> bytes | None:
+    """Return the part as an object if it has the digest that its reference names."""
+    data, behind = build_part(entries)
+    return data + behind if (len(data), digest_of(data)) == (part.bytes, part.digest) else None
+
+
+def _place(start: int, entries: Sequence[SegmentEntry]) -> list[PlacedSegment]:
+    placed = []
+    for entry in entries:
+        placed.append(PlacedSegment(start, entry))
+        start += entry.rows
+    return placed
+
+
+def _sizes(parts: Sequence[PartRef]) -> tuple[int, int]:
+    return len(parts), sum(part.segments for part in parts)
+
+
+def _from_offset(parts: Sequence[PartRef], start: int) -> list[PartRef]:
+    """Return parts at the offsets that they have if the first one begins at `start`."""
+    placed = []
+    for part in parts:
+        placed.append(replace(part, start=start, end=start + part.end - part.start))
+        start = placed[-1].end
+    return placed
+
+
+def product_of(ways: Sequence[Sequence[tuple[Added, ...]]]) -> Iterator[tuple[Added, ...]]:
+    """Yield every way to take one choice of each commit, as one sequence."""
+    for chosen in product(*ways):
+        yield tuple(item for each in chosen for item in each)

@@ -1,0 +1,225 @@
+"""Repair: build again what metadata can be built from what is left of it. It deletes nothing.
+
+- A lost or wrong hint is written anew.
+- What a follower holds comes back from there: commits first, then objects.
+- What the newest version names and that can't be read, status and history, is built again from
+  kept versions, the history and the segments: see `repair_status`. Nothing is guessed.
+- A lost newest commit can't be built again: only with `allow_loss` the stream goes on from the
+  newest commit that can be read, as another generation, so that every position from before says so.
+  It goes on without followers: those hold what was left behind, or lack the number that it had.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.replicas import PROPERTY, followers_of
+from segstore_ds.errors import (
+    ConflictError,
+    CorruptionError,
+    FormatError,
+    InternalError,
+    NotFoundError,
+)
+from segstore_ds.format import names
+from segstore_ds.format.history_rows import HistoryRow
+from segstore_ds.format.root import Root
+from segstore_ds.log.origins import share_origins
+from segstore_ds.log.seen import hint_of, is_proof
+from segstore_ds.log.transition import Slot, broken_invariants
+from segstore_ds.repair.from_followers import (
+    refuse_promoted,
+    restore_commits,
+    restore_objects,
+)
+from segstore_ds.repair.history_facts import NUMBERS_SKIPPED
+from segstore_ds.repair.status import repair_status
+from segstore_ds.repair.witnesses import ABANDONED, find_witnesses
+from segstore_ds.status.history import LOST, NO_NOTE, describe_commit
+
+
+@dataclass(slots=True)
+class RepairReport:
+    """What `repair` found and did.
+
+    Attributes:
+        repaired: What was built again.
+        lost: The versions that can't be read and were left behind.
+        damaged: What can't be built again, with the offsets or versions that nothing proves;
+            `salvage` reads what is around it.
+        version: The newest version from now on.
+        generation: Its generation; grown where versions were left behind.
+    """
+
+    repaired: list[str] = field(default_factory=list)
+    lost: range = range(0)
+    damaged: list[str] = field(default_factory=list)
+    version: int = 0
+    generation: int = 0
+
+    @property
+    def ok(self) -> bool:
+        """True when nothing is damaged any more, as far as metadata go; see `verify` for events."""
+        return not self.damaged
+
+
+def run_repair(
+    log: StreamLog, *, allow_loss: bool, client: str, ignore_followers: bool = False
+) -> RepairReport:
+    """Build again what can be built; safe to repeat. Stop writers first.
+
+    Raises:
+        NotFoundError: There is no stream, or no commit of it can be read.
+        CorruptionError: The newest commits can't be read, and loss is not allowed; names them.
+        FencedError: They can't be read, and a follower was promoted in this folder's place.
+        ConflictError: Other writers came first every time.
+        CommitUnknownError: A repair may or may not be in the log.
+        StorageError: The storage failed; or they can't be read, a follower can't tell whether it
+            was promoted, and followers are not ignored.
+    """
+    report = RepairReport()
+    base, lost = newest_readable(log)
+    _refuse_strays(log, base)
+    report.repaired += restore_commits(log, base)
+    if report.repaired:
+        base, lost = newest_readable(log)
+    lost = _with_witnessed(log, base, lost)
+    if lost:
+        report.lost = lost
+        if not allow_loss:
+            raise CorruptionError(
+                "the newest commits can't be read, or are gone",
+                remedy="put the files back from a backup; or repair with allow_loss=True goes on "
+                "from the version before, and what they committed is lost. Where nothing but "
+                f"{names.HINT_PATH} speaks of them, and may be wrong, delete that",
+                url=log.storage.url,
+                lost=len(lost),
+                first=lost[0],
+                last=lost[-1],
+                version=base.version,
+            )
+        refuse_promoted(log, base, ignore_followers=ignore_followers)
+        _go_on(log, base, lost, client=client)
+        report.repaired.append(f"the log goes on from version {base.version}")
+        for url in followers_of(base):
+            report.repaired.append(f"it has no followers: add {url} again, emptied")
+    root = log.reopen()
+    report.repaired += restore_objects(log, root)
+    found = repair_status(log, root, allow_loss=allow_loss, client=client)
+    report.repaired += found.repaired
+    report.damaged += found.damaged
+    _repair_hint(log, report)
+    report.version, report.generation = log.root.version, log.root.generation
+    return report
+
+
+def _repair_hint(log: StreamLog, report: RepairReport) -> None:
+    """Write the hint where it is wrong, and report what is read back."""
+    if log.files.read_hint() == hint_of(log.root):
+        return
+    log.write_hint(log.root)
+    if log.files.read_hint() == hint_of(log.root):
+        report.repaired.append("the hint")
+    else:
+        report.damaged.append(f"{names.HINT_PATH} can't be written: is the folder read-only?")
+
+
+def newest_readable(log: StreamLog) -> tuple[Root, range]:
+    """Return the newest commit that can be read, and the versions behind it that can't.
+
+    Numbers too far behind it to be of commits are passed over: one flipped bit makes them.
+
+    Raises:
+        NotFoundError: There is no commit, or none can be read.
+        StorageError: The storage failed.
+    """
+    hint, numbers = log.files.read_hint(), log.files.numbers()
+    hinted = hint.number if hint is not None else 0
+    for number in reversed(numbers):
+        try:
+            root = log.files.get(number)
+        except FormatError:
+            continue
+        # A file under another number than its own is no commit of this log.
+        if root is not None and root.version == number and not list(broken_invariants(root)):
+            log.check_open(root)
+            share_origins(log.storage, root)
+            told = [*numbers, hinted]
+            newest = max(one for one in told if one <= number + NUMBERS_SKIPPED)
+            newest = max(newest, hinted if is_proof(hint, root) else 0)
+            return root, range(number + 1, max(newest, number) + 1)
+    raise NotFoundError("no commit that can be read", url=log.storage.url, versions=numbers[:20])
+
+
+def _refuse_strays(log: StreamLog, base: Root) -> None:
+    """Refuse files behind all commits: whoever lists the log takes the last one for the newest.
+
+    Raises:
+        CorruptionError: Names them.
+        StorageError: The storage failed.
+    """
+    numbers = log.files.numbers()
+    strays = [number for number in numbers if number > base.version + NUMBERS_SKIPPED]
+    if strays:
+        raise CorruptionError(
+            "files far behind the newest commit are none of the stream's",
+            remedy="move them out of the log, then repair again",
+            url=log.storage.url,
+            paths=[log.files.path(number) for number in strays[:20]],
+            version=base.version,
+        )
+
+
+def _with_witnessed(log: StreamLog, base: Root, lost: range) -> range:
+    """Return the versions that are lost, those too of which only a witness tells."""
+    versions = [witness.version for witness in find_witnesses(log, base)]
+    if not versions:
+        return lost
+    # A version that is there may be another commit's now: it is lost all the same.
+    last = max(*versions, *lost[-1:])
+    return range(min(base.version + 1, *versions), last + 1)
+
+
+def _go_on(log: StreamLog, base: Root, lost: range, *, client: str) -> None:
+    # The first free number: behind a gap it would never be found by name.
+    version = max(log.files.numbers()) + 1
+    kept = {name: text for name, text in base.properties.items() if name != PROPERTY}
+    if lost[-1] > version:
+        kept[ABANDONED] = names.build_log_name(lost[-1])
+    root = replace(
+        base,
+        version=version,
+        parent=base.transaction,
+        transaction=log.clock.new_id(),
+        time_us=max(base.time_us, log.clock.wall_us()),
+        generation=base.generation + 1,
+        properties=kept,
+        next_segment=base.next_segment + NUMBERS_SKIPPED,
+        operation="repair",
+        client=client,
+    )
+    row = replace(describe_commit(base, root, NO_NOTE), segments=0, bytes=0)
+    before = log.history.tidy(
+        replace(base, history=(*base.history, *_rows_of_lost(base, row))),
+        Slot(version, root.time_us, 0),
+    )
+    root = replace(
+        root,
+        history=(*before.history, row),
+        history_parts=before.history_parts,
+        history_lists=before.history_lists,
+        retired=before.retired,
+    )
+    broken = list(broken_invariants(root))
+    if broken:
+        raise InternalError("repair would break the stream", rules=broken)
+    if not log.files.add(root.version, root):
+        raise ConflictError("another writer came first", version=root.version)
+    log.write_hint(root)
+
+
+def _rows_of_lost(base: Root, row: HistoryRow) -> Iterator[HistoryRow]:
+    """Yield a row for each version between the base and the repair, which are left behind."""
+    if base.history:
+        for version in range(base.version + 1, row.version):
+            yield replace(row, version=version, operation=LOST)

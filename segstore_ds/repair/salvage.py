@@ -1,0 +1,292 @@
+"""Salvage: what can be read of a damaged stream, as a new one. The old stream is left as it is.
+
+Every byte is checked as in a scan. Where the newest version can't be read, what any kept version
+lists of the same offsets is: parts are put together as in a repair, and the segments that a
+compaction replaced hold the same events as what it wrote. Damage that is left is an error that
+names the place, unless the caller asks to skip it; then every range that is skipped is reported,
+with the offsets that it had.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+
+import pyarrow as pa
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.errors import CorruptionError, FormatError
+from segstore_ds.format import names
+from segstore_ds.format.root import Epoch, PartRef, Root
+from segstore_ds.format.schema import fingerprint, lift
+from segstore_ds.read.segments import OpenSegment, open_segment
+from segstore_ds.repair.history_facts import read_facts
+from segstore_ds.repair.kept_versions import KeptVersions
+from segstore_ds.repair.rebuild_parts import PartRebuilder
+from segstore_ds.repair.segment_schemas import find_schema
+from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.status.history import History
+from segstore_ds.status.table_status import PlacedSegment, TableStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """Events that could not be read: their offsets, the object, and what is wrong with it."""
+
+    start: int
+    end: int
+    where: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """Events that were read: the offsets that they had, and where they begin now."""
+
+    start: int
+    end: int
+    now: int
+
+
+@dataclass(slots=True)
+class SalvageReport:
+    """What `salvage` brought over.
+
+    Attributes:
+        url: The new stream.
+        version: The version of the damaged stream that was read.
+        lost_versions: Newer versions of it that can't be read.
+        moved: Runs of events that were brought over, in offset order.
+        lost: What was skipped, in offset order.
+    """
+
+    url: str = ""
+    version: int = 0
+    lost_versions: range = range(0)
+    moved: list[Moved] = field(default_factory=list)
+    lost: list[Lost] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        """How many events were brought over."""
+        return sum(run.end - run.start for run in self.moved)
+
+
+class Salvager:
+    """Reads what can be read of one version.
+
+    Args:
+        log: The damaged stream's log.
+        status: Its table status.
+        root: The version to read.
+        skip_damaged: Report what can't be read instead of raising.
+        report: Is filled while batches are taken.
+
+    Raises:
+        FormatError: The newest schema can't be read, nor found in a segment.
+        StorageError: The storage failed.
+    """
+
+    def __init__(
+        self,
+        log: StreamLog,
+        status: TableStatus,
+        root: Root,
+        *,
+        skip_damaged: bool,
+        report: SalvageReport,
+    ) -> None:
+        self._log = log
+        self._status = status
+        self._root = root
+        self._skip = skip_damaged
+        self._report = report
+        self._kept = KeptVersions(log, status, root)
+        self.schema = self._schema(root.epoch)
+
+    @property
+    def spark(self) -> str | None:
+        """Spark's JSON of the newest schema; None where there is none, or it can't be read."""
+        try:
+            return self._status.schema_texts(self._root.epoch)[1]
+        except FormatError:
+            return None
+
+    def batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the events that can be read, in offset order, in the newest schema.
+
+        Raises:
+            CorruptionError: Something can't be read, and is not to be skipped.
+            StorageError: The storage failed.
+        """
+        root = self._root
+        for start, batch in self._rows():
+            hidden = max(root.head - start, 0)
+            kept = batch.slice(hidden)
+            if kept.num_rows:
+                self._note(start + hidden, kept.num_rows)
+                yield lift(kept, self.schema)
+
+    def _rows(self) -> Iterator[tuple[int, pa.RecordBatch]]:
+        root = self._root
+        for index in root.indexes:
+            try:
+                parts = list(self._status.part_list(index))
+            except FormatError as error:
+                found = self._rebuilder.find_list(index)
+                if found is None:
+                    yield from self._elsewhere(index.start, index.end, index.path, error)
+                parts = found or []
+            for part in parts:
+                yield from self._part(part)
+        for part in root.parts:
+            yield from self._part(part)
+        inline = replace(root, indexes=(), parts=())
+        for placed in self._status.segments(inline, root.inline_start, root.tail):
+            yield from self._segment(placed)
+
+    def _part(self, part: PartRef) -> Iterator[tuple[int, pa.RecordBatch]]:
+        alone = replace(self._root, indexes=(), parts=(part,), entries=())
+        cursor = part.start
+        try:
+            listed = list(self._status.segments(alone, part.start, part.end, with_stats=False))
+            lost: FormatError | None = None
+        except FormatError as error:
+            listed, lost = self._rebuilder.find(part).placed, error
+        for placed in listed:
+            if lost is not None:
+                yield from self._elsewhere(cursor, placed.start, part.path, lost)
+            cursor = placed.end
+            yield from self._segment(placed)
+        if lost is not None:
+            yield from self._elsewhere(cursor, part.end, part.path, lost)
+
+    def _segment(self, placed: PlacedSegment) -> Iterator[tuple[int, pa.RecordBatch]]:
+        if placed.end <= self._root.head:
+            return
+        path = names.segment_object(placed.entry.path)
+        try:
+            schema = self._schema(self._root.epochs[placed.entry.epoch])
+            segment = open_segment(self._log.storage, placed.entry, where=path, whole=False)
+        except FormatError as error:
+            yield from self._elsewhere(placed.start, placed.end, path, error)
+            return
+        start = placed.start
+        for number, frame in enumerate(segment.frames):
+            try:
+                batch = _decode(segment, number, schema)
+            except FormatError as error:
+                where = f"{path}[{frame.start}:{frame.end}]"
+                yield from self._elsewhere(start, start + frame.rows, where, error)
+            else:
+                yield start, batch
+            start += frame.rows
+
+    # --- other versions ------------------------------------------------------------------------
+
+    @cached_property
+    def _rebuilder(self) -> PartRebuilder:
+        return PartRebuilder(self._kept, read_facts(History(self._log.storage), self._root))
+
+    @cached_property
+    def _before_compactions(self) -> list[int]:
+        """The kept versions that list other segments than the newest, of the same events."""
+        found: list[int] = []
+        above = self._root
+        for root in self._kept.older():
+            if above.operation == "compact" or above.version != root.version + 1:
+                found.append(root.version)
+            above = root
+        return found
+
+    def _elsewhere(
+        self, start: int, end: int, where: str, error: FormatError
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield the events of a range as other versions list them; report what none of them has."""
+        start = max(start, self._root.head)
+        found: list[tuple[int, pa.RecordBatch]] = []
+        for version in self._before_compactions if start < end else ():
+            root = self._kept.at(version)
+            missing = list(_gaps(found, start, end))
+            if root is None or not missing:
+                continue
+            for placed in self._kept.segments_of(root, start, end):
+                if any(placed.start < last and placed.end > first for first, last in missing):
+                    found += self._frames_within(placed, missing)
+        found.sort(key=lambda item: item[0])
+        cursor = start
+        for first, batch in found:
+            self._lose(cursor, first, where, error)
+            yield first, batch
+            cursor = first + batch.num_rows
+        self._lose(cursor, end, where, error)
+
+    def _frames_within(
+        self, placed: PlacedSegment, ranges: list[tuple[int, int]]
+    ) -> Iterator[tuple[int, pa.RecordBatch]]:
+        path = names.segment_object(placed.entry.path)
+        try:
+            schema = self._schema(self._root.epochs[placed.entry.epoch])
+            segment = open_segment(self._log.storage, placed.entry, where=path, whole=False)
+        except FormatError:
+            return
+        start = placed.start
+        for number, frame in enumerate(segment.frames):
+            clips = [(max(start, one), min(start + frame.rows, two)) for one, two in ranges]
+            clips = [(one, two) for one, two in clips if one < two]
+            try:
+                batch = _decode(segment, number, schema) if clips else None
+            except FormatError:
+                batch = None
+            if batch is not None:
+                yield from ((one, batch.slice(one - start, two - one)) for one, two in clips)
+            start += frame.rows
+
+    def _schema(self, epoch: Epoch) -> pa.Schema:
+        try:
+            return epoch_schema(self._status, epoch)
+        except FormatError:
+            found = find_schema(self._kept, epoch.number)
+            if found is None:
+                raise
+            return found
+
+    def _lose(self, start: int, end: int, where: str, error: FormatError) -> None:
+        start = max(start, self._root.head)
+        if start >= end:
+            return
+        if not self._skip:
+            raise CorruptionError(
+                "events can't be read",
+                remedy="repair() first; skip_damaged=True leaves them out and reports them",
+                lost=f"[{start}, {end})",
+                where=where,
+            ) from error
+        self._report.lost.append(Lost(start, end, where, str(error)))
+
+    def _note(self, start: int, rows: int) -> None:
+        moved = self._report.moved
+        if moved and moved[-1].end == start:
+            moved[-1] = replace(moved[-1], end=start + rows)
+            return
+        moved.append(Moved(start, start + rows, self._report.rows))
+
+
+def _gaps(
+    found: list[tuple[int, pa.RecordBatch]], start: int, end: int
+) -> Iterator[tuple[int, int]]:
+    """Yield the ranges that no batch holds."""
+    cursor = start
+    for first, batch in sorted(found, key=lambda item: item[0]):
+        if first > cursor:
+            yield cursor, first
+        cursor = max(cursor, first + batch.num_rows)
+    if cursor < end:
+        yield cursor, end
+
+
+def _decode(segment: OpenSegment, number: int, schema: pa.Schema) -> pa.RecordBatch:
+    frame = segment.frames[number]
+    if frame.fingerprint != fingerprint(schema):
+        where = f"{segment.where}[{frame.start}:{frame.end}]"
+        raise CorruptionError("frame is of another schema", where=where)
+    return segment.read_frame(number, schema=schema)

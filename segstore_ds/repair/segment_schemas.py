@@ -1,0 +1,45 @@
+"""Which epoch bytes are of, by the fingerprint of their schema; and schemas out of segments."""
+
+import pyarrow as pa
+
+from segstore_ds.errors import FormatError
+from segstore_ds.format.root import Root
+from segstore_ds.format.schema import fingerprint
+from segstore_ds.format.segment_parquet import ParquetIndex
+from segstore_ds.read.segments import open_segment
+from segstore_ds.repair.kept_versions import KeptVersions
+from segstore_ds.status.epochs import epoch_schema
+
+
+def epochs_by_fingerprint(kept: KeptVersions, root: Root) -> dict[str, int]:
+    """Return the newest epoch of each schema of a root, so far as they can be read."""
+    found: dict[str, int] = {}
+    for epoch in root.epochs:
+        try:
+            schema: pa.Schema | None = epoch_schema(kept.status, epoch)
+        except FormatError:
+            schema = find_schema(kept, epoch.number)
+        if schema is not None:
+            found[fingerprint(schema)] = epoch.number
+    return found
+
+
+def find_schema(kept: KeptVersions, number: int) -> pa.Schema | None:
+    """Return the schema of an epoch as a segment of it has it; None where none can be read."""
+    root = kept.newest
+    for placed in kept.segments_of(root, root.listed_start, root.tail):
+        if placed.entry.epoch != number:
+            continue
+        try:
+            segment = open_segment(kept.storage, placed.entry, whole=False)
+            if isinstance(segment.index, ParquetIndex):
+                schema = segment.index.schema.remove_metadata()
+            else:
+                ((_, data),) = segment.raw_frames([0])
+                with pa.ipc.open_stream(data) as stream:
+                    schema = stream.schema
+        except (FormatError, pa.ArrowInvalid, OSError):
+            continue
+        if fingerprint(schema) == segment.frames[0].fingerprint:
+            return schema
+    return None

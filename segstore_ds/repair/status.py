@@ -1,0 +1,379 @@
+"""Repair of what a root names: history, blobs, lists of parts and parts. It deletes nothing.
+
+What is found again byte for byte is put back under its own name, which repairs every version that
+names it, at once and without a commit. What is found without that proof takes another name, and one
+commit puts all of it in the place of what was lost. What was dropped, where the list of it is lost,
+is dropped once more by that commit: it is deleted later than it might be, and nothing else.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from functools import partial
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.errors import ConflictError, FormatError
+from segstore_ds.format import names
+from segstore_ds.format.envelope import digest_of, encode_envelope
+from segstore_ds.format.history import encode_history_list
+from segstore_ds.format.history_rows import HistoryPart
+from segstore_ds.format.root import BlobRef, PartIndex, PartRef, Retired, Root
+from segstore_ds.format.status import encode_part_list
+from segstore_ds.log.transition import Slot
+from segstore_ds.repair.history_facts import read_facts
+from segstore_ds.repair.kept_versions import KeptVersions
+from segstore_ds.repair.rebuild_blobs import BlobRebuilder, FoundBlob
+from segstore_ds.repair.rebuild_history import HistoryRebuilder
+from segstore_ds.repair.rebuild_parts import FoundPart, PartRebuilder
+from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.status.history import History
+from segstore_ds.status.references import read_references
+from segstore_ds.status.table_status import TableStatus
+from segstore_ds.storage import Storage
+
+_FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER, names.HISTORY_FOLDER)
+
+
+@dataclass(slots=True)
+class Findings:
+    """What a repair of the status did: what was built again, and what could not be."""
+
+    repaired: list[str] = field(default_factory=list)
+    damaged: list[str] = field(default_factory=list)
+
+
+def repair_status(log: StreamLog, root: Root, *, allow_loss: bool, client: str) -> Findings:
+    """Build again what a root names and that can't be read; safe to repeat.
+
+    Args:
+        log: The stream's log.
+        root: Its newest root.
+        allow_loss: Mark rows of the history that nothing tells as unknown; forget Spark's own types
+            of a schema that only segments tell.
+        client: Who repairs.
+
+    Raises:
+        ConflictError: A writer came first.
+        CommitUnknownError: The repair may or may not be in the log.
+        StorageError: The storage failed.
+    """
+    return _StatusRepair(log, root, allow_loss=allow_loss).run(client)
+
+
+class _StatusRepair:
+    def __init__(self, log: StreamLog, root: Root, *, allow_loss: bool) -> None:
+        self._log = log
+        self._storage = log.storage
+        self._root = root  # the newest version
+        self._planned = root  # what is to take its place, if it has to
+        self._allow_loss = allow_loss
+        self._gone: list[str] = []
+        self._findings = Findings()
+        self._start_over()
+
+    def run(self, client: str) -> Findings:
+        self._repair_history()
+        self._repair_blobs()
+        self._repair_lists()
+        self._repair_parts()
+        dropped = self._lost_retired()
+        if self._planned != self._root or dropped is not None:
+            self._commit(dropped, client)
+        return self._findings
+
+    def _start_over(self) -> None:
+        """Read again: what was just put back may be what the next one is found by."""
+        self._status = TableStatus(self._storage)
+        self._history = History(self._storage)
+        self._kept = KeptVersions(self._log, self._status, self._root)
+
+    # --- history -------------------------------------------------------------------------------
+
+    def _repair_history(self) -> None:
+        lists = [self._repair_history_list(ref) for ref in self._planned.history_lists]
+        self._planned = replace(self._planned, history_lists=tuple(lists))
+        parts = [self._repair_rows(ref) for ref in self._planned.history_parts]
+        self._planned = replace(self._planned, history_parts=tuple(parts))
+
+    def _repair_history_list(self, ref: HistoryPart) -> HistoryPart:
+        if not _reads(partial(self._history.part_list, ref)):
+            found = HistoryRebuilder(self._kept).find_list(ref)
+            if found is None:
+                self._findings.damaged.append(f"{ref.path} can't be built again")
+                return ref
+            ref = self._put_history(ref, "list", found.data, proven=found.proven)
+        parts = self._history.part_list(ref)
+        repaired = tuple(map(self._repair_rows, parts))
+        if repaired == parts:
+            return ref
+        data = encode_envelope(encode_history_list(repaired))
+        return self._put_history(ref, "list", data, proven=False)
+
+    def _repair_rows(self, ref: HistoryPart) -> HistoryPart:
+        if _reads(partial(self._history.part, ref)):
+            return ref
+        rebuilder = HistoryRebuilder(self._kept)
+        before = next((one for one in self._history_refs() if one.end == ref.start), None)
+        found = rebuilder.find_rows(ref, rebuilder.last_row(before) if before else None)
+        if found.unknown and not self._allow_loss:
+            told = _ranges(found.unknown)
+            self._findings.damaged.append(
+                f"{ref.path} can't be built again: nothing tells the rows of versions {told}; "
+                "allow_loss=True marks them as unknown"
+            )
+            return ref
+        note = f", versions {_ranges(found.unknown)} marked as unknown" if found.unknown else ""
+        return self._put_history(ref, "rows", found.data, proven=found.proven, note=note)
+
+    def _history_refs(self) -> Iterator[HistoryPart]:
+        for ref in self._planned.history_lists:
+            if _reads(partial(self._history.part_list, ref)):
+                yield from self._history.part_list(ref)
+        yield from self._planned.history_parts
+
+    def _put_history(
+        self, ref: HistoryPart, kind: str, data: bytes, *, proven: bool, note: str = ""
+    ) -> HistoryPart:
+        if proven:
+            self._put_back(ref.path, data)
+            return ref
+        digest = digest_of(data)
+        path = names.build_history_path(self._root.version, kind, digest)
+        self._put_anew(ref.path, path, data, note=note)
+        return replace(ref, path=path, bytes=len(data), digest=digest)
+
+    # --- blobs ---------------------------------------------------------------------------------
+
+    def _repair_blobs(self) -> None:
+        root = self._planned
+        rebuilder = BlobRebuilder(self._kept, lambda: read_facts(self._history, self._planned))
+        for epoch in root.epochs:
+            if epoch.blob is None or _reads(partial(epoch_schema, self._status, epoch)):
+                continue
+            found = rebuilder.find_epoch(epoch, epoch.blob)
+            if found is not None and not found.proven and not self._allow_loss:
+                self._findings.damaged.append(
+                    f"{epoch.blob.path} can't be built again: segments tell the schema, but not "
+                    "Spark's own types; allow_loss=True goes on without those"
+                )
+                continue
+            changed = replace(epoch, blob=self._repair_blob(epoch.blob, found))
+            epochs = tuple(changed if one is epoch else one for one in self._planned.epochs)
+            self._planned = replace(self._planned, epochs=epochs)
+        blob = root.writers_blob
+        if blob is not None and not _reads(partial(self._status.writers_blob, blob)):
+            changed_blob = self._repair_blob(blob, rebuilder.find_writers(blob))
+            self._planned = replace(self._planned, writers_blob=changed_blob)
+        blob = root.tags_blob
+        if blob is not None and not _reads(partial(self._status.tags_blob, blob)):
+            changed_blob = self._repair_blob(blob, rebuilder.find_tags(blob))
+            self._planned = replace(self._planned, tags_blob=changed_blob)
+
+    def _repair_blob(self, blob: BlobRef, found: FoundBlob | None) -> BlobRef:
+        if found is None:
+            self._findings.damaged.append(f"{blob.path} can't be built again")
+            return blob
+        if found.proven:
+            self._put_back(blob.path, found.data)
+            return blob
+        digest = digest_of(found.data)
+        kind = names.parse_status_kind(blob.path) or ""
+        path = names.build_status_path(self._root.version, kind, digest)
+        self._put_anew(blob.path, path, found.data)
+        return BlobRef(path, len(found.data), digest, blob.count)
+
+    # --- segments ------------------------------------------------------------------------------
+
+    def _repair_lists(self) -> None:
+        for index in self._root.indexes:
+            if _reads(partial(self._status.part_list, index)):
+                continue
+            rebuilder = PartRebuilder(self._kept, read_facts(self._history, self._planned))
+            parts = rebuilder.find_list(index)
+            if parts is None:
+                self._findings.damaged.append(
+                    f"{index.path} of [{index.start}, {index.end}) can't be built again"
+                )
+                continue
+            data = encode_envelope(encode_part_list(tuple(parts)))
+            if digest_of(data) == index.digest:
+                self._put_back(index.path, data)
+                continue
+            blob = self._status.put(self._root.version, "index", encode_part_list(tuple(parts)), 0)
+            self._gone.append(index.path)
+            self._findings.repaired.append(index.path)
+            changed = replace(index, path=blob.path, bytes=blob.bytes, digest=blob.digest)
+            self._change_list(index, changed)
+        self._start_over()
+
+    def _change_list(self, old: PartIndex, new: PartIndex) -> None:
+        lists = tuple(new if one == old else one for one in self._planned.indexes)
+        self._planned = replace(self._planned, indexes=lists)
+
+    def _repair_parts(self) -> None:
+        rebuilder: PartRebuilder | None = None
+        for index in self._planned.indexes:
+            if not _reads(partial(self._status.part_list, index)):
+                continue
+            listed = self._status.part_list(index)
+            repaired = []
+            for part in listed:
+                sound = _reads(partial(self._status.part, part))
+                rebuilder = rebuilder if sound else self._rebuilder(rebuilder)
+                repaired.append(part if rebuilder is None or sound else self._part(rebuilder, part))
+            if tuple(repaired) != listed:
+                body = encode_part_list(tuple(repaired))
+                blob = self._status.put(self._root.version, "index", body, len(repaired))
+                self._gone.append(index.path)
+                changed = replace(index, path=blob.path, bytes=blob.bytes, digest=blob.digest)
+                self._change_list(index, changed)
+        parts = []
+        for part in self._planned.parts:
+            sound = _reads(partial(self._status.part, part))
+            rebuilder = rebuilder if sound else self._rebuilder(rebuilder)
+            parts.append(part if rebuilder is None or sound else self._part(rebuilder, part))
+        self._planned = replace(self._planned, parts=tuple(parts))
+
+    def _rebuilder(self, known: PartRebuilder | None) -> PartRebuilder:
+        return known or PartRebuilder(self._kept, read_facts(self._history, self._planned))
+
+    def _part(self, rebuilder: PartRebuilder, part: PartRef) -> PartRef:
+        found = rebuilder.find(part)
+        if found.data is not None:
+            self._put_back(part.path, found.data)
+            return part
+        if not found.entries:
+            self._findings.damaged.append(_unproven(part, found))
+            return part
+        self._gone.append(part.path)
+        self._findings.repaired.append(part.path)
+        return self._status.put_part(self._root.version, part.start, found.entries)
+
+    # --- what was dropped ----------------------------------------------------------------------
+
+    def _lost_retired(self) -> tuple[Retired, ...] | None:
+        """Return what is known of what was dropped, where some of the lists of it are lost."""
+        lost: list[str] = []
+        known: list[Retired] = []
+        for blob in self._root.retired_blobs:
+            try:
+                known += self._status.retired_blob(blob)
+            except FormatError:
+                lost.append(blob.path)
+        for item in (*known, *self._root.retired):
+            if item.kind != "part" or _reads(partial(self._status.retired_part, item.path)):
+                continue
+            if not self._put_back_retired(item):
+                lost.append(item.path)
+        if not lost:
+            return None
+        if self._findings.damaged:
+            self._findings.damaged += [
+                f"{path} can't be built again before what the newest version lists can be read"
+                for path in lost
+            ]
+            return None
+        self._findings.repaired += [f"{path}: what it told is dropped once more" for path in lost]
+        self._gone += [blob.path for blob in self._root.retired_blobs]
+        return tuple(
+            replace(item, kind="status") if item.path in lost else item
+            for item in (*known, *self._planned.retired)
+        )
+
+    def _put_back_retired(self, item: Retired) -> bool:
+        """Put a dropped part back where what the version before listed proves it."""
+        root = self._kept.at(item.version - 1)
+        listed = self._kept.parts_of(root) if root is not None else []
+        for part in (one for one in listed if one.path == item.path):
+            found = self._rebuilder(None).find(part)
+            if found.data is not None:
+                self._put_back(part.path, found.data)
+                return True
+        return False
+
+    def _drop_again(self, planned: Root, known: tuple[Retired, ...], slot: Slot) -> Root:
+        """Return the root with everything dropped that neither it nor a readable list names."""
+        bare = replace(planned, retired=known, retired_blobs=())
+        status = TableStatus(self._storage)
+        refs = read_references(status, bare)
+        named = refs.live | {*refs.retired}
+        prefix = f"{names.SEGMENTS_FOLDER}/"
+        anew = [
+            slot.retire("segment", info.path.removeprefix(prefix))
+            if info.path.startswith(prefix)
+            else slot.retire("status", info.path)
+            for folder in _FOLDERS
+            for info in self._storage.list(folder)
+            if info.path not in named
+        ]
+        return replace(bare, retired=(*known, *anew))
+
+    # --- writing -------------------------------------------------------------------------------
+
+    def _commit(self, dropped: tuple[Retired, ...] | None, client: str) -> None:
+        status, planned = self._status, replace(self._planned, operation="repair", client=client)
+
+        def build(newest: Root, slot: Slot) -> Root | None:
+            if newest.version != self._root.version:
+                raise ConflictError("another writer came first", remedy="stop writers, then repair")
+            changed = planned
+            if dropped is not None:
+                changed = self._drop_again(planned, dropped, slot)
+            gone = {path: slot.retire("status", path) for path in self._gone}
+            items = {*(item.path for item in changed.retired)}
+            anew = tuple(item for path, item in gone.items() if path not in items)
+            return status.tidy(replace(changed, retired=(*changed.retired, *anew)), slot)
+
+        self._log.commit(build, transaction=self._log.clock.new_id())
+
+    def _put_back(self, path: str, data: bytes) -> None:
+        """Put an object in the place of the damaged one, in one step, and read it back."""
+        put_back(self._storage, path, data)
+        if self._storage.get(path) == data:
+            self._findings.repaired.append(path)
+        else:
+            self._findings.damaged.append(f"{path} was put back, and reads otherwise")
+
+    def _put_anew(self, old: str, path: str, data: bytes, *, note: str = "") -> None:
+        self._storage.create(path, data)
+        self._gone.append(old)
+        self._findings.repaired.append(old + note)
+
+
+def put_back(storage: Storage, path: str, data: bytes) -> None:
+    """Put an object in the place of whatever lies under its name, in one step.
+
+    Raises:
+        StorageError: The storage failed; what lay there still does, or the object is there.
+    """
+    with storage.open_staged(path, replace=True) as writer:
+        writer.write(data)
+        writer.commit()
+
+
+def _unproven(part: PartRef, found: FoundPart) -> str:
+    text = f"{part.path} of [{part.start}, {part.end}) can't be built again"
+    ranges = ", ".join(f"[{start}, {end})" for start, end in found.missing)
+    return f"{text}: nothing proves which segments hold {ranges}" if ranges else text
+
+
+def _ranges(numbers: tuple[int, ...]) -> str:
+    """Return ascending numbers as ranges.
+
+    >>> _ranges((1, 2, 3, 7))
+    '1 to 3, 7'
+    """
+    runs: list[list[int]] = []
+    for number in numbers:
+        if runs and runs[-1][-1] == number - 1:
+            runs[-1] = [runs[-1][0], number]
+        else:
+            runs.append([number])
+    return ", ".join(" to ".join(map(str, dict.fromkeys(run))) for run in runs)
+
+
+def _reads(read: Callable[[], object]) -> bool:
+    try:
+        read()
+    except FormatError:
+        return False
+    return True

@@ -1,0 +1,336 @@
+"""Verify: read a whole stream and say exactly what is wrong where. It changes nothing."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError, NotFoundError
+from segstore_ds.format import names
+from segstore_ds.format.fields import parse_json
+from segstore_ds.format.history import column_values
+from segstore_ds.format.root import PartRef, Retired, Root
+from segstore_ds.format.schema import fingerprint
+from segstore_ds.format.segment import find_format
+from segstore_ds.format.statistics import Stats, compute, from_json, merge
+from segstore_ds.log.seen import lost_commits
+from segstore_ds.log.transition import broken_invariants, broken_rules
+from segstore_ds.read.segments import OpenSegment, open_segment
+from segstore_ds.repair.witnesses import find_witnesses, planned_on
+from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.status.history import History
+from segstore_ds.status.table_status import PlacedSegment, TableStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong: the error's code, the object and place, the whole sentence."""
+
+    code: str
+    where: str
+    what: str
+
+
+@dataclass(slots=True)
+class Report:
+    """What `verify` found.
+
+    Attributes:
+        problems: Everything that is wrong; empty for a sound stream.
+        versions: Commit files read.
+        segments: Segments read.
+        frames: Frames verified.
+        rows: Events verified.
+        leftovers: Objects that nothing refers to: staged and not (or never) committed. They are
+            no damage.
+        abandoned: Commit files that can't be read, or are missing, and that a repair left behind.
+        unclaimed: Those of the leftovers that were planned on the newest version or a later one:
+            staged just now, or of a commit that is gone.
+    """
+
+    problems: list[Problem] = field(default_factory=list)
+    versions: int = 0
+    segments: int = 0
+    frames: int = 0
+    rows: int = 0
+    leftovers: list[str] = field(default_factory=list)
+    abandoned: list[str] = field(default_factory=list)
+    unclaimed: list[str] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """True when nothing is wrong."""
+        return not self.problems
+
+    def check(self) -> "Report":
+        """Return this report if nothing is wrong.
+
+        Raises:
+            CorruptionError: Something is; lists it.
+        """
+        if self.problems:
+            raise CorruptionError(
+                "stream is damaged", problems=[f"{p.where}: {p.what}" for p in self.problems]
+            )
+        return self
+
+
+def run_verify(log: StreamLog, status: TableStatus) -> Report:
+    """Read every commit file, status object and segment of a stream and check all invariants.
+
+    Returns:
+        The report; damage is reported, not raised.
+
+    Raises:
+        NotFoundError: There is no stream.
+        StorageError: The storage failed, so nothing can be said.
+    """
+    return _Verifier(log, status).run()
+
+
+class _Verifier:
+    def __init__(self, log: StreamLog, status: TableStatus) -> None:
+        self._log = log
+        self._status = status
+        self._url = log.storage.url
+        self._report = Report()
+        self._named: set[str] = set()
+
+    def run(self) -> Report:
+        newest = self._verify_log()
+        if newest is not None:
+            self._ask_witnesses(newest)
+            self._verify_status(newest)
+        return self._report
+
+    def _problem(self, where: str, error: FormatError) -> None:
+        self._report.problems.append(Problem(error.code, where, str(error)))
+
+    def _wrong(self, where: str, what: str) -> None:
+        self._report.problems.append(Problem(CorruptionError.code, where, what))
+
+    def _verify_log(self) -> Root | None:
+        # The hint is asked first: afterwards it may name what was committed since the listing.
+        hint = self._log.files.read_hint()
+        numbers = self._log.files.numbers()
+        if not numbers:
+            raise NotFoundError("no stream here", url=self._url)
+        if hint is not None and not hint.stream_id and hint.number > numbers[-1]:
+            self._wrong(
+                names.HINT_PATH,
+                f"names version {hint.number:020d}, but the log ends at {numbers[-1]}",
+            )
+        newest = self._read_root(numbers[-1])
+        if newest is None:
+            return None
+        lost = self._lost(newest)
+        there = {number for number in numbers if number >= newest.log_start}
+        self._report.abandoned += [self._log.files.path(number) for number in sorted(lost - there)]
+        kept = [newest.log_start - 1, *sorted(there | lost)]
+        for before, behind in pairwise(kept):
+            if behind != before + 1:
+                self._wrong("log", f"versions are missing: {before + 1} to {behind - 1}")
+        older = newest
+        self._verify_root(newest)
+        for number in reversed([n for n in numbers if newest.log_start <= n < newest.version]):
+            # Without a history: what lies right below a repair, and can't be read, it was made for.
+            repaired = older.operation == "repair" and older.version == number + 1
+            root = self._read_root(number, abandoned=repaired or number in lost)
+            if root is None:
+                continue
+            self._verify_root(root)
+            if older.version == number + 1:
+                # Whoever committed checked the same rules; what a later version adds is not known.
+                for rule in broken_rules(root, replace(older, extra=root.extra)):
+                    self._wrong(self._log.files.path(older.version), f"broken rule: {rule}")
+            older = root
+        return newest
+
+    def _ask_witnesses(self, newest: Root) -> None:
+        for witness in find_witnesses(self._log, newest):
+            error = lost_commits(
+                self._url, version=witness.version, newest=newest.version, witness=witness.what
+            )
+            self._problem(names.LOG_FOLDER, error)
+
+    def _lost(self, newest: Root) -> frozenset[int]:
+        try:
+            return History(self._log.storage).lost(newest, newest.log_start, newest.version)
+        except FormatError:
+            return frozenset()  # the history's own check says what is wrong with it
+
+    def _read_root(self, number: int, *, abandoned: bool = False) -> Root | None:
+        where = self._log.files.path(number)
+        try:
+            root = self._log.files.get(number)
+        except FormatError as error:
+            if abandoned:
+                self._report.abandoned.append(where)
+            else:
+                self._problem(where, error)
+            return None
+        self._report.versions += 1
+        if root is None:
+            self._problem(where, MissingObjectError("commit file vanished", where=where))
+        elif root.version != number:
+            self._wrong(where, f"holds version {root.version}")
+        return root
+
+    def _verify_root(self, root: Root) -> None:
+        where = self._log.files.path(root.version)
+        for rule in broken_invariants(root):
+            self._wrong(where, f"broken rule: {rule}")
+
+    def _verify_status(self, root: Root) -> None:
+        schemas = self._verify_blobs(root)
+        self._verify_history(root)
+        placed: list[PlacedSegment] = []
+        for part in self._verify_indexes(root):
+            self._named.add(part.path)
+            alone = replace(root, indexes=(), parts=(part,), entries=())
+            try:
+                placed.extend(self._status.segments(alone, part.start, part.end))
+            except FormatError as error:
+                self._problem(part.path, error)
+        inline = replace(root, indexes=(), parts=(), entries=root.entries)
+        placed.extend(self._status.segments(inline, inline.listed_start, root.tail))
+        numbers = [one.entry.segment_id & 0xFFFFFFFF for one in placed]
+        if len(set(numbers)) != len(numbers):
+            self._wrong("status", "segment numbers are not unique")
+        for one in placed:
+            self._verify_segment(one, schemas)
+        self._find_leftovers(root)
+
+    def _verify_history(self, root: Root) -> None:
+        history, tail = History(self._log.storage), 0  # nothing kept in memory counts
+        for ref in (*root.history_lists, *root.history_parts):
+            alone = (ref,)
+            inside = ref in root.history_lists
+            self._named.add(ref.path)
+            try:
+                parts = history.part_list(ref) if inside else alone
+                self._named.update(part.path for part in parts)
+                for part in parts:
+                    tails = column_values(history.part(part), "tail")
+                    if int(tails[0]) < tail or (np.diff(tails) < 0).any():
+                        self._wrong(part.path, "tails of the history go back")
+                    tail = int(tails[-1])
+            except FormatError as error:
+                self._problem(ref.path, error)
+        if root.history and root.history[-1].tail != root.tail:
+            self._wrong("history", "the newest row has another tail than the stream")
+
+    def _verify_indexes(self, root: Root) -> list[PartRef]:
+        parts: list[PartRef] = []
+        for index in root.indexes:
+            self._named.add(index.path)
+            try:
+                parts.extend(self._status.part_list(index))
+            except FormatError as error:
+                self._problem(index.path, error)
+        return [*parts, *root.parts]
+
+    def _verify_blobs(self, root: Root) -> dict[int, pa.Schema]:
+        schemas: dict[int, pa.Schema] = {}
+        for epoch in root.epochs:
+            try:
+                schemas[epoch.number] = epoch_schema(self._status, epoch)
+            except FormatError as error:
+                where = epoch.blob.path if epoch.blob else f"epoch {epoch.number}"
+                self._problem(where, error)
+            if epoch.blob:
+                self._named.add(epoch.blob.path)
+        for blob in root.retired_blobs:
+            self._named.add(blob.path)
+            try:
+                self._name_retired(self._status.retired_blob(blob))
+            except FormatError as error:
+                self._problem(blob.path, error)
+        if root.writers_blob:
+            self._named.add(root.writers_blob.path)
+            try:
+                self._status.writers_blob(root.writers_blob)
+            except FormatError as error:
+                self._problem(root.writers_blob.path, error)
+        if root.tags_blob:
+            self._named.add(root.tags_blob.path)
+        try:
+            self._status.tags(root)
+        except FormatError as error:
+            self._problem(root.tags_blob.path if root.tags_blob else "tags", error)
+        return schemas
+
+    def _verify_segment(self, placed: PlacedSegment, schemas: dict[int, pa.Schema]) -> None:
+        entry, path = placed.entry, names.segment_object(placed.entry.path)
+        self._named.add(path)
+        self._report.segments += 1
+        try:
+            size = self._log.storage.info(path).size
+            if size != entry.bytes:
+                self._wrong(path, f"has {size} bytes, committed were {entry.bytes}")
+                return
+            form = find_format(entry.format, where=path)
+            form.check_head(self._log.storage.get_range(path, 0, form.head_bytes), where=path)
+            segment = open_segment(self._log.storage, entry, where=path, whole=False)
+        except FormatError as error:
+            self._problem(path, error)
+            return
+        frames = segment.frames
+        if sum(frame.rows for frame in frames) != entry.rows:
+            self._wrong(path, "frames hold another number of rows than committed")
+        schema = schemas.get(entry.epoch)
+        if schema is None:
+            return
+        stats = list(self._verify_frames(path, segment, schema))
+        self._report.rows += entry.rows
+        if entry.stats is not None and len(stats) == len(frames):
+            try:
+                said = parse_json(entry.stats.encode(), where=path)
+                claimed = from_json(said, where=path, schema=schema)
+            except FormatError as error:
+                self._problem(path, error)
+                return
+            merged = merge(stats)
+            if any(merged.get(name) != value for name, value in claimed.items()):
+                self._wrong(path, "statistics in the status are not those of the frames")
+
+    def _verify_frames(
+        self, path: str, segment: OpenSegment, schema: pa.Schema
+    ) -> Iterator[tuple[int, Stats]]:
+        for number, frame in enumerate(segment.frames):
+            where = f"{path}[{frame.start}:{frame.end}]"
+            try:
+                batch = segment.read_frame(number, schema=schema)
+            except FormatError as error:
+                self._problem(where, error)
+                continue
+            self._report.frames += 1
+            if frame.fingerprint != fingerprint(schema):
+                self._wrong(where, "frame is of another schema")
+            known = {*frame.stats} <= {*schema.names}
+            if not known or compute(batch, list(frame.stats)) != dict(frame.stats):
+                self._wrong(where, "statistics are not those of the rows")
+            yield frame.rows, frame.stats
+
+    def _find_leftovers(self, root: Root) -> None:
+        self._name_retired(root.retired)
+        for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER, names.HISTORY_FOLDER):
+            for info in self._log.storage.list(folder):
+                if info.path not in self._named:
+                    self._report.leftovers.append(info.path)
+                    if (planned_on(info.path) or 0) >= root.version:
+                        self._report.unclaimed.append(info.path)
+
+    def _name_retired(self, retired: tuple[Retired, ...]) -> None:
+        for one in retired:
+            self._named.add(names.segment_object(one.path) if one.kind == "segment" else one.path)
+            if one.kind == "part":
+                try:
+                    entries = self._status.retired_part(one.path)
+                except FormatError as error:
+                    self._problem(one.path, error)
+                    continue
+                self._named.update(names.segment_object(entry.path) for entry in entries)

@@ -1,0 +1,111 @@
+"""Witnesses: what outside the log proves that it held more commits than it does now.
+
+The hint, named readers and followers say which commit they have seen; the name of a staged object
+says which version its writer had seen. Each is believed only about this stream and generation, and
+after it was read the log is asked again: it may have grown meanwhile.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.errors import FormatError, InvalidInputError, StorageError
+from segstore_ds.format import names
+from segstore_ds.format.root import Root
+from segstore_ds.log.seen import Seen, is_gone, is_proof, seen_by
+from segstore_ds.read.reader_records import record_log
+
+ABANDONED = "abandoned"  # On disk: the property below. Never change.
+
+
+@dataclass(frozen=True, slots=True)
+class Witness:
+    """What proves that a version was committed which is not in the log, or is another there."""
+
+    version: int
+    what: str
+
+
+def find_witnesses(log: StreamLog, newest: Root) -> list[Witness]:
+    """Return what proves that commits are gone, the newest version first; empty for a sound log.
+
+    What can't be read or reached proves nothing.
+
+    Args:
+        log: The stream's log.
+        newest: Its newest commit that can be read.
+
+    Raises:
+        StorageError: The stream's own storage failed.
+    """
+    found = [*_hint(log, newest), *_readers(log, newest), *_followers(log, newest)]
+    found += _names(log, newest)
+    end = (log.files.newest_listed() or 0) if found else 0
+    # The log may have grown meanwhile, or ends with what can't be read, which is another error.
+    gone = [one for one in found if one.version <= newest.version or one.version > end]
+    return sorted(gone, key=lambda witness: -witness.version)
+
+
+def abandoned_through(root: Root) -> int:
+    """Return the newest version that a repair with loss has left behind; -1 for none.
+
+    Names of objects don't tell the generation: up to there they prove nothing.
+    """
+    text = root.properties.get(ABANDONED, "")
+    number = names.parse_log_name(text)
+    return -1 if number is None else number
+
+
+def planned_on(path: str) -> int | None:
+    """Return the version that an object was planned on, which its name says; None for others."""
+    version = names.parse_status_version(path)
+    if version is None and path.startswith(f"{names.SEGMENTS_FOLDER}/"):
+        token = names.segment_token(path.removeprefix(f"{names.SEGMENTS_FOLDER}/"))
+        version = names.parse_token_version(token)
+    return version
+
+
+def _hint(log: StreamLog, newest: Root) -> Iterator[Witness]:
+    hint = log.files.read_hint()
+    if hint is not None and is_proof(hint, newest):
+        yield Witness(hint.number, names.HINT_PATH)
+
+
+def _readers(log: StreamLog, newest: Root) -> Iterator[Witness]:
+    for name in log.storage.folders(names.READERS_FOLDER):
+        try:
+            files = record_log(log, name)
+            number = files.newest_listed()
+            record = None if number is None else files.get(number)
+        except (FormatError, InvalidInputError):
+            continue
+        seen = None if record is None else seen_by(record)
+        if seen is not None and is_gone(log.files, seen, newest):
+            yield Witness(seen.version, f"reader {name!r}")
+
+
+def _followers(log: StreamLog, newest: Root) -> Iterator[Witness]:
+    try:
+        followers = log.replicas.of(newest)
+    except (FormatError, InvalidInputError):
+        return
+    for follower in followers:
+        try:
+            number = follower.files.newest_listed()
+            theirs = None if number is None else follower.files.get(number)
+        except (FormatError, StorageError):
+            continue
+        if theirs is not None and is_gone(log.files, Seen.of(theirs), newest):
+            yield Witness(theirs.version, f"follower {follower.url}")
+
+
+def _names(log: StreamLog, newest: Root) -> Iterator[Witness]:
+    if newest.copies:
+        return  # a clone's objects bear the versions of its origin
+    known = max(newest.version, abandoned_through(newest))
+    for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER, names.HISTORY_FOLDER):
+        for info in log.storage.list(folder):
+            version = planned_on(info.path)
+            if version is not None and version > known:
+                known = version
+                yield Witness(version, info.path)

@@ -1,0 +1,1 @@
+"""Replication: followers, how commits reach them, and promotion."""

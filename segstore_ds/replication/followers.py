@@ -1,0 +1,194 @@
+"""Followers: added, removed, promoted, and kept free of what was deleted from the primary."""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
+
+from segstore_ds.commit.commit import Committed, StreamLog
+from segstore_ds.commit.objects import copy_object, copy_small, has_same_end
+from segstore_ds.commit.replicas import PROPERTY, Follower, replication_of
+from segstore_ds.errors import (
+    AlreadyExistsError,
+    InvalidInputError,
+    StorageError,
+)
+from segstore_ds.format import names
+from segstore_ds.format.fields import build_json
+from segstore_ds.format.root import FOLLOWERS_FEATURE, Root
+from segstore_ds.log.newest import ROOT_CODEC
+from segstore_ds.log.place import may_begin
+from segstore_ds.log.seen import hint_of
+from segstore_ds.log.transition import Slot
+from segstore_ds.storage import Storage, compare_names, find_overlap, refuse_overlap
+
+_LOG = logging.getLogger(__name__)
+_SMALL_FOLDERS = (names.STATUS_FOLDER, names.HISTORY_FOLDER)
+
+
+def run_add_follower(log: StreamLog, url: str, *, client: str) -> Committed:
+    """Make a folder a follower: copy what there is, then commit that it follows from now on.
+
+    Safe to repeat: what was copied before a failure is there already.
+
+    Raises:
+        InvalidInputError: The stream's own folder by whatever name, one within or around it or that
+            can't be opened, or a clone's follower.
+        AlreadyExistsError: The folder holds another stream, or one that went its own way.
+        ConflictError: Every race was lost.
+        CommitUnknownError: It may or may not be in the log.
+        UnderReplicatedError: It is in the log, but the follower lacks a part.
+        FormatError: Something that is to be copied is damaged.
+        StorageError: A storage failed.
+    """
+    storage = log.storage
+    target = storage.sibling(url)
+    refuse_overlap(target, storage, compare_names(target, storage), "follower")
+    root = log.refresh()
+    _refuse_clone(root)
+    follower = Follower(target, ROOT_CODEC, log.clock)
+    empty = may_begin(follower.files, resumed=f"{names.SEGMENTS_FOLDER}/")
+    # One folder under two names would be one copy, and promote would fence nothing.
+    for other in (storage, *follower_storages(log, root)):
+        if other.url != target.url:
+            refuse_overlap(target, other, find_overlap(target, other), "follower")
+    if empty:
+        _seed(log, follower)
+    else:
+        _check_same(log, follower)
+
+    def build(root: Root, _slot: Slot) -> Root | None:
+        known = replication_of(root)
+        followers = known.followers if known else ()
+        if target.url in followers:
+            return None
+        _refuse_clone(root)
+        return _following(root, storage.url, (*followers, target.url), client)
+
+    return log.commit(build, transaction=log.clock.new_id())
+
+
+def run_remove_follower(log: StreamLog, url: str, *, client: str) -> Committed:
+    """Go on without a follower, whose folder stays as it is; safe to repeat.
+
+    Raises:
+        As `run_add_follower`, but for AlreadyExistsError.
+    """
+    gone = {url, log.storage.sibling(url).url}
+
+    def build(root: Root, _slot: Slot) -> Root | None:
+        known = replication_of(root)
+        kept = tuple(one for one in known.followers if one not in gone) if known else ()
+        if known is None or kept == known.followers:
+            return None
+        return _following(root, known.primary, kept, client)
+
+    return log.commit(build, transaction=log.clock.new_id())
+
+
+def run_promote(log: StreamLog, *, client: str) -> Committed:
+    """Make this folder a primary of a new generation, without followers; safe to repeat.
+
+    From its return on no commit of the old primary is acknowledged any more.
+
+    Raises:
+        ConflictError: Every race was lost.
+        CommitUnknownError: It may or may not be in the log.
+        FormatError: Metadata can't be read.
+        StorageError: The storage failed.
+    """
+    log.reopen()
+
+    def build(root: Root, _slot: Slot) -> Root | None:
+        known = replication_of(root)
+        if known is None or known.primary == log.storage.url:
+            return None
+        kept = {name: text for name, text in root.properties.items() if name != PROPERTY}
+        return replace(
+            root,
+            generation=root.generation + 1,
+            properties=kept,
+            operation="promote",
+            client=client,
+        )
+
+    return log.commit(build, transaction=log.clock.new_id())
+
+
+def follower_storages(log: StreamLog, root: Root) -> tuple[Storage, ...]:
+    """Return the folders of a root's followers; sends no request.
+
+    Raises:
+        CorruptionError: The property can't be read.
+        InvalidInputError: One can't be opened.
+    """
+    return tuple(follower.storage for follower in log.replicas.of(root))
+
+
+def purge_followers(log: StreamLog, root: Root) -> None:
+    """Delete what a purge has deleted from the log; a follower that fails keeps it."""
+    for follower in log.replicas.of(root):
+        try:
+            # The hint must not lead to what is deleted now.
+            follower.storage.put(follower.files.hint_path, names.build_hint(hint_of(root)))
+            follower.files.purge(root.log_start)
+        except StorageError as error:
+            _LOG.warning("follower %s keeps purged versions: %s", follower.url, error)
+
+
+def _refuse_clone(root: Root) -> None:
+    # A follower would need the origin as the clone does: losing that would lose both.
+    if root.origins:
+        raise InvalidInputError(
+            "a clone that shares events with its origin can't be followed",
+            remedy="materialize() it first",
+            stream=root.stream_id,
+        )
+
+
+def _following(root: Root, primary: str, followers: tuple[str, ...], client: str) -> Root:
+    properties = {name: text for name, text in root.properties.items() if name != PROPERTY}
+    if followers:
+        value = build_json({"primary": primary, "followers": list(followers)})
+        properties[PROPERTY] = value.decode()
+    features = root.writer_features
+    if FOLLOWERS_FEATURE not in features:
+        features = (*features, FOLLOWERS_FEATURE)
+    return replace(
+        root, properties=properties, writer_features=features, operation="follow", client=client
+    )
+
+
+def _check_same(log: StreamLog, follower: Follower) -> None:
+    """Check that a folder's log is that of the stream; then shipping goes on from there."""
+    root = log.refresh()
+    # Ours if a version that both have is the same.
+    number = follower.files.newest_listed()
+    theirs = None if number is None else follower.files.get(number)
+    ours = log.files.get(number) if number is not None and number <= root.version else None
+    if theirs is None or ours is None or ours.transaction != theirs.transaction:
+        raise AlreadyExistsError(
+            "the folder holds another stream, or one that went its own way",
+            remedy="give an empty folder",
+            url=follower.url,
+        )
+
+
+def _seed(log: StreamLog, follower: Follower) -> None:
+    """Copy a stream as it is into a folder, objects first, its log last and in order."""
+    root = log.refresh()
+    source, target = log.storage, follower.storage
+    for folder in _SMALL_FOLDERS:
+        there = {info.path for info in target.list(folder)}
+        for info in source.list(folder):
+            if info.path not in there:
+                copy_small(source, target, info.path)
+    sizes = {info.path: info.size for info in target.list(names.SEGMENTS_FOLDER)}
+    for info in source.list(names.SEGMENTS_FOLDER):
+        if sizes.get(info.path) != info.size or not has_same_end(source, target, info):
+            copy_object(source, target, info.path)
+    for version in _kept(log, root):
+        copy_small(source, target, log.files.path(version))
+
+
+def _kept(log: StreamLog, root: Root) -> Iterator[int]:
+    return (number for number in log.files.numbers() if root.log_start <= number <= root.version)

@@ -1,0 +1,1 @@
+"""Retention: readers, tags, truncate, restore, purge, vacuum and drop."""

@@ -1,0 +1,160 @@
+"""Drop: the end of a stream. A last commit, then its data, its log last.
+
+The last commit is what decides: it seals the stream, hides its events and names the reader feature
+`dropped`, so that no version of segstore, however old, takes what is left for a stream. Then nobody
+can commit, and everything may be deleted in any order; the newest commit goes last, so that an
+interrupted drop is found as such and can be repeated.
+"""
+
+import logging
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.replicas import replication_of
+from segstore_ds.copy.pins import last_sharing, unpin_origins
+from segstore_ds.errors import ConflictError, InvalidInputError, SegstoreError
+from segstore_ds.format import names
+from segstore_ds.format.root import DROPPED_FEATURE, Root
+from segstore_ds.log.clock import Clock
+from segstore_ds.log.origins import pins_of
+from segstore_ds.log.transition import Slot
+from segstore_ds.storage import Storage
+from segstore_ds.write.append import drop_below
+
+_LOG = logging.getLogger(__name__)
+_MOST_HIDDEN = 999
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What a drop did.
+
+    Attributes:
+        deleted: How many objects of the stream were deleted.
+        kept: What lies in the folder and is not the stream's: the folder stays with it.
+    """
+
+    deleted: int
+    kept: tuple[str, ...] = ()
+
+
+class DroppableLog(StreamLog):
+    """A log that is opened to be dropped, or to finish a drop."""
+
+    def check_open(self, root: Root) -> None:
+        """Let a stream pass that was dropped."""
+
+
+def plan_drop(root: Root, slot: Slot) -> Root | None:
+    """Return the last root of a stream; None where it is that already. Pure.
+
+    Raises:
+        ConflictError: Clones read this stream's segments, or it has followers.
+    """
+    if DROPPED_FEATURE in root.reader_features:
+        return None
+    pins = pins_of(root)
+    if pins:
+        raise ConflictError(
+            "clones read this stream's segments",
+            remedy="drop or materialize the clones first, or unpin them",
+            pins=sorted(pins),
+        )
+    followers = replication_of(root)
+    if followers is not None:
+        raise ConflictError(
+            "stream has followers, which would keep its events",
+            remedy="remove_follower(url) first; a folder that follows, or did, is dropped by "
+            "itself, after promote()",
+            followers=list(followers.followers),
+        )
+    # Lists of parts go unread: a stream whose list is damaged can be dropped, too.
+    lists = (slot.retire("status", one.path) for one in root.indexes)
+    emptied = drop_below(replace(root, indexes=()), root.tail, slot)
+    return replace(
+        emptied,
+        retired=(*emptied.retired, *lists),
+        sealed=True,
+        staging_floor=root.version,
+        reader_features=(*root.reader_features, DROPPED_FEATURE),
+        operation="drop",
+    )
+
+
+def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dropped:
+    """Delete a stream and nothing else that lies in its folder; safe to repeat until it returns.
+
+    Args:
+        storage: The stream's folder.
+        confirm: Its location once more, as the storage spells it.
+        clock: Time and ids.
+        client: Who drops it.
+
+    Returns:
+        How many objects were deleted, and what stays.
+
+    Raises:
+        InvalidInputError: The confirmation names another location.
+        NotFoundError: There is no stream.
+        ConflictError: Clones read its segments, it has followers, or every race was lost; nothing
+            was deleted.
+        CommitUnknownError: It is unknown whether the drop was committed; nothing was deleted.
+        FormatError: Metadata can't be read; nothing was deleted.
+        StorageError: The storage failed; what was deleted stays deleted.
+    """
+    if confirm != storage.url:
+        raise InvalidInputError(
+            "confirmation names another location",
+            remedy="repeat the stream's location as confirm=",
+            url=storage.url,
+            confirm=confirm,
+        )
+    log = DroppableLog(storage, clock=clock, incomplete=True)
+    log.reopen()
+
+    def build(root: Root, slot: Slot) -> Root | None:
+        planned = plan_drop(root, slot)
+        return None if planned is None else replace(planned, client=client)
+
+    log.commit(build, transaction=clock.new_id())
+    deleted, kept = 0, []
+    log_files = f"{names.LOG_FOLDER}/"
+    for info in storage.list(""):
+        if not names.is_object(info.path):
+            kept.append(info.path)
+        elif not info.path.startswith(log_files):
+            storage.delete(info.path)
+            deleted += 1
+    for info in storage.temporaries():
+        if names.is_temporary(info.path):
+            storage.delete(info.path)
+    kept += _find_hidden(storage)
+    # While the log is there a drop can be repeated, so the origin is told before it goes.
+    _unpin(storage, log.root, clock=clock, client=client)
+    # The hint first: it must not lead to what is left. The newest commit says what happened here.
+    storage.delete(names.HINT_PATH)
+    deleted += log.files.purge(names.MAX_NUMBER)
+    return Dropped(deleted, tuple(sorted(kept)))
+
+
+def _find_hidden(storage: Storage) -> Iterator[str]:
+    """Yield what listings leave out, in the stream's own folders."""
+    for folder in ("", *names.FOLDERS):
+        for name in storage.peek(folder, _MOST_HIDDEN) or ():
+            path = f"{folder}/{name}".lstrip("/")
+            if name.startswith(".") and not names.is_temporary(path):
+                yield path
+
+
+def _unpin(storage: Storage, root: Root, *, clock: Clock, client: str) -> None:
+    if root.origins:
+        unpin_origins(storage, root, clock=clock, client=client)
+        return
+    try:
+        # Materialized: it may have been stopped before it told its origin.
+        unpin_origins(storage, last_sharing(root), clock=clock, client=client)
+    except SegstoreError as error:
+        # It needs its origin no longer, not to be dropped either; a pin that is left can be taken
+        # away by hand.
+        _LOG.warning("origin of %s can't be asked for a pin that is left: %s", storage.url, error)

@@ -1,0 +1,101 @@
+"""Restore: bring back what a stream held as of a version, as an overwrite by reference.
+
+No byte is copied: the head moves to the tail and the version's segments are listed once more, under
+new offsets and new segment numbers, so that the same object may be listed, and retired, twice.
+Offsets that were given out keep their meaning: they lie below the new head.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.errors import SealedError, SnapshotExpiredError
+from segstore_ds.format.root import Root
+from segstore_ds.log.copy_record import check_complete
+from segstore_ds.log.transition import Slot
+from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.status.writers import Commit
+from segstore_ds.write.append import drop_below
+
+
+def plan_restore(root: Root, old: Root, listed: Sequence[PlacedSegment], slot: Slot) -> Root | None:
+    """Return the root that holds what an older one held; None where it is that root. Pure.
+
+    Args:
+        root: The newest root.
+        old: The version that is brought back.
+        listed: The segments that hold its events, in offset order.
+        slot: Where the change will land.
+
+    Raises:
+        SealedError: The stream has ended.
+        SnapshotExpiredError: The version was purged, so its segments may be deleted.
+    """
+    if old.version == root.version:
+        return None
+    if root.sealed:
+        raise SealedError("stream is sealed", stream=root.stream_id, tail=root.tail)
+    if old.version < root.log_start:
+        raise SnapshotExpiredError("version was purged", version=old.version, oldest=root.log_start)
+    if old.origins and not root.origins:
+        raise SnapshotExpiredError(
+            "version reads another stream's segments, which this one no longer does",
+            version=old.version,
+            origins=sorted(old.origins),
+        )
+    epochs = root.epochs
+    if old.epoch.number != root.epoch.number:
+        # The schema comes back too: what was written since may not fit the old segments.
+        epochs = (*epochs, replace(old.epoch, number=len(epochs), since=root.tail))
+    entries = tuple(
+        replace(
+            placed.entry,
+            segment_id=placed.entry.epoch << 32 | (root.next_segment + place),
+        )
+        for place, placed in enumerate(listed)
+    )
+    # The first segment may hold events from before the old head: they stay hidden below the new.
+    hidden = old.head - listed[0].start if listed else 0
+    emptied = drop_below(root, root.tail, slot)
+    return replace(
+        emptied,
+        epochs=epochs,
+        entries=(*emptied.entries, *entries),
+        next_segment=root.next_segment + len(entries),
+        head=root.tail + hidden,
+        tail=root.tail + sum(entry.rows for entry in entries),
+        operation="restore",
+    )
+
+
+def run_restore(log: StreamLog, status: TableStatus, version: int, *, client: str) -> Commit:
+    """Bring back what a stream held as of a version, in one commit that copies no event.
+
+    Whatever is committed before this commit is no longer part of the stream; restoring the version
+    before it brings that back. Writers keep what they have committed: a repeated batch stays done.
+
+    Returns:
+        The commit and where the events lie now; of the newest version nothing is written.
+
+    Raises:
+        NotFoundError: There is no such version.
+        SnapshotExpiredError: It was purged.
+        IncompleteStreamError: A copy into the stream was not done then.
+        SealedError: The stream has ended.
+        ConflictError: Every race was lost; nothing was committed.
+        CommitUnknownError: It may or may not be in the log.
+        FormatError: Metadata can't be read.
+        StorageError: The storage failed.
+    """
+    log.refresh()
+    old = log.read_version(version)
+    check_complete(old, url=log.storage.url)
+    listed = list(status.segments(old, old.head, old.tail))
+
+    def build(root: Root, slot: Slot) -> Root | None:
+        planned = plan_restore(root, old, listed, slot)
+        return None if planned is None else status.tidy(replace(planned, client=client), slot)
+
+    done = log.commit(build, transaction=log.clock.new_id())
+    root = done.root
+    return Commit(root.version, root.transaction, root.head, root.tail, attempts=done.attempts)

@@ -1,0 +1,230 @@
+"""Retain: move the head by a policy of size and age that waits for tags and readers.
+
+What exceeds a maximum goes, what lies within a minimum stays, and a minimum wins. Without a maximum
+what every live reader is done with goes. Nothing a tag or a live reader needs is dropped unless the
+policy says not to ask them. Ages count from the commit that brought an event, by the store's clock.
+
+Readers are read within every attempt of the commit: see `readers` for the trace that this closes.
+"""
+
+import json
+import logging
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+
+from segstore_ds.commit.best_effort import putting_off
+from segstore_ds.commit.commit import Committed, StreamLog
+from segstore_ds.errors import (
+    CorruptionError,
+    InvalidInputError,
+    SnapshotExpiredError,
+)
+from segstore_ds.format.packed import Ints
+from segstore_ds.format.root import Root
+from segstore_ds.log.transition import Slot
+from segstore_ds.read.reader_records import SeenReader, live_readers, store_now_us
+from segstore_ds.retention.truncate import finish_truncate, plan_truncate
+from segstore_ds.status.table_status import Run, TableStatus
+
+PROPERTY = "retention"  # On disk: the property that holds a policy. Never change.
+EVERY_S = 60.0
+_LOG = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionPolicy:
+    """What `retain` keeps.
+
+    Attributes:
+        max_bytes: Drop the oldest segments while the rest is larger.
+        max_age_s: Drop what was committed longer ago.
+        min_bytes: Keep at least so much, whatever else says it may go.
+        min_age_s: Keep what was committed within that time.
+        respect_readers: Keep what a tag or a live reader needs.
+    """
+
+    max_bytes: int | None = None
+    max_age_s: int | None = None
+    min_bytes: int | None = None
+    min_age_s: int | None = None
+    respect_readers: bool = True
+
+    def __post_init__(self) -> None:
+        """Check the fields.
+
+        Raises:
+            InvalidInputError: A bound is no whole number from 0, or nothing could ever be dropped.
+        """
+        bounds = (self.max_bytes, self.max_age_s, self.min_bytes, self.min_age_s)
+        if any(bound is not None and (type(bound) is not int or bound < 0) for bound in bounds):
+            raise InvalidInputError(
+                "not a bound of retention", remedy="give whole numbers from 0", policy=str(self)
+            )
+        if self.max_bytes is None and self.max_age_s is None and not self.respect_readers:
+            raise InvalidInputError(
+                "policy drops nothing",
+                remedy="give max_bytes or max_age_s; without one, what every reader is done with "
+                "is dropped, so readers must be respected",
+            )
+
+    def to_json(self) -> str:
+        """Return the text that a stream's property holds."""
+        return json.dumps(asdict(self), sort_keys=True)
+
+
+def parse_policy(text: str) -> RetentionPolicy:
+    """Return the policy that a stream's property holds.
+
+    Raises:
+        CorruptionError: It holds none that this version understands.
+    """
+    try:
+        value: Any = json.loads(text)
+        return RetentionPolicy(**value)
+    except (ValueError, TypeError, InvalidInputError) as error:
+        raise CorruptionError("retention property can't be read", text=text) from error
+
+
+def plan_retain(
+    root: Root,
+    runs: Iterable[Run],
+    policy: RetentionPolicy,
+    *,
+    aged: int,
+    young: int,
+    held: Collection[int],
+    tagged: Collection[int],
+) -> int:
+    """Return where the head has to be: never below where it is. Pure.
+
+    Args:
+        root: The root.
+        runs: All segments that hold kept events, in offset order; read only for a bound in bytes.
+        policy: What is kept.
+        aged: The events before this offset are older than `max_age_s`.
+        young: The events from this offset on are younger than `min_age_s`.
+        held: Offsets that live readers need; none where readers are not asked.
+        tagged: Offsets of tags, likewise.
+
+    Raises:
+        CorruptionError: The sizes add up to more than a number holds.
+    """
+    measured = policy.max_bytes is not None or policy.min_bytes is not None
+    offsets, before = _borders(root, runs if measured else ())
+    total = int(before[-1])
+    if policy.max_bytes is None and policy.max_age_s is None:
+        target = root.tail if held else root.head
+    else:
+        target = aged if policy.max_age_s is not None else root.head
+        if policy.max_bytes is not None:
+            place = np.searchsorted(before, total - policy.max_bytes)
+            target = max(target, int(offsets[place]))
+    if policy.min_bytes is not None:
+        place = np.searchsorted(before, max(total - policy.min_bytes, 0), "right") - 1
+        target = min(target, int(offsets[place]))
+    if policy.min_age_s is not None:
+        target = min(target, young)
+    return max(min([target, *held, *tagged]), root.head)
+
+
+def _borders(root: Root, runs: Iterable[Run]) -> tuple[Ints, Ints]:
+    """Return the offsets between segments from the head on, and the bytes of events before each."""
+    offsets, sizes = [np.array([root.head])], [np.zeros(1, np.int64)]
+    for run in runs:
+        starts, columns = run.starts, run.columns
+        size = columns.bytes.copy()
+        if starts[0] < root.head:
+            rows = int(columns.rows[0])
+            size[0] = int(size[0]) * (rows - (root.head - int(starts[0]))) // rows
+        offsets.append(starts + columns.rows)
+        sizes.append(size)
+    before = np.cumsum(np.concatenate(sizes))
+    if np.any(np.diff(before) < 0):
+        raise CorruptionError("sizes of segments add up to too much", stream=root.stream_id)
+    return np.concatenate(offsets), before
+
+
+def run_retain(
+    log: StreamLog, status: TableStatus, policy: RetentionPolicy, *, client: str
+) -> Committed:
+    """Move the head as far as a policy lets it go; safe to repeat.
+
+    Raises:
+        ConflictError: Every race was lost; nothing was committed.
+        CommitUnknownError: It may or may not be in the log.
+        FormatError: Metadata or a reader's record can't be read; nothing was committed.
+        StorageError: The storage failed.
+    """
+    log.refresh()
+    now_us = store_now_us(log)
+    aged = _tail_at(log, now_us, policy.max_age_s)
+    young = _tail_at(log, now_us, policy.min_age_s)
+
+    lagging: list[SeenReader] = []
+
+    def build(root: Root, slot: Slot) -> Root | None:
+        held, tagged = list[int](), list[int]()
+        if policy.respect_readers:
+            readers = live_readers(log, now_us)
+            held = [seen.needs(root) for seen in readers]
+            lagging[:] = [seen for seen in readers if seen.lags(root)]
+            tagged = [tag.offset for tag in status.tags(root).values() if tag.offset >= root.head]
+        runs = status.runs(root, root.head, root.tail)
+        offset = plan_retain(root, runs, policy, aged=aged, young=young, held=held, tagged=tagged)
+        planned = plan_truncate(root, offset, slot)
+        return None if planned is None else finish_truncate(status, planned, slot, client=client)
+
+    done = log.commit(build, transaction=log.clock.new_id())
+    for seen in lagging:
+        _LOG.warning(
+            "reader %r at %d (generation %d) lags behind the head %d (generation %d) and holds all "
+            "events back until it lapses: go on with stream.reader(%r, start='head'), or free it "
+            "with stream.release_reader(%r)",
+            *(seen.name, seen.record.offset, seen.record.generation),
+            *(done.root.head, done.root.generation, seen.name, seen.name),
+        )
+    return done
+
+
+class AutoRetain:
+    """Applies a stream's own policy after commits, once in a while; never raises for it.
+
+    Args:
+        log: The stream's log.
+        status: Its table status.
+        client: Who commits.
+    """
+
+    def __init__(self, log: StreamLog, status: TableStatus, client: str) -> None:
+        self._log = log
+        self._status = status
+        self._client = client
+        self._applied_s = float("-inf")
+
+    def after_commit(self) -> None:
+        """Apply the policy where there is one and a minute has passed since the last time."""
+        with putting_off("retention"):
+            # Even to look can fail: a merge that ended in doubt leaves the log to be opened anew.
+            self._apply_if_due()
+
+    def _apply_if_due(self) -> None:
+        text = self._log.root.properties.get(PROPERTY)
+        now = self._log.clock.boot_s()
+        if text is None or now - self._applied_s < EVERY_S:
+            return
+        self._applied_s = now
+        run_retain(self._log, self._status, parse_policy(text), client=self._client)
+
+
+def _tail_at(log: StreamLog, now_us: int, age_s: int | None) -> int:
+    """Return the offset before which everything is older than that; the head if nobody can tell."""
+    if age_s is None:
+        return log.root.head
+    try:
+        found = log.moment_at(now_us - age_s * 1_000_000)
+    except SnapshotExpiredError:
+        return log.root.head
+    return found.tail if found else 0

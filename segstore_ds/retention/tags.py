@@ -1,0 +1,146 @@
+"""Tags: names for cuts, kept in the root and, where there are many, in a blob.
+
+A tag holds back `retain`, never an explicit truncation; one that has fallen below the head stays
+and answers with TruncatedError. Only the operations `tag` and `untag` move tags to the blob. A tag
+of the blob that was removed stands in the root as null until they next do.
+"""
+
+from dataclasses import replace
+
+from segstore_ds.commit.commit import Committed, StreamLog
+from segstore_ds.errors import AlreadyExistsError, InvalidInputError, NotFoundError
+from segstore_ds.format import names
+from segstore_ds.format.root import Root, add_tag_feature
+from segstore_ds.format.tag import SHOWN_TAGS, TAGS_LIMIT, Tag, encode_tags, tag_value
+from segstore_ds.log.transition import Slot
+from segstore_ds.read.cuts import Cut, check_range, resolve_cut
+from segstore_ds.status.blobs import StatusBlobs
+
+TAGS_INLINE = 64
+TAGS_INLINE_HARD = 256
+
+
+def plan_tag(
+    root: Root, name: str, offset: int, slot: Slot, *, known: Tag | None, move: bool
+) -> Root | None:
+    """Return the root with a tag; None where it stands there already. Pure.
+
+    Args:
+        root: The newest root.
+        name: The tag.
+        offset: Its cut.
+        slot: Where the commit will land.
+        known: The tag as it stands, wherever it is kept.
+        move: It may move.
+
+    Raises:
+        AlreadyExistsError: The name stands elsewhere and may not move.
+        InvalidInputError: There are too many tags.
+    """
+    if known is not None and known.offset == offset:
+        return None
+    if known is not None and not move:
+        raise AlreadyExistsError(
+            "tag stands at another cut",
+            remedy="take another name, or move it with move=True",
+            tag=name,
+            offset=known.offset,
+            asked=offset,
+        )
+    count = len(root.tags) + (root.tags_blob.count if root.tags_blob else 0)
+    if known is None and count >= TAGS_LIMIT:
+        raise InvalidInputError(
+            "too many tags", remedy="remove some with untag(name)", tags=count, most=TAGS_LIMIT
+        )
+    tag = Tag(offset, slot.version, slot.time_us)
+    return replace(root, tags={**root.tags, name: tag_value(tag)}, operation="tag")
+
+
+def plan_untag(root: Root, name: str, *, moved: bool) -> Root:
+    """Return the root without a tag; `moved` says that the blob has one of that name. Pure."""
+    tags = {key: value for key, value in root.tags.items() if key != name}
+    if moved:
+        tags[name] = None
+    return replace(root, tags=tags, operation="untag")
+
+
+def spill_tags(blobs: StatusBlobs, root: Root, slot: Slot) -> Root:
+    """Move the tags of a root to a blob where they are many; after a lost race, too many.
+
+    Raises:
+        FormatError: The blob can't be read.
+        StorageError: The storage failed.
+    """
+    if len(root.tags) <= (TAGS_INLINE if slot.attempt == 0 else TAGS_INLINE_HARD):
+        return root
+    tags, old, retired, blob = blobs.tags(root), root.tags_blob, root.retired, None
+    # The commit's own tag stays: what moves is what its parent has, so either tells the other.
+    own = {name: tag for name, tag in tags.items() if tag.version == slot.version}
+    moved = {name: tag for name, tag in tags.items() if name not in own}
+    if moved:
+        blob = blobs.put(root.version, "tags", encode_tags(moved), len(moved))
+    if old is not None:
+        retired = (*retired, slot.retire("status", old.path))
+    inline = {name: tag_value(tag) for name, tag in own.items()}
+    return add_tag_feature(replace(root, tags=inline, tags_blob=blob, retired=retired))
+
+
+def run_tag(
+    log: StreamLog, blobs: StatusBlobs, name: str, cut: Cut, *, move: bool, client: str
+) -> Tag:
+    """Give a cut a name; safe to repeat. The cut is bound once, against the newest version.
+
+    Returns:
+        The tag as it stands now.
+
+    Raises:
+        AlreadyExistsError: The name stands elsewhere and may not move.
+        InvalidInputError: Not a name, or too many tags.
+        TruncatedError: The cut lies below the head.
+        PositionError: The cut lies beyond the tail, or is of another stream or generation.
+        NotFoundError: There is no such version, tag or reader.
+        ConflictError: Every race was lost; nothing was committed.
+        CommitUnknownError: It may or may not be in the log.
+        FormatError: Metadata can't be read.
+        StorageError: The storage failed.
+    """
+    names.check_label(name, what="tag")
+    root = log.refresh()
+    offset = resolve_cut(log, root, cut)
+    check_range(root, offset, offset, fail_on_data_loss=True)
+
+    def build(root: Root, slot: Slot) -> Root | None:
+        known = blobs.tag(root, name)
+        planned = plan_tag(root, name, offset, slot, known=known, move=move)
+        if planned is None:
+            return None
+        # The head may have passed the cut since it was bound.
+        check_range(root, offset, offset, fail_on_data_loss=True)
+        return spill_tags(blobs, replace(planned, client=client), slot)
+
+    done = log.commit(build, transaction=log.clock.new_id()).root
+    return blobs.tags(done)[name]
+
+
+def run_untag(log: StreamLog, blobs: StatusBlobs, name: str, *, client: str) -> Committed:
+    """Remove a tag; safe to repeat, unless it never was there.
+
+    Raises:
+        NotFoundError: There is no such tag.
+        ConflictError: Every race was lost; nothing was committed.
+        CommitUnknownError: It may or may not be in the log.
+        FormatError: Metadata can't be read.
+        StorageError: The storage failed.
+    """
+    if blobs.tag(log.refresh(), name) is None:
+        known = sorted(blobs.tags(log.root))
+        raise NotFoundError("no such tag", tag=name, known=known[:SHOWN_TAGS])
+
+    def build(root: Root, slot: Slot) -> Root | None:
+        if blobs.tag(root, name) is None:
+            return None
+        moved = root.tags_blob is not None and name in blobs.tags_blob(root.tags_blob)
+        planned = plan_untag(root, name, moved=moved)
+        return spill_tags(blobs, replace(planned, client=client), slot)
+
+    return log.commit(build, transaction=log.clock.new_id())

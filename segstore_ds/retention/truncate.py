@@ -1,0 +1,122 @@
+"""Truncate and seal: the two ends of a stream, moved up and closed.
+
+Truncating forgets events and renumbers none. The segment that straddles the head stays, its older
+events are no longer part of the stream; segments wholly below it are retired, and vacuum deletes
+them after the grace. Both are allowed on a sealed stream.
+"""
+
+from dataclasses import replace
+
+from segstore_ds.commit.commit import Committed, StreamLog
+from segstore_ds.errors import PositionError, TruncatedError
+from segstore_ds.format.root import Root
+from segstore_ds.log.transition import Slot
+from segstore_ds.read.cuts import Cut, resolve_cut
+from segstore_ds.status.table_status import TableStatus
+from segstore_ds.write.append import drop_below
+
+TRIM_SHARE = 4
+
+
+def plan_truncate(root: Root, offset: int, slot: Slot) -> Root | None:
+    """Return the root with its head moved up to an offset; None where it is there or beyond. Pure.
+
+    Raises:
+        PositionError: The offset lies beyond the tail.
+    """
+    if offset > root.tail:
+        raise PositionError(
+            "cut lies beyond the tail",
+            remedy="truncate up to 'tail' at most",
+            cut=offset,
+            tail=root.tail,
+        )
+    if offset <= root.head:
+        return None
+    return replace(drop_below(root, offset, slot), operation="truncate")
+
+
+def trim_part(status: TableStatus, root: Root, slot: Slot) -> Root:
+    """Return the root with the part that straddles the head cut down to what is kept.
+
+    A part may list tens of thousands of segments; without this they would all stay until the head
+    has passed the last of them. It is done when a quarter of the part lies below the head, so that
+    a part is rewritten a few times in its life, and not after a lost race.
+
+    Raises:
+        FormatError: The part can't be read.
+        StorageError: The storage failed.
+    """
+    if slot.attempt or root.indexes or not root.parts:
+        return root
+    part = root.parts[0]
+    if (root.head - part.start) * TRIM_SHARE < part.end - part.start:
+        return root
+    kept = [one for one in status.segments(root, root.head, part.end) if one.start < part.end]
+    if len(kept) == part.segments:
+        return root
+    trimmed = status.put_part(root.version, kept[0].start, [one.entry for one in kept])
+    # Retired with all it lists: what the new part lists too is live, and is retired with that one.
+    gone = slot.retire("part", part.path)
+    return replace(root, parts=(trimmed, *root.parts[1:]), retired=(*root.retired, gone))
+
+
+def finish_truncate(status: TableStatus, root: Root, slot: Slot, *, client: str) -> Root:
+    """Return a planned truncation as it is committed, its status objects written.
+
+    Raises:
+        FormatError: A status object can't be read.
+        StorageError: The storage failed.
+    """
+    return status.tidy(trim_part(status, replace(root, client=client), slot), slot)
+
+
+def run_truncate(log: StreamLog, status: TableStatus, cut: Cut, *, client: str) -> Committed:
+    """Move the head up to a cut; safe to repeat.
+
+    The cut is bound once, against the newest version: `tail` means the tail as of the call.
+
+    Raises:
+        TruncatedError: The cut lies below the head: those events are gone already.
+        PositionError: The cut lies beyond the tail, or is of another stream or generation.
+        NotFoundError: There is no such version, tag or reader.
+        SnapshotExpiredError: The version that the cut names was purged.
+        ConflictError: Every race was lost; nothing was committed.
+        CommitUnknownError: It may or may not be in the log.
+        FormatError: Metadata can't be read.
+        StorageError: The storage failed.
+    """
+    root = log.refresh()
+    offset = resolve_cut(log, root, cut)
+    if offset < root.head:
+        raise TruncatedError(
+            "cut lies below the head",
+            remedy="the head only grows; the events before it are gone already",
+            cut=offset,
+            head=root.head,
+        )
+
+    def build(root: Root, slot: Slot) -> Root | None:
+        planned = plan_truncate(root, offset, slot)
+        return None if planned is None else finish_truncate(status, planned, slot, client=client)
+
+    return log.commit(build, transaction=log.clock.new_id())
+
+
+def run_seal(log: StreamLog, *, client: str) -> Committed:
+    """End a stream: every later append is refused; safe to repeat. Reading goes on.
+
+    Raises:
+        ConflictError: Every race was lost; nothing was committed.
+        CommitUnknownError: It may or may not be in the log.
+        FormatError: Metadata can't be read.
+        StorageError: The storage failed.
+    """
+    log.refresh()
+
+    def build(root: Root, _slot: Slot) -> Root | None:
+        if root.sealed:
+            return None
+        return replace(root, sealed=True, operation="seal", client=client)
+
+    return log.commit(build, transaction=log.clock.new_id())

@@ -1,0 +1,311 @@
+"""Vacuum: delete what no version, no pin and no commit in flight can need any more.
+
+Three rules, each against a trace that loses data:
+
+- It commits before it deletes: the staging floor goes up first. A commit in flight of what was
+  staged below it either wins first, and vacuum plans again and sees it listed, or is refused.
+- Ages count from retirement, by the store's clock, never from an object's creation: a month-old
+  segment that a compaction replaced a minute ago is a minute old. Temporary objects alone, which
+  no commit can name, count from when they were written.
+- What can't be read stops it: an unreadable list is not an empty one.
+
+Retired objects go when the commit that dropped them is at or before `log_start` and before every
+pin, and longer ago than the grace. Segments go before the parts that name them, so that a crash
+leaves nothing that only a lost list could find. Then a second commit takes what was deleted out of
+`retired`. All of it may be repeated, and two vacuums may run at once.
+"""
+
+import logging
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StorageError
+from segstore_ds.format import names
+from segstore_ds.format.root import Retired, Root
+from segstore_ds.log.operations import ObjectState, check_move
+from segstore_ds.log.origins import parse_pin
+from segstore_ds.log.transition import Slot
+from segstore_ds.read.reader_records import store_now_us
+from segstore_ds.replication.followers import follower_storages
+from segstore_ds.status.references import (
+    References,
+    copied_tokens,
+    read_references,
+    retired_items,
+)
+from segstore_ds.status.table_status import TableStatus
+from segstore_ds.storage import ObjectInfo
+
+_LOG = logging.getLogger(__name__)
+GRACE_S = 86_400.0
+_METADATA = (names.STATUS_FOLDER, names.HISTORY_FOLDER)
+_FOLDERS = (names.SEGMENTS_FOLDER, *_METADATA)
+
+
+@dataclass(frozen=True, slots=True)
+class Doomed:
+    """An object that vacuum deletes, and why it may."""
+
+    path: str
+    bytes: int
+    state: ObjectState
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Spared:
+    """An object that no version as of now lists, and what keeps it for the time being."""
+
+    path: str
+    bytes: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class VacuumReport:
+    """What vacuum did, or would do.
+
+    Attributes:
+        dry_run: Nothing was changed.
+        version: The version it was planned on.
+        staging_floor: What was staged on an older version can no longer be committed.
+        doomed: What was deleted, or would be.
+        spared: What is not listed and stays for now.
+    """
+
+    dry_run: bool
+    version: int
+    staging_floor: int
+    doomed: tuple[Doomed, ...]
+    spared: tuple[Spared, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of what is deleted."""
+        return sum(one.bytes for one in self.doomed)
+
+    def __str__(self) -> str:
+        verb = "would delete" if self.dry_run else "deleted"
+        lines = [f"{verb} {len(self.doomed)} objects, {self.bytes} bytes, at {self.version}"]
+        lines += [f"  {one.path} ({one.bytes} bytes): {one.why}" for one in self.doomed]
+        lines += [f"  stays: {one.path} ({one.bytes} bytes): {one.why}" for one in self.spared]
+        return "\n".join(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class Horizon:
+    """What may go: dropped at or before a version and a time, or staged below a floor.
+
+    Attributes:
+        version: The oldest version that is kept or pinned.
+        time_us: Now less the grace, by the store's clock.
+        floor: The staging floor.
+        pinned: Whether a pin, not `log_start`, sets the version.
+        copied: Folders of copies that are done: what no version names there was left on the way.
+    """
+
+    version: int
+    time_us: int
+    floor: int
+    pinned: bool
+    copied: frozenset[str] = frozenset()
+
+
+def plan_horizon(root: Root, *, floor: int, until_us: int) -> Horizon:
+    """Return what may be deleted as of a root. Pure.
+
+    Raises:
+        CorruptionError: A pin can't be read.
+    """
+    pins = [parse_pin(name, value) for name, value in root.pins.items()]
+    # Readers of a clone's older versions need what it no longer does, for the grace.
+    held = [pin.version for pin in pins if pin.released_us is None or pin.released_us > until_us]
+    oldest = min([root.log_start, *held])
+    return Horizon(
+        oldest,
+        until_us,
+        max(floor, root.staging_floor),
+        oldest < root.log_start,
+        frozenset(copied_tokens(root)),
+    )
+
+
+def plan_vacuum(
+    refs: References, horizon: Horizon, objects: Iterable[ObjectInfo]
+) -> tuple[list[Doomed], list[Spared]]:
+    """Decide about every object that lies there. Pure.
+
+    Args:
+        refs: All that the newest root refers to.
+        horizon: What may go.
+        objects: What lies in the folders of segments and status objects.
+
+    Returns:
+        What is to be deleted, segments first; and what is not listed and stays.
+    """
+    doomed: list[Doomed] = []
+    spared: list[Spared] = []
+    for info in objects:
+        if info.path in refs.live:
+            continue
+        retired = refs.retired.get(info.path)
+        if retired is None and not names.is_object(info.path):
+            may, why = False, "no name of a stream's object: segstore did not make it"
+        elif retired is None:
+            may, why = _judge_staged(info.path, horizon)
+        else:
+            may, why = _judge_retired(retired.version, retired.time_us, horizon)
+        state = ObjectState.STAGED if retired is None else ObjectState.RETIRED
+        if may:
+            doomed.append(Doomed(info.path, info.size, state, why))
+        else:
+            spared.append(Spared(info.path, info.size, why))
+    doomed.sort(key=lambda one: (one.path.startswith(_METADATA), one.path))
+    return doomed, spared
+
+
+def plan_temporaries(objects: Iterable[ObjectInfo], until_us: int) -> list[Doomed]:
+    """Return what calls that were cut off before a time left behind. Pure.
+
+    The one place where an object's own age counts: no commit can name a temporary, and its
+    process, should it still be there, finds it gone and tries again.
+    """
+    why = "temporary of a call that was cut off before the grace"
+    return [
+        Doomed(info.path, info.size, ObjectState.STAGED, why)
+        for info in objects
+        if info.modified_us <= until_us and names.is_temporary(info.path)
+    ]
+
+
+def run_vacuum(
+    log: StreamLog,
+    status: TableStatus,
+    *,
+    dry_run: bool = True,
+    grace_s: float = GRACE_S,
+    short_grace: bool = False,
+    client: str = "",
+) -> VacuumReport:
+    """Delete what can't be needed any more; by default only say what that would be.
+
+    Raises:
+        InvalidInputError: A grace of less than a day without `short_grace`.
+        ConflictError: Every race was lost; nothing was deleted.
+        CommitUnknownError: It is unknown whether the floor was raised; nothing was deleted.
+        FormatError: Metadata can't be read; nothing was deleted.
+        StorageError: The storage failed; what was deleted stays deleted.
+    """
+    if grace_s < GRACE_S and not short_grace:
+        raise InvalidInputError(
+            "grace is shorter than a day",
+            remedy="readers and jobs that run longer than the grace fail; short_grace=True says "
+            "that there are none",
+            grace_s=grace_s,
+        )
+    log.reopen()
+    # The store's own time is that of an object just written, which a dry run has to do without.
+    now_us = log.clock.wall_us() if dry_run else store_now_us(log)
+    until_us = now_us - int(max(grace_s, 0) * 1e6)
+    floor = plan_floor(log, until_us)
+    objects = [info for folder in _FOLDERS for info in log.storage.list(folder)]
+    root = log.root if dry_run else _raise_floor(log, floor, objects, client)
+    horizon = plan_horizon(root, floor=floor, until_us=until_us)
+    refs = read_references(status, root, gone_before=horizon.version, gone_until_us=horizon.time_us)
+    doomed, spared = plan_vacuum(refs, horizon, objects)
+    doomed += plan_temporaries(log.storage.temporaries(), until_us)
+    if not dry_run:
+        for one in doomed:
+            check_move(one.path, one.state, ObjectState.DELETED)
+            log.storage.delete(one.path)
+        _vacuum_followers(log, root, refs, horizon)
+        _forget(log, status, horizon, client)
+    return VacuumReport(dry_run, root.version, horizon.floor, tuple(doomed), tuple(spared))
+
+
+def plan_floor(log: StreamLog, until_us: int) -> int:
+    """Return the newest version that is older than a time: whatever was planned before it is too.
+
+    Raises:
+        FormatError: A version can't be read.
+        StorageError: The storage failed.
+    """
+    try:
+        found = log.moment_at(until_us)
+    except SnapshotExpiredError:
+        return log.root.staging_floor  # the versions of that time are gone: nobody can tell
+    return max(found.version if found else 0, log.root.staging_floor)
+
+
+def _vacuum_followers(log: StreamLog, root: Root, refs: References, horizon: Horizon) -> None:
+    """Delete from followers what the same rules condemn there; one that fails keeps it."""
+    for storage in follower_storages(log, root):
+        try:
+            objects = [info for folder in _FOLDERS for info in storage.list(folder)]
+            doomed = plan_vacuum(refs, horizon, objects)[0]
+            doomed += plan_temporaries(storage.temporaries(), horizon.time_us)
+            for one in doomed:
+                storage.delete(one.path)
+        except StorageError as error:
+            _LOG.warning("follower %s keeps what was vacuumed: %s", storage.url, error)
+
+
+def _raise_floor(log: StreamLog, floor: int, objects: list[ObjectInfo], client: str) -> Root:
+    def build(root: Root, _slot: Slot) -> Root | None:
+        raised = max(root.staging_floor, min(floor, root.version))
+        # What was staged on the newest version can't be told from what is being staged now. A
+        # commit, this one, makes it older than what comes next, so that a later vacuum can.
+        newest = any(_staged_version(info.path) == root.version for info in objects)
+        if raised == root.staging_floor and not newest:
+            return None
+        return replace(root, staging_floor=raised, operation="vacuum", client=client)
+
+    return log.commit(build, transaction=log.clock.new_id()).root
+
+
+def _forget(log: StreamLog, status: TableStatus, horizon: Horizon, client: str) -> None:
+    """Take what was judged out of `retired`; what is live or retired anew is listed anew."""
+
+    def is_kept(item: Retired) -> bool:
+        return item.version > horizon.version or item.time_us > horizon.time_us
+
+    def build(root: Root, slot: Slot) -> Root | None:
+        items = list(retired_items(status, root))
+        kept = tuple(item for item in items if is_kept(item))
+        if len(kept) == len(items):
+            return None
+        blobs = tuple(slot.retire("status", blob.path) for blob in root.retired_blobs)
+        pruned = replace(
+            root, retired=(*kept, *blobs), retired_blobs=(), operation="vacuum", client=client
+        )
+        return status.tidy(pruned, slot)
+
+    log.commit(build, transaction=log.clock.new_id())
+
+
+def _judge_retired(version: int, time_us: int, horizon: Horizon) -> tuple[bool, str]:
+    if version > horizon.version:
+        holder = "a pin" if horizon.pinned else "a version that is kept (purge drops versions)"
+        return False, f"dropped by version {version}, and {holder} still needs it"
+    if time_us > horizon.time_us:
+        return False, f"dropped by version {version} within the grace"
+    return True, f"dropped by version {version}, before the oldest version kept and the grace"
+
+
+def _judge_staged(path: str, horizon: Horizon) -> tuple[bool, str]:
+    version = _staged_version(path)
+    if version is None and names.segment_token(path.partition("/")[2]) in horizon.copied:
+        # Another runner of that copy finds it done, whatever it has written by then.
+        return True, "left by an attempt at a copy that is done, and never committed"
+    if version is None:
+        return False, "no commit names it, and its name does not say how old it is"
+    if version >= horizon.floor:
+        return False, f"staged on version {version}, which may still be committed"
+    return True, f"staged on version {version}, below the staging floor, and never committed"
+
+
+def _staged_version(path: str) -> int | None:
+    if path.startswith(_METADATA):
+        return names.parse_status_version(path)
+    return names.parse_token_version(names.segment_token(path.partition("/")[2]))

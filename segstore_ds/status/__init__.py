@@ -1,0 +1,1 @@
+"""The table status: segments, history, epochs and what outgrows the root."""

@@ -1,0 +1,134 @@
+"""Epochs: which schema bytes are of, and how a write may bring a new one.
+
+A writing job is planned against the newest schema it saw and encodes its segments in one schema.
+When it commits, that schema is the newest epoch's, an older epoch's, or a new one; a segment is
+labelled with the epoch of its bytes and readers lift it to the schema they read with.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from segstore_ds.errors import CorruptionError, SchemaMismatchError
+from segstore_ds.format.root import Epoch, Root
+from segstore_ds.format.schema import decode_schema, encode_schema, fingerprint, plan_schema
+from segstore_ds.status.table_status import TableStatus
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaChange:
+    """The schema of staged bytes, and what it may do to the stream's.
+
+    Attributes:
+        schema: In normal form.
+        spark: Spark's own JSON of it, or of some of its columns; None outside Spark.
+        merge: It may widen and extend the stream's schema.
+        replace: It takes the place of the stream's schema (with an overwrite only).
+    """
+
+    schema: pa.Schema
+    spark: str | None = None
+    merge: bool = False
+    replace: bool = False
+
+
+def epoch_schema(status: TableStatus, epoch: Epoch) -> pa.Schema:
+    """Return an epoch's schema.
+
+    Raises:
+        FormatError: It can't be read.
+        StorageError: The storage failed.
+    """
+    return decode_schema(status.schema_texts(epoch)[0])
+
+
+def plan_epochs(
+    root: Root, change: SchemaChange, status: TableStatus
+) -> tuple[tuple[Epoch, ...], int]:
+    """Find the epoch of staged bytes on the newest root, adding epochs where that is allowed.
+
+    Returns:
+        The stream's epochs from now on, and the number of the one the bytes are of.
+
+    Raises:
+        SchemaMismatchError: The stream's schema was replaced, so that the bytes no longer fit.
+        FormatError: A schema can't be read.
+        StorageError: A new schema that is too big for the root could not be put.
+    """
+    wanted = fingerprint(change.schema)
+    newest, spark = epoch_schema(status, root.epoch), status.schema_texts(root.epoch)[1]
+    # Two schemas of Spark's may be one in Arrow: collations, lengths of chars, fields of intervals.
+    told_apart = change.replace and change.spark is not None and not _is_same(spark, change.spark)
+    if fingerprint(newest) == wanted and not told_apart:
+        return root.epochs, root.epoch.number
+    if change.replace:
+        return _extend(root, status, [(change.schema, change.spark)]), root.epoch.number + 1
+    # Narrower than the newest, but planned when it was not: fits if it can be lifted.
+    merged = plan_schema(newest, change.schema, merge=True)
+    for epoch in reversed(root.epochs):
+        if fingerprint(epoch_schema(status, epoch)) == wanted and merged.equals(newest):
+            return root.epochs, epoch.number
+    if not change.merge:
+        raise SchemaMismatchError(
+            "the stream's schema changed while this was written",
+            remedy="write again",
+            stream=root.stream_id,
+            epoch=root.epoch.number,
+        )
+    spark = merge_spark_json(merged, [(newest, spark), (change.schema, change.spark)])
+    number = root.epoch.number + 1
+    if fingerprint(merged) == wanted:
+        return _extend(root, status, [(merged, spark)]), number
+    # Another writer added columns meanwhile: one epoch for these bytes, one for all columns.
+    return _extend(root, status, [(change.schema, change.spark), (merged, spark)]), number
+
+
+def merge_spark_json(
+    merged: pa.Schema, sources: Sequence[tuple[pa.Schema, str | None]]
+) -> str | None:
+    """Return Spark's JSON for those merged columns whose type is that of a source. Pure.
+
+    Raises:
+        CorruptionError: A source's JSON is not Spark's.
+    """
+    read = [(schema, _spark_fields(text)) for schema, text in sources if text]
+    fields = []
+    for field in merged:
+        found = (
+            spark[field.name]
+            for schema, spark in read
+            if spark.get(field.name)
+            and (place := schema.get_field_index(field.name)) >= 0
+            and schema.field(place).equals(field)
+        )
+        fields.append(next(found, None))
+    kept = [field for field in fields if field]
+    return json.dumps({"type": "struct", "fields": kept}) if kept else None
+
+
+def _is_same(one: str | None, other: str) -> bool:
+    try:
+        return one is not None and bool(json.loads(one) == json.loads(other))
+    except (ValueError, RecursionError):
+        return False
+
+
+def _spark_fields(text: str) -> dict[str, Any]:
+    try:
+        return {field["name"]: dict(field) for field in json.loads(text)["fields"]}
+    except (ValueError, TypeError, KeyError, RecursionError) as error:
+        raise CorruptionError("epoch's Spark schema can't be read") from error
+
+
+def _extend(
+    root: Root, status: TableStatus, schemas: Sequence[tuple[pa.Schema, str | None]]
+) -> tuple[Epoch, ...]:
+    epochs = list(root.epochs)
+    for schema, spark in schemas:
+        text = encode_schema(schema)
+        facts = (root.version, len(epochs), root.tail, text, spark)
+        epochs.append(status.put_epoch(*facts, beside=epochs))
+    return tuple(epochs)

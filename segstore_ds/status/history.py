@@ -1,0 +1,412 @@
+"""History: what every commit did, kept when the commit's own file is purged.
+
+Each commit adds its row to the root. When the rows pass a soft limit the next commit moves them to
+a part; parts merge by levels, as those of the table status do, and lists of parts leave the root
+when there are many. Rows are never rewritten in meaning, and no operation drops one: so cuts by
+version and by time have the same answer for as long as the stream lives.
+"""
+
+from bisect import bisect_right
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from segstore_ds.errors import CorruptionError, NotFoundError, SnapshotExpiredError
+from segstore_ds.format import names
+from segstore_ds.format.envelope import decode_envelope, digest_of, encode_envelope
+from segstore_ds.format.history import (
+    HISTORY_SCHEMA,
+    column_values,
+    decode_history,
+    decode_history_list,
+    encode_history,
+    encode_history_list,
+    to_batch,
+)
+from segstore_ds.format.history_rows import HistoryPart, HistoryRow
+from segstore_ds.format.packed import Ints
+from segstore_ds.format.root import Root, add_features
+from segstore_ds.log.transition import Slot
+from segstore_ds.status.levels import MergeRules, find_run, plan_merge
+from segstore_ds.storage import Storage
+
+ROWS_SOFT = 48
+ROWS_HARD = 160
+TEXTS_BYTES = 3_000  # of the texts of the rows in the root that differ
+FAN_IN = 10
+FINAL_ROWS = 32_768
+PARTS_INLINE = 64
+LIST_PARTS = 1024
+RAW_LIMIT_BYTES = 128 << 20
+_KEPT = 16
+LOST = "lost"  # On disk: the operation of a version that a repair left behind. Never change.
+# On disk: the operation of a version whose row is lost; all that it says is in its place and time.
+UNKNOWN = "unknown"  # Never change.
+_APPLICATION = "app/"  # the word of a client's name that says which application it ran in
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a commit knows of itself that its root does not say."""
+
+    writer_id: str | None = None
+    batch_id: int | None = None
+    bytes: int | None = None  # encoded, of the segments it adds; None adds up those listed inline
+
+
+NO_NOTE = Note()
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """A version as the history knows it."""
+
+    version: int
+    time_us: int
+    tail: int
+
+
+class History:
+    """Reads and writes the history of one stream.
+
+    Args:
+        storage: The stream's folder.
+    """
+
+    def __init__(self, storage: Storage) -> None:
+        self._storage = storage
+        self._kept: dict[str, pa.RecordBatch | tuple[HistoryPart, ...]] = {}
+
+    # --- reading -----------------------------------------------------------------------------
+
+    def parts(self, root: Root, start: int = 0, end: int = 1 << 63) -> Iterator[HistoryPart]:
+        """Yield the parts that hold versions of ``[start, end)``, those in lists too.
+
+        Raises:
+            FormatError: A list can't be read.
+            StorageError: The storage failed.
+        """
+        for ref in root.history_lists:
+            if ref.start < end and ref.end > start:
+                listed = self.part_list(ref)
+                yield from (one for one in listed if one.start < end and one.end > start)
+        yield from (one for one in root.history_parts if one.start < end and one.end > start)
+
+    def part_list(self, ref: HistoryPart) -> tuple[HistoryPart, ...]:
+        """Return the parts of a list; raises as `parts`."""
+        found = self._kept.get(ref.path)
+        if isinstance(found, tuple):
+            return found
+        parts = decode_history_list(self._read(ref), where=self._where(ref.path))
+        spans = [ref.start, *(end for part in parts for end in (part.start, part.end)), ref.end]
+        if any(spans[place] != spans[place + 1] for place in range(0, len(spans), 2)):
+            raise CorruptionError("list of history contradicts the root", where=ref.path)
+        self._keep(ref.path, parts)
+        return parts
+
+    def part(self, ref: HistoryPart) -> pa.RecordBatch:
+        """Return the rows of a part; raises as `parts`."""
+        found = self._kept.get(ref.path)
+        if isinstance(found, pa.RecordBatch):
+            return found
+        where = self._where(ref.path)
+        batch = decode_history(self._read(ref), where=where)
+        versions, times = column_values(batch, "version"), column_values(batch, "time")
+        if not np.array_equal(versions, np.arange(ref.start, ref.end)):
+            raise CorruptionError("history part is of other versions", where=where)
+        if (int(times[0]), int(times[-1])) != (ref.time_us, ref.last_us):
+            raise CorruptionError("history part is of another time", where=where)
+        self._keep(ref.path, batch)
+        return batch
+
+    def batches(self, root: Root, start: int = 0, end: int = 1 << 63) -> Iterator[pa.RecordBatch]:
+        """Yield the rows of the versions ``[start, end)``, part by part; raises as `parts`."""
+        for ref in self.parts(root, start, end):
+            batch = self.part(ref)
+            first = max(start - ref.start, 0)
+            yield batch.slice(first, min(end, ref.end) - ref.start - first)
+        rows = [row for row in root.history if start <= row.version < end]
+        if rows:
+            yield to_batch(rows)
+
+    def first_version(self, root: Root) -> int | None:
+        """Return the oldest version that has a row; None where no commit left one yet. Pure."""
+        for ref in (*root.history_lists, *root.history_parts):
+            return ref.start
+        return root.history[0].version if root.history else None
+
+    def moment(self, root: Root, version: int) -> Moment | None:
+        """Return a version's time and tail, or None where the history does not reach it.
+
+        Raises:
+            SnapshotExpiredError: The version's row is lost.
+            FormatError: The history can't be read.
+            StorageError: The storage failed.
+        """
+        for batch in self.batches(root, version, version + 1):
+            return _known_moment(batch, 0)
+        return None
+
+    def latest(self, root: Root, time_us: int) -> Moment | None:
+        """Return the newest version committed at or before a time; None where it has no row.
+
+        One part is read at most. Raises as `moment`.
+        """
+        if root.history and root.history[0].time_us <= time_us:
+            row = [row for row in root.history if row.time_us <= time_us][-1]
+            return Moment(row.version, row.time_us, row.tail)
+        groups = (root.history_parts, root.history_lists)
+        for refs in groups:
+            for ref in reversed(refs):
+                if ref.time_us <= time_us:
+                    return self._latest_in(ref, time_us, listed=refs is groups[1])
+        return None
+
+    def _latest_in(self, ref: HistoryPart, time_us: int, *, listed: bool) -> Moment:
+        if listed:
+            ref = [one for one in self.part_list(ref) if one.time_us <= time_us][-1]
+        batch = self.part(ref)
+        place = int(np.searchsorted(column_values(batch, "time"), time_us, "right")) - 1
+        return _known_moment(batch, place)
+
+    def lost(self, root: Root, start: int, end: int) -> frozenset[int]:
+        """Return those of the versions ``[start, end)`` that a repair left behind.
+
+        No commit has such a number, whatever lies under its name. Raises as `parts`.
+        """
+        return frozenset(
+            version
+            for batch in self.batches(root, start, end)
+            for version in batch.filter(pc.equal(batch["operation"], LOST))["version"].to_pylist()
+        )
+
+    def base_of(self, root: Root, version: int) -> int:
+        """Return the version that another one was committed on; raises as `parts`."""
+        base = version - 1
+        while self.lost(root, base, version):
+            base, version = base - 1, base
+        return base
+
+    def commit_times(self, root: Root, start: int, end: int) -> tuple[Ints, Ints]:
+        """Return when the events ``[start, end)`` were committed.
+
+        Returns:
+            Offsets at which a commit's events end, ascending, and that commit's time; the events
+            of the range before the first such offset belong to the first commit.
+
+        Raises:
+            NotFoundError: The stream is older than its history, and so are some of the events; or
+                the rows of their commits are lost.
+            FormatError: The history can't be read.
+            StorageError: The storage failed.
+        """
+        tails, times = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
+        reaches = last = None
+        for batch in self._batches_from(root, start) if start < end else ():
+            ends, rows = column_values(batch, "tail"), column_values(batch, "rows")
+            reaches = int(ends[0] - rows[0]) if reaches is None else reaches
+            befores = np.concatenate([[reaches if last is None else last], ends[:-1]])
+            _refuse_undated(befores, ends - rows, start, end)
+            last = int(ends[-1])
+            tails.append(ends[rows > 0])
+            times.append(column_values(batch, "time")[rows > 0])
+            if int(ends[-1]) >= end:
+                break
+        if start < end and (reaches is None or reaches > start):
+            raise NotFoundError(
+                "there is no history of these events",
+                remedy="start later, or read without commit times",
+                start=start,
+                history_starts=root.tail if reaches is None else reaches,
+            )
+        found, moments = np.concatenate(tails), np.concatenate(times)
+        low = int(np.searchsorted(found, start, "right"))
+        high = int(np.searchsorted(found, end, "left")) + 1
+        return found[low:high], moments[low:high]
+
+    def _batches_from(self, root: Root, offset: int) -> Iterator[pa.RecordBatch]:
+        """Yield the rows from the commit of an event on, and some before it."""
+        inline = root.history
+        if not inline or inline[0].tail - inline[0].rows > offset:
+            refs = list(self.parts(root))
+            # Parts know their versions, not their offsets: log n of them are looked into.
+            first = bisect_right(refs, offset, key=lambda ref: _moment(self.part(ref), -1).tail)
+            yield from map(self.part, refs[first:])
+        if inline:
+            yield to_batch(inline)
+
+    # --- writing -----------------------------------------------------------------------------
+
+    def tidy(self, root: Root, slot: Slot) -> Root:
+        """Move rows and parts that outgrew the root's share to objects of their own.
+
+        Raises:
+            FormatError: A list that had to be extended can't be read.
+            StorageError: The storage failed.
+        """
+        calm = slot.attempt == 0
+        texts_most = TEXTS_BYTES if calm else 4 * TEXTS_BYTES
+        rows_most = ROWS_SOFT if calm else ROWS_HARD
+        if len(root.history) >= rows_most or _texts_bytes(root.history) > texts_most:
+            part = self._put(root.version, to_batch(root.history))
+            root = replace(root, history=(), history_parts=(*root.history_parts, part))
+        if len(root.history_parts) > (PARTS_INLINE if calm else 2 * PARTS_INLINE):
+            root = self._spill_parts(root, slot)
+        return root
+
+    def merge(self, root: Root, paths: tuple[str, ...], slot: Slot) -> Root | None:
+        """Replace neighbouring parts by one; None when they are no longer there side by side.
+
+        Raises:
+            FormatError: A part can't be read.
+            StorageError: The storage failed.
+        """
+        first = find_run([part.path for part in root.history_parts], paths)
+        if first is None:
+            return None
+        last = first + len(paths)
+        merged = root.history_parts[first:last]
+        table = pa.Table.from_batches([self.part(ref) for ref in merged], HISTORY_SCHEMA)
+        (batch,) = table.combine_chunks().to_batches()
+        part = self._put(root.version, batch)
+        gone = (slot.retire("status", old.path) for old in merged)
+        parts = (*root.history_parts[:first], part, *root.history_parts[last:])
+        return replace(root, history_parts=parts, retired=(*root.retired, *gone))
+
+    def _spill_parts(self, root: Root, slot: Slot) -> Root:
+        half = PARTS_INLINE // 2
+        moved, kept = root.history_parts[:-half], root.history_parts[-half:]
+        lists, retired = list(root.history_lists), root.retired
+        if lists and len(self.part_list(lists[-1])) < LIST_PARTS:
+            old = lists.pop()
+            moved = (*self.part_list(old), *moved)
+            retired = (*retired, slot.retire("status", old.path))
+        for first in range(0, len(moved), LIST_PARTS):
+            group = moved[first : first + LIST_PARTS]
+            body = encode_history_list(group)
+            ends = (group[0].start, group[-1].end, group[0].time_us, group[-1].last_us)
+            lists.append(self._put_object(root.version, "list", body, ends))
+        return replace(root, history_parts=kept, history_lists=tuple(lists), retired=retired)
+
+    def _put(self, version: int, batch: pa.RecordBatch) -> HistoryPart:
+        versions, times = column_values(batch, "version"), column_values(batch, "time")
+        ends = (int(versions[0]), int(versions[-1]) + 1, int(times[0]), int(times[-1]))
+        part = self._put_object(version, "rows", encode_history(batch), ends)
+        self._keep(part.path, batch)
+        return part
+
+    def _put_object(
+        self, version: int, kind: str, body: bytes, ends: tuple[int, int, int, int]
+    ) -> HistoryPart:
+        data = encode_envelope(body)
+        digest = digest_of(data)
+        path = names.build_history_path(version, kind, digest)
+        # Named by digest: a name that is taken holds the same bytes already.
+        self._storage.create(path, data)
+        return HistoryPart(path, *ends, len(data), digest)
+
+    def _read(self, ref: HistoryPart) -> bytes:
+        data = self._storage.get(ref.path, limit_bytes=min(ref.bytes, RAW_LIMIT_BYTES))
+        where = self._where(ref.path)
+        body = decode_envelope(data, where=where, raw_limit_bytes=RAW_LIMIT_BYTES)
+        actual = digest_of(data)
+        if actual != ref.digest:
+            raise CorruptionError("wrong digest", where=where, expected=ref.digest, actual=actual)
+        return body
+
+    def _keep(self, path: str, value: pa.RecordBatch | tuple[HistoryPart, ...]) -> None:
+        while len(self._kept) >= _KEPT:
+            self._kept.pop(next(iter(self._kept)))
+        self._kept[path] = value
+
+    def _where(self, path: str) -> str:
+        return f"{self._storage.url}/{path}"
+
+
+def plan_history_merge(root: Root) -> tuple[str, ...] | None:
+    """Choose neighbouring history parts to merge; None when nothing is due. Pure."""
+    return plan_merge(root.history_parts, MergeRules(ROWS_HARD, FAN_IN, FINAL_ROWS))
+
+
+def describe_commit(old: Root | None, new: Root, note: Note) -> HistoryRow:
+    """Return the row of a commit, but for what it took. Pure.
+
+    Args:
+        old: The root before it; None for the first one.
+        new: The root that is about to be committed, before anything in it moved elsewhere.
+        note: What the commit knows of itself.
+    """
+    first = old.next_segment if old else 0
+    words = new.client.split(" ")
+    added = [entry.bytes for entry in new.entries if entry.segment_id & 0xFFFFFFFF >= first]
+    return HistoryRow(
+        version=new.version,
+        time_us=new.time_us,
+        operation=new.operation,
+        head=new.head,
+        tail=new.tail,
+        rows=new.tail - (old.tail if old else new.head),
+        segments=new.next_segment - first,
+        bytes=sum(added) if note.bytes is None else note.bytes,
+        writer_id=note.writer_id,
+        batch_id=note.batch_id,
+        client=" ".join(word for word in words if not word.startswith(_APPLICATION)),
+        application=next((word[4:] for word in words if word.startswith(_APPLICATION)), ""),
+    )
+
+
+def begin_history(root: Root, *, segments: int | None = None) -> Root:
+    """Return a stream's first root with the features of new streams and its own row. Pure.
+
+    Args:
+        root: The root, whatever it is made of.
+        segments: How many segments its row is to speak of, where numbers don't tell.
+    """
+    root = add_features(root)
+    row = replace(describe_commit(None, root, NO_NOTE), requests=1)
+    return replace(root, history=(row if segments is None else replace(row, segments=segments),))
+
+
+def _texts_bytes(rows: Sequence[HistoryRow]) -> int:
+    texts = {text for row in rows for text in (row.writer_id, row.client, row.application)}
+    return sum(map(len, filter(None, texts)))
+
+
+def _refuse_undated(lasts: Ints, firsts: Ints, start: int, end: int) -> None:
+    """Refuse events between the end of a commit and the start of the next: its row is lost.
+
+    Raises:
+        NotFoundError: Some of the events ``[start, end)`` are.
+    """
+    undated = (firsts > lasts) & (lasts < end) & (firsts > start)
+    if undated.any():
+        place = int(np.argmax(undated))
+        raise NotFoundError(
+            "there is no history of these events",
+            remedy="read other events, or read without commit times",
+            start=int(lasts[place]),
+            end=int(firsts[place]),
+        )
+
+
+def _known_moment(batch: pa.RecordBatch, place: int) -> Moment:
+    """Return a row as a moment.
+
+    Raises:
+        SnapshotExpiredError: The row is lost.
+    """
+    found = _moment(batch, place)
+    if batch["operation"][place].as_py() == UNKNOWN:
+        raise SnapshotExpiredError(
+            "the history of this version is lost",
+            remedy="name an offset, or another version or time",
+            version=found.version,
+        )
+    return found
+
+
+def _moment(batch: pa.RecordBatch, place: int) -> Moment:
+    return Moment(*(int(column_values(batch, name)[place]) for name in ("version", "time", "tail")))

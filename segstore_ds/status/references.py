@@ -1,0 +1,119 @@
+"""What a root refers to: every object that must be there for it, and every one that it retired.
+
+The one place that knows all the ways in which metadata names an object. Whatever can't be read
+raises: an object that nobody could look up is never "not referred to".
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from segstore_ds.errors import MissingObjectError
+from segstore_ds.format import names
+from segstore_ds.format.root import BlobRef, Retired, Root
+from segstore_ds.status.history import History
+from segstore_ds.status.table_status import TableStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Retirement:
+    """The newest retirement of an object: the version that dropped it, and when."""
+
+    version: int
+    time_us: int
+
+
+@dataclass(slots=True)
+class References:
+    """The objects that a root names, by their place in the stream's folder.
+
+    Attributes:
+        live: What the root lists: its segments, status parts and blobs.
+        retired: What commits dropped, with its newest retirement; some of it may be live again.
+    """
+
+    live: set[str] = field(default_factory=set)
+    retired: dict[str, Retirement] = field(default_factory=dict)
+
+    def retire(self, path: str, item: Retired) -> None:
+        """Note a retirement; the newest one of an object counts."""
+        known = self.retired.get(path)
+        if known is None or item.version > known.version:
+            self.retired[path] = Retirement(item.version, item.time_us)
+
+
+def retired_items(status: TableStatus, root: Root) -> Iterator[Retired]:
+    """Yield everything a root has in `retired`, that of its blobs first.
+
+    Raises:
+        FormatError: A blob can't be read.
+        StorageError: The storage failed.
+    """
+    for blob in root.retired_blobs:
+        yield from status.retired_blob(blob)
+    yield from root.retired
+
+
+def status_objects(root: Root) -> Iterator[str]:
+    """Yield the status objects that a root itself names. Pure."""
+    yield from (index.path for index in root.indexes)
+    yield from (part.path for part in root.parts)
+    yield from (part.path for part in (*root.history_lists, *root.history_parts))
+    blobs: list[BlobRef | None] = [root.writers_blob, root.tags_blob, *root.retired_blobs]
+    blobs += [epoch.blob for epoch in root.epochs]
+    yield from (blob.path for blob in blobs if blob is not None)
+
+
+def copied_tokens(root: Root) -> Iterator[str]:
+    """Yield the folders of the copies that made a stream. Pure.
+
+    Nobody stages there any more: whatever still writes under such a copy's id finds it done.
+    """
+    for copy_id, record in root.copies.items():
+        known = isinstance(record, Mapping) and record.get("mode") == "segments"
+        if known and record.get("done") is True:
+            yield names.build_copy_token(copy_id)
+
+
+def read_references(
+    status: TableStatus, root: Root, *, gone_before: int = 0, gone_until_us: int = -1
+) -> References:
+    """Read everything that a root refers to.
+
+    Args:
+        status: The stream's table status.
+        root: The root.
+        gone_before: With `gone_until_us`: a part retired at or before this version and time may be
+            deleted already, and its segments with it.
+        gone_until_us: See there.
+
+    Raises:
+        FormatError: A part or a blob can't be read.
+        StorageError: The storage failed.
+    """
+    found = References(live=set(status_objects(root)))
+    found.live.update(part.path for part in status.parts(root))
+    found.live.update(part.path for part in History(status.storage).parts(root))
+    for run in status.runs(root, root.listed_start, root.tail):
+        paths = (run.columns.path(row) for row in range(len(run.columns)))
+        found.live.update(names.segment_object(path) for path in paths)
+    for item in retired_items(status, root):
+        if item.kind == "segment":
+            found.retire(names.segment_object(item.path), item)
+            continue
+        found.retire(item.path, item)
+        if item.kind == "part":
+            for path in _part_segments(status, item, gone_before, gone_until_us):
+                found.retire(path, item)
+    return found
+
+
+def _part_segments(
+    status: TableStatus, item: Retired, gone_before: int, gone_until_us: int
+) -> Iterator[str]:
+    try:
+        entries = status.retired_part(item.path, required=True)
+    except MissingObjectError:
+        if item.version <= gone_before and item.time_us <= gone_until_us:
+            return
+        raise
+    yield from (names.segment_object(entry.path) for entry in entries)

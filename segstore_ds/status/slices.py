@@ -1,0 +1,258 @@
+"""Slices of segments as columns: a plan of a million segments without a million objects.
+
+`SliceTable` is a sequence of `Slice` that makes each only when it is asked for; it travels to a
+task as columns. Packing works on two columns, encoded bytes and rows, and gives exactly the tasks
+that packing the slices one by one would give (a property test compares the two).
+"""
+
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import overload
+
+import numpy as np
+
+from segstore_ds.format.packed import Ints
+from segstore_ds.format.segment import ARROW
+from segstore_ds.format.segment_columns import SegmentColumns
+from segstore_ds.status.table_status import Run
+
+EXACT_LIMIT = 1 << 62  # products of sizes stay below this, or are left to Python's integers
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """Part of a segment to read.
+
+    Attributes:
+        start: Offset of the segment's first event.
+        epoch: Of the segment's bytes.
+        segment_rows: All rows of the segment.
+        rows: ``[first, last)`` rows of the segment that are wanted.
+        claim: ``[first, last)``: frames whose first row lies in it belong to this slice.
+        format: Of the segment.
+    """
+
+    path: str
+    segment_id: int
+    start: int
+    epoch: int
+    bytes: int
+    footer_bytes: int
+    footer_crc: int
+    segment_rows: int
+    rows: tuple[int, int]
+    claim: tuple[int, int]
+    format: str = ARROW
+
+    @property
+    def claimed_rows(self) -> int:
+        """Wanted rows within the claim; frames at its borders may shift a few to a neighbour."""
+        return min(self.rows[1], self.claim[1]) - max(self.rows[0], self.claim[0])
+
+    @property
+    def claimed_bytes(self) -> int:
+        """Encoded bytes of the claimed rows, pro rata, at least 1."""
+        return max(self.bytes * self.claimed_rows // self.segment_rows, 1)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Block:
+    """Slices of one run of segments, a column per attribute."""
+
+    columns: SegmentColumns
+    starts: Ints
+    first: Ints
+    last: Ints
+    claim_first: Ints
+    claim_last: Ints
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def slice_at(self, row: int) -> Slice:
+        entry = self.columns.entry(row)
+        return Slice(
+            path=entry.path,
+            segment_id=entry.segment_id,
+            start=int(self.starts[row]),
+            epoch=entry.epoch,
+            bytes=entry.bytes,
+            footer_bytes=entry.footer_bytes,
+            footer_crc=entry.footer_crc,
+            segment_rows=entry.rows,
+            rows=(int(self.first[row]), int(self.last[row])),
+            claim=(int(self.claim_first[row]), int(self.claim_last[row])),
+            format=entry.format,
+        )
+
+    def cut(self, start: int, end: int) -> "_Block":
+        arrays = (self.starts, self.first, self.last, self.claim_first, self.claim_last)
+        return _Block(self.columns.slice(start, end), *(one[start:end] for one in arrays))
+
+    def take(self, rows: Ints) -> "_Block":
+        arrays = (self.starts, self.first, self.last, self.claim_first, self.claim_last)
+        return _Block(self.columns.take(rows), *(one[rows] for one in arrays))
+
+    @property
+    def claimed_rows(self) -> Ints:
+        low = np.maximum(self.first, self.claim_first)
+        claimed: Ints = np.minimum(self.last, self.claim_last) - low
+        return claimed
+
+    @property
+    def claimed_bytes(self) -> Ints:
+        sizes: Ints = np.maximum(self.columns.bytes * self.claimed_rows // self.columns.rows, 1)
+        return sizes
+
+    @property
+    def exact(self) -> bool:
+        """Whether sizes can be multiplied without leaving 64 bits."""
+        columns = self.columns
+        if not len(columns):
+            return True
+        most_bytes, most_rows = int(columns.bytes.max()), int(columns.rows.max())
+        return max(most_bytes, most_rows) * most_rows * len(columns) < EXACT_LIMIT
+
+
+class SliceTable(Sequence[Slice]):
+    """Slices in offset order, kept as columns; picklable, and equal to what holds the same."""
+
+    def __init__(self, blocks: Sequence[_Block] = ()) -> None:
+        self.blocks = [block for block in blocks if len(block)]
+        self._ends = np.cumsum([len(block) for block in self.blocks], dtype=np.int64)
+
+    @classmethod
+    def of_run(cls, run: Run, start: int, end: int, kept: Ints | None) -> "SliceTable":
+        """Return what to read of a run of segments for the events ``[start, end)``.
+
+        Args:
+            run: The segments; each holds an event of the range.
+            start: First offset.
+            end: Offset behind the last.
+            kept: Rows of the run that are wanted; None for all.
+        """
+        columns, starts = run.columns, run.starts
+        if kept is not None:
+            columns, starts = columns.take(kept), starts[kept]
+        first = np.maximum(start - starts, 0)
+        last = np.minimum(end - starts, columns.rows)
+        zeros = np.broadcast_to(np.int64(0), (len(columns),))
+        return cls([_Block(columns, starts, first, last, zeros, columns.rows)])
+
+    @classmethod
+    def join(cls, tables: Iterable["SliceTable"]) -> "SliceTable":
+        """Return the slices of several tables as one."""
+        return cls([block for table in tables for block in table.blocks])
+
+    def __len__(self) -> int:
+        return int(self._ends[-1]) if self.blocks else 0
+
+    @overload
+    def __getitem__(self, place: int) -> Slice: ...
+    @overload
+    def __getitem__(self, place: slice) -> "SliceTable": ...
+    def __getitem__(self, place: int | slice) -> "Slice | SliceTable":
+        if isinstance(place, slice):
+            start, end, step = place.indices(len(self))
+            if step != 1:
+                raise ValueError(step)
+            return self._cut(start, max(start, end))
+        if not -len(self) <= place < len(self):
+            raise IndexError(place)
+        place %= len(self)
+        number = int(np.searchsorted(self._ends, place, "right"))
+        block = self.blocks[number]
+        return block.slice_at(place - (int(self._ends[number]) - len(block)))
+
+    def __iter__(self) -> Iterator[Slice]:
+        return (block.slice_at(row) for block in self.blocks for row in range(len(block)))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence):
+            return NotImplemented
+        return len(self) == len(other) and all(map(Slice.__eq__, self, other))
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"<SliceTable of {len(self)} slices>"
+
+    def _cut(self, start: int, end: int) -> "SliceTable":
+        blocks, before = [], 0
+        for block in self.blocks:
+            low, high = max(start - before, 0), min(end - before, len(block))
+            if low < high:
+                whole = (low, high) == (0, len(block))
+                blocks.append(block if whole else block.cut(low, high))
+            before += len(block)
+        return SliceTable(blocks)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the sums and products of its sizes stay within 64 bits."""
+        return all(block.exact for block in self.blocks)
+
+    def sizes(self) -> tuple[Ints, Ints]:
+        """Return encoded bytes and rows of each slice; `exact` must hold."""
+        if not self.blocks:
+            return np.zeros(0, np.int64), np.zeros(0, np.int64)
+        return (
+            np.concatenate([block.claimed_bytes for block in self.blocks]),
+            np.concatenate([block.claimed_rows for block in self.blocks]),
+        )
+
+    def select(self, form: str, epochs: Collection[int], *, others: bool = False) -> "SliceTable":
+        """Return the slices of segments of a format and of some epochs, or all the others.
+
+        Args:
+            form: The format's name.
+            epochs: Numbers of the epochs.
+            others: Return what does not fit instead.
+        """
+        return SliceTable([_select(block, form, epochs, others=others) for block in self.blocks])
+
+    def split(self, most_bytes: int, most_rows: int) -> "SliceTable":
+        """Return the slices with large ones split; `exact` must hold."""
+        return SliceTable([_split(block, most_bytes, most_rows) for block in self.blocks])
+
+
+def _select(block: _Block, form: str, epochs: Collection[int], *, others: bool) -> _Block:
+    columns = block.columns
+    kinds = [place for place, (name, _) in enumerate(columns.kind_names) if name == form]
+    fits = np.isin(columns.kinds, kinds) & np.isin(columns.epochs, list(epochs))
+    rows = np.flatnonzero(~fits if others else fits)
+    return block if len(rows) == len(block) else block.take(rows)
+
+
+def _split(block: _Block, most_bytes: int, most_rows: int) -> _Block:
+    rows = block.last - block.first
+    pieces = np.rint(block.claimed_bytes / most_bytes).astype(np.int64)
+    pieces = np.minimum(np.maximum(np.maximum(pieces, -(-rows // most_rows)), 1), rows)
+    if int(pieces.max()) == 1:
+        return block
+    source = np.repeat(np.arange(len(block)), pieces)
+    piece = np.arange(len(source)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
+    wide = block.take(source)
+    count, rows = pieces[source], rows[source]
+    # The first piece claims the frame that straddles the first row, wherever it starts.
+    low = np.where(piece == 0, 0, wide.first + rows * piece // count)
+    high = np.where(piece == count - 1, wide.columns.rows, wide.first + rows * (piece + 1) // count)
+    return replace(wide, claim_first=low, claim_last=high)
+
+
+def plan_borders(sizes: Ints, rows: Ints, most_bytes: int, most_rows: int) -> list[int]:
+    """Return where the tasks begin that slices are packed into, and where the last one ends. Pure.
+
+    A task takes slices while it stays within a tenth over both targets, and at least one.
+    """
+    # A tenth over the target is better than a task for the rest.
+    limit_bytes, limit_rows = int(most_bytes * 1.1), int(most_rows * 1.1)
+    sums_bytes = np.concatenate([[0], np.cumsum(sizes)])
+    sums_rows = np.concatenate([[0], np.cumsum(rows)])
+    borders = [0]
+    while borders[-1] < len(sizes):
+        start = borders[-1]
+        by_bytes = np.searchsorted(sums_bytes, int(sums_bytes[start]) + limit_bytes, "right")
+        by_rows = np.searchsorted(sums_rows, int(sums_rows[start]) + limit_rows, "right")
+        borders.append(max(int(min(by_bytes, by_rows)) - 1, start + 1))
+    return borders

@@ -1,0 +1,203 @@
+"""Writers: who may commit under a name, and whether a batch is committed already.
+
+A writer id has an owner (the streaming query's id, or the caller) and a last batch. The same batch
+again is a no-op that returns the first commit; an older one, another owner, or other events under
+the last batch id are errors.
+"""
+
+import logging
+from dataclasses import dataclass
+
+from segstore_ds import options
+from segstore_ds.errors import InvalidInputError, WriterConflictError
+from segstore_ds.format.batch_fingerprint import BatchFacts, differing_columns
+from segstore_ds.format.fields import is_text
+from segstore_ds.format.root import Root, Writer
+from segstore_ds.log.seen import RESTORE
+from segstore_ds.status.table_status import TableStatus
+
+_LOG = logging.getLogger(__name__)
+
+ERROR, SKIP = options.BY_NAME["onrepeat"].choices
+
+
+@dataclass(frozen=True, slots=True)
+class WriterKey:
+    """The idempotence key of a commit: a writer's batch.
+
+    Attributes:
+        writer_id: Its name.
+        batch_id: Grows.
+        owner: Who may use the name; "" for a plain caller.
+        takeover: Take the name over from another owner.
+        on_repeat: What other events under the last batch id are: ``error``, or ``skip``, which
+            keeps what was committed first and drops them.
+        claim: A second name that must be the owner's, such as its checkpoint's; "" for none.
+        dense: Every batch id up to this one was committed under the name, if any was.
+    """
+
+    writer_id: str
+    batch_id: int
+    owner: str = ""
+    takeover: bool = False
+    claim: str = ""
+    on_repeat: str = options.default("onRepeat")
+    dense: bool = False
+
+    def __post_init__(self) -> None:
+        """Check the texts: they go into the root, and into views.
+
+        Raises:
+            InvalidInputError: One is no text, or holds what no UTF-8 can; `on_repeat` is unknown.
+        """
+        if self.on_repeat not in (ERROR, SKIP):
+            raise InvalidInputError(
+                "on_repeat of a writer is unknown",
+                remedy=f"give {ERROR!r} or {SKIP!r}",
+                on_repeat=self.on_repeat,
+            )
+        for name in ("writer_id", "owner", "claim"):
+            text = getattr(self, name)
+            if not is_text(text):
+                raise InvalidInputError(
+                    f"{name} of a writer is no text that can be stored",
+                    remedy="give a str without lone surrogates (os.fsdecode leaves them where a "
+                    "name is not UTF-8)",
+                    **{name: text},
+                )
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """What a write did: its events lie at ``[start, end)`` as of `version`.
+
+    `repeated` says that the batch was committed before, by the commit described here; `attempts`
+    how many puts of a commit file this call took.
+    """
+
+    version: int
+    transaction: str
+    start: int
+    end: int
+    repeated: bool = False
+    attempts: int = 0
+
+    @property
+    def rows(self) -> int:
+        """How many events the commit holds."""
+        return self.end - self.start
+
+
+def check_writer(known: Writer | None, key: WriterKey | None, batch: BatchFacts | None) -> bool:
+    """Tell whether a writer's batch is committed already. Pure.
+
+    Raises:
+        WriterConflictError: The id has another owner, the batch is older than the last one, batches
+            between the two are gone, or the last one held other events.
+    """
+    if key is None or known is None:
+        return False
+    same = (known.owner, known.batch_id) == (key.owner, key.batch_id)
+    if same and batch is not None:
+        _compare(known, key, batch)
+    if same or key.takeover:
+        return same
+    if known.owner != key.owner:
+        raise WriterConflictError(
+            "writer id belongs to another owner",
+            remedy="use another writer_id; or, if that query or job is gone for good, "
+            "set writer_takeover=True once",
+            writer_id=key.writer_id,
+            owner=known.owner or "a batch writer",
+            caller=key.owner or "a batch writer",
+        )
+    if key.batch_id < known.batch_id:
+        raise WriterConflictError(
+            "batch is older than the writer's last one",
+            remedy="a checkpoint or a job's state was set back or deleted; give the next batch id, "
+            "use another writer_id, or set writer_takeover=True once",
+            writer_id=key.writer_id,
+            batch_id=key.batch_id,
+            last_batch_id=known.batch_id,
+        )
+    if key.dense and key.batch_id > known.batch_id + 1:
+        raise WriterConflictError(
+            "batches that the query has committed are gone from the stream",
+            remedy=f"{RESTORE}; writer_takeover=True, set once, lets the query go on without them",
+            writer_id=key.writer_id,
+            batch_id=key.batch_id,
+            last_batch_id=known.batch_id,
+        )
+    return False
+
+
+def _compare(known: Writer, key: WriterKey, batch: BatchFacts) -> None:
+    """Compare a batch with the one that was committed under its id."""
+    columns = differing_columns(known.fingerprint, batch)
+    if known.rows == batch.rows and not columns:
+        return
+    if key.on_repeat == SKIP:
+        _LOG.warning(
+            "writer %r repeats batch %d with other events: %d rows, and other values in %s; "
+            "the %d rows committed first stay",
+            key.writer_id,
+            key.batch_id,
+            batch.rows,
+            columns or "no column",
+            known.rows,
+        )
+        return
+    raise WriterConflictError(
+        "batch id was committed with other events",
+        remedy="a checkpoint or a job's state was set back, or two batches share an id: compare "
+        "with the committed events, and write what is missing under the next batch id or with a "
+        "new checkpoint that begins behind them; only if reruns of this query differ by themselves "
+        "(rand(), current time) set on_repeat='skip', which drops this "
+        "batch's events",
+        writer_id=key.writer_id,
+        batch_id=key.batch_id,
+        rows=batch.rows,
+        differing_columns=columns,
+        committed_rows=known.rows,
+        committed_offsets=(known.end - known.rows, known.end),
+        committed_version=known.version,
+    )
+
+
+def check_claim(known: Writer | None, key: WriterKey) -> None:
+    """Check that the name a writer claims beside its own is free or its owner's. Pure.
+
+    Raises:
+        WriterConflictError: It is another owner's.
+    """
+    if known is not None and known.owner != key.owner and not key.takeover:
+        raise WriterConflictError(
+            "checkpoint belongs to another query",
+            remedy="a checkpoint at this place was deleted, and the new query would write its "
+            "events once more; choose another checkpointLocation, or set writer_takeover=True once",
+            checkpoint=key.claim,
+            owner=known.owner,
+            caller=key.owner,
+        )
+
+
+def find_repeated(
+    status: TableStatus, root: Root, writer: WriterKey | None, *, batch: BatchFacts | None
+) -> Commit | None:
+    """Return the commit that holds a writer's batch already, or None.
+
+    Args:
+        status: The stream's table status.
+        root: The root to look in.
+        writer: The batch; None is never repeated.
+        batch: What is known of its rows, to compare; None where that is not known yet.
+
+    Raises:
+        WriterConflictError: Another owner, an older batch, or other events under its id.
+        FormatError: The writers can't be read.
+        StorageError: The storage failed.
+    """
+    known = status.writer(root, writer.writer_id) if writer else None
+    if not check_writer(known, writer, batch) or known is None:
+        return None
+    return Commit(known.version, "", known.end - known.rows, known.end, repeated=True)

@@ -1,0 +1,1 @@
+"""Writing: a request, the job planned from it, its tasks, and the append that commits them."""

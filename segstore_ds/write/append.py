@@ -1,0 +1,335 @@
+"""Append and overwrite: the decision what the next root is, and the commit that carries it out.
+
+Checked on every attempt, in this order: is this writer's batch known (then it is done, whatever
+else changed)? sealed? schema compatible? staged above the staging floor? Then offsets and numbers
+are given out in task order. Appends never conflict with appends: a lost race is planned again.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+
+from segstore_ds.commit.best_effort import putting_off
+from segstore_ds.commit.commit import Committed, StreamLog
+from segstore_ds.errors import (
+    ConflictError,
+    InvalidInputError,
+    MissingObjectError,
+    PositionError,
+    SealedError,
+    StagedExpiredError,
+)
+from segstore_ds.format import names
+from segstore_ds.format.batch_fingerprint import BatchFacts, encode_fingerprint
+from segstore_ds.format.root import Root, Writer, add_format_features
+from segstore_ds.format.statistics import Stats
+from segstore_ds.log.transition import Slot
+from segstore_ds.status.epochs import SchemaChange, plan_epochs
+from segstore_ds.status.history import Note, plan_history_merge
+from segstore_ds.status.table_status import TableStatus, plan_merge, plan_retired_merge
+from segstore_ds.status.writers import Commit, WriterKey, check_claim, find_repeated
+from segstore_ds.write.shipping import ShipTo
+from segstore_ds.write.task_writer import StagedSegment, StagedTask, delete_staged, stage_frames
+
+
+@dataclass(frozen=True, slots=True)
+class AppendPlan:
+    """Everything a commit of staged segments depends on, but for the root it lands on.
+
+    Attributes:
+        token: The writing job's folder; its version is what the staging floor is held against.
+        segments: In offset order.
+        schema: What the segments' bytes are of, and how it may enter the stream.
+        writer: The idempotence key, or None.
+        overwrite_to: None to append; otherwise the offset the head moves to, which is the tail
+            that the overwrite was planned on.
+        expected_tail: Commit only if the tail is this.
+        expected_version: Commit only on top of this version.
+        client: Who writes, for the history.
+        rows: How many events the tasks were given; all of them stand in the segments, but where
+            the writer's batch was found committed before anything was staged.
+        stats: Of these rows, for the fingerprint of the writer's batch.
+        stream_id: The stream that it was planned on; None where that can't have changed.
+    """
+
+    token: str
+    segments: tuple[StagedSegment, ...]
+    schema: SchemaChange
+    writer: WriterKey | None = None
+    overwrite_to: int | None = None
+    expected_tail: int | None = None
+    expected_version: int | None = None
+    client: str = ""
+    rows: int = 0
+    stats: Stats = field(default_factory=dict, repr=False)
+    stream_id: str | None = None
+
+    @property
+    def facts(self) -> BatchFacts:
+        """What a repeat of the batch is compared by."""
+        return BatchFacts(self.rows, self.stats)
+
+
+def check_stream(root: Root, stream_id: str | None) -> None:
+    """Check that a write lands on the stream that it was planned on. Pure.
+
+    Raises:
+        PositionError: That one was dropped, and another one made under its name.
+    """
+    if stream_id is not None and stream_id != root.stream_id:
+        raise PositionError(
+            "the stream was dropped and made anew",
+            remedy="write the data again",
+            planned_on=stream_id,
+            stream=root.stream_id,
+        )
+
+
+def check_preconditions(root: Root, plan: AppendPlan) -> None:
+    """Check what does not depend on the schema, in the order of the module's first lines. Pure.
+
+    Raises:
+        SealedError: The stream has ended.
+        StagedExpiredError: The segments were staged below the staging floor.
+        ConflictError: The tail or the version is not the expected one.
+    """
+    if root.sealed:
+        raise SealedError("stream is sealed", stream=root.stream_id, tail=root.tail)
+    staged = names.parse_token_version(plan.token)
+    if staged is not None and staged < root.staging_floor:
+        raise StagedExpiredError(
+            "staged objects are too old to be committed",
+            token=plan.token,
+            staging_floor=root.staging_floor,
+        )
+    if plan.rows != sum(segment.rows for segment in plan.segments):
+        raise ConflictError(
+            "the writer was set back while its batch was being repeated",
+            writer_id=plan.writer.writer_id if plan.writer else None,
+        )
+    check_expected(root, plan.expected_tail, plan.expected_version)
+
+
+def check_expected(root: Root, tail: int | None, version: int | None) -> None:
+    """Check what a caller expects of the root that a write lands on. Pure.
+
+    Raises:
+        ConflictError: The tail or the version is not the expected one.
+    """
+    if tail is not None and tail != root.tail:
+        raise ConflictError("tail has moved", expected=tail, actual=root.tail)
+    if version is not None and version != root.version:
+        raise ConflictError("version is another", expected=version, actual=root.version)
+
+
+def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
+    """Return the root with the segments appended; version and transaction are the log's to fill.
+
+    Pure. Segment numbers and offsets are given out in the order of the plan.
+    """
+    entries = tuple(
+        segment.entry(epoch << 32 | (root.next_segment + place))
+        for place, segment in enumerate(plan.segments)
+    )
+    tail = root.tail + plan.rows
+    writers = dict(root.writers)
+    if plan.writer is not None:
+        key = plan.writer
+        claim = Writer(key.owner, key.batch_id, slot.version, plan.rows, tail)
+        writers[key.writer_id] = replace(claim, fingerprint=encode_fingerprint(plan.facts))
+        if key.claim:
+            writers[key.claim] = claim  # of which only the owner is asked
+    appended = replace(
+        root,
+        entries=(*root.entries, *entries),
+        next_segment=root.next_segment + len(entries),
+        tail=tail,
+        writers=writers,
+        operation="append" if plan.overwrite_to is None else "overwrite",
+        client=plan.client,
+    )
+    appended = add_format_features(appended, {segment.format for segment in plan.segments})
+    if plan.overwrite_to is not None:
+        appended = drop_below(appended, max(plan.overwrite_to, root.head), slot)
+    return appended
+
+
+def drop_below(root: Root, head: int, slot: Slot) -> Root:
+    """Return the root with its head moved up and what lies wholly below it retired. Pure.
+
+    The segment or part that straddles the head stays.
+    """
+    gone_parts = tuple(part for part in root.parts if part.end <= head)
+    parts = root.parts[len(gone_parts) :]
+    retired = [slot.retire("part", part.path) for part in gone_parts]
+    entries = root.entries
+    if not parts:
+        cursor = root.tail - sum(entry.rows for entry in entries)
+        while entries and cursor + entries[0].rows <= head:
+            cursor += entries[0].rows
+            retired.append(slot.retire("segment", entries[0].path))
+            entries = entries[1:]
+    return replace(root, head=head, parts=parts, entries=entries, retired=(*root.retired, *retired))
+
+
+class Appender:
+    """Carries out the commits of staged data on one stream.
+
+    Args:
+        log: The stream's log.
+        status: The stream's table status.
+    """
+
+    def __init__(self, log: StreamLog, status: TableStatus) -> None:
+        self._log = log
+        self._status = status
+
+    def stage_inline(
+        self, tasks: Sequence[StagedTask], *, token: str, ship_to: ShipTo | None = None
+    ) -> tuple[StagedSegment, ...]:
+        """Return all segments in task order; frames that tasks sent become one segment.
+
+        The one segment takes the place of its first frames; order among tasks is kept by writing
+        one segment per run of neighbouring small tasks.
+
+        Raises:
+            StorageError: The storage failed.
+        """
+        segments: list[StagedSegment] = []
+        run: list[StagedTask] = []
+        # A folder of its own: a job may be committed twice, and either may delete what it wrote.
+        version = names.parse_token_version(token)
+        nonce = self._log.clock.new_id()[:12]
+        folder = f"{token}-{nonce}" if version is None else names.build_token(version, nonce)
+
+        def flush() -> None:
+            if not run:
+                return
+            name = f"{run[0].task}-0-{len(segments)}.arrow"
+            path = names.build_segment_path(folder, name)
+            frames = (frame for task in run for frame in task.frames)
+            segments.append(stage_frames(self._log.storage, frames, path=path, ship_to=ship_to))
+            run.clear()
+
+        for task in sorted(tasks, key=lambda task: task.task):
+            if task.frames:
+                run.append(task)
+            if task.segments:
+                flush()
+                segments.extend(task.segments)
+        flush()
+        return tuple(segments)
+
+    def check_visible(self, tasks: Sequence[StagedTask]) -> None:
+        """Check that this process sees every staged object, where a stat costs nothing.
+
+        Raises:
+            InvalidInputError: It does not: the tasks wrote to a disk of their own.
+        """
+        if not self._log.storage.url.startswith("file:"):
+            return
+        for task in tasks:
+            for segment in task.segments:
+                path = names.segment_object(segment.path)
+                try:
+                    size = self._log.storage.info(path).size
+                except MissingObjectError:
+                    size = -1
+                if size != segment.bytes:
+                    raise InvalidInputError(
+                        "staged segment not visible",
+                        remedy="use storage that all nodes share",
+                        task=task.task,
+                        host=task.host,
+                        path=f"{self._log.storage.url}/{path}",
+                    )
+
+    def check_clock(self, segment: StagedSegment | None) -> None:
+        """Check this machine's clock as `StreamLog.check_clock` does, by a segment just staged.
+
+        Args:
+            segment: None where only other processes staged any.
+        """
+        self._log.check_clock(None if segment is None else names.segment_object(segment.path))
+
+    def commit(self, plan: AppendPlan, *, transaction: str) -> Commit:
+        """Commit staged segments, exactly once for a writer's batch.
+
+        Returns:
+            The commit; one without segments, writer or change of the stream is not written.
+
+        Raises:
+            PositionError: The stream is another one than the plan's.
+            WriterConflictError: Another owner, an older batch, or other events under its id.
+            SealedError: The stream has ended.
+            SchemaMismatchError: The stream's schema has changed so that these bytes don't fit.
+            StagedExpiredError: Staged below the floor.
+            ConflictError: An expectation fails, or every race was lost.
+            CommitUnknownError: It may or may not be in the log.
+            FormatError: Metadata can't be read.
+            StorageError: The storage failed.
+        """
+        repeated: list[Commit] = []
+
+        def build(root: Root, slot: Slot) -> Root | None:
+            check_stream(root, plan.stream_id)
+            known = find_repeated(self._status, root, plan.writer, batch=plan.facts)
+            if known is not None:
+                repeated.append(known)
+                return None
+            if plan.writer is not None and plan.writer.claim:
+                check_claim(self._status.writer(root, plan.writer.claim), plan.writer)
+            check_preconditions(root, plan)
+            epochs, epoch = plan_epochs(root, plan.schema, self._status)
+            changed = epochs != root.epochs or plan.writer or plan.overwrite_to is not None
+            if not plan.segments and not changed:
+                return None
+            appended = plan_append(replace(root, epochs=epochs), plan, epoch, slot)
+            return self._status.tidy(appended, slot)
+
+        key = plan.writer
+        note = Note(
+            writer_id=key.writer_id if key else None,
+            batch_id=key.batch_id if key else None,
+            bytes=sum(segment.bytes for segment in plan.segments),
+        )
+        shipped = {
+            names.segment_object(segment.path): frozenset(segment.followers)
+            for segment in plan.segments
+        }
+        done = self._log.commit(build, transaction=transaction, shipped=shipped, note=note)
+        if repeated:
+            return replace(repeated[-1], attempts=done.attempts)
+        root = done.root
+        start = root.tail - plan.rows
+        return Commit(root.version, root.transaction, start, root.tail, attempts=done.attempts)
+
+    def maintain(self) -> None:
+        """Merge status parts where that is due, in a commit of its own; a failure is put off.
+
+        One merge at most: what it makes due is left to the next commit, so that none pays for all.
+        """
+        with putting_off("merging status parts"):
+            root = self._log.root
+            if (paths := plan_merge(root)) is not None:
+                self._merge(self._status.merge, paths, "merge-status")
+            elif (paths := plan_history_merge(root)) is not None:
+                self._merge(self._log.history.merge, paths, "merge-history")
+            elif (paths := plan_retired_merge(root)) is not None:
+                self._merge(self._status.merge_retired, paths, "merge-status")
+
+    def discard(self, segments: Sequence[StagedSegment]) -> None:
+        """Delete staged segments that certainly no commit holds; never raises."""
+        delete_staged(self._log.storage, segments)
+
+    def _merge(
+        self,
+        merge: Callable[[Root, tuple[str, ...], Slot], Root | None],
+        paths: tuple[str, ...],
+        operation: str,
+    ) -> Committed:
+        def build(root: Root, slot: Slot) -> Root | None:
+            # A lost race means that others are writing: leave the merge to whoever wins.
+            merged = merge(root, paths, slot) if slot.attempt == 0 else None
+            return None if merged is None else replace(merged, operation=operation)
+
+        return self._log.commit(build, transaction=self._log.clock.new_id())

@@ -1,0 +1,73 @@
+"""Create: the first commit of a stream."""
+
+import pyarrow as pa
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.errors import AlreadyExistsError, InvalidInputError
+from segstore_ds.format.root import Root
+from segstore_ds.format.schema import encode_schema, normalise_schema
+from segstore_ds.log.clock import Clock
+from segstore_ds.log.place import may_begin
+from segstore_ds.status.history import begin_history
+from segstore_ds.status.table_status import TableStatus
+from segstore_ds.storage import Storage
+from segstore_ds.write.inputs import refuse_unnamed_index
+
+
+def run_create(
+    storage: Storage,
+    schema: pa.Schema,
+    *,
+    spark_schema: str | None,
+    client: str,
+    clock: Clock,
+) -> StreamLog:
+    """Create an empty stream; of several that create at once exactly one succeeds.
+
+    Args:
+        storage: Its folder.
+        schema: Columns of the events, in any form that can be stored.
+        spark_schema: Spark's JSON of the schema, or None.
+        client: Who creates it.
+        clock: Time and ids.
+
+    Returns:
+        The log, standing on its first root.
+
+    Raises:
+        AlreadyExistsError: There is a stream already.
+        SchemaMismatchError: A column has a type that can't be kept.
+        InvalidInputError: It is no schema, or has no columns, or a name twice; or the folder holds
+            what is not a stream's, or lies in another stream.
+        CorruptionError: The folder holds segments but no log.
+        CommitUnknownError: The storage never said whether the stream was created.
+        UnsafeFilesystemError: The filesystem can't create exclusively.
+        StorageError: The filesystem failed.
+    """
+    if not isinstance(schema, pa.Schema):
+        raise InvalidInputError(
+            "not a schema",
+            remedy="give a pyarrow Schema, such as pa.schema([('n', pa.int64())]) or table.schema",
+            type=type(schema).__name__,
+        )
+    refuse_unnamed_index(schema)
+    if not schema.names:
+        raise InvalidInputError("schema has no columns", remedy="give at least one")
+    text = encode_schema(normalise_schema(schema))
+    log = StreamLog(storage, clock=clock)
+    if not may_begin(log.files):
+        raise AlreadyExistsError("there is a stream already", url=storage.url)
+    root = Root(
+        stream_id=clock.new_id(),
+        version=0,
+        transaction=clock.new_id(),
+        parent="",
+        time_us=clock.wall_us(),
+        operation="create",
+        epochs=(TableStatus(storage).put_epoch(0, 0, 0, text, spark_schema),),
+        client=client,
+    )
+    root = begin_history(root)
+    if not log.create(root):
+        raise AlreadyExistsError("there is a stream already", url=storage.url)
+    return log

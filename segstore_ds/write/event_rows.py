@@ -1,0 +1,146 @@
+"""Events that are given one by one: checked when they come, made into batches later.
+
+An event is a mapping of column names to Python values. It is refused at once when a value would not
+come back as it went in, so what was taken can always be written. Plain numbers and texts are
+checked by a comparison or two; for other types Arrow makes the value, and it is compared with what
+was given.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from segstore_ds.errors import SchemaMismatchError
+from segstore_ds.write.event_values import plain, same
+
+BATCH_ROWS = 4096
+BATCH_BYTES = 1 << 20
+_ARROW_ERRORS = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
+
+# Returns what is kept of a value, which is None for Arrow's null alone, and its bytes.
+_Take = Callable[[Any], tuple[Any, int]]
+
+
+class EventRows:
+    """Gathers events of one schema.
+
+    Args:
+        schema: A stored schema.
+    """
+
+    def __init__(self, schema: pa.Schema) -> None:
+        self.schema = schema
+        self.bytes = 0
+        self._rows: list[tuple[Any, ...]] = []
+        self._names = frozenset(schema.names)
+        self._columns = tuple((field.name, _taker(field)) for field in schema)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    @property
+    def full(self) -> bool:
+        """True when it is time to make a batch."""
+        return len(self._rows) >= BATCH_ROWS or self.bytes >= BATCH_BYTES
+
+    def add(self, event: Mapping[str, Any]) -> None:
+        """Take an event; later changes of it or of its values make no difference.
+
+        Args:
+            event: Column names and values; a column that is not named is null.
+
+        Raises:
+            SchemaMismatchError: A column is unknown, or a value does not fit it. Nothing was taken.
+        """
+        if not event.keys() <= self._names:
+            raise SchemaMismatchError(
+                "event has unknown columns",
+                remedy="append a table with merge_schema=True first, or leave them out",
+                columns=sorted(map(str, event.keys() - self._names)),
+                known=self.schema.names,
+            )
+        row = []
+        size = 0
+        for name, take in self._columns:
+            value = event.get(name)
+            if value is not None:
+                value, taken = take(value)
+                size += taken
+            row.append(value)
+        self._rows.append(tuple(row))
+        self.bytes += size
+
+    def peek(self) -> pa.RecordBatch:
+        """Return the events as a batch and keep them."""
+        columns = zip(*self._rows, strict=True) if self._rows else ((),) * len(self.schema)
+        arrays = [
+            pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
+
+    def clear(self) -> None:
+        """Forget the events."""
+        self._rows, self.bytes = [], 0
+
+
+def _taker(field: pa.Field) -> _Take:
+    general = _general(field)
+    kind = field.type
+    if t.is_signed_integer(kind):
+        least, most = -(1 << kind.bit_width - 1), (1 << kind.bit_width - 1) - 1
+        width = kind.bit_width // 8
+
+        def take_int(value: Any) -> tuple[Any, int]:
+            if type(value) is int and least <= value <= most:
+                return value, width
+            return general(value)
+
+        return take_int
+    if t.is_float64(kind):
+        return lambda value: (value, 8) if type(value) is float else general(value)
+    if t.is_boolean(kind):
+        return lambda value: (value, 1) if type(value) is bool else general(value)
+    if t.is_binary(kind):
+        return lambda value: (value, len(value)) if type(value) is bytes else general(value)
+    if t.is_string(kind):
+
+        def take_text(value: Any) -> tuple[Any, int]:
+            if type(value) is str and value.isascii():
+                return value, len(value)
+            return general(value)
+
+        return take_text
+    return general
+
+
+def _general(field: pa.Field) -> _Take:
+    def take(value: Any) -> tuple[Any, int]:
+        try:
+            given = plain(value, field)
+            if given is None:  # a null of Arrow
+                return None, 0
+            made = pa.array([given], field.type)
+            kept = made[0]
+            comes_back = kept.is_valid and same(given, kept.as_py(), field.type)
+        except MemoryError:  # Arrow's is one of its errors; it says nothing of the value
+            raise
+        except _ARROW_ERRORS as error:
+            raise _refuse(field, value) from error
+        if not comes_back:
+            raise _refuse(field, value)
+        return kept, made.nbytes
+
+    return take
+
+
+def _refuse(field: pa.Field, value: Any) -> SchemaMismatchError:
+    return SchemaMismatchError(
+        "value does not fit its column",
+        remedy="convert it: numbers and times are not cut, and times need a zone where the column "
+        "has one",
+        column=field.name,
+        expected=str(field.type),
+        type=type(value).__name__,
+    )

@@ -1,0 +1,221 @@
+"""A writing job: what the planner decides once and every task and the commit share."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from segstore_ds.cache.counters import CacheCounters
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.compact.auto import AutoRules
+from segstore_ds.errors import (
+    ConflictError,
+    InvalidInputError,
+    SchemaMismatchError,
+    SealedError,
+)
+from segstore_ds.format import names
+from segstore_ds.format.batch_fingerprint import gather_facts
+from segstore_ds.format.root import Root
+from segstore_ds.format.schema import decode_schema, encode_schema, normalise_schema, plan_schema
+from segstore_ds.status.epochs import SchemaChange, epoch_schema
+from segstore_ds.status.table_status import TableStatus
+from segstore_ds.status.writers import WriterKey, find_repeated
+from segstore_ds.storage import Storage
+from segstore_ds.write.append import AppendPlan, check_expected
+from segstore_ds.write.shipping import ShipTo
+from segstore_ds.write.task_writer import Layout, StagedSegment, StagedTask, TaskStager
+
+
+@dataclass(frozen=True, slots=True)
+class WriteJob:
+    """One logical write; picklable, so it can be planned here and staged anywhere.
+
+    Attributes:
+        storage: The stream's folder; pickles without its connections.
+        token: The folder of this job's staged objects.
+        transaction: The id of the one commit, kept over every attempt and rebase.
+        schema_text: What incoming batches are conformed to and encoded in.
+        repeated: The writer's batch was committed before; there is nothing to stage.
+        compact: What to compact after the commit; None for nothing.
+        ship_to: The followers that get every buffer while it is staged.
+        stream_id: The stream that it was planned on: another may stand there when it commits.
+    """
+
+    storage: Storage = field(repr=False)
+    token: str
+    transaction: str
+    schema_text: str = field(repr=False)
+    layout: Layout
+    spark: str | None = field(default=None, repr=False)
+    merge_schema: bool = False
+    replace_schema: bool = False
+    writer: WriterKey | None = None
+    overwrite_to: int | None = None
+    expected_tail: int | None = None
+    expected_version: int | None = None
+    client: str = ""
+    repeated: bool = False
+    compact: AutoRules | None = None
+    ship_to: ShipTo | None = None
+    stream_id: str | None = None
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema that batches have to have when they are staged."""
+        return decode_schema(self.schema_text)
+
+    def open_task(
+        self,
+        task: int,
+        attempt: str,
+        *,
+        readable: bool = False,
+        counters: CacheCounters | None = None,
+    ) -> TaskStager:
+        """Begin to stage the output of a task.
+
+        Args:
+            task: Its place in the job, which decides the order of events.
+            attempt: Letters, digits and dashes that no other attempt of any task shares.
+            readable: Let rows be read back before they are committed.
+            counters: Where the write cache counts.
+        """
+        return TaskStager(
+            self.storage,
+            self.schema,
+            self.layout,
+            token=self.token,
+            task=task,
+            attempt=attempt,
+            count_only=self.repeated,
+            readable=readable,
+            counters=counters,
+            ship_to=self.ship_to,
+        )
+
+    def append_plan(
+        self, segments: tuple[StagedSegment, ...], tasks: Sequence[StagedTask]
+    ) -> AppendPlan:
+        """Return what has to be committed once these segments are staged from the tasks' rows."""
+        batch = gather_facts(task.facts for task in tasks)
+        return AppendPlan(
+            token=self.token,
+            segments=segments,
+            rows=batch.rows,
+            stats=batch.stats,
+            schema=SchemaChange(self.schema, self.spark, self.merge_schema, self.replace_schema),
+            writer=self.writer,
+            overwrite_to=self.overwrite_to,
+            expected_tail=self.expected_tail,
+            expected_version=self.expected_version,
+            client=self.client,
+            stream_id=self.stream_id,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRequest:
+    """What a caller asks to write; see `Stream.plan_write` for each field."""
+
+    schema: pa.Schema
+    layout: Layout
+    client: str
+    writer: WriterKey | None = None
+    overwrite: bool = False
+    expected_tail: int | None = None
+    expected_version: int | None = None
+    merge_schema: bool = False
+    replace_schema: bool = False
+    spark_schema: str | None = None
+    compact: AutoRules | None = None
+
+
+def plan_job(log: StreamLog, status: TableStatus, request: WriteRequest) -> WriteJob:
+    """Plan one logical write against the newest root.
+
+    Raises:
+        InvalidInputError: Arguments contradict each other, or name unknown columns.
+        SchemaMismatchError: The columns don't fit; names them and the remedy.
+        WriterConflictError: Another owner, or an older batch.
+        ConflictError: An expectation fails already.
+        SealedError: The stream has ended.
+        FencedError: This folder is not the primary.
+        FormatError: The stream's metadata can't be read.
+        StorageError: The storage failed.
+    """
+    # An overwrite replaces what is there now; an append may stand on a base of the last minute.
+    root = log.refresh() if request.overwrite else log.recent()
+    try:
+        repeated = _admit(log, status, root, request)
+    except ConflictError:
+        # Another handle may have taken the writer over, or written, since this one looked.
+        root = log.refresh()
+        repeated = _admit(log, status, root, request)
+    incoming = normalise_schema(request.schema)
+    staged = incoming if repeated else _staged_schema(log, status, incoming, request)
+    check_arguments(request, staged)
+    return WriteJob(
+        storage=log.storage,
+        token=names.build_token(root.version, log.clock.new_id()[:12]),
+        transaction=log.clock.new_id(),
+        schema_text=encode_schema(staged),
+        layout=request.layout,
+        spark=request.spark_schema,
+        merge_schema=request.merge_schema,
+        replace_schema=request.replace_schema,
+        writer=request.writer,
+        overwrite_to=root.tail if request.overwrite else None,
+        expected_tail=request.expected_tail,
+        expected_version=request.expected_version,
+        client=request.client,
+        repeated=repeated,
+        compact=request.compact,
+        ship_to=None if repeated else log.replicas.ready(root),
+        stream_id=root.stream_id,
+    )
+
+
+def _admit(log: StreamLog, status: TableStatus, root: Root, request: WriteRequest) -> bool:
+    """Tell whether the writer's batch is committed already, or refuse what can't be committed."""
+    repeated = find_repeated(status, root, request.writer, batch=None) is not None
+    # Before anything is staged here: a follower has the primary's objects and no others.
+    log.replicas.check_primary(root)
+    if not repeated:
+        if root.sealed:
+            raise SealedError("stream is sealed", url=log.storage.url, tail=root.tail)
+        # The commit checks it again; here it is before the data is read, which may go only once.
+        check_expected(root, request.expected_tail, request.expected_version)
+    return repeated
+
+
+def check_arguments(request: WriteRequest, staged: pa.Schema) -> None:
+    """Check what does not depend on the stream but for the schema that is staged. Pure.
+
+    Raises:
+        InvalidInputError: Arguments contradict each other, or name unknown columns.
+    """
+    if request.replace_schema and not request.overwrite:
+        raise InvalidInputError(
+            "the schema can only be replaced together with the events",
+            remedy="overwrite the events as well, or set merge_schema=True to extend the schema",
+        )
+    unknown = sorted(set(request.layout.stats_columns or ()) - set(staged.names))
+    if unknown:
+        raise InvalidInputError("stats_columns names no such columns", columns=unknown)
+
+
+def _staged_schema(
+    log: StreamLog, status: TableStatus, incoming: pa.Schema, request: WriteRequest
+) -> pa.Schema:
+    if request.replace_schema:
+        return incoming
+    merge = request.merge_schema
+    try:
+        return plan_schema(epoch_schema(status, log.root.epoch), incoming, merge=merge)
+    except SchemaMismatchError:
+        # Another writer may have extended the schema since this handle looked.
+        version = log.root.version
+        if log.refresh().version == version:
+            raise
+        return plan_schema(epoch_schema(status, log.root.epoch), incoming, merge=merge)
