@@ -22,9 +22,9 @@ from benchmarks.report import Ratio, Report, machine
 from benchmarks.workload import Settings, Workload, quantile
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.names import build_token
+from segstore_ds.format.parts.columns import SegmentColumns
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.root_codec import encode_root
-from segstore_ds.format.segment_columns import SegmentColumns
 from segstore_ds.log.transition import Slot
 from segstore_ds.status.epochs import SchemaChange
 from segstore_ds.status.table_status import TableStatus

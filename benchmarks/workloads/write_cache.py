@@ -13,8 +13,8 @@ from benchmarks.report import Ratio, Report, machine
 from benchmarks.s3_server import running
 from benchmarks.workload import Settings, Workload, folder_bytes, race
 from segstore_ds.cache.counters import CacheCounters
-from segstore_ds.format.frame import Frame, encode_frame
-from segstore_ds.format.segment_arrow import SegmentWriter
+from segstore_ds.format.arrow.frame import Frame, encode_frame
+from segstore_ds.format.arrow.segment import SegmentWriter
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.storage.base import StagedWriter
 from segstore_ds.testing.faults import WrappedStorage, WrappedWriter

@@ -32,10 +32,10 @@ from segstore_ds.errors import (
     SchemaMismatchError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.frame import Frame, decode_frame
-from segstore_ds.format.parquet_writer import can_store
+from segstore_ds.format.arrow.frame import Frame, decode_frame
+from segstore_ds.format.parquet.writer import can_store
 from segstore_ds.format.root import Root
-from segstore_ds.format.schema import decode_schema, fingerprint, plan_schema
+from segstore_ds.format.schema.codec import decode_schema, fingerprint, plan_schema
 from segstore_ds.format.segment import ARROW
 from segstore_ds.read.filters import Filters
 from segstore_ds.read.plan import Reading, ReadTask, plan_slices

@@ -21,7 +21,7 @@ from segstore_ds.copy.segments import Copied, CopyRequest, check_target
 from segstore_ds.errors import MAYBE_COMMITTED, SegstoreError
 from segstore_ds.format import names
 from segstore_ds.format.root import Root
-from segstore_ds.format.schema import encode_schema, normalise_schema
+from segstore_ds.format.schema.codec import encode_schema, normalise_schema
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.copy_record import CopyState
 from segstore_ds.status.table_status import TableStatus

@@ -31,8 +31,8 @@ from segstore_ds.errors import (
     TruncatedError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.conversion import convert
 from segstore_ds.format.root import STEPWISE_COPIES, Root
+from segstore_ds.format.schema.conversion import convert
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.copy_record import EVENTS, CopyState, parse_copy
 from segstore_ds.log.place import may_begin

@@ -21,7 +21,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.root import Root, SegmentEntry
-from segstore_ds.format.schema import decode_schema
+from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.segment import find_format
 from segstore_ds.log.clock import Clock
 from segstore_ds.read.plan import plan_slices

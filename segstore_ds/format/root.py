@@ -12,7 +12,7 @@ from typing import Any
 
 from segstore_ds.errors import UnsupportedVersionError
 from segstore_ds.format.fields import check_known
-from segstore_ds.format.history_rows import (
+from segstore_ds.format.parts.history_rows import (
     HistoryPart,
     HistoryRow,
 )

@@ -10,7 +10,7 @@ from segstore_ds.errors import CorruptionError, UnsupportedVersionError
 from segstore_ds.format import names
 from segstore_ds.format.batch_fingerprint import decode_fingerprint
 from segstore_ds.format.fields import Fields, build_json, check_known, parse_json
-from segstore_ds.format.history_rows import (
+from segstore_ds.format.parts.history_rows import (
     HistoryPart,
     parse_part_ref,
     parse_row,

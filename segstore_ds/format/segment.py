@@ -12,9 +12,9 @@ from typing import Protocol
 import pyarrow as pa
 
 from segstore_ds.errors import UnsupportedVersionError
-from segstore_ds.format.segment_arrow import ArrowSegments
-from segstore_ds.format.segment_index import FrameEntry
-from segstore_ds.format.segment_parquet import ParquetSegments
+from segstore_ds.format.arrow.index import FrameEntry
+from segstore_ds.format.arrow.segment import ArrowSegments
+from segstore_ds.format.parquet.segment import ParquetSegments
 
 ARROW = ArrowSegments.name
 PARQUET = ParquetSegments.name

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from segstore_ds.format.packed import Ints
+from segstore_ds.format.parts.packed import Ints
 from segstore_ds.format.root import Root
 from segstore_ds.status.history import History
 

@@ -15,7 +15,7 @@ from segstore_ds.commit.commit import StreamLog
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.fields import escape_text
-from segstore_ds.format.history import HISTORY_SCHEMA
+from segstore_ds.format.parts.history import HISTORY_SCHEMA
 from segstore_ds.format.root import Root
 from segstore_ds.read.reader_records import list_readers
 from segstore_ds.read.segments import open_segment

@@ -16,11 +16,11 @@ import pyarrow as pa
 from segstore_ds.commit.replicas import followers_of
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.fields import parse_json
-from segstore_ds.format.packed import Ints
+from segstore_ds.format.parts.columns import SegmentColumns
+from segstore_ds.format.parts.packed import Ints
 from segstore_ds.format.root import Root
-from segstore_ds.format.schema import decode_schema
+from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.segment import PARQUET
-from segstore_ds.format.segment_columns import SegmentColumns
 from segstore_ds.format.statistics import Stats, from_json
 from segstore_ds.log.copy_record import check_complete
 from segstore_ds.read.commit_times import TIME_TYPE, CommitTimes

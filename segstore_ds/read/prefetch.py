@@ -14,7 +14,7 @@ from typing import TypeVar
 import pyarrow as pa
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.frame import Frame
+from segstore_ds.format.arrow.frame import Frame
 
 T = TypeVar("T")
 R = TypeVar("R")

@@ -24,8 +24,8 @@ from segstore_ds.errors import (
     SnapshotExpiredError,
     StorageError,
 )
-from segstore_ds.format.schema import decode_schema, fingerprint, lift
-from segstore_ds.format.segment_index import FrameEntry
+from segstore_ds.format.arrow.index import FrameEntry
+from segstore_ds.format.schema.codec import decode_schema, fingerprint, lift
 from segstore_ds.read.filters import Filters
 from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.prefetch import map_ahead

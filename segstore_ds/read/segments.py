@@ -12,8 +12,8 @@ import pyarrow as pa
 from segstore_ds.cache.views import ByteArraySegment
 from segstore_ds.errors import CorruptionError, TruncatedObjectError
 from segstore_ds.format import names
+from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.segment import SegmentIndex, find_format
-from segstore_ds.format.segment_index import FrameEntry
 from segstore_ds.storage import Storage
 
 WHOLE_OBJECT_BYTES = 1 << 20  # up to this size one request for all beats two for parts

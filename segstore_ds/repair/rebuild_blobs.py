@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from segstore_ds.errors import FormatError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of, encode_envelope
+from segstore_ds.format.parts.status import encode_writers
 from segstore_ds.format.root import BlobRef, Epoch, Root, Writer
-from segstore_ds.format.schema import encode_schema
-from segstore_ds.format.status import encode_writers
+from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.format.tag import Tag, encode_tags
 from segstore_ds.repair.history_facts import HistoryFacts
 from segstore_ds.repair.kept_versions import KeptVersions

@@ -14,14 +14,14 @@ import pyarrow as pa
 from segstore_ds.errors import FormatError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import decode_envelope, digest_of, encode_envelope
-from segstore_ds.format.history import (
+from segstore_ds.format.parts.history import (
     column_values,
     decode_history,
     encode_history,
     encode_history_list,
     to_batch,
 )
-from segstore_ds.format.history_rows import HistoryPart, HistoryRow
+from segstore_ds.format.parts.history_rows import HistoryPart, HistoryRow
 from segstore_ds.repair.kept_versions import KeptVersions
 from segstore_ds.repair.tiling import tile
 from segstore_ds.status.history import ROWS_HARD, UNKNOWN, History

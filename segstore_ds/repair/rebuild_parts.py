@@ -16,8 +16,8 @@ from itertools import islice, product
 from segstore_ds.errors import FormatError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of, encode_envelope
+from segstore_ds.format.parts.status import encode_part_list
 from segstore_ds.format.root import PartIndex, PartRef, Retired, SegmentEntry
-from segstore_ds.format.status import encode_part_list
 from segstore_ds.repair.history_facts import HistoryFacts
 from segstore_ds.repair.kept_versions import KeptVersions
 from segstore_ds.repair.segment_schemas import epochs_by_fingerprint

@@ -22,7 +22,7 @@ from segstore_ds.errors import (
     NotFoundError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.history_rows import HistoryRow
+from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.root import Root
 from segstore_ds.log.origins import share_origins
 from segstore_ds.log.seen import hint_of, is_proof

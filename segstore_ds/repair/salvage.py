@@ -17,7 +17,7 @@ from segstore_ds.commit.commit import StreamLog
 from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format import names
 from segstore_ds.format.root import Epoch, PartRef, Root
-from segstore_ds.format.schema import fingerprint, lift
+from segstore_ds.format.schema.codec import fingerprint, lift
 from segstore_ds.read.segments import OpenSegment, open_segment
 from segstore_ds.repair.history_facts import read_facts
 from segstore_ds.repair.kept_versions import KeptVersions

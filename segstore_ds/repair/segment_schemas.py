@@ -3,9 +3,9 @@
 import pyarrow as pa
 
 from segstore_ds.errors import FormatError
+from segstore_ds.format.parquet.segment import ParquetIndex
 from segstore_ds.format.root import Root
-from segstore_ds.format.schema import fingerprint
-from segstore_ds.format.segment_parquet import ParquetIndex
+from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.read.segments import open_segment
 from segstore_ds.repair.kept_versions import KeptVersions
 from segstore_ds.status.epochs import epoch_schema

@@ -14,10 +14,10 @@ from segstore_ds.commit.commit import StreamLog
 from segstore_ds.errors import ConflictError, FormatError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of, encode_envelope
-from segstore_ds.format.history import encode_history_list
-from segstore_ds.format.history_rows import HistoryPart
+from segstore_ds.format.parts.history import encode_history_list
+from segstore_ds.format.parts.history_rows import HistoryPart
+from segstore_ds.format.parts.status import encode_part_list
 from segstore_ds.format.root import BlobRef, PartIndex, PartRef, Retired, Root
-from segstore_ds.format.status import encode_part_list
 from segstore_ds.log.transition import Slot
 from segstore_ds.repair.history_facts import read_facts
 from segstore_ds.repair.kept_versions import KeptVersions

@@ -11,9 +11,9 @@ from segstore_ds.commit.commit import StreamLog
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError, NotFoundError
 from segstore_ds.format import names
 from segstore_ds.format.fields import parse_json
-from segstore_ds.format.history import column_values
+from segstore_ds.format.parts.history import column_values
 from segstore_ds.format.root import PartRef, Retired, Root
-from segstore_ds.format.schema import fingerprint
+from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.format.segment import find_format
 from segstore_ds.format.statistics import Stats, compute, from_json, merge
 from segstore_ds.log.seen import lost_commits

@@ -22,7 +22,7 @@ from segstore_ds.errors import (
     InvalidInputError,
     SnapshotExpiredError,
 )
-from segstore_ds.format.packed import Ints
+from segstore_ds.format.parts.packed import Ints
 from segstore_ds.format.root import Root
 from segstore_ds.log.transition import Slot
 from segstore_ds.read.reader_records import SeenReader, live_readers, store_now_us

@@ -33,7 +33,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from segstore_ds.format.schema import decode_schema
+from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.read.filter_literals import NAN
 from segstore_ds.read.filters import Condition, Filters
 from segstore_ds.read.plan import Reading

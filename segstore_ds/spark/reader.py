@@ -9,8 +9,8 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import LongType, StructType, TimestampType
 
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
-from segstore_ds.format.conversion import convert
 from segstore_ds.format.root import Root
+from segstore_ds.format.schema.conversion import convert
 from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.scan import run_task
 from segstore_ds.spark.boundary import at_boundary

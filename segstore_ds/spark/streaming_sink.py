@@ -29,7 +29,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.batch_fingerprint import BatchTally, gather_facts
 from segstore_ds.format.root import Root
-from segstore_ds.format.schema import conform_pieces, normalise_schema
+from segstore_ds.format.schema.codec import conform_pieces, normalise_schema
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import to_stored
 from segstore_ds.spark.task_log import show_info

@@ -13,7 +13,7 @@ from pyspark.sql.types import StructType
 from segstore_ds.compact.auto import AutoRules
 from segstore_ds.compact.plan import CompactRules
 from segstore_ds.errors import AlreadyExistsError, InternalError, NotFoundError, SegstoreError
-from segstore_ds.format.schema import conform_pieces
+from segstore_ds.format.schema.codec import conform_pieces
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import to_spark_json, to_stored
 from segstore_ds.spark.task_log import show_info

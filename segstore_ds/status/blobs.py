@@ -10,8 +10,8 @@ from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import decode_envelope, digest_of, encode_envelope
 from segstore_ds.format.fields import build_json, parse_json
+from segstore_ds.format.parts.status import decode_retired, decode_writers
 from segstore_ds.format.root import BlobRef, Epoch, PartIndex, Retired, Root, Writer
-from segstore_ds.format.status import decode_retired, decode_writers
 from segstore_ds.format.tag import Tag, decode_tags, parse_tag, parse_tags
 from segstore_ds.storage import Storage
 

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from segstore_ds.errors import CorruptionError, NotFoundError, SnapshotExpiredError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import decode_envelope, digest_of, encode_envelope
-from segstore_ds.format.history import (
+from segstore_ds.format.parts.history import (
     HISTORY_SCHEMA,
     column_values,
     decode_history,
@@ -26,8 +26,8 @@ from segstore_ds.format.history import (
     encode_history_list,
     to_batch,
 )
-from segstore_ds.format.history_rows import HistoryPart, HistoryRow
-from segstore_ds.format.packed import Ints
+from segstore_ds.format.parts.history_rows import HistoryPart, HistoryRow
+from segstore_ds.format.parts.packed import Ints
 from segstore_ds.format.root import Root, add_features
 from segstore_ds.log.transition import Slot
 from segstore_ds.status.levels import MergeRules, find_run, plan_merge

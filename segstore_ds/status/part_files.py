@@ -16,7 +16,8 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.envelope import decode_envelope, digest_of, split_envelope
-from segstore_ds.format.part import (
+from segstore_ds.format.parts.columns import SegmentColumns, concat, from_entries
+from segstore_ds.format.parts.part import (
     CHUNK_ROWS,
     RAW_LIMIT_BYTES,
     Part,
@@ -26,9 +27,8 @@ from segstore_ds.format.part import (
     encode_chunks,
     encode_part,
 )
+from segstore_ds.format.parts.status import decode_part as decode_first_part
 from segstore_ds.format.root import PartRef, SegmentEntry
-from segstore_ds.format.segment_columns import SegmentColumns, concat, from_entries
-from segstore_ds.format.status import decode_part as decode_first_part
 from segstore_ds.storage import Storage
 
 FIRST, LEVEL = "part", "level"  # On disk: kinds of status objects. Never change; add a new one.

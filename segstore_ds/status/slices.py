@@ -11,9 +11,9 @@ from typing import overload
 
 import numpy as np
 
-from segstore_ds.format.packed import Ints
+from segstore_ds.format.parts.columns import SegmentColumns
+from segstore_ds.format.parts.packed import Ints
 from segstore_ds.format.segment import ARROW
-from segstore_ds.format.segment_columns import SegmentColumns
 from segstore_ds.status.table_status import Run
 
 EXACT_LIMIT = 1 << 62  # products of sizes stay below this, or are left to Python's integers

@@ -20,7 +20,14 @@ import numpy as np
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.packed import Ints
+from segstore_ds.format.parts.columns import SegmentColumns, from_entries
+from segstore_ds.format.parts.packed import Ints
+from segstore_ds.format.parts.status import (
+    decode_part_list,
+    encode_part_list,
+    encode_retired,
+    encode_writers,
+)
 from segstore_ds.format.root import (
     PartIndex,
     PartRef,
@@ -28,13 +35,6 @@ from segstore_ds.format.root import (
     Root,
     SegmentEntry,
     Writer,
-)
-from segstore_ds.format.segment_columns import SegmentColumns, from_entries
-from segstore_ds.format.status import (
-    decode_part_list,
-    encode_part_list,
-    encode_retired,
-    encode_writers,
 )
 from segstore_ds.log.transition import Slot
 from segstore_ds.status.blobs import StatusBlobs

@@ -16,7 +16,7 @@ from segstore_ds.copy.events import CopySource, run_copy_events
 from segstore_ds.copy.pins import run_unpin
 from segstore_ds.copy.segments import Copied, CopyRequest, run_copy
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.history import HISTORY_SCHEMA
+from segstore_ds.format.parts.history import HISTORY_SCHEMA
 from segstore_ds.format.root import Root
 from segstore_ds.log.origins import Pin, pins_of
 from segstore_ds.options.arguments import check_seconds, check_whole

@@ -11,7 +11,7 @@ from segstore_ds.commit.commit import StreamLog
 from segstore_ds.compact.auto import AutoCompact, AutoRules
 from segstore_ds.compact.plan import CompactRules
 from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, SegstoreError
-from segstore_ds.format.schema import conform_pieces
+from segstore_ds.format.schema.codec import conform_pieces
 from segstore_ds.retention.retain import AutoRetain
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.status.writers import Commit, WriterKey

@@ -23,7 +23,7 @@ import pyarrow as pa
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.cache.first_error import FirstError
 from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, InvalidInputError, SegstoreError
-from segstore_ds.format.schema import conform, conform_pieces, normalise_schema, plan_schema
+from segstore_ds.format.schema.codec import conform, conform_pieces, normalise_schema, plan_schema
 from segstore_ds.log.clock import Clock
 from segstore_ds.status.writers import Commit
 from segstore_ds.write.event_rows import EventRows

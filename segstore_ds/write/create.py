@@ -5,7 +5,7 @@ import pyarrow as pa
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError
 from segstore_ds.format.root import Root
-from segstore_ds.format.schema import encode_schema, normalise_schema
+from segstore_ds.format.schema.codec import encode_schema, normalise_schema
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.place import may_begin
 from segstore_ds.status.history import begin_history

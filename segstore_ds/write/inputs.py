@@ -18,7 +18,7 @@ from segstore_ds.errors import (
     SegstoreError,
     UnderReplicatedError,
 )
-from segstore_ds.format.offsets import check_offsets
+from segstore_ds.format.arrow.offsets import check_offsets
 from segstore_ds.options.arguments import check_option
 from segstore_ds.status.writers import WriterKey
 

@@ -17,7 +17,12 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.batch_fingerprint import gather_facts
 from segstore_ds.format.root import Root
-from segstore_ds.format.schema import decode_schema, encode_schema, normalise_schema, plan_schema
+from segstore_ds.format.schema.codec import (
+    decode_schema,
+    encode_schema,
+    normalise_schema,
+    plan_schema,
+)
 from segstore_ds.status.epochs import SchemaChange, epoch_schema
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.status.writers import WriterKey, find_repeated

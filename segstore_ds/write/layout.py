@@ -7,8 +7,8 @@ import pyarrow as pa
 
 from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.frame import Frame, encode_frame
-from segstore_ds.format.parquet_writer import ParquetWriter
+from segstore_ds.format.arrow.frame import Frame, encode_frame
+from segstore_ds.format.parquet.writer import ParquetWriter
 from segstore_ds.format.statistics import has_stats
 from segstore_ds.options.arguments import check_option
 

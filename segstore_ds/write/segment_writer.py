@@ -13,11 +13,11 @@ from segstore_ds.cache.second_copy import SecondCopy
 from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.errors import FormatError, InternalError, InvalidInputError
 from segstore_ds.format import names
-from segstore_ds.format.frame import Frame
-from segstore_ds.format.parquet_writer import ParquetWriter
+from segstore_ds.format.arrow.frame import Frame
+from segstore_ds.format.arrow.index import SegmentSummary
+from segstore_ds.format.arrow.segment import SegmentWriter
+from segstore_ds.format.parquet.writer import ParquetWriter
 from segstore_ds.format.segment import ARROW, PARQUET, find_format
-from segstore_ds.format.segment_arrow import SegmentWriter
-from segstore_ds.format.segment_index import SegmentSummary
 from segstore_ds.storage import Storage
 from segstore_ds.write.shipping import Shipment, ShipTo
 

@@ -6,12 +6,12 @@ from typing import Any
 
 from segstore_ds.errors import InvalidInputError, StorageError
 from segstore_ds.format import names
+from segstore_ds.format.arrow.frame import Frame
+from segstore_ds.format.arrow.index import SegmentSummary
 from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.fields import build_json
-from segstore_ds.format.frame import Frame
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import ARROW
-from segstore_ds.format.segment_index import SegmentSummary
 from segstore_ds.format.statistics import Stats, to_json
 from segstore_ds.storage import Storage
 from segstore_ds.write.segment_writer import SegmentStager

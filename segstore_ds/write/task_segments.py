@@ -15,11 +15,11 @@ from segstore_ds.cache.pool import BufferPool
 from segstore_ds.cache.record import Record
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import names
-from segstore_ds.format.frame import Frame, decode_frame
-from segstore_ds.format.parquet_limits import FrameLimits
-from segstore_ds.format.parquet_writer import ParquetWriter, can_store
+from segstore_ds.format.arrow.frame import Frame, decode_frame
+from segstore_ds.format.arrow.segment import SegmentWriter
+from segstore_ds.format.parquet.limits import FrameLimits
+from segstore_ds.format.parquet.writer import ParquetWriter, can_store
 from segstore_ds.format.segment import ARROW, FORMATS, PARQUET
-from segstore_ds.format.segment_arrow import SegmentWriter
 from segstore_ds.format.statistics import Stats
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import Layout

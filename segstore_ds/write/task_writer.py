@@ -17,10 +17,10 @@ import pyarrow as pa
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.errors import ClosedError, InvalidInputError
 from segstore_ds.format import names
+from segstore_ds.format.arrow.frame import Frame
+from segstore_ds.format.arrow.segment import SegmentWriter
 from segstore_ds.format.batch_fingerprint import BatchFacts, BatchTally, label_stats
-from segstore_ds.format.frame import Frame
 from segstore_ds.format.segment import ARROW
-from segstore_ds.format.segment_arrow import SegmentWriter
 from segstore_ds.format.statistics import merge
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import STATS_COLUMNS, Layout

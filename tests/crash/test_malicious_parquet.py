@@ -21,14 +21,16 @@ from crash_kit import fresh_storage
 from limits import memory_limit
 
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError, SegstoreError
-from segstore_ds.format import parquet_limits, parquet_pages, segment_parquet
+from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.parquet_window import Pieces
-from segstore_ds.format.parquet_writer import INDEX_KEY, ParquetWriter, _build, can_store
+from segstore_ds.format.parquet import limits as parquet_limits
+from segstore_ds.format.parquet import pages as parquet_pages
+from segstore_ds.format.parquet import segment as segment_parquet
+from segstore_ds.format.parquet.window import Pieces
+from segstore_ds.format.parquet.writer import INDEX_KEY, ParquetWriter, _build, can_store
 from segstore_ds.format.root_codec import encode_root
-from segstore_ds.format.schema import fingerprint
+from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.format.segment import PARQUET, find_format
-from segstore_ds.format.segment_index import FrameEntry
 from segstore_ds.stream import create_on, open_on
 from segstore_ds.write.layout import Layout
 

@@ -13,12 +13,12 @@ from malicious_kit import NEWEST, SECRET, attack, plant, put_back, put_part, roo
 
 from segstore_ds.commit.replicas import PROPERTY
 from segstore_ds.errors import FormatError
-from segstore_ds.format.history import encode_history_list
-from segstore_ds.format.history_rows import HistoryPart, part_ref_value
 from segstore_ds.format.names import segment_token
+from segstore_ds.format.parts.history import encode_history_list
+from segstore_ds.format.parts.history_rows import HistoryPart, part_ref_value
+from segstore_ds.format.parts.status import encode_part, encode_retired
 from segstore_ds.format.root import FOLLOWERS_FEATURE, Retired, SegmentEntry
 from segstore_ds.format.root_codec import blob_value, part_value
-from segstore_ds.format.status import encode_part, encode_retired
 from segstore_ds.status.history import History
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage

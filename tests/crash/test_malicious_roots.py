@@ -25,9 +25,9 @@ from malicious_kit import (
 )
 
 from segstore_ds.errors import FormatError, NotFoundError, SegstoreError
+from segstore_ds.format.arrow.segment import HEADER_BYTES
 from segstore_ds.format.envelope import digest_of
-from segstore_ds.format.segment_arrow import HEADER_BYTES
-from segstore_ds.format.status import PART_SCHEMA
+from segstore_ds.format.parts.status import PART_SCHEMA
 from segstore_ds.storage import Storage
 from segstore_ds.stream import open_on
 

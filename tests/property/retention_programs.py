@@ -29,7 +29,7 @@ from segstore_ds.format import names
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.root import Epoch, Root
 from segstore_ds.format.root_codec import encode_root
-from segstore_ds.format.schema import encode_schema
+from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.read.cuts import Cut
 from segstore_ds.retention.purge import run_purge

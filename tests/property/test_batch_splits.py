@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore_ds.errors import WriterConflictError
-from segstore_ds.format.conversion import conform
+from segstore_ds.format.schema.conversion import conform
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from segstore_ds.format.parts.columns import from_entries
 from segstore_ds.format.root import SegmentEntry
-from segstore_ds.format.segment_columns import from_entries
 from segstore_ds.read.plan import plan_slices, plan_tasks
 from segstore_ds.status.slices import SliceTable
 from segstore_ds.status.table_status import PlacedSegment, Run

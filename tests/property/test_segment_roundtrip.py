@@ -10,11 +10,11 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from segstore_ds.format.frame import decode_frame, encode_frame
-from segstore_ds.format.parquet_writer import ParquetWriter, can_store
-from segstore_ds.format.schema import conform, normalise_schema
+from segstore_ds.format.arrow.frame import decode_frame, encode_frame
+from segstore_ds.format.arrow.segment import SegmentWriter, parse_footer
+from segstore_ds.format.parquet.writer import ParquetWriter, can_store
+from segstore_ds.format.schema.codec import conform, normalise_schema
 from segstore_ds.format.segment import FORMATS, PARQUET
-from segstore_ds.format.segment_arrow import SegmentWriter, parse_footer
 from segstore_ds.format.statistics import check_types, from_json, to_json
 
 VARIANT = pa.struct(

@@ -18,7 +18,7 @@ from pyspark.errors import AnalysisException, PySparkException, PythonException
 
 import segstore_ds as segstore
 from segstore_ds.errors import SegstoreError
-from segstore_ds.format.parquet_encodings import Encodings
+from segstore_ds.format.parquet.encodings import Encodings
 
 LEAVES = {
     "n": pa.int64(),

@@ -18,7 +18,7 @@ from segstore_ds.errors import (
     PositionError,
     SchemaMismatchError,
 )
-from segstore_ds.format.schema import decode_schema, encode_schema
+from segstore_ds.format.schema.codec import decode_schema, encode_schema
 from segstore_ds.storage import open_storage
 
 TABLE = pa.table({"n": [1, 2, 3]})

@@ -8,7 +8,7 @@ import pytest
 from stream_kit import ROOT_BYTES
 
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
-from segstore_ds.format.history import HISTORY_SCHEMA
+from segstore_ds.format.parts.history import HISTORY_SCHEMA
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.log.transition import broken_invariants, broken_rules
 from segstore_ds.status import history as rules

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.frame import encode_frame
+from segstore_ds.format.arrow.frame import encode_frame
 from segstore_ds.read.prefetch import map_ahead, read_ahead, weigh_events
 
 

@@ -9,8 +9,8 @@ import pyarrow.parquet as pq
 import pytest
 from stream_kit import objects
 
-from segstore_ds.format import parquet_limits
-from segstore_ds.format.parquet_limits import FrameLimits
+from segstore_ds.format.parquet import limits as parquet_limits
+from segstore_ds.format.parquet.limits import FrameLimits
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
 from segstore_ds.write.task_writer import Layout

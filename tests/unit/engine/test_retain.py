@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from stream_kit import DAY, HOUR, Meddling, make_stream, numbers, objects, values, wait
 
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
+from segstore_ds.format.parts.columns import from_entries
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
-from segstore_ds.format.segment_columns import from_entries
 from segstore_ds.retention.retain import PROPERTY, RetentionPolicy, parse_policy, plan_retain
 from segstore_ds.status.history import History
 from segstore_ds.status.table_status import PlacedSegment, Run

@@ -11,7 +11,7 @@ from stream_kit import ROOT_BYTES, make_stream
 
 from segstore_ds.copy import pins
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.history_rows import HistoryPart, HistoryRow
+from segstore_ds.format.parts.history_rows import HistoryPart, HistoryRow
 from segstore_ds.format.root import (
     BlobRef,
     Epoch,

@@ -16,8 +16,8 @@ from segstore_ds.errors import (
     SnapshotExpiredError,
     TruncatedObjectError,
 )
+from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.root import SegmentEntry
-from segstore_ds.format.segment_index import FrameEntry
 from segstore_ds.read import scan, segments
 from segstore_ds.read.filters import parse_filters
 from segstore_ds.read.plan import plan_slices, plan_tasks

@@ -10,7 +10,8 @@ import pytest
 from stream_kit import objects, values
 
 from segstore_ds.errors import CorruptionError, InvalidInputError, UnsupportedVersionError
-from segstore_ds.format import root_codec, segment_parquet
+from segstore_ds.format import root_codec
+from segstore_ds.format.parquet import segment as segment_parquet
 from segstore_ds.format.root import PARQUET_SEGMENTS
 from segstore_ds.read import segments
 from segstore_ds.storage import open_storage

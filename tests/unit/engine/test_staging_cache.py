@@ -9,7 +9,7 @@ import pytest
 import segstore_ds as segstore
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.errors import ClosedError, InvalidInputError, SegstoreError, StorageError
-from segstore_ds.format.frame import encode_frame
+from segstore_ds.format.arrow.frame import encode_frame
 from segstore_ds.format.names import build_token
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import open_on

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
-from segstore_ds.format.frame import ALIGNMENT, Frame, decode_frame, encode_frame
-from segstore_ds.format.parquet_writer import ParquetWriter
-from segstore_ds.format.schema import fingerprint
+from segstore_ds.format.arrow.frame import ALIGNMENT, Frame, decode_frame, encode_frame
+from segstore_ds.format.parquet.writer import ParquetWriter
+from segstore_ds.format.schema.codec import fingerprint
 
 VARIANT = pa.struct(
     [

@@ -11,11 +11,11 @@ import pyarrow.parquet as pq
 import pytest
 
 import segstore_ds
-from segstore_ds.format.frame import decode_frame, encode_frame
-from segstore_ds.format.parquet_writer import ParquetWriter, can_store
-from segstore_ds.format.schema import decode_schema, encode_schema
+from segstore_ds.format.arrow.frame import decode_frame, encode_frame
+from segstore_ds.format.parquet.writer import ParquetWriter, can_store
+from segstore_ds.format.parts.status import decode_part, encode_part
+from segstore_ds.format.schema.codec import decode_schema, encode_schema
 from segstore_ds.format.segment import FORMATS, PARQUET
-from segstore_ds.format.status import decode_part, encode_part
 from segstore_ds.write.event_rows import EventRows
 from segstore_ds.write.task_writer import Layout
 

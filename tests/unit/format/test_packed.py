@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format.packed import ROWS_LIMIT, Packer, unpack
+from segstore_ds.format.parts.packed import ROWS_LIMIT, Packer, unpack
 
 INT64 = st.integers(-(2**63), 2**63 - 1)
 

@@ -5,8 +5,8 @@ import time
 import pyarrow as pa
 import pytest
 
-from segstore_ds.format.parquet_window import Window
-from segstore_ds.format.parquet_writer import ParquetWriter
+from segstore_ds.format.parquet.window import Window
+from segstore_ds.format.parquet.writer import ParquetWriter
 from segstore_ds.format.segment import FORMATS, PARQUET
 
 SPANS = [(4, 10), (10, 12), (20, 30)]

@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format import parquet_writer
-from segstore_ds.format.parquet_writer import INDEX_KEY, ParquetWriter, can_store
+from segstore_ds.format.parquet import writer as parquet_writer
+from segstore_ds.format.parquet.writer import INDEX_KEY, ParquetWriter, can_store
 from segstore_ds.format.segment import PARQUET, find_format
 
 ROWS = 100

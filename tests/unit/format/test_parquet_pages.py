@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format import parquet_pages
-from segstore_ds.format.parquet_pages import DATA, DICTIONARY, PageHeader, read_header
+from segstore_ds.format.parquet import pages as parquet_pages
+from segstore_ds.format.parquet.pages import DATA, DICTIONARY, PageHeader, read_header
 
 ROWS = 3000
 TABLE = pa.table(

@@ -6,7 +6,7 @@ from dataclasses import fields, replace
 import pytest
 
 from segstore_ds.errors import CorruptionError, UnsupportedVersionError
-from segstore_ds.format.history_rows import HistoryPart, HistoryRow
+from segstore_ds.format.parts.history_rows import HistoryPart, HistoryRow
 from segstore_ds.format.root import (
     BlobRef,
     Epoch,

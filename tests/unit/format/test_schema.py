@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from segstore_ds.errors import CorruptionError, InvalidInputError, SchemaMismatchError
-from segstore_ds.format.schema import (
+from segstore_ds.format.schema.codec import (
     conform,
     decode_schema,
     encode_schema,

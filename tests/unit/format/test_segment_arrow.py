@@ -16,8 +16,8 @@ from segstore_ds.errors import (
     TruncatedObjectError,
     UnsupportedVersionError,
 )
-from segstore_ds.format.frame import decode_frame, encode_frame
-from segstore_ds.format.segment_arrow import (
+from segstore_ds.format.arrow.frame import decode_frame, encode_frame
+from segstore_ds.format.arrow.segment import (
     HEADER_BYTES,
     TRAILER_BYTES,
     SegmentWriter,

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format.envelope import decode_envelope, encode_envelope, split_envelope
-from segstore_ds.format.part import decode_chunks, decode_part, encode_chunks, encode_part
+from segstore_ds.format.parts.columns import concat, decode_columns, from_entries
+from segstore_ds.format.parts.part import decode_chunks, decode_part, encode_chunks, encode_part
 from segstore_ds.format.root import SegmentEntry
-from segstore_ds.format.segment_columns import concat, decode_columns, from_entries
 
 FOLDER = "00000000000000000041-0123456789ab"
 PATHS = st.sampled_from(

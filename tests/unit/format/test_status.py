@@ -6,8 +6,7 @@ import pyarrow as pa
 import pytest
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format.root import Retired, SegmentEntry, Writer
-from segstore_ds.format.status import (
+from segstore_ds.format.parts.status import (
     PART_SCHEMA,
     decode_part,
     decode_retired,
@@ -16,6 +15,7 @@ from segstore_ds.format.status import (
     encode_retired,
     encode_writers,
 )
+from segstore_ds.format.root import Retired, SegmentEntry, Writer
 
 ENTRIES = (
     SegmentEntry(0, "token/a.arrow", 15, 1000, 100, 77, "arrow", '{"n":[1,2,0]}'),

@@ -10,8 +10,8 @@ import pytest
 
 import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
-from segstore_ds.format import conversion, unpacking
-from segstore_ds.format.schema import conform, conform_pieces, normalise_schema
+from segstore_ds.format.schema import conversion, unpacking
+from segstore_ds.format.schema.codec import conform, conform_pieces, normalise_schema
 
 LONG = "long enough for a view to keep it elsewhere"
 VIEWS = pa.string_view()

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.envelope import decode_envelope, digest_of, encode_envelope
 from segstore_ds.format.fields import MAX_INT, build_json, parse_json
-from segstore_ds.format.packed import Unpacked
-from segstore_ds.format.segment_columns import SegmentColumns, decode_columns, encode_columns
+from segstore_ds.format.parts.columns import SegmentColumns, decode_columns, encode_columns
+from segstore_ds.format.parts.packed import Unpacked
 
 CHUNK_ROWS = 8192  # statistics of fewer rows than this are compressed anew by a merge
 RAW_LIMIT_BYTES = 128 << 20

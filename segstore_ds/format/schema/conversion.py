@@ -12,9 +12,9 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
-from segstore_ds.format.decimals import decimal_columns, find_overlong
-from segstore_ds.format.normal_form import normalise_type
-from segstore_ds.format.unpacking import (
+from segstore_ds.format.schema.decimals import decimal_columns, find_overlong
+from segstore_ds.format.schema.normal_form import normalise_type
+from segstore_ds.format.schema.unpacking import (
     OversizeError,
     decode_dictionary,
     is_packed,
@@ -23,7 +23,7 @@ from segstore_ds.format.unpacking import (
     plain_text,
     unpacked_bytes,
 )
-from segstore_ds.format.widening import merge_type
+from segstore_ds.format.schema.widening import merge_type
 
 PIECE_BYTES = 1 << 28  # more than this is converted piece by piece
 _MERGE_REMEDY = "set merge_schema=True to change the stream's schema"

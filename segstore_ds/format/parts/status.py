@@ -10,8 +10,8 @@ import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
+from segstore_ds.format.arrow.frame import declared_bytes
 from segstore_ds.format.fields import build_json, parse_json, parse_object
-from segstore_ds.format.frame import declared_bytes
 from segstore_ds.format.root import PartRef, Retired, SegmentEntry, Writer
 from segstore_ds.format.root_codec import (
     parse_part,

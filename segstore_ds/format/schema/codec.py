@@ -13,9 +13,9 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError, UnsupportedVersionError
-from segstore_ds.format.conversion import conform, conform_pieces, lift
-from segstore_ds.format.normal_form import children_of, is_variant, normalise_schema
-from segstore_ds.format.widening import plan_schema
+from segstore_ds.format.schema.conversion import conform, conform_pieces, lift
+from segstore_ds.format.schema.normal_form import children_of, is_variant, normalise_schema
+from segstore_ds.format.schema.widening import plan_schema
 
 __all__ = [
     "conform",

@@ -13,14 +13,14 @@ import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.fields import build_json, escape_text, parse_json
-from segstore_ds.format.history_rows import (
+from segstore_ds.format.parts.history_rows import (
     TEXTS,
     HistoryPart,
     HistoryRow,
     parse_part_ref,
     part_ref_value,
 )
-from segstore_ds.format.packed import Packer, Unpacked, unpack
+from segstore_ds.format.parts.packed import Packer, Unpacked, unpack
 
 _UTC = pa.timestamp("us", "UTC")
 HISTORY_SCHEMA = pa.schema(

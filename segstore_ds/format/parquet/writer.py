@@ -16,10 +16,15 @@ import pyarrow.parquet as pq
 import zstandard
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
-from segstore_ds.format.decimals import decimal_columns, find_overlong
-from segstore_ds.format.frame import check_compression, check_size
-from segstore_ds.format.parquet_encodings import choose_encodings, leaf_types
-from segstore_ds.format.parquet_limits import (
+from segstore_ds.format.arrow.frame import check_compression, check_size
+from segstore_ds.format.arrow.index import (
+    MAX_INDEX_BYTES,
+    FrameEntry,
+    SegmentSummary,
+    build_index,
+)
+from segstore_ds.format.parquet.encodings import choose_encodings, leaf_types
+from segstore_ds.format.parquet.limits import (
     Chunk,
     check_pages,
     expands_too_far,
@@ -28,15 +33,10 @@ from segstore_ds.format.parquet_limits import (
     has_lists_of,
     is_small,
 )
-from segstore_ds.format.parquet_pages import PageHeader, read_pages
-from segstore_ds.format.parquet_window import Pieces
-from segstore_ds.format.schema import fingerprint
-from segstore_ds.format.segment_index import (
-    MAX_INDEX_BYTES,
-    FrameEntry,
-    SegmentSummary,
-    build_index,
-)
+from segstore_ds.format.parquet.pages import PageHeader, read_pages
+from segstore_ds.format.parquet.window import Pieces
+from segstore_ds.format.schema.codec import fingerprint
+from segstore_ds.format.schema.decimals import decimal_columns, find_overlong
 from segstore_ds.format.statistics import compute, merge
 
 NAME = "parquet"  # On disk. Never change; add a new one.

@@ -16,8 +16,8 @@ from typing import Literal
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
-from segstore_ds.format.offsets import check_offsets
-from segstore_ds.format.schema import fingerprint
+from segstore_ds.format.arrow.offsets import check_offsets
+from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.format.statistics import Stats, compute
 
 ALIGNMENT = 64  # On disk. Never change; add a new one.

@@ -27,8 +27,8 @@ from segstore_ds.errors import (
     TruncatedObjectError,
     UnsupportedVersionError,
 )
-from segstore_ds.format.frame import ALIGNMENT, Frame, decode_frame
-from segstore_ds.format.segment_index import (
+from segstore_ds.format.arrow.frame import ALIGNMENT, Frame, decode_frame
+from segstore_ds.format.arrow.index import (
     MAX_INDEX_BYTES,
     FrameEntry,
     SegmentSummary,

@@ -14,7 +14,7 @@ import numpy as np
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
-from segstore_ds.format.packed import Bytes, Ints, Packer, Unpacked, unpack
+from segstore_ds.format.parts.packed import Bytes, Ints, Packer, Unpacked, unpack
 from segstore_ds.format.root import SegmentEntry
 
 NONCE_BYTES = 6  # On disk: 12 hex digits of a token.

@@ -38,9 +38,14 @@ from segstore_ds.errors import (
     TruncatedObjectError,
     UnsupportedVersionError,
 )
+from segstore_ds.format.arrow.index import (
+    MAX_INDEX_BYTES,
+    FrameEntry,
+    parse_index_value,
+)
 from segstore_ds.format.fields import Fields, parse_json
-from segstore_ds.format.parquet_encodings import leaf_types
-from segstore_ds.format.parquet_limits import (
+from segstore_ds.format.parquet.encodings import leaf_types
+from segstore_ds.format.parquet.limits import (
     Chunk,
     Leaf,
     check_pages,
@@ -52,14 +57,9 @@ from segstore_ds.format.parquet_limits import (
     is_small,
     write_out,
 )
-from segstore_ds.format.parquet_pages import read_pages
-from segstore_ds.format.parquet_window import Window, ask_for_chunks
-from segstore_ds.format.parquet_writer import INDEX_KEY, MAGIC, NAME, PARQUET_ERRORS, VERSION
-from segstore_ds.format.segment_index import (
-    MAX_INDEX_BYTES,
-    FrameEntry,
-    parse_index_value,
-)
+from segstore_ds.format.parquet.pages import read_pages
+from segstore_ds.format.parquet.window import Window, ask_for_chunks
+from segstore_ds.format.parquet.writer import INDEX_KEY, MAGIC, NAME, PARQUET_ERRORS, VERSION
 
 _END = struct.Struct("<I4s")  # length of the footer, magic
 

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.format.arrow.frame import ALIGNMENT, MAX_RAW_BYTES, MAX_ROWS
 from segstore_ds.format.fields import Fields, parse_json
-from segstore_ds.format.frame import ALIGNMENT, MAX_RAW_BYTES, MAX_ROWS
 from segstore_ds.format.statistics import ColumnStats, Stats, decode_bound, encode_bound
 
 MAX_INDEX_BYTES = 32 << 20

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.errors import SchemaMismatchError
-from segstore_ds.format.normal_form import (
+from segstore_ds.format.schema.normal_form import (
     FLOATS,
     INTEGERS,
     MAX_PRECISION,

@@ -18,9 +18,9 @@ import pyarrow.parquet as pq
 from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format.parquet_encodings import leaf_types
-from segstore_ds.format.parquet_pages import DATA, DICTIONARY, PageHeader
-from segstore_ds.format.segment_index import FrameEntry
+from segstore_ds.format.arrow.index import FrameEntry
+from segstore_ds.format.parquet.encodings import leaf_types
+from segstore_ds.format.parquet.pages import DATA, DICTIONARY, PageHeader
 
 # Below these nobody asks how little was stored; above, so many times the stored bytes.
 FREE_BYTES = 256 << 20

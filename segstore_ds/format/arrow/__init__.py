@@ -1,0 +1,1 @@
+"""Arrow segments: frames, their index, and the segment object."""

@@ -1,0 +1,1 @@
+"""Parquet segments: one plain Parquet file each."""

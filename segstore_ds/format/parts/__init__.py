@@ -1,0 +1,1 @@
+"""Status and history parts: packed columns and what is built from them."""

@@ -1,0 +1,1 @@
+"""Schemas: stored text, normal form, widening, and conversion of batches."""
