@@ -4,9 +4,9 @@ A client of the public API. The JVM is reached by one guarded function in `sessi
 needs it has another way: so everything works the same through Spark Connect.
 """
 
-from segstore_ds.spark.compaction import compact
-from segstore_ds.spark.copy_helpers import clone, copy
-from segstore_ds.spark.hybrid import read
+from segstore_ds.spark.jobs.compaction import compact
+from segstore_ds.spark.jobs.copy_helpers import clone, copy
+from segstore_ds.spark.parquet_scan.read import read
 from segstore_ds.spark.session import Registration, recommended_conf, register, write
 from segstore_ds.spark.source import SegstoreDataSource
 

@@ -32,16 +32,16 @@ from segstore_ds.options import (
     parse_options,
 )
 from segstore_ds.read.cuts import parse_cut
+from segstore_ds.spark.batch.metadata_reader import is_view, plan_view_reader, view_schema
+from segstore_ds.spark.batch.reader import plan_reader, project
+from segstore_ds.spark.batch.writer import APPLICATION, SegstoreWriter, plan_writer
 from segstore_ds.spark.boundary import at_boundary
-from segstore_ds.spark.compaction import PLAN, plan_compact_writer, plan_rows, plan_schema
-from segstore_ds.spark.copying import SEGMENTS, check_copy_options, plan_copy_writer
-from segstore_ds.spark.event_copying import EventsCopyWriter, plan_events_copy, take_range
-from segstore_ds.spark.metadata_reader import is_view, plan_view_reader, view_schema
-from segstore_ds.spark.reader import plan_reader, project
+from segstore_ds.spark.jobs.compaction import PLAN, plan_compact_writer, plan_rows, plan_schema
+from segstore_ds.spark.jobs.copying import SEGMENTS, check_copy_options, plan_copy_writer
+from segstore_ds.spark.jobs.event_copying import EventsCopyWriter, plan_events_copy, take_range
 from segstore_ds.spark.schemas import from_stored
-from segstore_ds.spark.streaming_sink import SegstoreStreamWriter
-from segstore_ds.spark.streaming_source import SegstoreStreamReader
-from segstore_ds.spark.writer import APPLICATION, SegstoreWriter, plan_writer
+from segstore_ds.spark.streaming.sink import SegstoreStreamWriter
+from segstore_ds.spark.streaming.source import SegstoreStreamReader
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
 

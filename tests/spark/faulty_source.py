@@ -14,7 +14,7 @@ from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from segstore_ds.spark.source import SegstoreDataSource
-from segstore_ds.spark.streaming_sink import SegstoreStreamWriter
+from segstore_ds.spark.streaming.sink import SegstoreStreamWriter
 
 
 class FaultyWriter(SegstoreStreamWriter):

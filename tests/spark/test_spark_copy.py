@@ -24,7 +24,7 @@ def fill(url: str, commits: int):
 
 
 def test_segments_are_copied_by_tasks_in_one_commit(spark, url, tmp_path, monkeypatch):
-    monkeypatch.setattr("segstore_ds.spark.copy_helpers.TASK_BYTES", 1)
+    monkeypatch.setattr("segstore_ds.spark.jobs.copy_helpers.TASK_BYTES", 1)
     stream = fill(url, 4)
     target = f"file://{tmp_path}/copied"
     done = segstore.copy(spark, url, target, "night", seal=True)

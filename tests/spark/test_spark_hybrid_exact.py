@@ -16,7 +16,7 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 
 import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.spark import hybrid
+from segstore_ds.spark.parquet_scan import read as hybrid
 
 LAYOUT = segstore.Layout(inline_bytes=0, segment_format="parquet")
 

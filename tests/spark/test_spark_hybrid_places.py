@@ -13,7 +13,8 @@ import pytest
 from fixtures_s3 import S3Server
 
 import segstore_ds as segstore
-from segstore_ds.spark import hybrid, parquet_relation
+from segstore_ds.spark.parquet_scan import read as hybrid
+from segstore_ds.spark.parquet_scan import relation as parquet_relation
 from segstore_ds.storage.locations import resolve_location
 
 SCHEMA = pa.schema([("n", pa.int64()), ("d", pa.float64())])

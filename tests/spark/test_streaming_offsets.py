@@ -23,7 +23,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.read.micro_batch import BatchLimits, plan_batch_end
 from segstore_ds.spark.source import SegstoreDataSource
-from segstore_ds.spark.streaming_source import SegstoreStreamReader
+from segstore_ds.spark.streaming.source import SegstoreStreamReader
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.stream import Stream
 

@@ -18,7 +18,7 @@ from segstore_ds.errors import (
     TruncatedError,
 )
 from segstore_ds.spark.source import SegstoreDataSource
-from segstore_ds.spark.streaming_source import SegstoreStreamReader
+from segstore_ds.spark.streaming.source import SegstoreStreamReader
 from segstore_ds.stream import Stream
 
 SCHEMA = pa.schema([("n", pa.int64())])

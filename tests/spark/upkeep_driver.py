@@ -8,7 +8,7 @@ import sys
 from pyspark.sql import SparkSession
 
 import segstore_ds as segstore
-from segstore_ds.spark import copy_helpers
+from segstore_ds.spark.jobs import copy_helpers
 
 COPY_ID = "night"
 ROWS = 10

@@ -38,9 +38,9 @@ from segstore_ds.read.cuts import (
     take_range,
 )
 from segstore_ds.read.micro_batch import BatchLimits, plan_batch_end
+from segstore_ds.spark.batch.reader import project, slice_batches
 from segstore_ds.spark.boundary import at_boundary
-from segstore_ds.spark.published_position import PublishedPosition
-from segstore_ds.spark.reader import project, slice_batches
+from segstore_ds.spark.streaming.published_position import PublishedPosition
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream

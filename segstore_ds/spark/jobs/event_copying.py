@@ -14,9 +14,9 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
 from segstore_ds.options import COPIED
 from segstore_ds.read.cuts import check_range, parse_cut, resolve_cut
+from segstore_ds.spark.batch.writer import SegstoreWriter, build_request, staged_of
 from segstore_ds.spark.boundary import at_boundary
-from segstore_ds.spark.copying import EVENTS
-from segstore_ds.spark.writer import SegstoreWriter, build_request, staged_of
+from segstore_ds.spark.jobs.copying import EVENTS
 from segstore_ds.storage import Storage
 from segstore_ds.write.task_writer import delete_staged
 

@@ -30,10 +30,10 @@ from segstore_ds.errors import (
 from segstore_ds.format.batch_fingerprint import BatchTally, gather_facts
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import conform_pieces, normalise_schema
+from segstore_ds.spark.batch.writer import build_request, layout_of, open_or_create
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import to_stored
 from segstore_ds.spark.task_log import show_info
-from segstore_ds.spark.writer import build_request, layout_of, open_or_create
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.status.writers import WriterKey, find_repeated
 from segstore_ds.storage import Storage

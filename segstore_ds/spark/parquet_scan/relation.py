@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
 from segstore_ds.spark.active import find_jvm
-from segstore_ds.spark.native import holds_floats
+from segstore_ds.spark.parquet_scan.native import holds_floats
 from segstore_ds.storage.locations import Location
 
 MAX_START = (1 << 63) // 1_000 - 1  # Spark keeps milliseconds as microseconds

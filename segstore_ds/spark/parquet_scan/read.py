@@ -26,8 +26,10 @@ from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.origins import origins_of
 from segstore_ds.options import READ, SETTLED, parse_options
 from segstore_ds.read.plan import Reading
+from segstore_ds.spark.batch.reader import plan_reading
 from segstore_ds.spark.boundary import in_sparks_words
-from segstore_ds.spark.native import (
+from segstore_ds.spark.option_texts import as_location, as_texts
+from segstore_ds.spark.parquet_scan.native import (
     OFFSET_NAME,
     SEGMENT_NAME,
     START_NAME,
@@ -36,8 +38,7 @@ from segstore_ds.spark.native import (
     find_unpushed,
     quote,
 )
-from segstore_ds.spark.option_texts import as_location, as_texts
-from segstore_ds.spark.parquet_relation import (
+from segstore_ds.spark.parquet_scan.relation import (
     MAX_START,
     OFFSET,
     START,
@@ -46,7 +47,6 @@ from segstore_ds.spark.parquet_relation import (
     find_base,
     open_files,
 )
-from segstore_ds.spark.reader import plan_reading
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.session import bound_source
 from segstore_ds.status.slices import Slice

@@ -14,8 +14,8 @@ from segstore_ds.errors import InternalError, InvalidInputError, NotFoundError
 from segstore_ds.log.copy_record import CopyState
 from segstore_ds.options import COPIED, WRITE, parse_options
 from segstore_ds.spark.active import activated
-from segstore_ds.spark.copying import EVENTS, MOST_TASKS, SEGMENTS, TASK_BYTES
-from segstore_ds.spark.event_copying import plan_events_copy
+from segstore_ds.spark.jobs.copying import EVENTS, MOST_TASKS, SEGMENTS, TASK_BYTES
+from segstore_ds.spark.jobs.event_copying import plan_events_copy
 from segstore_ds.spark.option_texts import as_location
 from segstore_ds.spark.session import bound_source, write
 from segstore_ds.storage import Storage

@@ -29,10 +29,10 @@ from segstore_ds.errors import InvalidInputError, PositionError
 from segstore_ds.format.root import Root
 from segstore_ds.options import BY_NAME, READ, WRITE
 from segstore_ds.spark.active import activated
+from segstore_ds.spark.batch.writer import layout_of
 from segstore_ds.spark.boundary import at_boundary, in_sparks_words
 from segstore_ds.spark.option_texts import as_location
 from segstore_ds.spark.schemas import from_stored, to_arrow
-from segstore_ds.spark.writer import layout_of
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, client_name, open_on

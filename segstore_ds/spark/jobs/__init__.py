@@ -1,0 +1,1 @@
+"""Compactions and copies as Spark jobs."""

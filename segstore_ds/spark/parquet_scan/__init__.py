@@ -1,0 +1,1 @@
+"""The hybrid scan: Parquet segments through Spark's own reader."""
