@@ -3,12 +3,12 @@
 from dataclasses import replace
 
 import pytest
-from test_state import NEW, OLD, part
 
 from segstore_ds.errors import InternalError
 from segstore_ds.format.root import BlobRef, PartRef, Retired
 from segstore_ds.log.operations import MOVES, ObjectState, broken_by_operation, check_move
 from segstore_ds.log.transition import check_transition
+from unit.log.test_transition import NEW, OLD, part
 
 SAME = replace(OLD, version=8, transaction="t8", parent="t7")
 CHANGES = {

@@ -137,9 +137,12 @@ def test_cut_objects_without_a_second_one_are_built_again(kind, monkeypatch):
     """Kept versions tell them; that one is there does not say that it can be read."""
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
-    for name in ("status.history.ROWS_SOFT", "status.history.PARTS_INLINE"):
+    for name in (
+        "status.history.ROWS_SOFT",
+        "status.history.PARTS_INLINE",
+        "retention.tags.TAGS_INLINE",
+    ):
         monkeypatch.setattr(f"segstore_ds.{name}", 2)
-    monkeypatch.setattr("segstore_ds.retention.tags.TAGS_INLINE", 2)
     monkeypatch.setattr("segstore_ds.status.table_status.WRITERS_INLINE", 2)
     monkeypatch.setattr("segstore_ds.status.blobs.SCHEMA_INLINE_BYTES", 10)
     stream, _ = make_stream(0)

@@ -14,7 +14,7 @@ from segstore_ds.read.scan import run_task
 from segstore_ds.status import history
 from segstore_ds.stream import open_on
 
-GOLDEN = Path(__file__).parents[2] / "golden"
+GOLDEN = Path(__file__).parents[1] / "golden"
 
 
 def times(stream, *cuts, **options):
