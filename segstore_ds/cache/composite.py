@@ -1,14 +1,13 @@
 """Views of several pieces, which stay where they are.
 
 What is written in one go or compared as one need not lie in one place: a composite passes its
-components on in order. It is flat, has no empty components, and never changes once it is built.
+components on in order. It is flat, has no empty components, and never changes.
 
-Source: Pravega's CompositeBufferView and its builder.
+Source: Pravega's CompositeBufferView.
 """
 
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
-from typing import Self
 
 from segstore_ds.cache.views import (
     EMPTY,
@@ -21,7 +20,7 @@ from segstore_ds.errors import InvalidInputError
 
 
 class CompositeView(BufferView):
-    """Several views as one; made by `join` and `ViewBuilder`, which leave out empty ones.
+    """Several views as one; made by `join`, which leaves out empty ones.
 
     Args:
         parts: Components with at least one byte each.
@@ -63,28 +62,6 @@ class CompositeView(BufferView):
             start = last
             place += 1
         return join(found)
-
-
-class ViewBuilder:
-    """Gathers views; what was built stays as it is when more is added."""
-
-    __slots__ = ("_parts",)
-
-    def __init__(self) -> None:
-        self._parts: list[ArrayView] = []
-
-    def add(self, view: BufferView) -> Self:
-        """Append a view.
-
-        Raises:
-            InvalidInputError: It is no view.
-        """
-        self._parts.extend(_flat([view]))
-        return self
-
-    def build(self) -> BufferView:
-        """Return all that was added so far as one view."""
-        return join(self._parts)
 
 
 def join(views: Iterable[BufferView]) -> BufferView:

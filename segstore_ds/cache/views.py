@@ -11,7 +11,6 @@ Source: Pravega's BufferView, ArrayView and ByteArraySegment.
 """
 
 import operator
-import struct
 import zlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
@@ -19,15 +18,7 @@ from typing import Any, Final
 
 import pyarrow as pa
 
-from segstore_ds.cache.view_reader import ViewReader
 from segstore_ds.errors import InvalidInputError
-
-_UINT8 = struct.Struct(">B")
-_INT16 = struct.Struct(">h")
-_INT32 = struct.Struct(">i")
-_INT64 = struct.Struct(">q")
-_UINT64 = struct.Struct(">Q")
-_SIGN = 1 << 63
 
 
 class BufferView(ABC):
@@ -56,14 +47,6 @@ class BufferView(ABC):
     @abstractmethod
     def buffers(self) -> Iterator[memoryview]:
         """Yield the components, read-only and in order; an empty view yields none."""
-
-    def reader(self, start: int = 0, end: int | None = None) -> "ViewReader":
-        """Return a cursor over `[start, end)`.
-
-        Raises:
-            InvalidInputError: The range is not one inside the view.
-        """
-        return ViewReader(self.slice(start, end))
 
     def copy(self) -> bytes:
         """Return the bytes as an object of their own: the one copy that is asked for by name."""
@@ -103,10 +86,6 @@ class BufferView(ABC):
             sink.write(buffer)
         return self.length
 
-    def arrow_buffers(self) -> list[pa.Buffer]:
-        """Return the components as Arrow buffers, without a copy."""
-        return [pa.py_buffer(buffer) for buffer in self.buffers()]
-
     def crc32(self, start: int = 0) -> int:
         """Return the CRC-32 of the content, going on from that of bytes before it."""
         for buffer in self.buffers():
@@ -129,7 +108,7 @@ class BufferView(ABC):
 
 
 class ArrayView(BufferView):
-    """Bytes in one piece, with access by place; numbers are big-endian."""
+    """Bytes in one piece."""
 
     __slots__ = ()
 
@@ -150,35 +129,6 @@ class ArrayView(BufferView):
         """Return the bytes as an Arrow buffer that shares and keeps the memory."""
         return pa.py_buffer(self.data)
 
-    def get_uint8(self, place: int) -> int:
-        """Read one byte.
-
-        Raises:
-            InvalidInputError: It does not lie inside the view; so too for all numbers below.
-        """
-        return self._get(_UINT8, place)
-
-    def get_int16(self, place: int) -> int:
-        """Read two bytes; raises as `get_uint8`."""
-        return self._get(_INT16, place)
-
-    def get_int32(self, place: int) -> int:
-        """Read four bytes; raises as `get_uint8`."""
-        return self._get(_INT32, place)
-
-    def get_int64(self, place: int) -> int:
-        """Read eight bytes; raises as `get_uint8`."""
-        return self._get(_INT64, place)
-
-    def get_ordered_int64(self, place: int) -> int:
-        """Read a number whose bytes compare as it does; raises as `get_uint8`."""
-        return self._get(_UINT64, place) - _SIGN
-
-    def _get(self, number: struct.Struct, place: int) -> int:
-        check_range(place, place + number.size, self.length)
-        value: int = number.unpack_from(self.data, place)[0]
-        return value
-
 
 class ByteArraySegment(ArrayView):
     """A window on anything that gives its bytes through the buffer protocol.
@@ -189,7 +139,7 @@ class ByteArraySegment(ArrayView):
         data: What to look at.
         start: First byte.
         end: The byte after the last; None for all.
-        writable: Allow `set_*` and `copy_from`, here and in slices of this; what is written shows
+        writable: Allow `copy_from`, here and in slices of this; what is written shows
             in every view of the same bytes.
 
     Raises:
@@ -247,43 +197,10 @@ class ByteArraySegment(ArrayView):
         start, end = check_range(place, place + source.length, self.length)
         return source.copy_to(self._window[start:end])
 
-    def set_uint8(self, place: int, value: int) -> None:
-        """Write one byte.
-
-        Raises:
-            InvalidInputError: It does not lie inside the view, the value is out of range, or the
-                view is read-only; nothing was changed. So too for all numbers below.
-        """
-        self._set(_UINT8, place, value)
-
-    def set_int16(self, place: int, value: int) -> None:
-        """Write two bytes; raises as `set_uint8`."""
-        self._set(_INT16, place, value)
-
-    def set_int32(self, place: int, value: int) -> None:
-        """Write four bytes; raises as `set_uint8`."""
-        self._set(_INT32, place, value)
-
-    def set_int64(self, place: int, value: int) -> None:
-        """Write eight bytes; raises as `set_uint8`."""
-        self._set(_INT64, place, value)
-
-    def set_ordered_int64(self, place: int, value: int) -> None:
-        """Write a number so that its bytes compare as it does; raises as `set_uint8`."""
-        self._set(_UINT64, place, value + _SIGN)
-
     def __hash__(self) -> int:
         if self._writable:
             raise TypeError("unhashable: a writable view")
         return super().__hash__()
-
-    def _set(self, number: struct.Struct, place: int, value: int) -> None:
-        self._check_writable()
-        check_range(place, place + number.size, self.length)
-        try:
-            number.pack_into(self._window, place, value)
-        except struct.error as error:
-            raise InvalidInputError("value does not fit", value=value) from error
 
     def _check_writable(self) -> None:
         if not self._writable:
