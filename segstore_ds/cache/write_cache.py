@@ -23,7 +23,7 @@ from typing import Any
 from segstore_ds.cache.buffer_state import BufferState
 from segstore_ds.cache.channel import Channel
 from segstore_ds.cache.composite import join
-from segstore_ds.cache.record import LAST_OFFSET, Allocation, Record
+from segstore_ds.cache.record import LAST_OFFSET, Record
 from segstore_ds.cache.views import BufferView, ByteArraySegment, as_view
 from segstore_ds.errors import ClosedError, CorruptionError, InvalidInputError
 
@@ -177,7 +177,7 @@ class WriteCache(BufferState):
             self._enter(Record(offset, length, crc), view)
             return True
 
-    def allocate(self, offset: int, nbytes: int) -> Allocation | None:
+    def allocate(self, offset: int, nbytes: int) -> "Allocation | None":
         """Reserve room for a record that is read or encoded straight into the buffer.
 
         Nothing else can be written until it is published or discarded.
@@ -368,7 +368,7 @@ class WriteCache(BufferState):
         self._records[record.offset] = record
         self._views[record.offset] = view
 
-    def _publish(self, allocation: Allocation, crc: int | None) -> Record:
+    def _publish(self, allocation: "Allocation", crc: int | None) -> Record:
         with self._changed:
             self._check_open()
             if self._allocation is not allocation:
@@ -381,7 +381,7 @@ class WriteCache(BufferState):
             self._changed.notify_all()
             return record
 
-    def _give_up(self, allocation: Allocation) -> None:
+    def _give_up(self, allocation: "Allocation") -> None:
         with self._changed:
             if self._allocation is allocation:
                 self._allocation = None
@@ -401,3 +401,26 @@ class WriteCache(BufferState):
             raise InvalidInputError(
                 "room is reserved", remedy="publish or discard it first", offset=self._first
             )
+
+
+class Allocation:
+    """Room for one record in a buffer: fill `data`, then `publish` or `discard` it, once."""
+
+    __slots__ = ("_cache", "data", "offset")
+
+    def __init__(self, cache: WriteCache, offset: int, data: memoryview) -> None:
+        self._cache = cache
+        self.offset = offset
+        self.data = data
+
+    def publish(self, crc: int | None = None) -> Record:
+        """Make the record readable; its bytes must not change any more.
+
+        Raises:
+            ClosedError: The cache was closed meanwhile, or the room was given up.
+        """
+        return self._cache._publish(self, crc)  # noqa: SLF001 - two halves of one thing
+
+    def discard(self) -> None:
+        """Give the room back; safe to repeat, never raises."""
+        self._cache._give_up(self)  # noqa: SLF001

@@ -4,19 +4,12 @@ A task carries the commits of its own events alone, so a long history makes no t
 history is never rewritten, so neither compaction nor purge changes an answer.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 import numpy as np
 import pyarrow as pa
 
 from segstore_ds.format.parts.packed import Ints
-from segstore_ds.format.root import Root
-from segstore_ds.status.history import History
-
-if TYPE_CHECKING:
-    from segstore_ds.read.plan import Reading, ReadTask
 
 TIME_TYPE = pa.timestamp("us", "UTC")
 
@@ -48,24 +41,3 @@ class CommitTimes:
         """
         found = np.searchsorted(self.ends, np.arange(start, start + rows), "right")
         return pa.array(self.times_us[found]).view(TIME_TYPE)
-
-
-def date_tasks(
-    history: History, root: Root, reading: "Reading", tasks: "Sequence[ReadTask]"
-) -> "list[ReadTask]":
-    """Return the tasks of a scan with the commits of their events.
-
-    Raises:
-        NotFoundError: The stream is older than its history, and so are events of the range.
-        FormatError: The history can't be read.
-        StorageError: The storage failed.
-    """
-    if not tasks:
-        return []
-    times = CommitTimes(*history.commit_times(root, reading.start, reading.end))
-    dated = []
-    for task in tasks:
-        first, last = task.slices[0], task.slices[-1]
-        span = (first.start + first.rows[0], last.start + last.rows[1])
-        dated.append(replace(task, times=times.within(*span)))
-    return dated

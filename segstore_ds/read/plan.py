@@ -26,6 +26,7 @@ from segstore_ds.log.copy_record import check_complete
 from segstore_ds.read.commit_times import TIME_TYPE, CommitTimes
 from segstore_ds.read.filters import Filters, parse_filters
 from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.status.history import History
 from segstore_ds.status.slices import EXACT_LIMIT, Slice, SliceTable, plan_borders
 from segstore_ds.status.table_status import PlacedSegment, Run, TableStatus
 from segstore_ds.storage import Storage
@@ -322,3 +323,24 @@ def _split(one: Slice, most_bytes: int, most_rows: int) -> Iterator[Slice]:
     # The first piece claims the frame that straddles the first row, wherever it starts.
     for claim in pairwise([0, *borders, one.segment_rows]):
         yield replace(one, claim=claim)
+
+
+def date_tasks(
+    history: History, root: Root, reading: Reading, tasks: Sequence[ReadTask]
+) -> list[ReadTask]:
+    """Return the tasks of a scan with the commits of their events.
+
+    Raises:
+        NotFoundError: The stream is older than its history, and so are events of the range.
+        FormatError: The history can't be read.
+        StorageError: The storage failed.
+    """
+    if not tasks:
+        return []
+    times = CommitTimes(*history.commit_times(root, reading.start, reading.end))
+    dated = []
+    for task in tasks:
+        first, last = task.slices[0], task.slices[-1]
+        span = (first.start + first.rows[0], last.start + last.rows[1])
+        dated.append(replace(task, times=times.within(*span)))
+    return dated

@@ -7,6 +7,7 @@ and options and open again where they are used.
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any, ParamSpec, TypeVar
 
 from segstore_ds.errors import (
@@ -32,6 +33,8 @@ from segstore_ds.storage.locations import Location, find_outer, resolve_location
 P = ParamSpec("P")
 T = TypeVar("T")
 
+Opener = Callable[..., Storage]
+
 
 class CheckedStorage(Storage):
     """What the real storages share.
@@ -41,6 +44,7 @@ class CheckedStorage(Storage):
         options: Options as the caller gave them: `env:NAME` is not yet read, so they can be pickled
             without the secret.
         single_writer: The caller promises that only one process writes.
+        opener: Opens another location, as `open_storage` does; a module's function, so it pickles.
     """
 
     def __init__(
@@ -49,12 +53,14 @@ class CheckedStorage(Storage):
         options: Mapping[str, Any] | None = None,
         *,
         single_writer: bool = False,
+        opener: Opener | None = None,
     ) -> None:
         self.url = location.url
         self.location = location
         self.stats = StorageStats()
         self.single_writer = single_writer
         self._options = dict(options or {})
+        self._opener = opener
         self._redactor: Redactor | None = None
         self._shared: dict[str, SharedRoot] = {}
 
@@ -63,7 +69,14 @@ class CheckedStorage(Storage):
 
     def __reduce__(self) -> tuple[Callable[..., "CheckedStorage"], tuple[Any, ...]]:
         shared = tuple((url, root.folders) for url, root in self._shared.items())
-        return _reopen, (type(self), self.location, self._options, self.single_writer, shared)
+        again = partial(
+            type(self),
+            self.location,
+            self._options,
+            single_writer=self.single_writer,
+            opener=self._opener,
+        )
+        return _reopen, (again, shared)
 
     # What a storage implements. `full` is the path that the filesystem wants.
     @abstractmethod
@@ -226,9 +239,9 @@ class CheckedStorage(Storage):
                 yield ObjectInfo(path, size, modified_us)
 
     def sibling(self, url: str) -> Storage:  # noqa: D102
-        from segstore_ds.storage.opening import open_storage  # noqa: PLC0415 - it imports us
-
-        return open_storage(url, self._options, single_writer=self.single_writer)
+        if self._opener is None:
+            return super().sibling(url)
+        return self._opener(url, self._options, single_writer=self.single_writer)
 
     def outer(self) -> Storage | None:  # noqa: D102
         url = find_outer(self._real_location())
@@ -424,13 +437,9 @@ class GatheredWriter(StagedWriter):
 
 
 def _reopen(
-    cls: type[CheckedStorage],
-    location: Location,
-    options: dict[str, Any],
-    single_writer: bool,
-    shared: tuple[tuple[str, tuple[str, ...]], ...],
+    again: Callable[[], CheckedStorage], shared: tuple[tuple[str, tuple[str, ...]], ...]
 ) -> CheckedStorage:
-    storage = cls(location, options, single_writer=single_writer)
+    storage = again()
     for url, folders in shared:
         storage.share(url, folders)
     return storage

@@ -27,7 +27,7 @@ from segstore_ds.errors import (
     UnsafeFilesystemError,
 )
 from segstore_ds.storage.base import PROBE, StagedWriter, refuse_empty
-from segstore_ds.storage.checked import CheckedStorage
+from segstore_ds.storage.checked import CheckedStorage, Opener
 from segstore_ds.storage.locations import Location, resolve_location
 
 _NO_LINKS = frozenset(
@@ -65,8 +65,9 @@ class LocalStorage(CheckedStorage):
         options: Mapping[str, Any] | None = None,
         *,
         single_writer: bool = False,
+        opener: Opener | None = None,
     ) -> None:
-        super().__init__(location, options, single_writer=single_writer)
+        super().__init__(location, options, single_writer=single_writer, opener=opener)
         # The root and the folders in it. Once seen they are never made anew: they went with all
         # that lay in them, and in an empty folder every name is free.
         self._lasting: set[str] = set()

@@ -13,7 +13,7 @@ from typing import Any
 
 from segstore_ds.errors import InvalidInputError, StorageError, UnsafeFilesystemError
 from segstore_ds.storage.base import PROBE, StagedWriter, refuse_empty
-from segstore_ds.storage.checked import CheckedStorage
+from segstore_ds.storage.checked import CheckedStorage, Opener
 from segstore_ds.storage.credentials import resolve_storage_options
 from segstore_ds.storage.locations import Location
 from segstore_ds.storage.stores import STORES, root_is_missing
@@ -35,8 +35,9 @@ class ObjectStorage(CheckedStorage):
         options: Mapping[str, Any] | None = None,
         *,
         single_writer: bool = False,
+        opener: Opener | None = None,
     ) -> None:
-        super().__init__(location, options, single_writer=single_writer)
+        super().__init__(location, options, single_writer=single_writer, opener=opener)
         self._store = STORES[location.scheme]
         self._connected: tuple[int, Any] | None = None
 

@@ -49,7 +49,7 @@ def open_storage(
     cls = _CLASSES.get(location.scheme, SingleWriterStorage)
     if cls is SingleWriterStorage and not single_writer:
         refuse_unknown_class(location.scheme, location.url)
-    storage = cls(location, storage_options, single_writer=single_writer)
+    storage = cls(location, storage_options, single_writer=single_writer, opener=open_storage)
     if isinstance(storage, ObjectStorage):
         # Fails here, not in the midst of a write, when a package is missing or an option wrong.
         storage.fs  # noqa: B018

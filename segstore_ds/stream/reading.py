@@ -10,10 +10,16 @@ from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
 from segstore_ds.options.arguments import check_option
-from segstore_ds.read.commit_times import date_tasks
 from segstore_ds.read.cuts import CutLike, parse_cut, resolve_cut, take_range
 from segstore_ds.read.filters import FilterLike
-from segstore_ds.read.plan import Reading, ReadTask, plan_range, plan_reading, plan_tasks
+from segstore_ds.read.plan import (
+    Reading,
+    ReadTask,
+    date_tasks,
+    plan_range,
+    plan_reading,
+    plan_tasks,
+)
 from segstore_ds.read.scan import run_tasks
 from segstore_ds.status.slices import SliceTable
 from segstore_ds.stream.handle import Handle
