@@ -5,10 +5,10 @@
 
 from typing import TYPE_CHECKING, Any
 
+from segstore_ds.commit.lookup import Outcome, OutcomeState
 from segstore_ds.compact.commit import Compaction
 from segstore_ds.copy.segments import Copied
 from segstore_ds.errors import SegstoreError
-from segstore_ds.log.newest import Outcome, OutcomeState
 from segstore_ds.read.cuts import Position
 from segstore_ds.read.parquet_files import ParquetFile
 from segstore_ds.repair.verify import Problem, Report

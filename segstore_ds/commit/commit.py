@@ -39,7 +39,7 @@ from segstore_ds.log.newest import (
 )
 from segstore_ds.log.seen import hint_of
 from segstore_ds.log.transition import Slot, check_transition
-from segstore_ds.status.history import NO_NOTE, Note, describe_commit
+from segstore_ds.status.history import NO_NOTE, History, Note, describe_commit
 from segstore_ds.storage import Storage
 
 CLOCK_LIMIT_US = 5 * 60 * 1_000_000
@@ -86,6 +86,7 @@ class StreamLog(FollowedLog):
         incomplete: bool = False,
     ) -> None:
         super().__init__(storage, clock=clock, grace_s=grace_s, incomplete=incomplete)
+        self.history = History(storage)
         self._hinted_s = float("-inf")
         self._clock_checked_s = float("-inf")
         self.replicas = Replicas(storage, self.files, ROOT_CODEC, clock)

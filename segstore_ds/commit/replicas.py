@@ -40,7 +40,6 @@ from segstore_ds.log.metadata_log import Codec, MetadataLog
 from segstore_ds.log.seen import lost_commits
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
-from segstore_ds.write.shipping import ShipTo
 
 PROPERTY = "replication"  # On disk. Never change.
 HINT_EVERY = 16
@@ -77,6 +76,19 @@ def followers_of(root: Root) -> tuple[str, ...]:
     """Return the followers that a root names; raises as `replication_of`."""
     known = replication_of(root)
     return known.followers if known else ()
+
+
+@dataclass(frozen=True, slots=True)
+class ShipTo:
+    """Where buffers go besides the stream's own folder; picklable.
+
+    Attributes:
+        stream_id: The stream, which the followers were seen to hold.
+        followers: Their locations.
+    """
+
+    stream_id: str
+    followers: tuple[str, ...]
 
 
 class Replicas:

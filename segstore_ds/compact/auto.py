@@ -4,29 +4,22 @@ It looks at the newest segments alone, and rewrites at most `AUTO_BYTES` of them
 for the history of the stream; what it leaves is for `Stream.compact`.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from segstore_ds.commit.best_effort import putting_off
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.compact.commit import Compaction
-from segstore_ds.compact.plan import MINOR, CompactRules, plan_groups
+from segstore_ds.compact.plan import plan_groups
 from segstore_ds.compact.rewrite import joins_of, plan_job
 from segstore_ds.compact.run import run_batch
 from segstore_ds.format.root import Root
+from segstore_ds.options.compaction import MINOR, CompactRules
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.write.job import AutoRules
 from segstore_ds.write.layout import HOT
-from segstore_ds.write.task_writer import Layout
 
 AUTO_BYTES = 32 << 20  # inputs that are rewritten after one commit
 AUTO_SEGMENTS = 256  # the newest ones that are looked at
-
-
-@dataclass(frozen=True, slots=True)
-class AutoRules:
-    """What a write asks to be compacted after its commit."""
-
-    rules: CompactRules
-    layout: Layout
 
 
 def plan_auto(rules: CompactRules) -> CompactRules:

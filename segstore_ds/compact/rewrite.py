@@ -17,14 +17,8 @@ from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
-from segstore_ds.compact.plan import (
-    SPLIT,
-    STITCH,
-    CompactRules,
-    Group,
-    Joins,
-    plan_groups,
-)
+from segstore_ds.commit.replicas import ShipTo
+from segstore_ds.compact.plan import Group, Joins, plan_groups
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.errors import (
     CorruptionError,
@@ -37,6 +31,7 @@ from segstore_ds.format.parquet.writer import can_store
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import decode_schema, fingerprint, plan_schema
 from segstore_ds.format.segment import ARROW
+from segstore_ds.options.compaction import SPLIT, STITCH, CompactRules
 from segstore_ds.read.filters import Filters
 from segstore_ds.read.plan import Reading, ReadTask, plan_slices
 from segstore_ds.read.prefetch import read_ahead
@@ -45,7 +40,6 @@ from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import HOT
-from segstore_ds.write.shipping import ShipTo
 from segstore_ds.write.task_writer import (
     Layout,
     StagedSegment,

@@ -11,11 +11,12 @@ from typing import Any
 
 import pyarrow as pa
 
-from segstore_ds.compact.plan import CompactRules, Group
+from segstore_ds.compact.plan import Group
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.fields import Fields, build_json, parse_json
 from segstore_ds.format.root_codec import entry_value, parse_entry
+from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.table_status import PlacedSegment
 
 PLAN_SCHEMA = pa.schema(

@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 
 from segstore_ds.commit.commit import COMMIT_ATTEMPTS, StreamLog
 from segstore_ds.compact.commit import Compaction, commit_groups, summarise
-from segstore_ds.compact.plan import CompactRules, Group
+from segstore_ds.compact.plan import Group
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.compact.rewrite import CompactJob, plan_job, plan_range_groups, run_group
 from segstore_ds.errors import ConflictError
+from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.write.task_writer import Layout, delete_staged
 

@@ -14,9 +14,9 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import Clock
+from segstore_ds.log.operations import GRACE_S
 from segstore_ds.log.origins import Origin, Pin, origins_of, parse_pin, pins_of
 from segstore_ds.log.transition import Slot
-from segstore_ds.retention.vacuum import GRACE_S
 from segstore_ds.storage import Storage
 
 _LOG = logging.getLogger(__name__)

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from segstore_ds.commit.commit import StreamLog
-from segstore_ds.compact.plan import CompactRules
 from segstore_ds.compact.rewrite import CompactJob, plan_job
 from segstore_ds.copy.segment_copier import SegmentCopier
 from segstore_ds.copy.segments import (
@@ -24,6 +23,7 @@ from segstore_ds.copy.segments import (
 from segstore_ds.errors import ConflictError, InvalidInputError
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.task_writer import Layout

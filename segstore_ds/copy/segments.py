@@ -17,7 +17,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from segstore_ds.commit.commit import StreamLog
-from segstore_ds.compact.plan import CompactRules
 from segstore_ds.compact.rewrite import plan_job
 from segstore_ds.copy.segment_copier import SegmentCopier
 from segstore_ds.errors import (
@@ -33,6 +32,7 @@ from segstore_ds.format.root import Epoch, Root, SegmentEntry, add_format_featur
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.place import COPIED, may_begin
 from segstore_ds.log.transition import Slot, broken_invariants
+from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Overlap, Storage, compare_names, refuse_overlap

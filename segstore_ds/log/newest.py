@@ -1,4 +1,4 @@
-"""The log as it is read: opened, followed from the newest root seen, looked up by version.
+"""The log as it is read: opened, followed from the newest root seen, read by version.
 
 Invariants this module keeps, each against a trace that would read a log that is not there:
 
@@ -7,7 +7,6 @@ Invariants this module keeps, each against a trace that would read a log that is
 - An open through the hint that finds an old root checks that the root's parent is there.
 """
 
-import enum
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -29,7 +28,6 @@ from segstore_ds.log.origins import share_origins
 from segstore_ds.log.place import no_stream
 from segstore_ds.log.seen import Seen, is_proof, lost_commits
 from segstore_ds.log.transition import broken_invariants
-from segstore_ds.status.history import History, Moment
 from segstore_ds.storage import Storage
 
 LOG_GRACE_S = 3600.0
@@ -55,22 +53,6 @@ def _newest(root: Root) -> Root:
 ROOT_CODEC: Codec[Root] = Codec(
     encode_root, lambda body, where: decode_root(body, where=where), ROOT_RAW_LIMIT_BYTES, _newest
 )
-
-
-class OutcomeState(enum.Enum):
-    """What is known of a transaction."""
-
-    COMMITTED = "committed"
-    NOT_COMMITTED = "not committed"
-    UNKNOWN = "unknown"
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """The answer to "did it land?"; `version` is where, when it did."""
-
-    state: OutcomeState
-    version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +90,6 @@ class FollowedLog:
         self.grace_s = grace_s
         self.incomplete = incomplete
         self.files = MetadataLog(storage, LOG_FOLDER, ROOT_CODEC, clock=clock)
-        self.history = History(storage)
         self._base: Base | None = None
         self._seen: Seen | None = None  # outlives the base, which an unknown outcome takes away
 
@@ -195,66 +176,6 @@ class FollowedLog:
             )
         return root
 
-    def version_at(self, time_us: int) -> Root | None:
-        """Return the newest root committed at or before a time, or None if all came later.
-
-        Raises:
-            SnapshotExpiredError: It was purged.
-            FormatError: A file can't be read.
-            StorageError: The storage failed.
-        """
-        found = self.moment_at(time_us)
-        return None if found is None else self.read_version(found.version)
-
-    def moment_at(self, time_us: int) -> Moment | None:
-        """Return the newest version committed at or before a time, or None if all came later.
-
-        The history knows it, whatever was purged or left behind by a repair; one part of it is read
-        at most.
-
-        Raises:
-            SnapshotExpiredError: It was purged, and is older than the history.
-            FormatError: A file can't be read.
-            StorageError: The storage failed.
-        """
-        newest = self.refresh()
-        if newest.time_us <= time_us:
-            return Moment(newest.version, newest.time_us, newest.tail)
-        first = self.history.first_version(newest)
-        found = self.history.latest(newest, time_us)
-        return found if found is not None or first == 0 else self._search(newest, first, time_us)
-
-    def outcome(self, transaction: str, version: int | None = None) -> Outcome:
-        """Tell whether a transaction is in the log.
-
-        Args:
-            transaction: Its id, as CommitUnknownError names it.
-            version: The slot it was put to, as CommitUnknownError names it; without it every
-                version that is kept is read, newest first.
-
-        Returns:
-            COMMITTED with the version; NOT_COMMITTED when its slot holds another commit or was
-            left behind by a repair; UNKNOWN while the slot is free (a late put may still fill it)
-            or purged.
-
-        Raises:
-            FormatError: A file can't be read.
-            StorageError: The storage failed.
-        """
-        newest = self.reopen()
-        if version is not None:
-            if not newest.log_start <= version <= newest.version:
-                return Outcome(OutcomeState.UNKNOWN)
-            lost = self.history.lost(newest, version, version + 1)
-            if not lost and self.read_version(version).transaction == transaction:
-                return Outcome(OutcomeState.COMMITTED, version)
-            return Outcome(OutcomeState.NOT_COMMITTED)
-        lost = self.history.lost(newest, newest.log_start, newest.version)
-        for number in range(newest.version, newest.log_start - 1, -1):
-            if number not in lost and self.read_version(number).transaction == transaction:
-                return Outcome(OutcomeState.COMMITTED, number)
-        return Outcome(OutcomeState.UNKNOWN)
-
     def write_hint(self, root: Root) -> None:
         """Say where the newest root is; only a hint, so a failure changes nothing."""
         self.files.write_hint(root.version, generation=root.generation, stream_id=root.stream_id)
@@ -263,25 +184,6 @@ class FollowedLog:
 
     def _stand_on(self, base: Base) -> None:
         self._base, self._seen = base, Seen.of(base.root)
-
-    def _search(self, newest: Root, first: int | None, time_us: int) -> Moment | None:
-        """Search the versions older than the history: commit times never go back."""
-        low, high = newest.log_start, newest.version if first is None else first
-        found = None
-        while low < high:
-            middle = (low + high) // 2
-            root = self.read_version(middle)
-            if root.time_us <= time_us:
-                low, found = middle + 1, Moment(middle, root.time_us, root.tail)
-            else:
-                high = middle
-        if found is None and newest.log_start > 0:
-            raise SnapshotExpiredError(
-                "the versions of that time were purged",
-                url=self.storage.url,
-                oldest=newest.log_start,
-            )
-        return found
 
     def _confirm(self, find: Callable[[], Base | None], known_s: float | None = None) -> Root:
         """Find the newest root; what `find` starts from was confirmed at `known_s`, or never."""

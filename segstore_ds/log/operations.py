@@ -12,6 +12,8 @@ from collections.abc import Iterator, Mapping
 from segstore_ds.errors import InternalError
 from segstore_ds.format.root import LEVELS, PARQUET_SEGMENTS, TAG_BLOBS, Root
 
+GRACE_S = 86_400.0  # how long an object stays that a commit retired
+
 
 class ObjectState(enum.Enum):
     """Where an object of a stream is in its life."""

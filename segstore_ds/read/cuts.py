@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.lookup import moment_at
 from segstore_ds.errors import InvalidInputError, NotFoundError, PositionError, TruncatedError
 from segstore_ds.format import names
 from segstore_ds.format.reader_record import ReaderRecord
@@ -221,7 +222,7 @@ def tail_of(log: StreamLog, version: int) -> int:
 
 def tail_at(log: StreamLog, time_us: int) -> int:
     """Return the tail behind everything committed at or before a time; raises as `tail_of`."""
-    found = log.moment_at(time_us)
+    found = moment_at(log, time_us)
     return found.tail if found else 0
 
 

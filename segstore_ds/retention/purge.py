@@ -8,6 +8,7 @@ the grace ago is never purged, because a handle may still stand on it.
 from dataclasses import replace
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.lookup import moment_at
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError
 from segstore_ds.format import names
 from segstore_ds.format.root import Root
@@ -36,7 +37,7 @@ def plan_purge(log: StreamLog, *, older_than_s: float) -> int:
     age_s = max(older_than_s, log.grace_s)
     now_us = store_now_us(log)
     try:
-        kept = log.moment_at(now_us - int(age_s * 1e6))
+        kept = moment_at(log, now_us - int(age_s * 1e6))
     except SnapshotExpiredError:
         return log.root.log_start
     if kept is None or kept.version <= log.root.log_start:

@@ -17,6 +17,7 @@ import numpy as np
 
 from segstore_ds.commit.best_effort import putting_off
 from segstore_ds.commit.commit import Committed, StreamLog
+from segstore_ds.commit.lookup import moment_at
 from segstore_ds.errors import (
     CorruptionError,
     InvalidInputError,
@@ -224,7 +225,7 @@ def _tail_at(log: StreamLog, now_us: int, age_s: int | None) -> int:
     if age_s is None:
         return log.root.head
     try:
-        found = log.moment_at(now_us - age_s * 1_000_000)
+        found = moment_at(log, now_us - age_s * 1_000_000)
     except SnapshotExpiredError:
         return log.root.head
     return found.tail if found else 0

@@ -20,10 +20,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.lookup import moment_at
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.root import Retired, Root
-from segstore_ds.log.operations import ObjectState, check_move
+from segstore_ds.log.operations import GRACE_S, ObjectState, check_move
 from segstore_ds.log.origins import parse_pin
 from segstore_ds.log.transition import Slot
 from segstore_ds.read.reader_records import store_now_us
@@ -38,7 +39,6 @@ from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import ObjectInfo
 
 _LOG = logging.getLogger(__name__)
-GRACE_S = 86_400.0
 _METADATA = (names.STATUS_FOLDER, names.HISTORY_FOLDER)
 _FOLDERS = (names.SEGMENTS_FOLDER, *_METADATA)
 
@@ -232,7 +232,7 @@ def plan_floor(log: StreamLog, until_us: int) -> int:
         StorageError: The storage failed.
     """
     try:
-        found = log.moment_at(until_us)
+        found = moment_at(log, until_us)
     except SnapshotExpiredError:
         return log.root.staging_floor  # the versions of that time are gone: nobody can tell
     return max(found.version if found else 0, log.root.staging_floor)

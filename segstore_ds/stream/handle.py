@@ -7,10 +7,10 @@ from typing import Self
 import pyarrow as pa
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.lookup import Outcome, OutcomeState, outcome, version_at
 from segstore_ds.errors import InvalidInputError, NotFoundError
 from segstore_ds.format.root import Root
 from segstore_ds.log.copy_record import check_complete
-from segstore_ds.log.newest import Outcome, OutcomeState
 from segstore_ds.options.arguments import check_whole
 from segstore_ds.read.cuts import (
     CutLike,
@@ -155,7 +155,7 @@ class Handle:
         if version is not None:
             root: Root | None = self._log.read_version(check_version(version))
         else:
-            root = self._log.version_at(parse_moment(timestamp or ""))
+            root = version_at(self._log, parse_moment(timestamp or ""))
         if root is None:
             raise NotFoundError(
                 "stream was made later than that", url=self.url, timestamp=str(timestamp)
@@ -184,7 +184,7 @@ class Handle:
                 "not a transaction", remedy="give the error's text", transaction=transaction
             )
         version = check_whole("version", version, optional=True)
-        found = self._log.outcome(transaction, version)
+        found = outcome(self._log, transaction, version)
         if found.state is OutcomeState.COMMITTED:
             # An acknowledgement like any other: the followers have to have it.
             self._log.replicas.ship(self._log.root)

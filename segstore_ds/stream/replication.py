@@ -1,10 +1,9 @@
 """Replication: followers that hold every acknowledged commit, and taking over from the primary."""
 
-from segstore_ds.commit.replicas import followers_of
+from segstore_ds.commit.replicas import ShipTo, followers_of
 from segstore_ds.format.root import Root
 from segstore_ds.replication.followers import run_add_follower, run_promote, run_remove_follower
 from segstore_ds.stream.handle import Handle, client_name
-from segstore_ds.write.shipping import ShipTo
 
 
 class Replication(Handle):

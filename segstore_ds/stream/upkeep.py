@@ -8,7 +8,6 @@ import pyarrow as pa
 
 from segstore_ds import options
 from segstore_ds.compact.commit import Compaction, commit_groups
-from segstore_ds.compact.plan import CompactRules
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.compact.run import run_compact
 from segstore_ds.copy.clone import run_clone, run_materialize
@@ -18,12 +17,14 @@ from segstore_ds.copy.segments import Copied, CopyRequest, run_copy
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
 from segstore_ds.format.root import Root
+from segstore_ds.log.operations import GRACE_S
 from segstore_ds.log.origins import Pin, pins_of
 from segstore_ds.options.arguments import check_seconds, check_whole
+from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.cuts import CutLike, check_range, parse_cut, resolve_cut
 from segstore_ds.repair.verify import Report, run_verify
 from segstore_ds.retention.purge import run_purge
-from segstore_ds.retention.vacuum import GRACE_S, VacuumReport, run_vacuum
+from segstore_ds.retention.vacuum import VacuumReport, run_vacuum
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.handle import Handle, client_name

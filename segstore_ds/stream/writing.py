@@ -8,17 +8,17 @@ import pyarrow as pa
 
 from segstore_ds import options
 from segstore_ds.commit.commit import StreamLog
-from segstore_ds.compact.auto import AutoCompact, AutoRules
-from segstore_ds.compact.plan import CompactRules
+from segstore_ds.compact.auto import AutoCompact
 from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, SegstoreError
 from segstore_ds.format.schema.codec import conform_pieces
+from segstore_ds.options.compaction import CompactRules
 from segstore_ds.retention.retain import AutoRetain
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.status.writers import Commit, WriterKey
 from segstore_ds.stream.handle import Handle, client_name
 from segstore_ds.write.append import check_stream
 from segstore_ds.write.inputs import ArrowInput, as_input, writer_key
-from segstore_ds.write.job import WriteJob, WriteRequest, plan_job
+from segstore_ds.write.job import AutoRules, WriteJob, WriteRequest, plan_job
 from segstore_ds.write.layout import as_layout
 from segstore_ds.write.task_writer import Layout, StagedSegment, StagedTask
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 
 from segstore_ds.commit.best_effort import putting_off
 from segstore_ds.commit.commit import Committed, StreamLog
+from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.errors import (
     ConflictError,
     InvalidInputError,
@@ -27,7 +28,6 @@ from segstore_ds.status.epochs import SchemaChange, plan_epochs
 from segstore_ds.status.history import Note, plan_history_merge
 from segstore_ds.status.table_status import TableStatus, plan_merge, plan_retired_merge
 from segstore_ds.status.writers import Commit, WriterKey, check_claim, find_repeated
-from segstore_ds.write.shipping import ShipTo
 from segstore_ds.write.task_writer import StagedSegment, StagedTask, delete_staged, stage_frames
 
 

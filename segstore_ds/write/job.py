@@ -7,7 +7,7 @@ import pyarrow as pa
 
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.commit.commit import StreamLog
-from segstore_ds.compact.auto import AutoRules
+from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.errors import (
     ConflictError,
     InvalidInputError,
@@ -23,13 +23,21 @@ from segstore_ds.format.schema.codec import (
     normalise_schema,
     plan_schema,
 )
+from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.epochs import SchemaChange, epoch_schema
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.status.writers import WriterKey, find_repeated
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import AppendPlan, check_expected
-from segstore_ds.write.shipping import ShipTo
 from segstore_ds.write.task_writer import Layout, StagedSegment, StagedTask, TaskStager
+
+
+@dataclass(frozen=True, slots=True)
+class AutoRules:
+    """What a write asks to be compacted after its commit."""
+
+    rules: CompactRules
+    layout: Layout
 
 
 @dataclass(frozen=True, slots=True)

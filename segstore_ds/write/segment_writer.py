@@ -11,6 +11,7 @@ from segstore_ds.cache.pool import BufferPool
 from segstore_ds.cache.record import Record
 from segstore_ds.cache.second_copy import SecondCopy
 from segstore_ds.cache.service import WriteCacheService
+from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.errors import FormatError, InternalError, InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
@@ -19,7 +20,7 @@ from segstore_ds.format.arrow.segment import SegmentWriter
 from segstore_ds.format.parquet.writer import ParquetWriter
 from segstore_ds.format.segment import ARROW, PARQUET, find_format
 from segstore_ds.storage import Storage
-from segstore_ds.write.shipping import Shipment, ShipTo
+from segstore_ds.write.shipping import Shipment
 
 SURELY_READ_BYTES = 64 << 10
 

@@ -15,24 +15,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from segstore_ds.cache.second_copy import FlushedBuffer
+from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError, StorageError
 from segstore_ds.storage import StagedWriter, Storage
 
 _LOG = logging.getLogger(__name__)
 _GIVEN_UP_ON = (StorageError, FormatError, InvalidInputError)
-
-
-@dataclass(frozen=True, slots=True)
-class ShipTo:
-    """Where buffers go besides the stream's own folder; picklable.
-
-    Attributes:
-        stream_id: The stream, which the followers were seen to hold.
-        followers: Their locations.
-    """
-
-    stream_id: str
-    followers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,7 @@ import pyarrow as pa
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.cache.pool import BufferPool
 from segstore_ds.cache.record import Record
+from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame, decode_frame
@@ -24,7 +25,6 @@ from segstore_ds.format.statistics import Stats
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.segment_writer import SegmentStager, open_pool
-from segstore_ds.write.shipping import ShipTo
 from segstore_ds.write.staged import StagedSegment, staged_segment
 
 # Checksums in the index of one segment: of frames in Arrow, of page headers and pages in Parquet,

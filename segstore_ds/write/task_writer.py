@@ -15,6 +15,7 @@ from functools import partial
 import pyarrow as pa
 
 from segstore_ds.cache.counters import CacheCounters
+from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.errors import ClosedError, InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
@@ -25,7 +26,6 @@ from segstore_ds.format.statistics import merge
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import STATS_COLUMNS, Layout
 from segstore_ds.write.segment_writer import SegmentStager, open_pool
-from segstore_ds.write.shipping import ShipTo
 from segstore_ds.write.staged import (
     StagedSegment,
     StagedTask,

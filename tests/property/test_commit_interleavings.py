@@ -26,6 +26,7 @@ from commit_programs import (
     writer,
 )
 
+from segstore_ds.commit.lookup import version_at
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.retention import purge as retention
 from segstore_ds.testing.interleaving import Play, Scene, Violation, explore
@@ -205,7 +206,7 @@ def test_some_order_breaks_a_purge_that_keeps_no_version_more(monkeypatch):
 
     def plan(log, *, older_than_s):
         age_s = max(older_than_s, log.grace_s)
-        kept = log.version_at(log.clock.wall_us() - int(age_s * 1e6))
+        kept = version_at(log, log.clock.wall_us() - int(age_s * 1e6))
         return kept.version if kept else log.root.log_start
 
     monkeypatch.setattr(retention, "plan_purge", plan)

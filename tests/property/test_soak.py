@@ -5,12 +5,11 @@ import statistics
 import pytest
 from stream_kit import SCHEMA, make_stream, numbers, objects, values, wait
 
-from segstore_ds.compact.auto import AutoRules
-from segstore_ds.compact.plan import CompactRules
+from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.stream import Stream
 from segstore_ds.testing.virtual_time import TimedStorage
-from segstore_ds.write.job import WriteRequest
+from segstore_ds.write.job import AutoRules, WriteRequest
 from segstore_ds.write.task_writer import Layout
 
 ROWS = 3

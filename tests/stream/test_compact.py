@@ -18,9 +18,7 @@ from stream_kit import (
     values,
 )
 
-from segstore_ds.compact.auto import AutoRules
 from segstore_ds.compact.commit import commit_groups
-from segstore_ds.compact.plan import CompactRules
 from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
 from segstore_ds.compact.run import run_compact
 from segstore_ds.errors import (
@@ -32,9 +30,11 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.format import names
+from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.scan import run_task
 from segstore_ds.stream import Stream, open_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
+from segstore_ds.write.job import AutoRules
 from segstore_ds.write.task_writer import Layout
 
 pytestmark = pytest.mark.usefixtures("each_format")

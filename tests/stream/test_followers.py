@@ -8,6 +8,7 @@ from follower_kit import EVERY, Pair, content, found, strikes
 from stream_kit import SCHEMA, numbers
 
 import segstore_ds as segstore
+from segstore_ds.commit.lookup import OutcomeState
 from segstore_ds.errors import (
     AlreadyExistsError,
     CommitUnknownError,
@@ -19,7 +20,6 @@ from segstore_ds.errors import (
     StorageError,
     UnderReplicatedError,
 )
-from segstore_ds.log.newest import OutcomeState
 from segstore_ds.read import scan
 from segstore_ds.read.segments import open_segment
 from segstore_ds.replication.followers import follower_storages

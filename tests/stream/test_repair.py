@@ -6,6 +6,7 @@ import uuid
 import pytest
 from stream_kit import SOFT, TIGHT, make_stream, numbers, objects, values, wait
 
+from segstore_ds.commit.lookup import Outcome, OutcomeState, version_at
 from segstore_ds.errors import (
     AlreadyExistsError,
     CorruptionError,
@@ -15,7 +16,6 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.names import build_hint
 from segstore_ds.format.root import SegmentEntry
-from segstore_ds.log.newest import Outcome, OutcomeState
 from segstore_ds.log.seen import hint_of
 from segstore_ds.repair.tiling import tile
 from segstore_ds.status.table_status import PlacedSegment
@@ -284,12 +284,12 @@ def test_time_is_answered_around_what_was_left_behind():
     stream, _, times, _ = abandoned()
     for time_us, version in zip(times, (0, 1, 2, 3, 4, 5, 8, 9, 10, 11), strict=True):
         for later_us in (0, 1_800_000_000):
-            assert stream._log.version_at(time_us + later_us).version == version
+            assert version_at(stream._log, time_us + later_us).version == version
             asked = dt.datetime.fromtimestamp((time_us + later_us) / 1e6, dt.UTC).isoformat()
             assert stream.position(asked).offset == stream._log.read_version(version).tail
             found = stream.read(timestamp_as_of=asked, columns=["n"]).read_all()["n"]
             assert found.to_pylist() == list(range(stream._log.read_version(version).tail))
-    assert stream._log.version_at(times[0] - 1) is None
+    assert version_at(stream._log, times[0] - 1) is None
 
 
 @pytest.mark.parametrize("hours", range(1, 10))

@@ -10,10 +10,9 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from segstore_ds.compact.auto import AutoRules
-from segstore_ds.compact.plan import CompactRules
 from segstore_ds.errors import AlreadyExistsError, InternalError, NotFoundError, SegstoreError
 from segstore_ds.format.schema.codec import conform_pieces
+from segstore_ds.options.compaction import CompactRules
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import to_spark_json, to_stored
 from segstore_ds.spark.task_log import show_info
@@ -21,7 +20,7 @@ from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, client_name, create_on, open_on
 from segstore_ds.write.inputs import writer_key
-from segstore_ds.write.job import WriteJob, WriteRequest, check_arguments
+from segstore_ds.write.job import AutoRules, WriteJob, WriteRequest, check_arguments
 from segstore_ds.write.task_writer import Layout, StagedTask
 
 APPLICATION = "application"  # beside the options of users: no option has this name

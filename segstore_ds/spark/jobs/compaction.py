@@ -21,13 +21,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from segstore_ds.compact.plan import CompactRules
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.compact.rewrite import CompactJob, plan_job, plan_range_groups, run_group
 from segstore_ds.compact.rows import PLAN_SCHEMA, build_row, parse_row
 from segstore_ds.errors import InvalidInputError, PositionError
 from segstore_ds.format.root import Root
 from segstore_ds.options import BY_NAME, READ, WRITE
+from segstore_ds.options.compaction import CompactRules
 from segstore_ds.spark.active import activated
 from segstore_ds.spark.batch.writer import layout_of
 from segstore_ds.spark.boundary import at_boundary, in_sparks_words

@@ -3,11 +3,13 @@
 import threading
 import uuid
 from dataclasses import replace
+from functools import partial
 
 import pytest
 from stream_kit import Meddling
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.lookup import Outcome, OutcomeState, outcome, version_at
 from segstore_ds.errors import (
     CommitUnknownError,
     ConflictError,
@@ -23,7 +25,7 @@ from segstore_ds.errors import (
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root import Epoch, Root
 from segstore_ds.format.root_codec import encode_root
-from segstore_ds.log.newest import LOG_GRACE_S, Outcome, OutcomeState
+from segstore_ds.log.newest import LOG_GRACE_S
 from segstore_ds.log.seen import hint_of
 from segstore_ds.log.transition import Slot
 from segstore_ds.retention.purge import plan_purge, run_purge
@@ -236,7 +238,7 @@ def test_a_writer_that_never_wins_is_told_and_has_written_nothing(log):
 
     with pytest.raises(ConflictError, match="attempts=4"):
         log.commit(build, transaction="mine", attempts=4)
-    assert log.outcome("mine").state is UNKNOWN
+    assert outcome(log, "mine").state is UNKNOWN
     assert "mine" not in {log.read_version(n).transaction for n in range(log.refresh().version + 1)}
 
 
@@ -311,7 +313,7 @@ def test_a_second_create_makes_no_stream(log):
 def test_an_outcome(log):
     for name in "abc":
         commit(log, name)
-    ask = another(log).outcome
+    ask = partial(outcome, another(log))
     assert ask("b") == ask("b", 2) == Outcome(COMMITTED, 2)
     assert ask("x", 2) == Outcome(NOT_COMMITTED)
     assert ask("x") == ask("x", 4) == Outcome(UNKNOWN)
@@ -323,9 +325,9 @@ def test_an_outcome_that_was_purged_is_unknown(log, time):
     time.advance(2 * LOG_GRACE_S)
     commit(log, "e")
     run_purge(log, older_than_s=0)
-    assert log.outcome("a", 1).state is UNKNOWN
-    assert log.outcome("a").state is UNKNOWN
-    assert log.outcome("e", 5).state is COMMITTED
+    assert outcome(log, "a", 1).state is UNKNOWN
+    assert outcome(log, "a").state is UNKNOWN
+    assert outcome(log, "e", 5).state is COMMITTED
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
@@ -336,11 +338,11 @@ def test_a_commit_that_was_never_answered_names_what_to_ask_for(log, when):
         commit(shaky, "mine")
     fields = caught.value.fields
     assert (fields["version"], fields["transaction"]) == (1, "mine")
-    found = another(log).outcome(fields["transaction"], fields["version"])
+    found = outcome(another(log), fields["transaction"], fields["version"])
     assert found.state is (COMMITTED if when == "after" else UNKNOWN)
     if when == "before":
         commit(log, "theirs")
-        assert another(log).outcome("mine", 1).state is NOT_COMMITTED
+        assert outcome(another(log), "mine", 1).state is NOT_COMMITTED
 
 
 # --- versions and times ---------------------------------------------------------------------------
@@ -375,11 +377,11 @@ def test_a_time_is_answered_by_what_was_newest_then(log, time):
         time.advance(10)
         commit(log)
     for seconds in range(211):
-        found = log.version_at(start + seconds * 10**6)
+        found = version_at(log, start + seconds * 10**6)
         assert found is not None
         assert found.version == min(seconds // 10, 20)
-    assert log.version_at(start - 1) is None
-    assert log.version_at(start + 10**15).version == 20
+    assert version_at(log, start - 1) is None
+    assert version_at(log, start + 10**15).version == 20
 
 
 def test_commits_of_one_instant_answer_with_the_last_of_them(log, time):
@@ -389,10 +391,10 @@ def test_commits_of_one_instant_answer_with_the_last_of_them(log, time):
     time.advance(60)
     for _ in range(4):
         commit(log)
-    assert log.version_at(start).version == 3
-    assert log.version_at(start + 59 * 10**6).version == 3
-    assert log.version_at(start + 60 * 10**6).version == 7
-    assert log.version_at(start - 1) is None
+    assert version_at(log, start).version == 3
+    assert version_at(log, start + 59 * 10**6).version == 3
+    assert version_at(log, start + 60 * 10**6).version == 7
+    assert version_at(log, start - 1) is None
 
 
 def test_a_time_before_what_was_kept_has_expired(log, time):
@@ -403,8 +405,8 @@ def test_a_time_before_what_was_kept_has_expired(log, time):
     time.advance(2 * LOG_GRACE_S)
     run_purge(log, older_than_s=0)
     with pytest.raises(SnapshotExpiredError, match="oldest=5"):
-        log.version_at(start + 600 * 10**6)
-    assert log.version_at(start + 3600 * 10**6).version == 6
+        version_at(log, start + 600 * 10**6)
+    assert version_at(log, start + 3600 * 10**6).version == 6
 
 
 # --- purge ----------------------------------------------------------------------------------------

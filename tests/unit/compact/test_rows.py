@@ -4,10 +4,11 @@ import json
 
 import pytest
 
-from segstore_ds.compact.plan import CompactRules, Group
+from segstore_ds.compact.plan import Group
 from segstore_ds.compact.rows import PLAN_SCHEMA, build_row, parse_row
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import SegmentEntry
+from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.table_status import PlacedSegment
 
 RULES = CompactRules("split", 10, 100)
