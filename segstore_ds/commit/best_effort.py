@@ -1,4 +1,4 @@
-"""Upkeep after a commit: whatever fails in it, the commit stands."""
+"""Best-effort work after a commit: whatever fails in it, the commit stands."""
 
 import logging
 from collections.abc import Iterator
@@ -10,20 +10,19 @@ _LOG = logging.getLogger(__name__)
 
 
 @contextmanager
-def putting_off(what: str) -> Iterator[None]:
-    """Do upkeep that a failure puts off until the next commit.
+def best_effort(what: str) -> Iterator[None]:
+    """Run upkeep after a commit and log its failure instead of raising it.
 
-    Its caller has been told nothing yet of a commit that is in the log. Were it to hear of an error
-    now, of whatever kind, it would commit the same events again. So this is the one boundary that
-    every exception ends at; what is none of our errors is a defect, and logged with its traceback.
-    What asks the process to end (KeyboardInterrupt, SystemExit) is no Exception and goes on.
+    The commit is already durable; raising here would make callers retry it. So this boundary takes
+    every exception. An error that is not ours is a defect and is logged with its traceback.
+    KeyboardInterrupt and SystemExit are no Exception and pass.
 
     Args:
-        what: For the log.
+        what: The work's name in the log.
     """
     try:
         yield
     except (SegstoreError, MemoryError) as error:
-        _LOG.warning("%s was put off: %s", what, error)
-    except Exception:  # noqa: BLE001 - the boundary that is meant
-        _LOG.exception("%s was put off by a defect: report it", what)
+        _LOG.warning("%s failed and was skipped: %s", what, error)
+    except Exception:  # noqa: BLE001 - see above
+        _LOG.exception("%s failed and was skipped; this is a defect, report it", what)

@@ -6,7 +6,7 @@ for the history of the stream; what it leaves is for `Stream.compact`.
 
 from dataclasses import replace
 
-from segstore_ds.commit.best_effort import putting_off
+from segstore_ds.commit.best_effort import best_effort
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.compact.commit import Compaction
 from segstore_ds.compact.plan import plan_groups
@@ -48,7 +48,7 @@ class AutoCompact:
 
     def after_commit(self, auto: AutoRules) -> Compaction | None:
         """Replace the newest runs that are worth it; None where there was none, or it failed."""
-        with putting_off("compaction"):
+        with best_effort("compaction"):
             return self._compact(auto)
         return None
 

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from segstore_ds.commit.best_effort import putting_off
+from segstore_ds.commit.best_effort import best_effort
 from segstore_ds.commit.commit import Committed, StreamLog
 from segstore_ds.commit.lookup import moment_at
 from segstore_ds.errors import (
@@ -207,7 +207,7 @@ class AutoRetain:
 
     def after_commit(self) -> None:
         """Apply the policy where there is one and a minute has passed since the last time."""
-        with putting_off("retention"):
+        with best_effort("retention"):
             # Even to look can fail: a merge that ended in doubt leaves the log to be opened anew.
             self._apply_if_due()
 

@@ -8,7 +8,7 @@ are given out in task order. Appends never conflict with appends: a lost race is
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
-from segstore_ds.commit.best_effort import putting_off
+from segstore_ds.commit.best_effort import best_effort
 from segstore_ds.commit.commit import Committed, StreamLog
 from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.errors import (
@@ -304,11 +304,11 @@ class Appender:
         return Commit(root.version, root.transaction, start, root.tail, attempts=done.attempts)
 
     def maintain(self) -> None:
-        """Merge status parts where that is due, in a commit of its own; a failure is put off.
+        """Merge status parts where that is due, in a commit of its own; best effort.
 
         One merge at most: what it makes due is left to the next commit, so that none pays for all.
         """
-        with putting_off("merging status parts"):
+        with best_effort("merging status parts"):
             root = self._log.root
             if (paths := plan_merge(root)) is not None:
                 self._merge(self._status.merge, paths, "merge-status")

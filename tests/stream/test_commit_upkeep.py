@@ -59,6 +59,6 @@ def test_memory_that_runs_out_in_upkeep_never_fails_the_commit(
             assert handle.append(numbers(n, n + 1), layout=STAGED, compact=compact).start == n
         struck = struck or tight.struck
     assert struck
-    assert f"{said} was put off" in caplog.text
+    assert f"{said} failed and was skipped" in caplog.text
     assert values(stream.refresh()) == list(range(12))
     stream.verify().check()

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager
 import pytest
 from stream_kit import HOUR, STAGED, make_stream, numbers, values, wait
 
-from segstore_ds.commit.best_effort import putting_off
+from segstore_ds.commit.best_effort import best_effort
 from segstore_ds.errors import StorageError
 from segstore_ds.retention.retain import RetentionPolicy
 from segstore_ds.stream import open_on
@@ -42,24 +42,25 @@ class _Defective(WrappedStorage):
         (None, None),
     ],
 )
-def test_failures_are_put_off(
+def test_failures_are_skipped(
     error: Exception | None, logged: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Ours with a line, defects with their traceback."""
-    with caplog.at_level(logging.WARNING), putting_off("sweeping"):
+    with caplog.at_level(logging.WARNING), best_effort("sweeping"):
         if error is not None:
             raise error
     assert [record.name.rpartition(".")[2] for record in caplog.records] == (
         ["best_effort"] if error else []
     )
-    assert logged is None or ("sweeping was put off" in caplog.text and logged in caplog.text)
+    said = "sweeping failed and was skipped"
+    assert logged is None or (said in caplog.text and logged in caplog.text)
 
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, SystemExit, Crash])
 def test_what_ends_the_process_is_not(error: type[BaseException]) -> None:
     """Who asks the process to end is heard."""
     ending: AbstractContextManager[object] = pytest.raises(error)
-    with ending, putting_off("sweeping"):
+    with ending, best_effort("sweeping"):
         raise error
 
 
@@ -73,6 +74,6 @@ def test_a_defect_after_the_commit_is_not_the_commits(caplog: pytest.LogCaptureF
     commit = writer.append(numbers(80, 90), layout=STAGED, compact="auto")
     assert (commit.start, commit.end) == (80, 90)
     assert broken.calls
-    assert "compaction was put off by a defect" in caplog.text
+    assert "compaction failed and was skipped; this is a defect" in caplog.text
     fresh = open_on(storage, clock=storage.time.clock)
     assert values(fresh) == list(range(90))
