@@ -11,6 +11,7 @@ from segstore_ds.copy.segments import Copied
 from segstore_ds.errors import SegstoreError
 from segstore_ds.read.cuts import Position
 from segstore_ds.read.parquet_files import ParquetFile
+from segstore_ds.read.scan import run_task
 from segstore_ds.repair.verify import Problem, Report
 from segstore_ds.retention.drop import Dropped
 from segstore_ds.retention.readers import NamedReader
@@ -65,6 +66,7 @@ __all__ = [
     "recommended_conf",
     "register",
     "repair",
+    "run_task",
     "salvage",
     "write",
 ]

@@ -10,8 +10,7 @@ from typing import Any
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options import BY_NAME
-from segstore_ds.read.filter_literals import NAN
-from segstore_ds.storage import resolve_location
+from segstore_ds.stream.connector import NAN, resolve_location
 
 _SPECIAL = {float("inf"): "Infinity", float("-inf"): "-Infinity"}
 # A literal of a filter means the same as JSON has it; what is not named here is JSON's own.

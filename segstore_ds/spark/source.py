@@ -19,9 +19,6 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.envelope import decode_envelope, encode_envelope
-from segstore_ds.format.root import Root
-from segstore_ds.format.root_codec import decode_root, encode_root
 from segstore_ds.options import (
     COPIED,
     READ,
@@ -31,7 +28,6 @@ from segstore_ds.options import (
     WRITE,
     parse_options,
 )
-from segstore_ds.read.cuts import parse_cut
 from segstore_ds.spark.batch.metadata_reader import is_view, plan_view_reader, view_schema
 from segstore_ds.spark.batch.reader import plan_reader, project
 from segstore_ds.spark.batch.writer import APPLICATION, SegstoreWriter, plan_writer
@@ -42,8 +38,18 @@ from segstore_ds.spark.jobs.event_copying import EventsCopyWriter, plan_events_c
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.streaming.sink import SegstoreStreamWriter
 from segstore_ds.spark.streaming.source import SegstoreStreamReader
-from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream import Stream, open_on
+from segstore_ds.stream.connector import (
+    Root,
+    Storage,
+    Stream,
+    decode_envelope,
+    decode_root,
+    encode_envelope,
+    encode_root,
+    open_on,
+    open_storage,
+    parse_cut,
+)
 
 NO_PATH = (
     "give the stream's location: load(path), save(path) or the option path. Spark forgets a "

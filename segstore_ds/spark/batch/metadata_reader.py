@@ -8,14 +8,19 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import StructType
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.envelope import decode_envelope, encode_envelope
-from segstore_ds.format.root import Root
-from segstore_ds.format.root_codec import decode_root, encode_root
-from segstore_ds.read.metadata_tables import VIEWS, find_view
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import from_stored, to_arrow
-from segstore_ds.storage import Storage
-from segstore_ds.stream import Stream
+from segstore_ds.stream.connector import (
+    VIEWS,
+    Root,
+    Storage,
+    Stream,
+    decode_envelope,
+    decode_root,
+    encode_envelope,
+    encode_root,
+    find_view,
+)
 
 _EVENTS_ONLY = ("columns", "filters", "offsetColumn", "segmentColumn", "commitTimeColumn")
 

@@ -9,13 +9,10 @@ from pyspark.sql.datasource import DataSourceReader, InputPartition
 from pyspark.sql.types import LongType, StructType, TimestampType
 
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
-from segstore_ds.format.root import Root
 from segstore_ds.format.schema.conversion import convert
-from segstore_ds.read.plan import Reading, ReadTask
-from segstore_ds.read.scan import run_task
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import from_stored, is_nullable, to_arrow
-from segstore_ds.stream import Stream
+from segstore_ds.stream.connector import Reading, ReadTask, Root, Stream, run_task
 
 SLICE_ROWS = 32_768  # larger batches make Spark's row conversion slower
 _ASKED = (

@@ -16,12 +16,21 @@ from segstore_ds.options.compaction import CompactRules
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import to_spark_json, to_stored
 from segstore_ds.spark.task_log import show_info
-from segstore_ds.status.writers import WriterKey
-from segstore_ds.storage import Storage
-from segstore_ds.stream import Stream, client_name, create_on, open_on
-from segstore_ds.write.inputs import writer_key
-from segstore_ds.write.job import AutoRules, WriteJob, WriteRequest, check_arguments
-from segstore_ds.write.task_writer import Layout, StagedTask
+from segstore_ds.stream.connector import (
+    AutoRules,
+    Layout,
+    StagedTask,
+    Storage,
+    Stream,
+    WriteJob,
+    WriteRequest,
+    WriterKey,
+    check_arguments,
+    client_name,
+    create_on,
+    open_on,
+    writer_key,
+)
 
 APPLICATION = "application"  # beside the options of users: no option has this name
 

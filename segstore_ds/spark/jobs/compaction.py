@@ -21,11 +21,7 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from segstore_ds.compact.replace import Replacement
-from segstore_ds.compact.rewrite import CompactJob, plan_job, plan_range_groups, run_group
-from segstore_ds.compact.rows import PLAN_SCHEMA, build_row, parse_row
 from segstore_ds.errors import InvalidInputError, PositionError
-from segstore_ds.format.root import Root
 from segstore_ds.options import BY_NAME, READ, WRITE
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.spark.active import activated
@@ -33,10 +29,24 @@ from segstore_ds.spark.batch.writer import layout_of
 from segstore_ds.spark.boundary import at_boundary, in_sparks_words
 from segstore_ds.spark.option_texts import as_location
 from segstore_ds.spark.schemas import from_stored, to_arrow
-from segstore_ds.status.table_status import TableStatus
-from segstore_ds.storage import Storage
-from segstore_ds.stream import Stream, client_name, open_on
-from segstore_ds.write.task_writer import Layout, delete_staged
+from segstore_ds.stream.connector import (
+    PLAN_SCHEMA,
+    CompactJob,
+    Layout,
+    Replacement,
+    Root,
+    Storage,
+    Stream,
+    TableStatus,
+    build_row,
+    client_name,
+    delete_staged,
+    open_on,
+    parse_row,
+    plan_range_groups,
+    run_group,
+)
+from segstore_ds.stream.connector import plan_compaction as plan_job
 
 PLAN = "compactionPlan"
 MOST_PARTITIONS = 256

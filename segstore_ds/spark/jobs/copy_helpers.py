@@ -6,20 +6,25 @@ from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
 
-from segstore_ds.commit.commit import StreamLog
-from segstore_ds.copy.event_rows import ROWS
-from segstore_ds.copy.events import copied_of, find_copy
-from segstore_ds.copy.segments import Copied, CopyRequest, find_done
 from segstore_ds.errors import InternalError, InvalidInputError, NotFoundError
-from segstore_ds.log.copy_record import CopyState
 from segstore_ds.options import COPIED, WRITE, parse_options
 from segstore_ds.spark.active import activated
 from segstore_ds.spark.jobs.copying import EVENTS, MOST_TASKS, SEGMENTS, TASK_BYTES
 from segstore_ds.spark.jobs.event_copying import plan_events_copy
 from segstore_ds.spark.option_texts import as_location
 from segstore_ds.spark.session import bound_source, write
-from segstore_ds.storage import Storage
-from segstore_ds.stream import open_on
+from segstore_ds.stream.connector import (
+    ROWS,
+    Copied,
+    CopyRequest,
+    CopyState,
+    Storage,
+    StreamLog,
+    copied_of,
+    find_copy,
+    find_done,
+    open_on,
+)
 
 _WHOLE = ("head", "tail")
 

@@ -14,14 +14,19 @@ import pyspark
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from segstore_ds.copy.segment_tasks import CopyJob, commit_segments, copy_segments, plan_copy_job
-from segstore_ds.copy.segments import CopyRequest
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.spark.batch.metadata_reader import view_schema
 from segstore_ds.spark.boundary import at_boundary
-from segstore_ds.status.table_status import PlacedSegment
-from segstore_ds.storage import Storage
-from segstore_ds.stream import client_name
+from segstore_ds.stream.connector import (
+    CopyJob,
+    CopyRequest,
+    PlacedSegment,
+    Storage,
+    client_name,
+    commit_segments,
+    copy_segments,
+    plan_copy_job,
+)
 
 MOST_TASKS = 256
 TASK_BYTES = 32 << 20

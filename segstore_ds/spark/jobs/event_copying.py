@@ -7,18 +7,25 @@ from typing import Any
 from pyspark.sql.datasource import WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from segstore_ds.commit.commit import StreamLog
-from segstore_ds.copy.event_rows import ROWS, RowsCopy, commit_rows_copy, plan_rows_copy
-from segstore_ds.copy.segments import CopyRequest
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.root import Root
 from segstore_ds.options import COPIED
-from segstore_ds.read.cuts import check_range, parse_cut, resolve_cut
 from segstore_ds.spark.batch.writer import SegstoreWriter, build_request, staged_of
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.jobs.copying import EVENTS
-from segstore_ds.storage import Storage
-from segstore_ds.write.task_writer import delete_staged
+from segstore_ds.stream.connector import (
+    ROWS,
+    CopyRequest,
+    Root,
+    RowsCopy,
+    Storage,
+    StreamLog,
+    check_range,
+    commit_rows_copy,
+    delete_staged,
+    parse_cut,
+    plan_rows_copy,
+    resolve_cut,
+)
 
 _RANGE = ("startcut", "endcut")
 _FIXED = ("offset", "position", "version")

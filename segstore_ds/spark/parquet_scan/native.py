@@ -34,10 +34,8 @@ from pyspark.sql.types import (
 )
 
 from segstore_ds.format.schema.codec import decode_schema
-from segstore_ds.read.filter_literals import NAN
-from segstore_ds.read.filters import Condition, Filters
-from segstore_ds.read.plan import Reading
 from segstore_ds.spark.schemas import CHAR_KEY
+from segstore_ds.stream.connector import NAN, Condition, Filters, Reading
 
 _PLAIN = (
     BinaryType,

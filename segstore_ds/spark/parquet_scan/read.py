@@ -20,12 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from pyspark.sql.types import StructField, StructType
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.format.names import segment_object
-from segstore_ds.format.root import Root
-from segstore_ds.format.segment import PARQUET
-from segstore_ds.log.origins import origins_of
 from segstore_ds.options import READ, SETTLED, parse_options
-from segstore_ds.read.plan import Reading
 from segstore_ds.spark.batch.reader import plan_reading
 from segstore_ds.spark.boundary import in_sparks_words
 from segstore_ds.spark.option_texts import as_location, as_texts
@@ -49,9 +44,16 @@ from segstore_ds.spark.parquet_scan.relation import (
 )
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.session import bound_source
-from segstore_ds.status.slices import Slice
-from segstore_ds.storage.locations import resolve_location
-from segstore_ds.stream import Stream
+from segstore_ds.stream.connector import (
+    PARQUET,
+    Reading,
+    Root,
+    Slice,
+    Stream,
+    origins_of,
+    resolve_location,
+    segment_object,
+)
 
 _warned: set[str] = set()
 

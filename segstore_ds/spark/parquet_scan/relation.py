@@ -25,7 +25,7 @@ from pyspark.sql.types import StructType
 
 from segstore_ds.spark.active import find_jvm
 from segstore_ds.spark.parquet_scan.native import holds_floats
-from segstore_ds.storage.locations import Location
+from segstore_ds.stream.connector import Location
 
 MAX_START = (1 << 63) // 1_000 - 1  # Spark keeps milliseconds as microseconds
 START = "unix_millis(_metadata.file_modification_time)"  # the offset of the file's first event

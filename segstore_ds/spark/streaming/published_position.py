@@ -11,10 +11,8 @@ offsets of the checkpoint; until Spark has logged it, the registration is provis
 
 import logging
 
-from segstore_ds.commit.commit import StreamLog
 from segstore_ds.errors import CommitUnknownError, StorageError, TruncatedError
-from segstore_ds.retention.readers import NamedReader, register_reader
-from segstore_ds.stream import client_name
+from segstore_ds.stream.connector import NamedReader, StreamLog, client_name, register_reader
 
 _LOG = logging.getLogger(__name__)
 _TOKEN_DIGITS = 16

@@ -27,21 +27,26 @@ from segstore_ds.errors import (
     SegstoreError,
     WriterConflictError,
 )
-from segstore_ds.format.batch_fingerprint import BatchTally, gather_facts
-from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import conform_pieces, normalise_schema
 from segstore_ds.spark.batch.writer import build_request, layout_of, open_or_create
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import to_stored
 from segstore_ds.spark.task_log import show_info
-from segstore_ds.status.table_status import TableStatus
-from segstore_ds.status.writers import WriterKey, find_repeated
-from segstore_ds.storage import Storage
-from segstore_ds.stream import Stream, open_on
-from segstore_ds.write.append import check_stream
-from segstore_ds.write.inputs import writer_key
-from segstore_ds.write.job import WriteJob
-from segstore_ds.write.task_writer import StagedTask
+from segstore_ds.stream.connector import (
+    BatchTally,
+    Root,
+    StagedTask,
+    Storage,
+    Stream,
+    TableStatus,
+    WriteJob,
+    WriterKey,
+    check_stream,
+    find_repeated,
+    gather_facts,
+    open_on,
+    writer_key,
+)
 
 CLAIM_LIMIT = 180
 KEPT_HANDLES = 8

@@ -24,26 +24,27 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from segstore_ds.commit.commit import StreamLog
 from segstore_ds.errors import InvalidInputError, PositionError
-from segstore_ds.format.names import check_label
-from segstore_ds.format.root import Root
-from segstore_ds.read.cuts import (
-    Cut,
-    Position,
-    check_held,
-    check_position,
-    parse_cut,
-    resolve_cut,
-    take_range,
-)
-from segstore_ds.read.micro_batch import BatchLimits, plan_batch_end
 from segstore_ds.spark.batch.reader import project, slice_batches
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.streaming.published_position import PublishedPosition
-from segstore_ds.status.table_status import TableStatus
-from segstore_ds.storage import Storage
-from segstore_ds.stream import Stream
+from segstore_ds.stream.connector import (
+    BatchLimits,
+    Cut,
+    Position,
+    Root,
+    Storage,
+    Stream,
+    StreamLog,
+    TableStatus,
+    check_held,
+    check_label,
+    check_position,
+    parse_cut,
+    plan_batch_end,
+    resolve_cut,
+    take_range,
+)
 
 
 @dataclass(frozen=True, slots=True)
