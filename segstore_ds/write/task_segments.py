@@ -1,11 +1,10 @@
 """The segment objects that one task writes: which format they have, and where one ends.
 
 The format is decided once, when the first object is begun. What a task sends inline is Arrow, and
-so is what is to be read back before it is committed; and rows that Parquet would refuse, which get
-an object of their own between the others.
+so is what is to be read back before it is committed; and rows that Parquet can't hold, which get an
+object of their own between the others.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -18,7 +17,6 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame, decode_frame
 from segstore_ds.format.arrow.segment import SegmentWriter
-from segstore_ds.format.parquet.limits import FrameLimits
 from segstore_ds.format.parquet.writer import ParquetWriter, can_store
 from segstore_ds.format.segment import ARROW, FORMATS, PARQUET
 from segstore_ds.format.statistics import Stats
@@ -112,7 +110,6 @@ class TaskSegments:
         self._ship_to = ship_to
         self._stats_columns = layout.chosen_stats(schema)
         self._format: str | None = None
-        self._limits: FrameLimits | None = None
         self._pool: BufferPool | None = None
         self._writer: SegmentStager | None = None
         self.staged: list[StagedSegment] = []
@@ -141,7 +138,7 @@ class TaskSegments:
         if self._format == PARQUET:
             if isinstance(piece, Frame):
                 piece = decode_staged(piece, piece.data, self._schema, "inline")
-            self._write_batch(piece)
+            self._write_rows(piece)
         else:
             frame = piece
             if not isinstance(frame, Frame):
@@ -173,15 +170,6 @@ class TaskSegments:
         if self._pool is not None:
             self._pool.close()
 
-    def _write_batch(self, batch: pa.RecordBatch) -> None:
-        if self._limits is None:
-            self._limits = FrameLimits.of(self._schema)
-        for piece, passes in _halve(batch, self._limits):
-            if passes:
-                self._write_rows(piece)
-            else:
-                self._write_aside(piece)
-
     def _write_rows(self, batch: pa.RecordBatch) -> None:
         writer = self._switch(PARQUET)
         # Only when it is written it is known how many bytes it takes: about as many as the last.
@@ -198,7 +186,7 @@ class TaskSegments:
             self._write_aside(batch)
 
     def _write_aside(self, batch: pa.RecordBatch) -> None:
-        """Write rows as Arrow that Parquet would not give back; no event is refused for that."""
+        """Write rows as Arrow that Parquet can't hold; no event is refused for that."""
         self._write_frame(self._layout.encode(batch, self._stats_columns))
 
     def _write_frame(self, frame: Frame) -> None:
@@ -252,14 +240,3 @@ class TaskSegments:
         return SegmentStager(
             self._storage, path, self._pool, self._counters, writer, ship_to=self._ship_to
         )
-
-
-def _halve(batch: pa.RecordBatch, limits: FrameLimits) -> Iterator[tuple[pa.RecordBatch, bool]]:
-    """Cut rows until each piece passes, or is a single row, and tell which. Zero-copy."""
-    passes = limits.passes(batch)
-    if passes or batch.num_rows <= 1:
-        yield batch, passes
-        return
-    half = batch.num_rows // 2
-    yield from _halve(batch.slice(0, half), limits)
-    yield from _halve(batch.slice(half), limits)

@@ -20,11 +20,10 @@ import base64
 import binascii
 import struct
 import zlib
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from operator import itemgetter
 from typing import Any
 
 import pyarrow as pa
@@ -44,21 +43,9 @@ from segstore_ds.format.arrow.index import (
     parse_index_value,
 )
 from segstore_ds.format.fields import Fields, parse_json
+from segstore_ds.format.parquet.dictionaries import find_dictionaries
 from segstore_ds.format.parquet.encodings import leaf_types
-from segstore_ds.format.parquet.limits import (
-    Chunk,
-    Leaf,
-    check_pages,
-    expands_too_far,
-    find_chunk,
-    find_leaves,
-    find_words,
-    has_lists_of,
-    is_small,
-    write_out,
-)
-from segstore_ds.format.parquet.pages import read_pages
-from segstore_ds.format.parquet.window import Window, ask_for_chunks
+from segstore_ds.format.parquet.window import Window
 from segstore_ds.format.parquet.writer import INDEX_KEY, MAGIC, NAME, PARQUET_ERRORS, VERSION
 
 _END = struct.Struct("<I4s")  # length of the footer, magic
@@ -76,12 +63,10 @@ class ParquetIndex:
     lengths: tuple[list[int], ...] = field(repr=False)
     crcs: tuple[list[int], ...] = field(repr=False)
     widths: tuple[int, ...] = field(repr=False)  # how many leaves each column has
-    leaves: tuple[Leaf, ...] = field(repr=False)
     # By the leaves that they read as words of a dictionary.
     _idle: dict[tuple[int, ...], list["_Decoder"]] = field(
         default_factory=dict, repr=False, compare=False
     )
-    _asked: list[bool] = field(default_factory=list, repr=False, compare=False)
 
     def spans(self, number: int, columns: Sequence[str] | None) -> tuple[tuple[int, int], ...]:
         """Return where the chunks of some columns lie; neighbours as one."""
@@ -90,9 +75,9 @@ class ParquetIndex:
         if names is None:
             return ((frame.start, frame.end),)
         spans: list[tuple[int, int]] = []
-        group = self._group(number)
+        group = self.metadata.row_group(number)
         for leaf in self._leaves_of(names):
-            start, end = find_chunk(group.column(leaf.place))
+            start, end = _find_chunk(group.column(leaf))
             if not frame.start <= start < end <= frame.end:
                 raise CorruptionError("a column lies outside its frame", where=self.where)
             if spans and spans[-1][1] == start:
@@ -125,16 +110,12 @@ class ParquetIndex:
         names = self._names(columns) or wanted or schema.names[:1]
         try:
             expected = pa.schema([schema.field(name) for name in names])
-            # What the file says of its types would decide what is allocated for them.
             if not all(self.schema.field(one.name).type.equals(one.type) for one in expected):
                 raise CorruptionError("a segment has another schema", where=place)
             leaves = self._leaves_of(self._names(columns))
-            chunks = list(self._chunks(self._group(number), leaves, spans, data, place))
-            check_pages(chunks, frame, where=place)
-            words = find_words(chunks, frame)
+            words = find_dictionaries(self.metadata.row_group(number), leaves)
             decoder = self._take_decoder(words)
-            table = decoder.read(number, spans, data, names)
-            batch = _as_batch(table, expected, frame.raw_bytes)
+            batch = _as_batch(decoder.read(number, spans, data, names), expected)
         except MemoryError:  # Arrow's is one of its errors; it says nothing of the bytes
             raise
         except PARQUET_ERRORS as error:
@@ -149,52 +130,13 @@ class ParquetIndex:
             )
         return batch if batch.schema.names == wanted else batch.select(wanted)
 
-    def _group(self, number: int) -> pq.RowGroupMetaData:
-        """Return what the footer says of a row group.
-
-        Raises:
-            CorruptionError: It contradicts itself.
-        """
-        if not self._asked:
-            try:
-                ask_for_chunks(self.metadata, self.object_bytes)
-            except MemoryError:
-                raise
-            except PARQUET_ERRORS as error:
-                raise CorruptionError("a row group is damaged", where=self.where) from error
-            self._asked.append(True)
-        return self.metadata.row_group(number)
-
-    def _leaves_of(self, names: Sequence[str] | None) -> Sequence[Leaf]:
-        """Return the leaves of some columns; of all of them for None."""
-        if names is None:
-            return self.leaves
-        wanted, place = {*names}, 0
-        found: list[Leaf] = []
+    def _leaves_of(self, names: Sequence[str] | None) -> Iterator[int]:
+        """Yield the leaves of some columns; of all of them for None."""
+        place = 0
         for name, width in zip(self.schema.names, self.widths, strict=True):
-            if name in wanted:
-                found += self.leaves[place : place + width]
+            if names is None or name in names:
+                yield from range(place, place + width)
             place += width
-        return found
-
-    def _chunks(
-        self,
-        group: pq.RowGroupMetaData,
-        leaves: Sequence[Leaf],
-        spans: Sequence[tuple[int, int]],
-        data: Sequence[pa.Buffer],
-        where: str,
-    ) -> Iterator[Chunk]:
-        """Yield the column chunks of some leaves, so far as they lie in `spans`, which ascend."""
-        views = [memoryview(one).cast("B") for one in data]
-        for leaf in leaves:
-            column = group.column(leaf.place)
-            start, end = find_chunk(column)
-            number = bisect_right(spans, start, key=itemgetter(0)) - 1
-            if number >= 0 and start < end <= spans[number][1]:
-                first = spans[number][0]
-                chunk = views[number][start - first : end - first]
-                yield Chunk(leaf, column.num_values, read_pages(chunk, where))
 
     def _take_decoder(self, words: tuple[int, ...]) -> "_Decoder":
         try:
@@ -260,13 +202,21 @@ class _Decoder:
         return table
 
 
-def _as_batch(table: pa.Table, schema: pa.Schema, limit_bytes: int) -> pa.RecordBatch:
+def _find_chunk(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
+    """Return where a column chunk begins and ends in its file."""
+    start = column.data_page_offset
+    dictionary = column.dictionary_page_offset
+    if dictionary is not None and 0 < dictionary < start:
+        start = dictionary
+    return start, start + column.total_compressed_size
+
+
+def _as_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
     arrays = []
     for name in schema.names:
         chunks, data_type = table.column(name), schema.field(name).type
         if not chunks.type.equals(data_type):
-            chunks, used = write_out(chunks, data_type, limit_bytes)
-            limit_bytes -= used
+            chunks = chunks.cast(data_type)  # words of a dictionary
         arrays.append(chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks())
     # Fields of nested types are called as ours are, and what may be null is ours to say.
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
@@ -312,10 +262,6 @@ class ParquetSegments:
         _check_pieces(frames, lengths, crcs, where)
         widths = tuple(len(list(leaf_types(pa.schema([one])))) for one in schema)
         _check_groups(frames, metadata, sum(widths), where)
-        leaves = find_leaves(metadata, schema, where=where)
-        bits = has_lists_of(schema, is_small)
-        if any(expands_too_far(frame, len(leaves), bits=bits) for frame in frames):
-            raise CorruptionError("a frame says it unpacks to too much", where=where)
         return ParquetIndex(
             frames,
             where,
@@ -325,7 +271,6 @@ class ParquetSegments:
             tuple(lengths),
             tuple(crcs),
             widths,
-            leaves,
         )
 
     def measure_end(self, last: bytes) -> int:

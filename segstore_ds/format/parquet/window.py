@@ -4,7 +4,6 @@ from bisect import bisect_right
 from collections.abc import Sequence
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 
 
 class Pieces:
@@ -100,37 +99,3 @@ class Window:
     def close(self) -> None:
         """End reading."""
         self.closed = True
-
-
-class _NoBytes(Window):
-    """An object whose bytes are not there, which knows whether they were asked for."""
-
-    asked = False
-
-    def read(self, count: int = -1) -> pa.Buffer:
-        """Return nothing (raising would leak: what is raised here is kept by another thread)."""
-        del count
-        self.asked = True
-        return pa.py_buffer(b"")
-
-
-def ask_for_chunks(metadata: pq.FileMetaData, object_bytes: int) -> None:
-    """Have Parquet's reader look at what a footer says of the column chunks of its row groups.
-
-    It refuses some of what a crafted footer may say. Asked by `RowGroupMetaData.column` it does so
-    by ending the process (seen with pyarrow 26: an exception passes through code that expects
-    none), so nothing may ask that before this.
-
-    Raises:
-        OSError: The footer contradicts itself.
-    """
-    window = _NoBytes(object_bytes)
-    with pq.ParquetFile(
-        pa.PythonFile(window, mode="r"), metadata=metadata, pre_buffer=True
-    ) as file:
-        try:
-            # Before it reads ahead, it finds out where all chunks lie.
-            file.read_row_groups(range(metadata.num_row_groups), use_threads=False)
-        except OSError:
-            if not window.asked:
-                raise

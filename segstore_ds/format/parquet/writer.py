@@ -3,9 +3,7 @@
 import base64
 import json
 import zlib
-from bisect import bisect
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
 from inspect import signature
@@ -15,7 +13,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
 
-from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.arrow.frame import check_compression, check_size
 from segstore_ds.format.arrow.index import (
     MAX_INDEX_BYTES,
@@ -24,16 +22,6 @@ from segstore_ds.format.arrow.index import (
     build_index,
 )
 from segstore_ds.format.parquet.encodings import choose_encodings, leaf_types
-from segstore_ds.format.parquet.limits import (
-    Chunk,
-    check_pages,
-    expands_too_far,
-    find_chunk,
-    find_leaves,
-    has_lists_of,
-    is_small,
-)
-from segstore_ds.format.parquet.pages import PageHeader, read_pages
 from segstore_ds.format.parquet.window import Pieces
 from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.format.schema.decimals import decimal_columns, find_overlong
@@ -54,10 +42,8 @@ PARQUET_ERRORS = (
 )
 _INDEX_BYTES_OF_PIECE = 24  # a length and a checksum, as text: about
 _OTHER = "change the value, or set segment_format to arrow"
-_WRITTEN = "the segment that was written"
 # Pages mostly end by their bytes: pyarrow's 20,000 rows give twice as many, each with a header and
-# checksums to look at. But no page may stand for more values than its bytes let a reader believe.
-# Versions of pyarrow that have no such option end pages by bytes alone.
+# checksum to look at. Versions of pyarrow that have no such option end pages by bytes alone.
 _PAGES = {"max_rows_per_page": 1 << 15}
 # Parquet's writer gives a dictionary up when it is as large as a page (1 MiB), in the middle of a
 # column chunk, and what follows is plain: twice the bytes of long texts that come again, and slower
@@ -97,7 +83,6 @@ class ParquetWriter:
         self._fingerprint = fingerprint(schema)
         self._decimals = decimal_columns(schema)
         self._leaves = len(list(leaf_types(schema)))
-        self._bits = has_lists_of(schema, is_small)
         self._options: dict[str, Any] = {
             "compression": compression,
             "compression_level": compression_level,
@@ -112,7 +97,6 @@ class ParquetWriter:
         self._frames: list[FrameEntry] = []
         self._lengths: list[list[int]] = []
         self._crcs: list[list[int]] = []
-        self._pages: list[list[PageHeader]] = []
         self.rows = 0
         self.pieces = 0  # that the index has a checksum of
         self.is_broken = False  # by a frame that was refused when some of it was written
@@ -148,9 +132,9 @@ class ParquetWriter:
             The bytes to write, and their CRC-32.
 
         Raises:
-            InvalidInputError: The batch has no rows, is too large for one frame, holds a value that
-                Parquet does not take, or so many rows in so few bytes that nobody would believe it.
-                Where `is_broken` is true then, the segment can't be ended any more.
+            InvalidInputError: The batch has no rows, is too large for one frame, or holds a value
+                that Parquet does not take. If `is_broken` is true then, the segment can't be
+                ended any more.
         """
         if not batch.num_rows:
             raise InvalidInputError("a frame has no rows")
@@ -176,14 +160,6 @@ class ParquetWriter:
             stats=compute(batch, self._stats_columns),
             raw_bytes=batch.nbytes,
         )
-        if expands_too_far(entry, self._leaves, bits=self._bits):
-            raise InvalidInputError(
-                "a frame is too large",
-                remedy="set frame_bytes or frame_rows lower, or segment_format to arrow",
-                rows=entry.rows,
-                raw_bytes=entry.raw_bytes,
-                bytes=entry.bytes,
-            )
         if len(pieces) > MAX_INDEX_BYTES // _INDEX_BYTES_OF_PIECE:
             raise InvalidInputError(
                 "a frame has too many columns",
@@ -194,8 +170,6 @@ class ParquetWriter:
         self._frames.append(entry)
         self._lengths.append([len(piece) for piece in pieces])
         self._crcs.append([zlib.crc32(piece) for piece in pieces])
-        with _readable(entry):
-            self._pages.append(read_pages(memoryview(data), _WRITTEN))
         self.rows += batch.num_rows
         self.pieces += len(pieces)
         self.is_broken = False
@@ -208,8 +182,7 @@ class ParquetWriter:
             Its last bytes, and what the table status keeps.
 
         Raises:
-            InvalidInputError: It has no frame, one that nobody would read, or too many of them; or
-                it is broken.
+            InvalidInputError: It has no frame or too many of them, or it is broken.
         """
         self._check_sound()
         if self._writer is None:
@@ -219,14 +192,12 @@ class ParquetWriter:
             self._writer.add_key_value_metadata({INDEX_KEY: index})
             self._writer.close()
             end = b"".join(self._pieces.take())
-            metadata = pq.read_metadata(pa.BufferReader(end))
         except MemoryError:
             raise
         except PARQUET_ERRORS as error:
             raise InvalidInputError(
                 "a segment's end can't be written", remedy=_OTHER, frames=len(self._frames)
             ) from error
-        self._check(metadata)
         summary = SegmentSummary(
             rows=self.rows,
             bytes=self._pieces.place,
@@ -236,19 +207,6 @@ class ParquetWriter:
             frames=tuple(self._frames),
         )
         return end, summary
-
-    def _check(self, metadata: pq.FileMetaData) -> None:
-        """Hold what was written against what readers hold it against."""
-        leaves = find_leaves(metadata, self._schema, where=_WRITTEN)
-        for number, (frame, pages) in enumerate(zip(self._frames, self._pages, strict=True)):
-            group, ends = metadata.row_group(number), [page.end for page in pages]
-            chunks = []
-            for leaf in leaves:
-                column = group.column(leaf.place)
-                first, last = (bisect(ends, place - frame.start) for place in find_chunk(column))
-                chunks.append(Chunk(leaf, column.num_values, pages[first:last]))
-            with _readable(frame):
-                check_pages(chunks, frame, where=_WRITTEN)
 
     def _check_sound(self) -> None:
         if self.is_broken:
@@ -288,20 +246,6 @@ def _find_refused(batch: pa.RecordBatch) -> str | None:
         except PARQUET_ERRORS:
             return str(name)
     return None
-
-
-@contextmanager
-def _readable(frame: FrameEntry) -> Iterator[None]:
-    try:
-        yield
-    except CorruptionError as error:
-        raise InvalidInputError(
-            "a frame would not be read again",
-            remedy="set segment_format to arrow; it is a defect: report it, with the schema",
-            rows=frame.rows,
-            raw_bytes=frame.raw_bytes,
-            why=str(error),
-        ) from error
 
 
 def _without_magic(pieces: list[bytes]) -> list[bytes]:
@@ -346,6 +290,4 @@ def can_store(schema: pa.Schema) -> bool:
     same = found.names == schema.names and all(
         ours.type.equals(theirs.type) for ours, theirs in zip(schema, found, strict=True)
     )
-    # A list of nulls takes no memory to speak of, so nothing would bound how long it may be.
-    bounded = not has_lists_of(schema, pa.types.is_null)
-    return same and bounded and len(list(leaf_types(schema))) == len(list(leaf_types(found)))
+    return same and len(list(leaf_types(schema))) == len(list(leaf_types(found)))

@@ -1,4 +1,4 @@
-"""What Parquet segments hold in truth is never taken for crafted: whatever was added is read."""
+"""Parquet segments give back whatever was added, and refuse an index that is too large."""
 
 import base64
 import zlib
@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.parquet import dictionaries
 from segstore_ds.format.parquet import writer as parquet_writer
 from segstore_ds.format.parquet.writer import INDEX_KEY, ParquetWriter, can_store
 from segstore_ds.format.segment import PARQUET, find_format
@@ -111,27 +112,12 @@ def test_whatever_is_nested_and_mostly_empty_comes_back(
 
 
 def test_very_many_rows_that_are_alike_come_back() -> None:
-    """A page stands for no more values than its bytes let a reader believe."""
+    """A million rows in a few pages, of seventy columns."""
     rows = 1_000_000
     column = pa.array([True]).take(pa.repeat(pa.scalar(0), rows))
     batch = pa.record_batch({f"c{n}": column for n in range(70)})
     (found,) = read(*write(batch), batch.schema)
     assert found == batch
-
-
-def test_what_would_not_be_read_is_not_finished(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The writer holds what it wrote against what the reader will, before anyone depends on it."""
-    batch = pa.record_batch({"x": range(ROWS)})
-    monkeypatch.setattr(parquet_writer, "check_pages", _refuse)
-    with pytest.raises(InvalidInputError, match="would not be read"):
-        write(batch)
-
-
-def _refuse(chunks: object, frame: object, *, where: str) -> None:
-    parquet_limits_error = parquet_writer.CorruptionError("as a reader would", where=where)
-    assert [(one.values, len(one.pages)) for one in chunks] == [(ROWS, 1)]
-    assert frame.rows == ROWS
-    raise parquet_limits_error
 
 
 def test_an_index_that_nobody_would_read_is_not_finished(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,4 +163,30 @@ def test_texts_that_come_again_are_stored_once() -> None:
     column = pq.read_metadata(pa.BufferReader(data)).row_group(0).column(0)
     words, numbers = sum(map(len, texts)) + 4 * len(texts), 4 * batch.num_rows
     assert words < column.total_uncompressed_size < words + numbers
+    assert list(read(data, footer, batch.schema)) == [batch]
+
+
+def test_texts_read_as_words_of_a_dictionary_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nested, null and no UTF-8: what is read as numbers of words is what it was."""
+    monkeypatch.setattr(dictionaries, "MANY_VALUES", 0)
+    texts = ["x" * (n % 3) if n % 5 else None for n in range(1000)]
+    texts[7] = "x" * 50_000
+    odd = pa.array([b"\xff\xfe", None] * 500).cast(pa.binary())
+    odd = pa.Array.from_buffers(pa.string(), 1000, odd.buffers(), odd.null_count)
+    batch = pa.record_batch(
+        {
+            "text": texts,
+            "odd": odd,
+            "bytes": pa.array(texts).cast(pa.binary()),
+            "list": [[text, "y"] if text else None for text in texts],
+            "map": pa.array(
+                [[(text, text)] if text else [] for text in texts], pa.map_("string", "string")
+            ),
+            "deep": [{"a": [{"b": text}]} for text in texts],
+            "n": range(1000),
+        }
+    )
+    data, footer = write(batch)
+    group = pq.read_metadata(pa.BufferReader(data)).row_group(0)
+    assert len(dictionaries.find_dictionaries(group, range(group.num_columns))) >= 6
     assert list(read(data, footer, batch.schema)) == [batch]
