@@ -34,6 +34,11 @@ from segstore_ds.write.task_writer import Layout
 if TYPE_CHECKING:
     from segstore_ds.spark import clone, compact, copy, read, recommended_conf, register, write
 
+# Four helpers are called as rooms are. All rooms are loaded by now; without these attributes
+# `segstore.read` is the helper, and `from segstore_ds.read import ...` still finds the room.
+for _room in ("compact", "copy", "read", "write"):
+    del globals()[_room]
+
 _SPARK_HELPERS = ("clone", "compact", "copy", "read", "recommended_conf", "register", "write")
 
 __all__ = [

@@ -269,3 +269,20 @@ def test_everything_but_spark_works_without_pyspark() -> None:
         check=False,
     )
     assert done.returncode == 0, done.stderr
+
+
+_HELPERS = """
+import inspect
+import segstore_ds.read.plan, segstore_ds.write.job
+import segstore_ds.copy.events, segstore_ds.compact.plan
+import segstore_ds as segstore
+from segstore_ds.read import scan
+for name in ("clone", "compact", "copy", "read", "recommended_conf", "register", "write"):
+    assert inspect.isfunction(getattr(segstore, name)), name
+"""
+
+
+def test_helpers_for_spark_are_not_hidden_by_rooms() -> None:
+    """`segstore.read` is the helper, whichever room was imported first."""
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    subprocess.run([sys.executable, "-c", _HELPERS], env=environment, check=True, timeout=120)

@@ -11,6 +11,7 @@ from stream_kit import DAY, HOUR, STAGED, TIGHT, Meddling, make_stream, numbers,
 
 import segstore_ds as segstore
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.copy import events as copy_events
 from segstore_ds.copy.events import CopySource, find_copy, run_copy_events
 from segstore_ds.copy.segments import Copied, CopyRequest, find_done
 from segstore_ds.errors import (
@@ -37,13 +38,11 @@ from segstore_ds.stream.rescue import salvage_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 from segstore_ds.testing.virtual_time import TimedStorage
 
-STEP = "segstore_ds.copy.events.STEP_BYTES"
-
 
 @pytest.fixture(autouse=True)
 def small_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make each segment of the source a step of its own."""
-    monkeypatch.setattr(STEP, 1)
+    monkeypatch.setattr(copy_events, "STEP_BYTES", 1)
 
 
 def _place() -> str:
@@ -491,7 +490,7 @@ def test_two_runners_begin_at_once() -> None:
 def test_large_steps_are_one_commit(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few commits for many small segments, one for a stream below the size of a step."""
     stream, _ = make_stream(12)
-    monkeypatch.setattr(STEP, 4 * stream.root.entries[0].bytes)
+    monkeypatch.setattr(copy_events, "STEP_BYTES", 4 * stream.root.entries[0].bytes)
     target = _target(stream)
     done = _copy(stream, target)
     assert (done.segments, _reopened(stream, target).version) == (3, 3)
