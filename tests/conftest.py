@@ -1,6 +1,7 @@
 """Fixtures of all tests, the profiles of hypothesis, and which tests run unasked.
 
-``HYPOTHESIS_PROFILE=nightly`` looks longer; ``-m sweep`` runs the long sweeps.
+``-m slow`` runs what takes longer than a change can wait for, and CI runs it too; ``-m sweep`` runs
+the longest sweeps, by hand; ``HYPOTHESIS_PROFILE=nightly`` draws more examples.
 """
 
 import os
@@ -36,10 +37,17 @@ def _forget_memory() -> Iterator[None]:
         del MemoryFileSystem.store[name]
 
 
+# A test with one of these marks runs only if the command names one of the marks behind it, or the
+# test itself.
+ON_REQUEST = {"slow": ("slow", "sweep", "smoke"), "sweep": ("sweep",)}
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave the long sweeps out unless the command names them."""
-    if "sweep" in config.option.markexpr or any("::" in given for given in config.args):
+    """Leave slow tests and long sweeps out unless the command names them."""
+    if any("::" in given for given in config.args):
         return
-    left = [item for item in items if item.get_closest_marker("sweep") is None]
-    config.hook.pytest_deselected(items=[item for item in items if item not in left])
-    items[:] = left
+    wanted = config.option.markexpr
+    unasked = [mark for mark, names in ON_REQUEST.items() if not any(n in wanted for n in names)]
+    left = {item for item in items if any(map(item.get_closest_marker, unasked))}
+    config.hook.pytest_deselected(items=[*left])
+    items[:] = [item for item in items if item not in left]

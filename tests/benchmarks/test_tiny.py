@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 REPOSITORY = Path(__file__).parents[2]
 SPARK = ("bulk_append", "segment_formats", "hybrid_scan")
 # Each starts Spark and several queries: a minute and more.

@@ -28,6 +28,8 @@ from segstore_ds.stream import create_on, open_on
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.write.task_writer import Layout
 
+pytestmark = pytest.mark.slow
+
 ROWS = 12
 NEWEST = "log/00000000000000000005"
 HINT = "log/_latest"

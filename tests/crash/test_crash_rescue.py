@@ -32,6 +32,8 @@ from segstore_ds.stream.rescue import repair_on, salvage_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
+pytestmark = pytest.mark.slow
+
 IN_MEMORY = [
     ("memory", Fault(1, "fail", "before")),
     ("memory", Fault(1, "fail", "after")),

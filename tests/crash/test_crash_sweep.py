@@ -36,6 +36,8 @@ from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
+pytestmark = pytest.mark.slow
+
 # Every fault in memory; on a disk those that its own code could answer in another way.
 FAULTS = [
     ("memory", Fault(1, "fail", "before")),

@@ -23,6 +23,8 @@ from process_kit import messages, running
 
 from segstore_ds.stream import Stream, create, drop, open_on
 
+pytestmark = pytest.mark.slow
+
 LONGEST_PAUSE_S = 0.012  # about as long as an append takes
 
 

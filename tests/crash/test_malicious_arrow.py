@@ -19,6 +19,8 @@ from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.storage import Storage
 from segstore_ds.stream import open_on
 
+pytestmark = pytest.mark.slow
+
 
 def plant_segment(storage: Storage, data: bytes, *, rows: int = 2, footer: int) -> None:
     """Put bytes in the place of the newest segment, with a root that fits them."""

@@ -26,6 +26,8 @@ from segstore_ds.stream import create_on, open_on
 from segstore_ds.testing.faults import FaultStorage
 from segstore_ds.write.layout import Layout
 
+pytestmark = pytest.mark.slow
+
 OUTSIDE = [
     "../canary",
     "../../canary",

@@ -31,6 +31,8 @@ from segstore_ds.format.parts.status import PART_SCHEMA
 from segstore_ds.storage import Storage
 from segstore_ds.stream import open_on
 
+pytestmark = pytest.mark.slow
+
 HUGE = [2**63 - 1, 2**62, 2**53, 2**32, 10**9]
 
 

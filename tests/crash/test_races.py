@@ -9,6 +9,8 @@ from process_kit import running
 
 from segstore_ds.stream import create, open  # noqa: A004 - as the package has it
 
+pytestmark = pytest.mark.slow
+
 PROCESSES = 8
 BATCHES = 25
 NAMES = 6

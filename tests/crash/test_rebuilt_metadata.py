@@ -13,6 +13,8 @@ from segstore_ds.storage import Storage
 from segstore_ds.stream import open_on
 from segstore_ds.stream.rescue import repair_on
 
+pytestmark = pytest.mark.slow
+
 Maker = Callable[[], Made]
 QUICK = ("missing",)
 PACKED_QUICKLY = ("evolved", "compacted", "restored")

@@ -9,6 +9,8 @@ from crash_kit import quick_folder
 from process_kit import messages, running
 from upkeep_programs import PROGRAMS, die_at_call, prepare
 
+pytestmark = pytest.mark.slow
+
 COPIES = {"copy_file_range"}  # `drop` and `unpin` write nothing but commits
 WRITES = {name: {"write"} for name in PROGRAMS} | {
     "compact": {"writev"},

@@ -31,6 +31,8 @@ from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.retention import purge as retention
 from segstore_ds.testing.interleaving import Play, Scene, Violation, explore
 
+pytestmark = pytest.mark.slow
+
 NAP = {"naps": (HOURS,)}
 LATE = frozenset({"late"})
 READS = frozenset({"fail", "read"})

@@ -11,6 +11,8 @@ from stream_kit import SOFT, make_stream
 from segstore_ds.stream import Stream
 from segstore_ds.write.task_writer import Layout
 
+pytestmark = pytest.mark.slow
+
 _TYPES = {
     "narrow": pa.schema([("n", pa.int32()), ("s", pa.string())]),
     "wide": pa.schema(

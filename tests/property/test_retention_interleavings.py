@@ -27,6 +27,8 @@ from segstore_ds.status import references, table_status
 from segstore_ds.testing.interleaving import Play, Violation, explore
 from segstore_ds.write import append
 
+pytestmark = pytest.mark.slow
+
 HOURS = 3 * 3600
 NAP = {"naps": (DAY + HOURS,)}
 # Two events, a day, a third: whatever was staged on the first versions is below the floor now.

@@ -23,6 +23,8 @@ from segstore_ds.stream import create_on, open_on
 from segstore_ds.testing.model import ModelStream
 from segstore_ds.testing.strategies import COLUMNS, FIRST_COLUMNS, to_table
 
+pytestmark = pytest.mark.slow
+
 DAY_S = 86_400
 NAMES = st.sampled_from(["a", "b.1", "c-2"])
 LONG_S = 10**9

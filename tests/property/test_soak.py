@@ -12,6 +12,8 @@ from segstore_ds.testing.virtual_time import TimedStorage
 from segstore_ds.write.job import AutoRules, WriteRequest
 from segstore_ds.write.task_writer import Layout
 
+pytestmark = pytest.mark.slow
+
 ROWS = 3
 EVERY_S = 60.0
 UPKEEP_EVERY = 60  # batches, an hour

@@ -35,6 +35,8 @@ from segstore_ds.testing.strategies import (
 )
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
+pytestmark = pytest.mark.slow
+
 WRITERS = st.sampled_from(["w1", "w2", "w3", "größe"])
 GRACE_S = 3600
 

@@ -15,6 +15,8 @@ from sessions import Sessions
 
 import segstore_ds as segstore
 
+pytestmark = pytest.mark.slow
+
 ENV_NAME = "SEGSTORE_TEST_S3_SECRET"
 
 

@@ -11,7 +11,7 @@ pytest.importorskip("grpc", reason="Spark Connect needs grpcio")
 
 SIZING = "spark.sql.execution.arrow.maxBytesPerBatch"
 
-pytestmark = pytest.mark.usefixtures("verified")
+pytestmark = [pytest.mark.usefixtures("verified"), pytest.mark.slow]
 
 
 @pytest.fixture(scope="module")

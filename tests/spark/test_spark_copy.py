@@ -7,7 +7,7 @@ from pyspark.errors import AnalysisException, PythonException
 import segstore_ds as segstore
 from segstore_ds.errors import AlreadyExistsError, IncompleteStreamError, InvalidInputError
 
-pytestmark = pytest.mark.usefixtures("verified")
+pytestmark = [pytest.mark.usefixtures("verified"), pytest.mark.slow]
 
 
 def error(action) -> str:

@@ -18,7 +18,7 @@ from pyspark.errors import AnalysisException, PythonException
 
 import segstore_ds as segstore
 
-pytestmark = pytest.mark.usefixtures("verified")
+pytestmark = [pytest.mark.usefixtures("verified"), pytest.mark.slow]
 
 
 def objects(url: str) -> list[Path]:

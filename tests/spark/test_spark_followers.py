@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 
 import segstore_ds as segstore
 
-pytestmark = pytest.mark.usefixtures("verified")
+pytestmark = [pytest.mark.usefixtures("verified"), pytest.mark.slow]
 SCHEMA = pa.schema([("id", pa.int64())])
 
 

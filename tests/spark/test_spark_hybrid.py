@@ -404,6 +404,7 @@ OTHER_WAYS = {
 }
 
 
+@pytest.mark.slow
 def test_no_setting_of_the_session_changes_the_rows(spark, url):
     """Each alone, then all at once; compared with what Python reads, which no setting reaches."""
     url = f"{url}/_hidden/.too"  # names that Spark leaves out when it lists

@@ -17,6 +17,8 @@ from segstore_ds.spark.parquet_scan import read as hybrid
 from segstore_ds.spark.parquet_scan import relation as parquet_relation
 from segstore_ds.storage.locations import resolve_location
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = pa.schema([("n", pa.int64()), ("d", pa.float64())])
 DRIVER = Path(__file__).with_name("s3a_driver.py")
 

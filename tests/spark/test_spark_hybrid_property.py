@@ -4,11 +4,14 @@ import itertools
 import json
 
 import pyarrow as pa
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import segstore_ds as segstore
 from segstore_ds.testing.strategies import COLUMNS, events, to_table
+
+pytestmark = pytest.mark.slow
 
 _NAMES = tuple(COLUMNS)
 _FLOATS = st.sampled_from([0.0, -0.0, 0.5, -1.5, 1e300, float("nan"), float("inf")])

@@ -5,6 +5,7 @@ import decimal
 import itertools
 import string
 
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pyspark.sql import Row
@@ -33,6 +34,8 @@ from pyspark.sql.types import (
 )
 
 import segstore_ds as segstore
+
+pytestmark = pytest.mark.slow
 
 _EPOCH, _MOMENTS = dt.datetime(1900, 1, 1), dt.timedelta(days=365 * 200)
 _DECIMALS = DecimalType(20, 5)

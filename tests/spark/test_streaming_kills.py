@@ -17,6 +17,8 @@ from checkpoints import forget_newest_commit
 
 import segstore_ds as segstore
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 DRIVER = str(HERE / "streaming_driver.py")
 SCHEMA = pa.schema([("n", pa.int64())])

@@ -9,6 +9,8 @@ from pyspark.sql import SparkSession
 
 import segstore_ds as segstore
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = pa.schema([("n", pa.int64())])
 
 

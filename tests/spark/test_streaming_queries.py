@@ -18,6 +18,8 @@ from segstore_ds.read.micro_batch import BatchLimits, plan_batch_end
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.stream import Stream
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = pa.schema([("n", pa.int64())])
 
 

@@ -114,6 +114,7 @@ def test_replayed_batch_changes_nothing(sink: Sink) -> None:
     assert sink.values() == list(range(14))
 
 
+@pytest.mark.slow
 def test_replayed_batch_after_another_schema_changes_nothing(sink: Sink) -> None:
     """What is committed is done, whatever has changed since; what is new is refused."""
     sink.extend(4)
@@ -131,6 +132,7 @@ def test_replayed_batch_after_another_schema_changes_nothing(sink: Sink) -> None
     assert sink.values() == [0, 1, 2, 3, 99, 4]
 
 
+@pytest.mark.slow
 def test_replayed_batch_after_truncation_and_seal_changes_nothing(sink: Sink) -> None:
     """The batch is known though its events are gone and the stream has ended; a new one is not."""
     sink.extend(4)
@@ -187,6 +189,7 @@ def test_update_mode_is_refused(sink: Sink) -> None:
         sink.drain(sink.follow().groupBy("n").count(), mode="update")
 
 
+@pytest.mark.slow
 def test_two_queries_on_one_stream_both_arrive(sink: Sink) -> None:
     """Each has a writer of its own."""
     sink.extend(6)
@@ -197,6 +200,7 @@ def test_two_queries_on_one_stream_both_arrive(sink: Sink) -> None:
     assert len(owners) == 2
 
 
+@pytest.mark.slow
 def test_one_writer_id_belongs_to_one_query(sink: Sink) -> None:
     """Another query, or a deleted checkpoint, is told what happened and what to do."""
     sink.extend(6)
@@ -213,6 +217,7 @@ def test_one_writer_id_belongs_to_one_query(sink: Sink) -> None:
     assert sink.values() == [*range(6), *range(6)]
 
 
+@pytest.mark.slow
 def test_deleted_checkpoint_is_noticed_by_its_location(sink: Sink) -> None:
     """The new query would write everything once more; it is refused, and leaves nothing behind."""
     sink.extend(6)
@@ -230,6 +235,7 @@ def test_deleted_checkpoint_is_noticed_by_its_location(sink: Sink) -> None:
     assert not sink.stream().verify().leftovers
 
 
+@pytest.mark.slow
 def test_checkpoint_that_was_set_back_is_noticed(sink: Sink) -> None:
     """An older batch than the last is an error, never dropped in silence."""
     sink.extend(3)
@@ -265,6 +271,7 @@ def test_checkpoint_set_back_by_one_batch_loses_no_event(sink: Sink) -> None:
     assert sink.values() == list(range(7))
 
 
+@pytest.mark.slow
 def test_set_back_checkpoint_with_as_many_other_events_is_noticed(sink: Sink) -> None:
     """Their bounds tell, also where the sink could not plan a write of them any more."""
     sink.extend(3)
@@ -283,6 +290,7 @@ def test_set_back_checkpoint_with_as_many_other_events_is_noticed(sink: Sink) ->
     assert sink.values() == [0, 1, 2, 99]
 
 
+@pytest.mark.slow
 def test_query_whose_reruns_differ_goes_on_with_skip(sink: Sink) -> None:
     """What was committed first stays, and what comes later is written."""
     sink.extend(3)
@@ -299,6 +307,7 @@ def test_query_whose_reruns_differ_goes_on_with_skip(sink: Sink) -> None:
     assert sink.stream().read(0, 3).read_all() == first
 
 
+@pytest.mark.slow
 def test_replayed_batch_in_other_partitions_changes_nothing(sink: Sink) -> None:
     """Neither their number, nor the order of rows, nor the layout makes another batch of it."""
     sink.extend(20)
@@ -343,6 +352,7 @@ def test_commit_that_fails_is_repeated_after_a_restart(
     assert sink.values() == list(range(4))
 
 
+@pytest.mark.slow
 def test_tasks_that_fail_are_repeated(sink: Sink, faults: Path) -> None:
     """Retries leave nothing behind and repeat nothing; a batch that fails is run again."""
     sink.extend(30)
@@ -356,6 +366,7 @@ def test_tasks_that_fail_are_repeated(sink: Sink, faults: Path) -> None:
     assert sink.values() == list(range(30))
 
 
+@pytest.mark.slow
 def test_foreach_batch_with_writer_and_batch_id(sink: Sink) -> None:
     """A batch that is run again changes nothing; a new query is another writer by its id."""
     sink.extend(6)

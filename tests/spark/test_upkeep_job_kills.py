@@ -14,6 +14,8 @@ from upkeep_driver import COPY_ID, ROWS, run
 
 import segstore_ds as segstore
 
+pytestmark = pytest.mark.slow
+
 HERE = Path(__file__).parent
 SCHEMA = pa.schema([("id", pa.int64())])
 SEGMENTS = 8
