@@ -22,10 +22,17 @@ from segstore_ds.status.blobs import encode_schema_blob
 
 @dataclass(frozen=True, slots=True)
 class FoundBlob:
-    """What could be found of a lost blob, and whether it has the digest of the lost one."""
+    """What could be found of a lost blob.
+
+    Attributes:
+        data: Its bytes.
+        proven: It has the digest of the lost one.
+        partial: It lacks what the lost one held.
+    """
 
     data: bytes
     proven: bool
+    partial: bool = False
 
 
 class BlobRebuilder:
@@ -55,19 +62,23 @@ class BlobRebuilder:
         return _judged([(len(found), encode_envelope(encode_writers(found)))], blob)
 
     def _writers_by_history(self, blob: BlobRef) -> FoundBlob | None:
-        """Find writers by the rows of their last batches, which tell all of them but the owners."""
+        """Find writers by the rows of their last batches; None where those miss one."""
         made = names.parse_status_version(blob.path) or 0
         last = self._facts().writers(made + 1, blob.count)
+        ways: list[bytes] = []
+        # The history tells neither owners nor fingerprints.
         for of in (lambda _: "", lambda name: name):
             found = {
                 name: Writer(of(name), fact.batch_id, fact.version, fact.rows, fact.tail)
                 for name, fact in last.items()
                 if fact.batch_id is not None
             }
-            data = encode_envelope(encode_writers(found))
-            if digest_of(data) == blob.digest:
-                return FoundBlob(data, proven=True)
-        return None
+            if len(found) == blob.count:
+                ways.append(encode_envelope(encode_writers(found)))
+        proven = [data for data in ways if digest_of(data) == blob.digest]
+        if not ways:
+            return None
+        return FoundBlob((proven or ways)[0], bool(proven), partial=not proven)
 
     def find_tags(self, blob: BlobRef) -> FoundBlob | None:
         """Find the tags that one commit moved out of the root; None where nothing tells them."""
@@ -99,7 +110,7 @@ class BlobRebuilder:
         text = encode_schema(schema)
         made = [encode_envelope(encode_schema_blob(text, spark)) for spark in sparks]
         proven = [data for data in made if digest_of(data) == blob.digest]
-        return FoundBlob(proven[0] if proven else made[0], bool(proven))
+        return FoundBlob((proven or made)[0], bool(proven), partial=not proven)
 
     def _around(self, blob: BlobRef) -> tuple[Root | None, Root | None]:
         """Return the versions before and behind the commit that made a blob."""

@@ -48,7 +48,8 @@ def repair_status(log: StreamLog, root: Root, *, allow_loss: bool, client: str) 
         log: The stream's log.
         root: Its newest root.
         allow_loss: Mark rows of the history that nothing tells as unknown; forget Spark's own types
-            of a schema that only segments tell.
+            of a schema that only segments tell, and owners and fingerprints of writers that only
+            the history tells.
         client: Who repairs.
 
     Raises:
@@ -150,7 +151,7 @@ class _StatusRepair:
             if epoch.blob is None or _reads(partial(epoch_schema, self._status, epoch)):
                 continue
             found = rebuilder.find_epoch(epoch, epoch.blob)
-            if found is not None and not found.proven and not self._allow_loss:
+            if found is not None and found.partial and not self._allow_loss:
                 self._findings.damaged.append(
                     f"{epoch.blob.path} can't be built again: segments tell the schema, but not "
                     "Spark's own types; allow_loss=True goes on without those"
@@ -161,8 +162,15 @@ class _StatusRepair:
             self._planned = replace(self._planned, epochs=epochs)
         blob = root.writers_blob
         if blob is not None and not _reads(partial(self._status.writers_blob, blob)):
-            changed_blob = self._repair_blob(blob, rebuilder.find_writers(blob))
-            self._planned = replace(self._planned, writers_blob=changed_blob)
+            found = rebuilder.find_writers(blob)
+            if found is not None and found.partial and not self._allow_loss:
+                self._findings.damaged.append(
+                    f"{blob.path} can't be built again: the history tells each writer's last "
+                    "batch, but not its owner and fingerprint; allow_loss=True goes on without those"
+                )
+            else:
+                changed_blob = self._repair_blob(blob, found)
+                self._planned = replace(self._planned, writers_blob=changed_blob)
         blob = root.tags_blob
         if blob is not None and not _reads(partial(self._status.tags_blob, blob)):
             changed_blob = self._repair_blob(blob, rebuilder.find_tags(blob))

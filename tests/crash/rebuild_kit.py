@@ -67,7 +67,8 @@ def _append(stream: Stream, time: VirtualTime, commits: int) -> None:
     for n in range(commits):
         time.advance(3600)
         rows = n % 3 + 1
-        stream.append(events(stream.tail, stream.tail + rows), writer_id=f"w{n}", batch_id=n)
+        start = stream.tail
+        stream.append(events(start, start + rows), writer_id=f"w{n}", batch_id=start)
 
 
 def _made(storage: Storage, time: VirtualTime, **shared: Storage) -> Made:

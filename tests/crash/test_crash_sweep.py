@@ -216,7 +216,11 @@ def _upkeep(storage: Storage, operation: str) -> object:
     pins = {name: replace(pin, clone_id=None) for name, pin in stream.pins.items()}
     beside += [stream.retention, pins]
     if operation in ("reader", "release-reader"):
-        beside += [(seen.name, seen.record) for seen in stream.readers()]
+        # Which commit a reader has seen differs where an operation was repeated.
+        beside += [
+            (seen.name, replace(seen.record, version=0, transaction=""))
+            for seen in stream.readers()
+        ]
     if operation == "vacuum":
         beside += [sorted(info.path for info in storage.list("segments")), stream.root.retired]
     return beside

@@ -53,6 +53,21 @@ def may_be_dropped(made: Made) -> set[str]:
     return {blob.path for blob in root.retired_blobs} | parts
 
 
+def partly_told(made: Made) -> set[str]:
+    """Return the writers that only the history tells, without owners and fingerprints."""
+    storage, _ = made.open()
+    root = open_on(storage).root
+    blob = root.writers_blob
+    purged = blob is not None and int(blob.path.split("/")[1].split("-")[0]) < root.log_start
+    return {blob.path} if blob is not None and purged else set()
+
+
+def without_owners(expected: dict[str, object]) -> dict[str, object]:
+    """Return what a stream says of itself, its writers without their owners."""
+    writers = [{**row, "owner": None} for row in expected["writers"]]
+    return {**expected, "writers": sorted(writers, key=str)}
+
+
 def said_before(storage: Storage, clock: object, version: int) -> dict[str, object]:
     """Return what a stream says of itself, but for the row of a repair behind a version."""
     stream = open_on(storage, clock=clock)
@@ -80,8 +95,16 @@ def test_every_lost_object_is_built_again(maker: Maker, kind: str) -> None:
         sound = open_on(storage, clock=time.clock).verify().ok
         with tight():
             report = repair_on(storage, clock=time.clock)
+            wanted = expected
+            if path in partly_told(made):
+                assert "allow_loss" in report.damaged[0], path
+                report = repair_on(storage, allow_loss=True, clock=time.clock)
+                wanted = without_owners(expected)
         assert report.ok, (path, report)
-        assert said_before(storage, time.clock, version) == expected, path
+        found = said_before(storage, time.clock, version)
+        assert (found if wanted is expected else without_owners(found)) == wanted, path
+        if wanted is not expected:
+            continue
         dropped = any(text.endswith("is dropped once more") for text in report.repaired)
         # Of dropped parts those whose segments were restored are told by nothing.
         assert not dropped or path in may_be_dropped(made), path

@@ -152,7 +152,7 @@ def _listed(data: bytes, files: Mapping[str, bytes]) -> frozenset[str]:
 def staged(actor: Actor, version: int, nonce: str) -> AppendPlan:
     """Stage a segment of one event for a job that was planned on a version."""
     token = names.build_token(version, nonce)
-    path = names.build_segment_path(token, "0.arrow")
+    path = names.build_segment_path(token, "0-0-0.arrow")
     actor.storage.create(names.segment_object(path), b"events")
     segment = StagedSegment(path, 1, 6, 1, 0, None)
     return AppendPlan(token, (segment,), SchemaChange(SCHEMA), rows=1)
@@ -232,7 +232,7 @@ def compactor(nonce: str) -> Program:
     def work(actor: Actor, log: StreamLog, status: TableStatus) -> None:
         root = log.root
         placed = list(status.segments(root, root.head, root.tail))
-        path = names.build_segment_path(names.build_token(root.version, nonce), "0.arrow")
+        path = names.build_segment_path(names.build_token(root.version, nonce), "0-0-0.arrow")
         actor.storage.create(names.segment_object(path), b"events")
         rows = sum(one.entry.rows for one in placed)
         inputs = tuple((one.entry.segment_id, one.entry.path) for one in placed)

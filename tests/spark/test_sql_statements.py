@@ -118,10 +118,10 @@ def test_writer_is_remembered_where_another_table_is_read(sql, url, read):
     for _ in range(2):
         sql(
             "INSERT INTO t WITH (path = '/tmp/s', writerId = 'etl', batchId = 1) "
-            f"SELECT id FROM {read} WHERE id = 3"
+            f"SELECT DISTINCT id FROM {read} WHERE id = 3"
         )
     lost = pyspark.__version__.startswith("4.2.") and not read.startswith("n")
-    assert ids(url) == [*BEFORE, 3, *[3, 3] * lost]
+    assert ids(url) == [*BEFORE, 3, *[3] * lost]
 
 
 def test_columns_added_in_the_catalog_fail_by_name(sql):

@@ -259,7 +259,7 @@ def test_checkpoint_set_back_by_one_batch_loses_no_event(sink: Sink) -> None:
     set_back(sink.checkpoint)
     sink.extend(1)
     match = (
-        rf"SEG_WRITER_CONFLICT.*other events: writer_id='{query.id}', batch_id=1, rows=4, "
+        rf"SEG_WRITER_CONFLICT.*other events: writerId='{query.id}', batchId=1, rows=4, "
         r"differing_columns=\['n'\], committed_rows=3, committed_offsets=\(3, 6\).*onRepeat='skip'"
     )
     for _ in range(2):
