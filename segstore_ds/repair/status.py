@@ -166,7 +166,7 @@ class _StatusRepair:
             if found is not None and found.partial and not self._allow_loss:
                 self._findings.damaged.append(
                     f"{blob.path} can't be built again: the history tells each writer's last "
-                    "batch, but not its owner and fingerprint; allow_loss=True goes on without those"
+                    "batch, not its owner and fingerprint; allow_loss=True goes on without those"
                 )
             else:
                 changed_blob = self._repair_blob(blob, found)

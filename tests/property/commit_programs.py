@@ -5,6 +5,7 @@ from dataclasses import replace
 from commit_ghost import NOW_S, Ghost, check_world, first_files, first_root, observe
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.lookup import outcome
 from segstore_ds.errors import CommitUnknownError, ConflictError, StorageError
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root import Root
@@ -46,8 +47,8 @@ def commit(actor: Actor, log: StreamLog, transaction: str, *, attempts: int = 3)
     try:
         done = log.commit(build, transaction=transaction, attempts=attempts)
     except CommitUnknownError as error:
-        outcome = open_log(actor).outcome(transaction, error.fields["version"])
-        actor.note("outcome", outcome.state.value, transaction)
+        answer = outcome(open_log(actor), transaction, error.fields["version"])
+        actor.note("outcome", answer.state.value, transaction)
     except (ConflictError, StorageError):
         actor.note("denied", transaction)
     else:

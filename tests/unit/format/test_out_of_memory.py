@@ -74,10 +74,9 @@ def test_index_of_parquet_is_not_called_damaged(out_of_memory, parquet):
         parse()
 
 
-@pytest.mark.parametrize("fails", ["read_row_groups", "read_row_group"])
 @pytest.mark.parametrize("columns", [None, ["m"]])
-def test_frame_of_parquet_is_not_called_damaged(parquet, fails, columns):
-    """Neither when the footer is looked at nor when the frame is decoded; and later it is read."""
+def test_frame_of_parquet_is_not_called_damaged(parquet, columns):
+    """A frame that can't be decoded for want of memory is read later."""
     parse, whole = parquet
     index = parse()
     spans = parse().spans(0, columns)
@@ -88,7 +87,7 @@ def test_frame_of_parquet_is_not_called_damaged(parquet, fails, columns):
         return index.decode(0, data, schema=schema, columns=columns, where="w")
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pq.ParquetFile, fails, no_memory)
+        patch.setattr(pq.ParquetFile, "read_row_group", no_memory)
         with pytest.raises(MemoryError):
             decode()
     assert decode()["m"].to_pylist() == [1, 2, 3]
@@ -130,7 +129,6 @@ def test_value_is_not_called_unfit(out_of_memory):
     ("form", "module", "name"),
     [
         ("arrow", pa.ipc, "open_stream"),
-        ("parquet", pq.ParquetFile, "read_row_groups"),
         ("parquet", pq.ParquetFile, "read_row_group"),
     ],
 )
