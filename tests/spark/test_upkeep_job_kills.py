@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
@@ -65,7 +66,8 @@ class Job:
             os.killpg(process.pid, signal.SIGKILL) if process.poll() is None else None
             process.wait()
             if stopped.exists():
-                os.kill(int(stopped.read_text()), signal.SIGKILL)
+                with suppress(ProcessLookupError):  # a worker may have ended with its JVM
+                    os.kill(int(stopped.read_text()), signal.SIGKILL)
         assert stopped.exists() or process.returncode == 0, log.read_text()[-3000:]
         return stopped.exists()
 
