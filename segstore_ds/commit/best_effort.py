@@ -1,4 +1,4 @@
-"""Best-effort work after a commit: whatever fails in it, the commit stands."""
+"""Best-effort work after a commit: it may fail, the commit stands."""
 
 import logging
 from collections.abc import Iterator
@@ -11,14 +11,11 @@ _LOG = logging.getLogger(__name__)
 
 @contextmanager
 def best_effort(what: str) -> Iterator[None]:
-    """Run upkeep after a commit and log its failure instead of raising it.
+    """Run the upkeep named `what` after a commit and log its failure instead of raising it.
 
-    The commit is already durable; raising here would make callers retry it. So this boundary takes
-    every exception. An error that is not ours is a defect and is logged with its traceback.
-    KeyboardInterrupt and SystemExit are no Exception and pass.
-
-    Args:
-        what: The work's name in the log.
+    The commit is already durable; raising here would make callers retry it. So this boundary
+    catches every Exception. An error outside our tree is a defect and is logged with its traceback.
+    KeyboardInterrupt and SystemExit are not Exceptions and pass through.
     """
     try:
         yield

@@ -1,15 +1,15 @@
 """The commit protocol: how a change gets into a stream's log (FORMAT.md 4).
 
-Invariants this module keeps, each against a trace that would lose data:
+Invariants of this module; breaking any one of them can lose data:
 
-- A commit is acknowledged only if it is in the newest contiguous run of the log. A writer that
-  slept may create a name that was purged long ago; so if more than `CONFIRM_S` passed between
+- A commit is acknowledged only if it is in the newest contiguous run of the log. A writer that was
+  suspended may create a name that was purged long ago. So if more than `CONFIRM_S` passed between
   confirming the base and the return of the put, the newest root is found by listing, and the commit
-  counts only if `log_start` has not passed its base. A loss that was read that late proves nothing
-  either: the name may be a leftover, and our own commit purged before it.
-- What was opened through the hint is listed before a commit is built on it.
-- The stamp of a commit is taken before its base is found fresh, so a leftover is always as old as
-  the sleep that made it.
+  counts only if `log_start` has not passed its base. A lost race that is seen so late proves
+  nothing either: the name may be a leftover, and our own commit may have been purged before it.
+- A root found through the hint is confirmed by a listing before a commit is built on it.
+- The commit time is read before the base is confirmed to be the newest, so a leftover is always at
+  least as old as the suspension that caused it.
 """
 
 from collections.abc import Callable, Mapping
@@ -50,7 +50,7 @@ COMMIT_ATTEMPTS = 200
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """How a commit ended: the root, whether this call wrote it, and what it took."""
+    """A commit's result: the root, whether this call wrote it, and how many attempts it took."""
 
     root: Root
     written: bool
@@ -59,7 +59,7 @@ class Committed:
 
 @dataclass(frozen=True, slots=True)
 class _Spent:
-    """What a commit took until its put: columns of its row in the history."""
+    """What a commit cost up to its put: columns of its history row."""
 
     attempts: int
     races_lost: int
@@ -68,14 +68,7 @@ class _Spent:
 
 
 class StreamLog(FollowedLog):
-    """The batch metadata log of one stream, as one that writes to it sees it.
-
-    Args:
-        storage: The stream's folder.
-        clock: Time and waiting.
-        grace_s: How long a superseded version keeps its name in the log.
-        incomplete: Open a stream whose copy is not done, too.
-    """
+    """The batch metadata log of one stream, for writing to it; arguments as in `FollowedLog`."""
 
     def __init__(
         self,
@@ -92,21 +85,19 @@ class StreamLog(FollowedLog):
         self.replicas = Replicas(storage, self.files, ROOT_CODEC, clock)
 
     def create(self, root: Root) -> bool:
-        """Put the first commit; False when the stream exists already.
+        """Put the first commit; False when the stream already exists.
 
         Raises:
-            CommitUnknownError: The storage never said whether it landed.
-            UnsafeFilesystemError: The filesystem can't create exclusively.
-            StorageError: The storage failed.
+            CommitUnknownError: The storage never answered whether the commit is in the log.
         """
         self.storage.ensure_exclusive()
         began = self.clock.boot_s()
         if self.files.newest_listed() is not None or not self.files.add(0, root):
             return False
-        # A creator that slept may have made the first file of a stream that purged its own.
+        # A suspended creator may have put version 0 into a stream that had purged its own.
         if self.clock.boot_s() - began > CONFIRM_S:
             newest = self.reopen()
-            # Runners of one clone give it the same id: what was purged is a leftover all the same.
+            # Two runs of one clone use the same stream id, so a purged log also marks a leftover.
             if newest.stream_id != root.stream_id or newest.log_start > 0:
                 return False
         self._stand_on(Base(root, began, sound=True))
@@ -122,31 +113,30 @@ class StreamLog(FollowedLog):
         shipped: Mapping[str, frozenset[str]] | None = None,
         note: Note = NO_NOTE,
     ) -> Committed:
-        """Commit a change, planning it again on the newest root whenever another came first.
+        """Commit a change; plan it again on the newest root whenever another commit came first.
 
         Args:
-            build: Gets the newest root and the slot; returns the next root (version, parent,
-                transaction and time are filled in here), or None when nothing is to be done. It is
-                pure but for objects that it puts under fresh names.
-            transaction: The id of this logical commit, the same over all attempts.
-            attempts: How many lost races are enough.
-            shipped: Objects that it names, and the followers that have them already.
-            note: What the history is to say of the change beside what its root says.
+            build: Takes the newest root and the slot. Returns the next root (version, parent,
+                transaction and time are filled in here), or None when there is nothing to do. It is
+                called again after each lost race, so its only side effect may be to put objects
+                under fresh names.
+            transaction: The id of this logical commit, the same for all attempts.
+            attempts: How many lost races to accept before giving up.
+            shipped: Segments of this commit, each with the followers that already have it.
+            note: What the history records about the change beyond what the root says.
 
         Returns:
             The root that holds the change; `written` is False when `build` returned None.
 
         Raises:
-            ConflictError: Every attempt was lost; nothing was committed.
-            CommitUnknownError: The change may or may not be in the log; names version, transaction.
-            InternalError: The change would break a rule between two roots.
+            ConflictError: Every attempt lost its race; nothing was committed.
+            CommitUnknownError: The change may or may not be in the log; names version and
+                transaction.
             InvalidInputError: This machine's clock is off.
-            IncompleteStreamError: A copy into the stream is not done.
-            UnsupportedVersionError: The stream needs a writer feature this version lacks.
             StorageError: The storage failed before anything was put.
-            UnsafeFilesystemError: The filesystem can't create exclusively.
             UnderReplicatedError: The change is in the log, but a follower lacks it.
-            FencedError: This folder is not the primary.
+            FencedError: This folder is not the primary; or a follower was promoted, perhaps after
+                the put.
         """
         self.storage.ensure_exclusive()
         called_s = self.clock.boot_s()
@@ -156,24 +146,24 @@ class StreamLog(FollowedLog):
             base, now_us = self._fresh_base()
             check_writable(base.root)
             if abs(now_us - base.root.time_us) > CLOCK_LIMIT_US:
-                # A stream that was idle, or one of two clocks is wrong: the store knows which.
+                # Either the stream was idle or a clock is wrong; the store's clock tells which.
                 self.check_clock()
             time_us = max(base.root.time_us, now_us)
             try:
                 planned = build(base.root, Slot(base.root.version + 1, time_us, attempt))
             except ConflictError:
-                # What was expected may be true by now: the base is up to a minute old.
+                # The base may be a minute old, so the condition may hold on a newer root.
                 if base.confirmed_s > called_s or self.refresh().version == base.root.version:
                     raise
                 continue
             if planned is None:
-                # What was committed before is acknowledged here once more, so it has to be there.
+                # This acknowledges an earlier commit again, so the followers must have it.
                 self.replicas.ship(base.root)
                 return Committed(base.root, written=False, attempts=attempt)
             spent = _Spent(
                 attempts=attempt + 1,
                 races_lost=races_lost,
-                requests=stats.total - before[0] + 1,  # and the put that follows
+                requests=stats.total - before[0] + 1,  # plus the put that follows
                 request_bytes=stats.bytes_written - before[1],
             )
             check_commit(base.root, planned, url=self.storage.url)
@@ -186,7 +176,7 @@ class StreamLog(FollowedLog):
                 self.replicas.check_primary(base.root)
             self.replicas.prepare(base.root, root)
             if self._try(base, root):
-                # In the log, but not acknowledged before the followers have it.
+                # The commit is in the log; it is acknowledged once the followers have it.
                 self.replicas.ship(root, shipped or {}, prepared=True)
                 return Committed(root, written=True, attempts=attempt + 1)
             discard_lost(self.files, base, root, self.clock)
@@ -206,7 +196,7 @@ class StreamLog(FollowedLog):
         note: Note,
         spent: _Spent,
     ) -> Root:
-        """Return what is put: the planned change, its place in the log, its row of the history."""
+        """Return the root to put: the planned change, its place in the log and its history row."""
         kept = self.history.tidy(add_features(planned), slot)
         root = replace(
             kept,
@@ -219,14 +209,11 @@ class StreamLog(FollowedLog):
         return replace(root, history=(*kept.history, replace(row, **asdict(spent))))
 
     def check_clock(self, staged: str | None = None) -> None:
-        """Refuse to commit when this machine's clock is far from the store's; asked now and then.
+        """Refuse to commit when this machine's clock is far from the store's.
 
-        Args:
-            staged: An object that this process has just put; None where there is none.
-
-        Raises:
-            InvalidInputError: The clocks are more than 5 minutes apart.
-            StorageError: The storage failed.
+        The clocks are compared at most once per `CLOCK_CHECK_S`. `staged` is an object that this
+        process has just put; without one the hint is written and used. Raises InvalidInputError
+        when the clocks are more than 5 minutes apart.
         """
         if self.clock.boot_s() - self._clock_checked_s < CLOCK_CHECK_S:
             return
@@ -236,11 +223,11 @@ class StreamLog(FollowedLog):
                 self.storage.put(self.files.hint_path, names.build_hint(hint_of(self.root)))
             store_us = self.storage.info(staged or self.files.hint_path).modified_us
         except MissingObjectError:
-            return  # somebody takes what is there away, and the commit will find that out
-        # Between the two this process may have slept, for as long as a laptop was closed.
+            return  # another process deletes the stream; the commit itself will detect that
+        # This process may have been suspended between the two readings of the clock.
         if not asked_us - CLOCK_LIMIT_US <= store_us <= self.clock.wall_us() + CLOCK_LIMIT_US:
             if staged is not None:
-                self.check_clock()  # it was put before that
+                self.check_clock()  # the object may be too old; ask with a fresh hint
                 return
             raise InvalidInputError(
                 "this machine's clock is more than 5 minutes off the store's",
@@ -262,11 +249,11 @@ class StreamLog(FollowedLog):
             raise CommitUnknownError(
                 error.fact, transaction=root.transaction, **error.fields
             ) from error.__cause__
-        # A win counts while the base is fresh; a loss too, if nothing can have been purged since.
+        # A won race counts while the base is fresh; a lost one while nothing can have been purged.
         if self.clock.boot_s() - (base.confirmed_s if won else began) > CONFIRM_S:
             won = self._settle_late(root, began, won=won)
         elif not won:
-            # The slot behind the base is taken, so the base was the newest until then: climb.
+            # The slot after the base is taken, so the base was the newest until then: refresh.
             self._base = base
             self.refresh()
         if won:
@@ -275,12 +262,10 @@ class StreamLog(FollowedLog):
         return won
 
     def _settle_late(self, root: Root, began: float, *, won: bool) -> bool:
-        """Tell whether a commit is in the log whose slot may have been purged meanwhile.
+        """Tell whether a commit is in the log although its slot may have been purged meanwhile.
 
-        Args:
-            root: The commit.
-            began: Before the first put of it.
-            won: Whether its slot was seen to hold it; otherwise it was seen to hold another.
+        `began` is a time before the first put. `won` says whether the slot was seen to hold this
+        commit; otherwise it was seen to hold another one.
         """
         try:
             newest = self.reopen()
@@ -288,7 +273,7 @@ class StreamLog(FollowedLog):
             raise self._unknown(root) from error
         if newest.log_start < root.version <= newest.version:
             return won
-        # A commit outlives being superseded by the grace: ours would still be there.
+        # A superseded commit keeps its name for the grace period: ours would still be there.
         if root.version <= newest.log_start and self.clock.boot_s() - began <= CONFIRM_S:
             return False
         raise self._unknown(root)

@@ -1,4 +1,4 @@
-"""Looking up the past: the version of a time, and whether a transaction is in the log."""
+"""Looks up the past: the version at a time, and whether a transaction is in the log."""
 
 import enum
 from dataclasses import dataclass
@@ -10,7 +10,7 @@ from segstore_ds.status.history import Moment
 
 
 class OutcomeState(enum.Enum):
-    """What is known of a transaction."""
+    """What is known about a transaction."""
 
     COMMITTED = "committed"
     NOT_COMMITTED = "not committed"
@@ -19,7 +19,7 @@ class OutcomeState(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The answer to "did it land?"; `version` is where, when it did."""
+    """Whether a transaction was committed; `version` is its commit's version, if known."""
 
     state: OutcomeState
     version: int | None = None
@@ -28,10 +28,7 @@ class Outcome:
 def version_at(log: StreamLog, time_us: int) -> Root | None:
     """Return the newest root committed at or before a time, or None if all came later.
 
-    Raises:
-        SnapshotExpiredError: It was purged.
-        FormatError: A file can't be read.
-        StorageError: The storage failed.
+    Raises SnapshotExpiredError when that version was purged.
     """
     found = moment_at(log, time_us)
     return None if found is None else log.read_version(found.version)
@@ -40,13 +37,9 @@ def version_at(log: StreamLog, time_us: int) -> Root | None:
 def moment_at(log: StreamLog, time_us: int) -> Moment | None:
     """Return the newest version committed at or before a time, or None if all came later.
 
-    The history knows it, whatever was purged or left behind by a repair; one part of it is read
-    at most.
-
-    Raises:
-        SnapshotExpiredError: It was purged, and is older than the history.
-        FormatError: A file can't be read.
-        StorageError: The storage failed.
+    The history answers this even for versions that were purged or abandoned by a repair; at most
+    one of its parts is read. Raises SnapshotExpiredError when the version was purged and is older
+    than the history.
     """
     newest = log.refresh()
     if newest.time_us <= time_us:
@@ -59,20 +52,10 @@ def moment_at(log: StreamLog, time_us: int) -> Moment | None:
 def outcome(log: StreamLog, transaction: str, version: int | None = None) -> Outcome:
     """Tell whether a transaction is in the log.
 
-    Args:
-        log: The stream's log.
-        transaction: Its id, as CommitUnknownError names it.
-        version: The slot it was put to, as CommitUnknownError names it; without it every
-            version that is kept is read, newest first.
-
-    Returns:
-        COMMITTED with the version; NOT_COMMITTED when its slot holds another commit or was
-        left behind by a repair; UNKNOWN while the slot is free (a late put may still fill it)
-        or purged.
-
-    Raises:
-        FormatError: A file can't be read.
-        StorageError: The storage failed.
+    `transaction` and `version` are those that CommitUnknownError names; without a version every
+    kept version is read, newest first. The answer is COMMITTED with the version; NOT_COMMITTED when
+    the slot holds another commit or was abandoned by a repair; UNKNOWN when the slot is free (a
+    late put may still fill it) or was purged, or when no kept version holds the transaction.
     """
     newest = log.reopen()
     if version is not None:
@@ -90,7 +73,7 @@ def outcome(log: StreamLog, transaction: str, version: int | None = None) -> Out
 
 
 def _search(log: StreamLog, newest: Root, first: int | None, time_us: int) -> Moment | None:
-    """Search the versions older than the history: commit times never go back."""
+    """Search the versions older than the history by bisection, since commit times never go back."""
     low, high = newest.log_start, newest.version if first is None else first
     found = None
     while low < high:

@@ -1,9 +1,9 @@
 """Deletes the status objects of an attempt that lost its race.
 
-A status object bears the version that it was planned on, and the commit that first names it takes
-the very next number. So once that number is seen to hold another attempt's commit, whatever was put
-on that version and is not named there can never be named. Names are digests: two writers may have
-put the same object, so what the winner names stays.
+A status object's name carries the version that it was planned on, and the commit that first names
+it takes the next version. Once that version is seen to hold another attempt's commit, no later
+commit can name an object that was planned on the same base and that the winner does not name. Names
+are digests, so two writers may have put the same object: what the winner names is kept.
 """
 
 import logging
@@ -20,17 +20,11 @@ _LOG = logging.getLogger(__name__)
 
 
 def plan_discard(base: Root, lost: Root, winner: Root) -> list[str]:
-    """Return the status objects that only a lost attempt names. Pure.
-
-    Args:
-        base: What the attempt was planned on.
-        lost: The root that was not put.
-        winner: The commit that took its number.
-    """
+    """Return the status objects that only `lost` names, where `winner` took its version. Pure."""
     if winner.parent != base.transaction:
         return []
-    # Parts that came out of a list of the base, or went into one of the winner's, are not told
-    # apart from new ones by the roots alone: they stay.
+    # The roots alone can't distinguish new parts from parts that came out of a list of the base
+    # or went into a list of the winner: keep them all.
     unlisted = not set(base.indexes) <= set(lost.indexes)
     relisted = not set(winner.indexes) <= set(base.indexes)
     known = {*status_objects(base), *status_objects(winner), *(old.path for old in winner.retired)}
@@ -50,7 +44,7 @@ def discard_lost(files: MetadataLog[Root], base: Base, lost: Root, clock: Clock)
         return
     try:
         winner = files.get(lost.version)
-        # Behind a sleep the number may have been purged, and made anew by another sleeper.
+        # After a suspension, that version may have been purged and put again by another writer.
         if winner is not None and clock.boot_s() - base.confirmed_s <= CONFIRM_S:
             for path in plan_discard(base.root, lost, winner):
                 files.storage.delete(path)

@@ -1,8 +1,8 @@
-"""The objects of a stream on their way between its folders: which are missing, and their copies.
+"""Copies a stream's objects between its folders, and finds out which are missing.
 
-An object is copied by whoever finds it missing, so two writers may copy the same one at once, and
-either may stop in the middle. What lies in a follower is therefore never taken away first: it is
-replaced by the same bytes, in one step, where it is not whole.
+Whoever finds an object missing copies it. So two writers may copy the same object at once, and
+either may stop half-way. An object in a follower is therefore never deleted first: if it is not
+whole, it is replaced by the same bytes in one step.
 """
 
 import zlib
@@ -20,22 +20,12 @@ END_BYTES = 4096
 
 
 def copy_small(source: Storage, target: Storage, path: str) -> None:
-    """Copy an object by one get and one exclusive create; an object that is there is whole.
-
-    Raises:
-        FormatError: It is not there.
-        StorageError: A storage failed.
-    """
+    """Copy an object by one get and one exclusive create; an existing object is whole."""
     target.create(path, source.get(path))
 
 
 def copy_object(source: Storage, target: Storage, path: str) -> None:
-    """Copy an object of any size; what lies there is replaced once all of it has arrived.
-
-    Raises:
-        FormatError: It is not there.
-        StorageError: A storage failed.
-    """
+    """Copy an object of any size; an existing one is replaced once all bytes have arrived."""
     if target.copy_from(source, path, path, replace=True):
         return
     size = source.info(path).size
@@ -46,28 +36,19 @@ def copy_object(source: Storage, target: Storage, path: str) -> None:
 
 
 def has_same_end(source: Storage, target: Storage, info: ObjectInfo) -> bool:
-    """Tell whether two folders' objects of one name and size end alike: the end is written last.
-
-    Raises:
-        FormatError: One is gone.
-        StorageError: A storage failed.
-    """
+    """Tell whether two folders' objects of one name and size end alike: the end is written last."""
     ends = (
-        one.get_range(info.path, max(info.size - END_BYTES, 0), info.size)
-        for one in (source, target)
+        storage.get_range(info.path, max(info.size - END_BYTES, 0), info.size)
+        for storage in (source, target)
     )
     return next(ends) == next(ends)
 
 
 def new_status(status: TableStatus, before: Root, after: Root) -> list[str]:
-    """Return the status and history objects that a commit names and the one before it does not.
+    """Return the status and history objects that a commit names and its parent does not.
 
-    Those that stand in a list of parts are looked for only where a list is new. A part of the
-    history never goes to a list with the commit that writes it.
-
-    Raises:
-        FormatError: A list can't be read.
-        StorageError: The storage failed.
+    Parts inside lists are compared only where a list is new. A history part never goes to a list in
+    the commit that writes it.
     """
     fresh = set(status_objects(after)) - set(status_objects(before))
     if any(index.path in fresh for index in after.indexes):
@@ -77,16 +58,11 @@ def new_status(status: TableStatus, before: Root, after: Root) -> list[str]:
 
 
 def new_segments(status: TableStatus, before: Root, after: Root) -> dict[str, SegmentEntry]:
-    """Return the segment objects that a commit lists and the one before it does not.
-
-    Raises:
-        FormatError: A status part can't be read.
-        StorageError: The storage failed.
-    """
+    """Return the segment objects that a commit lists and its parent does not."""
     known = {entry.path for entry in before.entries}
     found = {entry.path: entry for entry in after.entries}
     if set(status_objects(after)) != set(status_objects(before)):
-        old, new = ({part.path: part for part in status.parts(one)} for one in (before, after))
+        old, new = ({part.path: part for part in status.parts(root)} for root in (before, after))
         for path in new.keys() - old.keys():
             found.update((entry.path, entry) for entry in status.part(new[path]))
         for path in old.keys() - new.keys():
@@ -98,18 +74,10 @@ def new_segments(status: TableStatus, before: Root, after: Root) -> dict[str, Se
 def missing_segments(
     target: Storage, segments: Mapping[str, SegmentEntry], told: Collection[str]
 ) -> Iterator[str]:
-    """Yield the segment objects that a folder does not hold whole.
+    """Yield the objects of `segments` that a folder does not hold whole; one listing per folder.
 
-    One listing per folder of a writing job. Size, and the checksum of the end, which is written
-    last, tell that an object is whole; of one that was shipped buffer by buffer the size is enough.
-
-    Args:
-        target: The folder.
-        segments: The objects that it has to hold.
-        told: Those of which every buffer is said to have arrived.
-
-    Raises:
-        StorageError: The storage failed.
+    An object is whole if its size matches and the checksum of its footer, which is written last,
+    matches too. For the objects in `told`, whose buffers were all shipped, the size is enough.
     """
     folders = {path.rpartition("/")[0] for path in segments}
     sizes = {info.path: info.size for folder in folders for info in target.list(folder)}

@@ -11,14 +11,7 @@ from segstore_ds.log.transition import Slot
 def run_set_properties(
     log: StreamLog, changes: Mapping[str, str | None], *, client: str
 ) -> Committed:
-    """Set properties of a stream, or remove them with None; safe to repeat.
-
-    Raises:
-        ConflictError: Every race was lost; nothing was committed.
-        CommitUnknownError: It may or may not be in the log.
-        FormatError: Metadata can't be read.
-        StorageError: The storage failed.
-    """
+    """Set properties of a stream, or remove those whose value is None; safe to repeat."""
     log.refresh()
 
     def build(root: Root, _slot: Slot) -> Root | None:

@@ -1,16 +1,17 @@
-"""Replicas: shipping a stream's commits to its followers, which are the same folder byte for byte.
+"""Replication: ships a stream's commits to its followers, byte-for-byte copies of its folder.
 
-The primary's log decides every race. Then the objects that the commit names and the very bytes of
-its commit file go to each follower, at the same version, and only then is it acknowledged. Who
-commits next ships first what is missing. A follower takes a version only behind the one before it,
-by exclusive create, so what it holds is always a whole, readable version of the stream.
+The primary's log decides every race. After a commit is in that log, the objects that it names and
+the exact bytes of its commit file go to each follower, at the same version. Only then is the commit
+acknowledged. The next committer first ships whatever is missing. A follower accepts a version only
+directly after its newest one, by exclusive create, so it always holds a whole, readable version of
+the stream.
 
-That one name is the fence, too: `promote` takes the follower's next version for a root of a new
-generation. A commit of the old primary then meets other bytes there and is never acknowledged,
-whatever it knows and whenever it wakes up.
+The same exclusive create is the fence: `promote` takes the follower's next version for a root of a
+new generation. A later commit of the old primary finds other bytes under that name and is never
+acknowledged, whatever the old primary knows and whenever it resumes.
 
-A folder is written to as a follower only if its log holds this very stream: a damaged or malicious
-root can't have anything written elsewhere.
+A folder is written to as a follower only if its log holds this very stream, so a damaged or
+malicious root can't cause writes elsewhere.
 """
 
 from collections.abc import Mapping
@@ -48,18 +49,14 @@ _NONE: Mapping[str, frozenset[str]] = {}
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """Which folder takes commits, and which follow it."""
+    """Which folder takes commits, and which folders follow it."""
 
     primary: str
     followers: tuple[str, ...]
 
 
 def replication_of(root: Root) -> Replication | None:
-    """Return who replicates a stream as of a root; None where nobody does.
-
-    Raises:
-        CorruptionError: The property can't be read.
-    """
+    """Return the replication of a stream as of a root; None where there is none."""
     text = root.properties.get(PROPERTY)
     if text is None:
         return None
@@ -73,17 +70,17 @@ def replication_of(root: Root) -> Replication | None:
 
 
 def followers_of(root: Root) -> tuple[str, ...]:
-    """Return the followers that a root names; raises as `replication_of`."""
+    """Return the locations of the followers that a root names."""
     known = replication_of(root)
     return known.followers if known else ()
 
 
 @dataclass(frozen=True, slots=True)
 class ShipTo:
-    """Where buffers go besides the stream's own folder; picklable.
+    """Where buffers are shipped besides the stream's own folder; picklable.
 
     Attributes:
-        stream_id: The stream, which the followers were seen to hold.
+        stream_id: The stream; the followers were seen to hold it.
         followers: Their locations.
     """
 
@@ -92,14 +89,7 @@ class ShipTo:
 
 
 class Replicas:
-    """The followers of one stream, as one handle's log sees them.
-
-    Args:
-        storage: The primary's folder.
-        files: Its log.
-        codec: How a root is written.
-        clock: Time and waiting.
-    """
+    """The followers of one stream, as one handle's log sees them."""
 
     def __init__(
         self, storage: Storage, files: MetadataLog[Root], codec: Codec[Root], clock: Clock
@@ -111,33 +101,20 @@ class Replicas:
         self._followers: dict[str, Follower] = {}
 
     def of(self, root: Root) -> list["Follower"]:
-        """Return the followers that a root names; sends no request.
-
-        Raises:
-            CorruptionError: The property can't be read.
-            InvalidInputError: A follower's location can't be opened.
-        """
+        """Return the followers that a root names; sends no request."""
         known = replication_of(root)
         return [self._open(url) for url in known.followers] if known else []
 
     def ready(self, root: Root) -> ShipTo | None:
-        """Return the followers that may be sent what is staged on a root: they hold that root.
+        """Return the followers that hold a root already: staged buffers may be shipped to them.
 
-        One that does not, or can't be asked, gets its objects with the commit.
-
-        Raises:
-            CorruptionError: The property can't be read.
-            InvalidInputError: A follower's location can't be opened.
+        A follower that does not hold it, or can't be reached, gets its objects with the commit.
         """
         urls = tuple(follower.url for follower in self.of(root) if follower.holds(root))
         return ShipTo(root.stream_id, urls) if urls else None
 
     def check_primary(self, root: Root) -> None:
-        """Refuse to commit through a folder that is not the primary.
-
-        Raises:
-            FencedError: It is a follower, or was moved.
-        """
+        """Raise FencedError when this folder is not the primary: it is a follower, or was moved."""
         known = replication_of(root)
         if known is not None and known.primary != self._storage.url:
             raise FencedError(
@@ -148,12 +125,12 @@ class Replicas:
             )
 
     def prepare(self, base: Root, planned: Root) -> None:
-        """Ship what followers lack below a commit that is about to be made.
+        """Ship what followers lack before a new commit is put; a failure here commits nothing.
 
         Raises:
             FencedError: A follower was promoted.
-            MissingObjectError: A follower holds commits that are gone here.
-            StorageError: One can't be brought up to date; nothing was committed.
+            MissingObjectError: A follower holds commits that the primary's log has lost.
+            StorageError: A follower can't be brought up to date.
         """
         for follower in self.of(planned):
             try:
@@ -170,13 +147,9 @@ class Replicas:
             self._refuse_ahead(follower, base)
 
     def _refuse_ahead(self, follower: "Follower", base: Root) -> None:
-        """Refuse to commit where a follower holds what the primary's log has lost.
-
-        Raises:
-            MissingObjectError: It does; nothing was committed.
-        """
+        """Raise MissingObjectError when a follower holds commits that the primary has lost."""
         theirs = follower.known
-        # A base that is merely behind loses its race: what the follower holds is in the log.
+        # If the base is only outdated, the log holds that version and this commit loses its race.
         if theirs is None or theirs.version <= base.version or self._files.exists(theirs.version):
             return
         raise lost_commits(
@@ -193,12 +166,10 @@ class Replicas:
         *,
         prepared: bool = False,
     ) -> None:
-        """Bring every follower up to a committed root.
+        """Bring every follower up to a root that is in the primary's log.
 
-        Args:
-            root: The root, which is in the primary's log.
-            shipped: Segments, and the followers that took every buffer of them.
-            prepared: The followers were asked for the root before it a moment ago.
+        `shipped` maps segments to the followers that received every buffer of them. `prepared` says
+        that the followers were asked for the previous root a moment ago.
 
         Raises:
             FencedError: A follower was promoted: the commit is in a log that nobody follows.
@@ -269,13 +240,7 @@ class Replicas:
 
 
 class Follower:
-    """One follower: its storage, and the newest version that it is known to hold.
-
-    Args:
-        storage: Its folder.
-        codec: How a root is written.
-        clock: Time and waiting.
-    """
+    """One follower: its storage, and the newest version that it is known to hold."""
 
     def __init__(self, storage: Storage, codec: Codec[Root], clock: Clock) -> None:
         self.storage = storage
@@ -293,7 +258,7 @@ class Follower:
         return self._known
 
     def holds(self, root: Root) -> bool:
-        """Tell whether it holds a root, or did a while ago; False too where it can't be asked."""
+        """Tell whether it holds a root, or recently did; also False where it can't be reached."""
         try:
             known = self._known
             if known is None or known.transaction != root.transaction:
@@ -303,19 +268,14 @@ class Follower:
         return known.transaction == root.transaction
 
     def newest(self, root: Root, *, asked: bool = False) -> Root:
-        """Return the newest root that it holds.
+        """Return the newest root that it holds, where `root` is what it should hold.
 
-        What is remembered counts while its file is there: a folder may vanish, and be made again.
-
-        Args:
-            root: The root that it is to hold.
-            asked: What is remembered was there a moment ago.
+        The remembered root counts only while its file exists, because a folder may be deleted and
+        created again. `asked` says that the file was there a moment ago, which saves the request.
 
         Raises:
             FencedError: It holds another commit in the place of `root`, or a newer generation.
-            MissingObjectError: It holds no such stream, or not all of its log.
-            FormatError: Its log can't be read.
-            StorageError: It can't be reached.
+            MissingObjectError: It does not hold this stream, or its log has a hole.
         """
         known = self._known
         if known is not None and known.version in (root.version - 1, root.version):
@@ -344,12 +304,11 @@ class Follower:
         return found
 
     def add(self, root: Root) -> None:
-        """Put the commit file of a root behind the one that it holds.
+        """Put the commit file of a root directly after its newest one.
 
         Raises:
-            FencedError: Another commit lies there.
-            MissingObjectError: The one before it is gone: the folder vanished meanwhile.
-            StorageError: It can't be reached, or never said whether the file is there.
+            FencedError: Another commit has that version.
+            MissingObjectError: The previous version is gone: the folder was deleted meanwhile.
         """
         self._known = None
         try:
@@ -360,7 +319,7 @@ class Follower:
             raise StorageError("follower never answered", follower=self.url) from error
         if not ours:
             raise self.fenced(root)
-        # In an emptied folder any name is free, so what was put says nothing without this.
+        # In an emptied folder every name is free, so check that the previous version exists.
         if root.version > root.log_start and not self.files.exists(root.version - 1):
             raise self._holed(root.version)
         self._known = root
@@ -378,7 +337,7 @@ class Follower:
         )
 
     def fenced(self, root: Root) -> FencedError:
-        """Return the error for a primary whose place was taken."""
+        """Return the error for a primary that another folder has replaced."""
         return FencedError(
             "a follower went its own way: it was promoted, and this folder is primary no more",
             remedy="write to the promoted stream; what was not acknowledged here is not in it",
