@@ -1,7 +1,7 @@
-"""Status objects beside the parts: writers, retired objects, tags, schemas that outgrew a root.
+"""Status objects that list no segments: writers, retired objects, tags and large schemas.
 
 Each is an envelope of JSON, named by its digest and immutable; the last few are kept in memory.
-What they mean together with the root is here too: what stands inline takes precedence.
+This module also combines them with the root: an inline entry takes precedence.
 """
 
 from collections.abc import Mapping, Sequence, Sized
@@ -19,15 +19,11 @@ SCHEMA_INLINE_BYTES = 6_000
 SCHEMAS_INLINE_BYTES = 12_000
 OBJECT_RAW_LIMIT_BYTES = 128 << 20
 _CACHED_OBJECTS = 64
-_CACHED_ROWS = 1 << 18  # of all of them together; the newest one stays however many it has
+_CACHED_ROWS = 1 << 18  # in all cached objects together; the newest is kept whatever its size
 
 
 class StatusBlobs:
-    """Reads and writes the status objects of one stream that list no segments.
-
-    Args:
-        storage: The stream's folder.
-    """
+    """Reads and writes the status objects of one stream that list no segments."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -41,18 +37,13 @@ class StatusBlobs:
     # --- reading -----------------------------------------------------------------------------
 
     def writer(self, root: Root, writer_id: str) -> Writer | None:
-        """Return what a writer id committed last, wherever it is kept.
-
-        Raises:
-            FormatError: An object is missing, damaged, or contradicts the root.
-            StorageError: The storage failed.
-        """
+        """Return what a writer id committed last, wherever it is stored."""
         if writer_id in root.writers or root.writers_blob is None:
             return root.writers.get(writer_id)
         return self.writers_blob(root.writers_blob).get(writer_id)
 
     def writers_blob(self, blob: BlobRef) -> dict[str, Writer]:
-        """Return the writers of a blob; raises as `writer`."""
+        """Return the writers of a blob."""
         found = self._cache.get(blob.path)
         if isinstance(found, dict):
             return found
@@ -62,11 +53,11 @@ class StatusBlobs:
         return writers
 
     def retired_blob(self, blob: BlobRef) -> tuple[Retired, ...]:
-        """Return the retired objects of a blob; raises as `writer`."""
+        """Return the retired objects of a blob."""
         return decode_retired(self._read(blob), where=self._where(blob.path))
 
     def tags(self, root: Root) -> dict[str, Tag]:
-        """Return all tags of a root by name; raises as `writer`."""
+        """Return all tags of a root by name."""
         if root.tags_blob is None:
             return parse_tags(root.tags, where=f"version {root.version}")
         inline = {name: value for name, value in root.tags.items() if value is not None}
@@ -75,7 +66,7 @@ class StatusBlobs:
         return {**kept, **parse_tags(inline, where=f"version {root.version}")}
 
     def tag(self, root: Root, name: str) -> Tag | None:
-        """Return a tag, wherever it is kept; raises as `writer`."""
+        """Return a tag, wherever it is stored."""
         value = root.tags.get(name)
         if value is not None:
             return parse_tag(value, where=f"version {root.version}, tag {name!r}")
@@ -84,7 +75,7 @@ class StatusBlobs:
         return self.tags_blob(root.tags_blob).get(name)
 
     def tags_blob(self, blob: BlobRef) -> Mapping[str, Tag]:
-        """Return the tags of a blob; raises as `writer`."""
+        """Return the tags of a blob."""
         found = self._cache.get(blob.path)
         if isinstance(found, dict):
             return found
@@ -93,7 +84,7 @@ class StatusBlobs:
         return tags
 
     def schema_texts(self, epoch: Epoch) -> tuple[str, str | None]:
-        """Return an epoch's Arrow schema (base64) and Spark's JSON of it; raises as `writer`."""
+        """Return an epoch's Arrow schema (base64) and Spark's JSON of it."""
         if epoch.schema is not None:
             return epoch.schema, epoch.spark
         if epoch.blob is None:
@@ -117,32 +108,25 @@ class StatusBlobs:
         *,
         beside: Sequence[Epoch] = (),
     ) -> Epoch:
-        """Return an epoch, its schema in a blob where it is too big for the root.
+        """Return an epoch; a schema that is too big for the root is written to a blob.
 
-        Args:
-            version: The newest version its writer has seen.
-            number: Its number.
-            since: The tail at which it begins.
-            schema: The schema's text.
-            spark: Spark's own JSON of it.
-            beside: The epochs that the root lists already: they share the room for schemas.
-
-        Raises:
-            StorageError: The storage failed.
+        `version` is the newest version that the writer has seen, `since` the tail at which the
+        epoch begins. `beside` holds the epochs that the root already lists: all inline schemas
+        share one size limit.
         """
         size = len(schema) + len(spark or "")
-        used = sum(len(one.schema or "") + len(one.spark or "") for one in beside)
+        used = sum(len(known.schema or "") + len(known.spark or "") for known in beside)
         if size <= SCHEMA_INLINE_BYTES and used + size <= SCHEMAS_INLINE_BYTES:
             return Epoch(number, since, schema, spark)
         blob = self.put(version, "schema", encode_schema_blob(schema, spark), 1)
         return Epoch(number, since, None, None, blob)
 
     def put(self, version: int, kind: str, body: bytes, count: int) -> BlobRef:
-        """Write an object that holds so many rows; raises as `put_epoch`."""
+        """Write an object that holds `count` rows."""
         data = encode_envelope(body)
         digest = digest_of(data)
         path = names.build_status_path(version, kind, digest)
-        # Named by digest: a name that is taken holds the same bytes already.
+        # Named by digest: an existing object of that name holds the same bytes.
         self._storage.create(path, data)
         return BlobRef(path, len(data), digest, count)
 
@@ -160,7 +144,7 @@ class StatusBlobs:
         self._cache[path] = value
         while len(self._cache) > 1 and (
             len(self._cache) > _CACHED_OBJECTS
-            or sum(len(one) for one in self._cache.values()) > _CACHED_ROWS
+            or sum(len(known) for known in self._cache.values()) > _CACHED_ROWS
         ):
             self._cache.pop(next(iter(self._cache)))
 
@@ -169,5 +153,5 @@ class StatusBlobs:
 
 
 def encode_schema_blob(schema: str, spark: str | None) -> bytes:
-    """Return the body of a blob of an epoch's schema."""
+    """Return the body of the blob that holds an epoch's schema."""
     return build_json([schema, spark])

@@ -1,8 +1,8 @@
-"""Epochs: which schema bytes are of, and how a write may bring a new one.
+"""Epochs: the schema that a segment's bytes are encoded in, and how a write may add one.
 
-A writing job is planned against the newest schema it saw and encodes its segments in one schema.
-When it commits, that schema is the newest epoch's, an older epoch's, or a new one; a segment is
-labelled with the epoch of its bytes and readers lift it to the schema they read with.
+A writing job is planned against the newest schema it saw and encodes all its segments in one
+schema. When it commits, that schema belongs to the newest epoch, an older epoch or a new one. Each
+segment carries the epoch of its bytes, and readers convert it to the schema that they read with.
 """
 
 import json
@@ -20,13 +20,13 @@ from segstore_ds.status.table_status import TableStatus
 
 @dataclass(frozen=True, slots=True)
 class SchemaChange:
-    """The schema of staged bytes, and what it may do to the stream's.
+    """The schema of staged bytes, and how it may change the stream's schema.
 
     Attributes:
         schema: In normal form.
         spark: Spark's own JSON of it, or of some of its columns; None outside Spark.
         merge: It may widen and extend the stream's schema.
-        replace: It takes the place of the stream's schema (with an overwrite only).
+        replace: It replaces the stream's schema (with an overwrite only).
     """
 
     schema: pa.Schema
@@ -36,37 +36,29 @@ class SchemaChange:
 
 
 def epoch_schema(status: TableStatus, epoch: Epoch) -> pa.Schema:
-    """Return an epoch's schema.
-
-    Raises:
-        FormatError: It can't be read.
-        StorageError: The storage failed.
-    """
+    """Return an epoch's schema."""
     return decode_schema(status.schema_texts(epoch)[0])
 
 
 def plan_epochs(
     root: Root, change: SchemaChange, status: TableStatus
 ) -> tuple[tuple[Epoch, ...], int]:
-    """Find the epoch of staged bytes on the newest root, adding epochs where that is allowed.
+    """Return the stream's epochs after a commit, and the number of the staged bytes' epoch.
 
-    Returns:
-        The stream's epochs from now on, and the number of the one the bytes are of.
+    Epochs are added where `change` allows it.
 
     Raises:
-        SchemaMismatchError: The stream's schema was replaced, so that the bytes no longer fit.
-        FormatError: A schema can't be read.
-        StorageError: A new schema that is too big for the root could not be put.
+        SchemaMismatchError: The stream's schema was replaced, so the bytes no longer fit.
     """
     wanted = fingerprint(change.schema)
     newest, spark = epoch_schema(status, root.epoch), status.schema_texts(root.epoch)[1]
-    # Two schemas of Spark's may be one in Arrow: collations, lengths of chars, fields of intervals.
+    # Spark schemas that differ may be equal in Arrow: collations, char lengths, interval fields.
     told_apart = change.replace and change.spark is not None and not _is_same(spark, change.spark)
     if fingerprint(newest) == wanted and not told_apart:
         return root.epochs, root.epoch.number
     if change.replace:
         return _extend(root, status, [(change.schema, change.spark)]), root.epoch.number + 1
-    # Narrower than the newest, but planned when it was not: fits if it can be lifted.
+    # The job was planned on an older schema: its bytes fit if they convert to the newest one.
     merged = plan_schema(newest, change.schema, merge=True)
     for epoch in reversed(root.epochs):
         if fingerprint(epoch_schema(status, epoch)) == wanted and merged.equals(newest):
@@ -82,18 +74,14 @@ def plan_epochs(
     number = root.epoch.number + 1
     if fingerprint(merged) == wanted:
         return _extend(root, status, [(merged, spark)]), number
-    # Another writer added columns meanwhile: one epoch for these bytes, one for all columns.
+    # Another writer added columns meanwhile: add an epoch for these bytes and one for all columns.
     return _extend(root, status, [(change.schema, change.spark), (merged, spark)]), number
 
 
 def merge_spark_json(
     merged: pa.Schema, sources: Sequence[tuple[pa.Schema, str | None]]
 ) -> str | None:
-    """Return Spark's JSON for those merged columns whose type is that of a source. Pure.
-
-    Raises:
-        CorruptionError: A source's JSON is not Spark's.
-    """
+    """Return Spark's JSON for the merged columns that have the type of some source. Pure."""
     read = [(schema, _spark_fields(text)) for schema, text in sources if text]
     fields = []
     for field in merged:

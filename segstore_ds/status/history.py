@@ -1,9 +1,9 @@
-"""History: what every commit did, kept when the commit's own file is purged.
+"""History: what every commit did, kept after the commit's own file is purged.
 
-Each commit adds its row to the root. When the rows pass a soft limit the next commit moves them to
-a part; parts merge by levels, as those of the table status do, and lists of parts leave the root
-when there are many. Rows are never rewritten in meaning, and no operation drops one: so cuts by
-version and by time have the same answer for as long as the stream lives.
+Each commit adds its row to the root. When the rows pass a soft limit, the next commit moves them to
+a part. Parts are merged by levels, as those of the table status are, and move to lists when there
+are many. No operation drops a row or changes what it says, so cuts by version and by time give the
+same answer for as long as the stream exists.
 """
 
 from bisect import bisect_right
@@ -35,7 +35,7 @@ from segstore_ds.storage import Storage
 
 ROWS_SOFT = 48
 ROWS_HARD = 160
-TEXTS_BYTES = 3_000  # of the texts of the rows in the root that differ
+TEXTS_BYTES = 3_000  # of the distinct texts in the root's rows
 FAN_IN = 10
 FINAL_ROWS = 32_768
 PARTS_INLINE = 64
@@ -45,16 +45,16 @@ _KEPT = 16
 LOST = "lost"  # On disk: the operation of a version that a repair left behind. Never change.
 # On disk: the operation of a version whose row is lost; all that it says is in its place and time.
 UNKNOWN = "unknown"  # Never change.
-_APPLICATION = "app/"  # the word of a client's name that says which application it ran in
+_APPLICATION = "app/"  # prefix of the word in a client's name that names its application
 
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """What a commit knows of itself that its root does not say."""
+    """What a commit knows about itself that its root does not say."""
 
     writer_id: str | None = None
     batch_id: int | None = None
-    bytes: int | None = None  # encoded, of the segments it adds; None adds up those listed inline
+    bytes: int | None = None  # encoded, of the segments it adds; None: sum of those listed inline
 
 
 NO_NOTE = Note()
@@ -70,11 +70,7 @@ class Moment:
 
 
 class History:
-    """Reads and writes the history of one stream.
-
-    Args:
-        storage: The stream's folder.
-    """
+    """Reads and writes the history of one stream."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
@@ -83,20 +79,17 @@ class History:
     # --- reading -----------------------------------------------------------------------------
 
     def parts(self, root: Root, start: int = 0, end: int = 1 << 63) -> Iterator[HistoryPart]:
-        """Yield the parts that hold versions of ``[start, end)``, those in lists too.
-
-        Raises:
-            FormatError: A list can't be read.
-            StorageError: The storage failed.
-        """
+        """Yield the parts that hold versions of ``[start, end)``, including those in lists."""
         for ref in root.history_lists:
             if ref.start < end and ref.end > start:
                 listed = self.part_list(ref)
-                yield from (one for one in listed if one.start < end and one.end > start)
-        yield from (one for one in root.history_parts if one.start < end and one.end > start)
+                yield from (entry for entry in listed if entry.start < end and entry.end > start)
+        yield from (
+            entry for entry in root.history_parts if entry.start < end and entry.end > start
+        )
 
     def part_list(self, ref: HistoryPart) -> tuple[HistoryPart, ...]:
-        """Return the parts of a list; raises as `parts`."""
+        """Return the parts of a list."""
         found = self._kept.get(ref.path)
         if isinstance(found, tuple):
             return found
@@ -108,7 +101,7 @@ class History:
         return parts
 
     def part(self, ref: HistoryPart) -> pa.RecordBatch:
-        """Return the rows of a part; raises as `parts`."""
+        """Return the rows of a part."""
         found = self._kept.get(ref.path)
         if isinstance(found, pa.RecordBatch):
             return found
@@ -123,7 +116,7 @@ class History:
         return batch
 
     def batches(self, root: Root, start: int = 0, end: int = 1 << 63) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of the versions ``[start, end)``, part by part; raises as `parts`."""
+        """Yield the rows of the versions ``[start, end)``, part by part."""
         for ref in self.parts(root, start, end):
             batch = self.part(ref)
             first = max(start - ref.start, 0)
@@ -133,18 +126,15 @@ class History:
             yield to_batch(rows)
 
     def first_version(self, root: Root) -> int | None:
-        """Return the oldest version that has a row; None where no commit left one yet. Pure."""
+        """Return the oldest version that has a row; None where no commit has left one yet. Pure."""
         for ref in (*root.history_lists, *root.history_parts):
             return ref.start
         return root.history[0].version if root.history else None
 
     def moment(self, root: Root, version: int) -> Moment | None:
-        """Return a version's time and tail, or None where the history does not reach it.
+        """Return a version's time and tail, or None where the history does not cover it.
 
-        Raises:
-            SnapshotExpiredError: The version's row is lost.
-            FormatError: The history can't be read.
-            StorageError: The storage failed.
+        Raises SnapshotExpiredError when the version's row is lost.
         """
         for batch in self.batches(root, version, version + 1):
             return _known_moment(batch, 0)
@@ -153,7 +143,7 @@ class History:
     def latest(self, root: Root, time_us: int) -> Moment | None:
         """Return the newest version committed at or before a time; None where it has no row.
 
-        One part is read at most. Raises as `moment`.
+        At most one part is read. Raises SnapshotExpiredError when the version's row is lost.
         """
         if root.history and root.history[0].time_us <= time_us:
             row = [row for row in root.history if row.time_us <= time_us][-1]
@@ -167,15 +157,15 @@ class History:
 
     def _latest_in(self, ref: HistoryPart, time_us: int, *, listed: bool) -> Moment:
         if listed:
-            ref = [one for one in self.part_list(ref) if one.time_us <= time_us][-1]
+            ref = [entry for entry in self.part_list(ref) if entry.time_us <= time_us][-1]
         batch = self.part(ref)
         place = int(np.searchsorted(column_values(batch, "time"), time_us, "right")) - 1
         return _known_moment(batch, place)
 
     def lost(self, root: Root, start: int, end: int) -> frozenset[int]:
-        """Return those of the versions ``[start, end)`` that a repair left behind.
+        """Return those of the versions ``[start, end)`` that a repair abandoned.
 
-        No commit has such a number, whatever lies under its name. Raises as `parts`.
+        No commit has such a version number, even if a file of that name exists.
         """
         return frozenset(
             version
@@ -184,7 +174,7 @@ class History:
         )
 
     def base_of(self, root: Root, version: int) -> int:
-        """Return the version that another one was committed on; raises as `parts`."""
+        """Return the version that another one was committed on; abandoned versions are skipped."""
         base = version - 1
         while self.lost(root, base, version):
             base, version = base - 1, base
@@ -194,14 +184,13 @@ class History:
         """Return when the events ``[start, end)`` were committed.
 
         Returns:
-            Offsets at which a commit's events end, ascending, and that commit's time; the events
-            of the range before the first such offset belong to the first commit.
+            The offsets at which the commits' events end, ascending, and those commits' times. The
+                events of
+            the range before the first such offset belong to the first commit.
 
         Raises:
-            NotFoundError: The stream is older than its history, and so are some of the events; or
-                the rows of their commits are lost.
-            FormatError: The history can't be read.
-            StorageError: The storage failed.
+            NotFoundError: Some of the events are older than the history, or their commits' rows are
+                lost.
         """
         tails, times = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
         reaches = last = None
@@ -228,11 +217,11 @@ class History:
         return found[low:high], moments[low:high]
 
     def _batches_from(self, root: Root, offset: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows from the commit of an event on, and some before it."""
+        """Yield the rows from the commit of the event at `offset` onwards, and some before it."""
         inline = root.history
         if not inline or inline[0].tail - inline[0].rows > offset:
             refs = list(self.parts(root))
-            # Parts know their versions, not their offsets: log n of them are looked into.
+            # Parts know their versions, not their offsets: a bisection reads log n of them.
             first = bisect_right(refs, offset, key=lambda ref: _moment(self.part(ref), -1).tail)
             yield from map(self.part, refs[first:])
         if inline:
@@ -241,12 +230,7 @@ class History:
     # --- writing -----------------------------------------------------------------------------
 
     def tidy(self, root: Root, slot: Slot) -> Root:
-        """Move rows and parts that outgrew the root's share to objects of their own.
-
-        Raises:
-            FormatError: A list that had to be extended can't be read.
-            StorageError: The storage failed.
-        """
+        """Move rows and parts that outgrew their share of the root to objects of their own."""
         calm = slot.attempt == 0
         texts_most = TEXTS_BYTES if calm else 4 * TEXTS_BYTES
         rows_most = ROWS_SOFT if calm else ROWS_HARD
@@ -258,12 +242,7 @@ class History:
         return root
 
     def merge(self, root: Root, paths: tuple[str, ...], slot: Slot) -> Root | None:
-        """Replace neighbouring parts by one; None when they are no longer there side by side.
-
-        Raises:
-            FormatError: A part can't be read.
-            StorageError: The storage failed.
-        """
+        """Replace neighbouring parts by one; None when the root no longer has them side by side."""
         first = find_run([part.path for part in root.history_parts], paths)
         if first is None:
             return None
@@ -304,7 +283,7 @@ class History:
         data = encode_envelope(body)
         digest = digest_of(data)
         path = names.build_history_path(version, kind, digest)
-        # Named by digest: a name that is taken holds the same bytes already.
+        # Named by digest: an existing object of that name holds the same bytes.
         self._storage.create(path, data)
         return HistoryPart(path, *ends, len(data), digest)
 
@@ -332,12 +311,10 @@ def plan_history_merge(root: Root) -> tuple[str, ...] | None:
 
 
 def describe_commit(old: Root | None, new: Root, note: Note) -> HistoryRow:
-    """Return the row of a commit, but for what it took. Pure.
+    """Return a commit's history row, without the columns that say what it cost. Pure.
 
-    Args:
-        old: The root before it; None for the first one.
-        new: The root that is about to be committed, before anything in it moved elsewhere.
-        note: What the commit knows of itself.
+    `old` is the root before it, None for the first commit. `new` is the root about to be committed,
+    before any of its entries moved to parts.
     """
     first = old.next_segment if old else 0
     words = new.client.split(" ")
@@ -359,11 +336,9 @@ def describe_commit(old: Root | None, new: Root, note: Note) -> HistoryRow:
 
 
 def begin_history(root: Root, *, segments: int | None = None) -> Root:
-    """Return a stream's first root with the features of new streams and its own row. Pure.
+    """Return a stream's first root with the features of new streams and its own history row. Pure.
 
-    Args:
-        root: The root, whatever it is made of.
-        segments: How many segments its row is to speak of, where numbers don't tell.
+    `segments` is the row's number of segments, for roots whose segment numbers do not show it.
     """
     root = add_features(root)
     row = replace(describe_commit(None, root, NO_NOTE), requests=1)
@@ -376,11 +351,7 @@ def _texts_bytes(rows: Sequence[HistoryRow]) -> int:
 
 
 def _refuse_undated(lasts: Ints, firsts: Ints, start: int, end: int) -> None:
-    """Refuse events between the end of a commit and the start of the next: its row is lost.
-
-    Raises:
-        NotFoundError: Some of the events ``[start, end)`` are.
-    """
+    """Raise NotFoundError when the row of a commit of the events ``[start, end)`` is lost."""
     undated = (firsts > lasts) & (lasts < end) & (firsts > start)
     if undated.any():
         place = int(np.argmax(undated))
@@ -393,11 +364,7 @@ def _refuse_undated(lasts: Ints, firsts: Ints, start: int, end: int) -> None:
 
 
 def _known_moment(batch: pa.RecordBatch, place: int) -> Moment:
-    """Return a row as a moment.
-
-    Raises:
-        SnapshotExpiredError: The row is lost.
-    """
+    """Return a row as a moment; raise SnapshotExpiredError when the row is lost."""
     found = _moment(batch, place)
     if batch["operation"][place].as_py() == UNKNOWN:
         raise SnapshotExpiredError(

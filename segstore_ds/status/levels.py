@@ -1,8 +1,8 @@
-"""Levels: when parts are merged, and when their list leaves the root. Pure.
+"""Levels: when parts are merged, and which neighbours. Pure.
 
-Entries spill to parts of some 64 segments; ten parts of one size become one of the next; a part of
-32,768 segments or more is final. Parts that are final and old move, in groups, to lists of up to
-1,024 parts. So a root names few parts and few lists, however many segments there are.
+Entries spill to parts of about 64 segments. Ten parts of one level are merged into one of the next.
+A part of 32,768 segments or more is final. Old final parts move, in groups, to lists of up to 1,024
+parts. So a root names few parts and few lists, however many segments the stream has.
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from typing import Protocol
 
 
 class Sized(Protocol):
-    """What has a name and a number of rows: a part of the status or of the history."""
+    """A part of the status or of the history: it has a name and a number of rows."""
 
     @property
     def path(self) -> str:
@@ -28,8 +28,9 @@ class MergeRules:
 
     Attributes:
         smallest: Most rows of a part of the lowest level.
-        fan_in: How many parts of one level make one of the next.
-        final: A part with so many rows is not merged any more; a merged part has at most twice it.
+        fan_in: How many parts of one level are merged into one of the next.
+        final: A part with this many rows or more is not merged any more; a merged part has at most
+            twice as many.
     """
 
     smallest: int
@@ -37,7 +38,7 @@ class MergeRules:
     final: int
 
     def level(self, size: int) -> int:
-        """Return the level of a part with so many rows."""
+        """Return the level of a part with `size` rows."""
         level, limit = 0, self.smallest
         while size > limit:
             level, limit = level + 1, limit * self.fan_in
@@ -45,14 +46,11 @@ class MergeRules:
 
 
 def plan_merge(parts: Sequence[Sized], rules: MergeRules) -> tuple[str, ...] | None:
-    """Choose neighbouring parts to merge, or None when nothing is due.
+    """Return the names of neighbouring parts to merge, in order, or None when nothing is due.
 
-    The newest parts of one level are merged when there are enough of them. Parts of odd sizes (of
-    large commits) may keep smaller ones apart; when too many have gathered, the neighbours with the
-    fewest rows are merged whatever their levels.
-
-    Returns:
-        Their names, in order.
+    The newest parts are merged when `fan_in` of them are of one level. Parts of odd sizes, from
+    large commits, can separate smaller ones. When too many small parts have accumulated, the
+    neighbours with the fewest rows in total are merged, whatever their levels.
     """
     fan_in = rules.fan_in
     run = parts[-fan_in:]
@@ -78,7 +76,7 @@ def _fits(run: Sequence[Sized], rules: MergeRules) -> bool:
 
 
 def find_run(listed: Sequence[str], paths: Sequence[str]) -> int | None:
-    """Return where `paths` stand side by side in `listed`, or None where they don't.
+    """Return where `paths` appear side by side in `listed`, or None where they don't.
 
     >>> find_run(["a", "b", "c"], ["b", "c"]), find_run(["a", "x", "b"], ["a", "b"])
     (1, None)

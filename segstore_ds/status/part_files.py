@@ -1,6 +1,6 @@
-"""Status parts in storage: both encodings read, the newer one written, the last few kept in memory.
+"""Status parts in storage: reads both encodings, writes the newer one, caches the last few parts.
 
-Parts are kept as columns; an entry becomes an object only where somebody asks for that entry.
+Parts are cached as columns; an entry becomes an object only where a caller asks for that entry.
 """
 
 from collections.abc import Sequence
@@ -39,38 +39,29 @@ _KEPT_SEGMENTS = 1 << 18
 @dataclass(slots=True)
 class _Loaded:
     part: Part
-    stats: bytes | None  # the bytes behind the columns; None where they were not read
+    stats: bytes | None  # the bytes after the columns; None where they were not read
 
 
 class PartFiles:
-    """Reads and writes the parts of one stream.
-
-    Args:
-        storage: The stream's folder.
-    """
+    """Reads and writes the parts of one stream."""
 
     def __init__(self, storage: Storage) -> None:
         self._storage = storage
         self._kept: dict[str, _Loaded] = {}
 
     def columns(self, ref: PartRef) -> SegmentColumns:
-        """Return the segments of a part; reads no statistics.
-
-        Raises:
-            FormatError: The part is missing, damaged, or contradicts the root.
-            StorageError: The storage failed.
-        """
+        """Return the segments of a part; reads no statistics."""
         return self._load(ref, whole=False).part.columns
 
     def stats(self, ref: PartRef) -> Sequence[str | None]:
-        """Return the statistics of a part's segments; raises as `columns`."""
+        """Return the statistics of a part's segments."""
         loaded = self._load(ref, whole=True)
         return decode_chunks(loaded.part, loaded.stats or b"", where=self._where(ref.path))
 
     def retired(self, path: str, *, required: bool = False) -> tuple[SegmentEntry, ...]:
-        """Return the entries of a part that no root names, without statistics of newer parts.
+        """Return the entries of a part that no root names; from newer parts without statistics.
 
-        None where it was deleted, unless it is required. Raises as `columns`.
+        A deleted part has no entries, unless it is `required`: then MissingObjectError is raised.
         """
         where = self._where(path)
         try:
@@ -85,10 +76,7 @@ class PartFiles:
         return decode_first_part(body, where=where)
 
     def whole(self, path: str) -> tuple[SegmentEntry, ...]:
-        """Return the entries of a part, whoever names it, checked against the digest in its name.
-
-        Raises as `columns`.
-        """
+        """Return all of a part's entries, checked against the digest in its name."""
         where = self._where(path)
         data = self._storage.get(path, limit_bytes=2 * RAW_LIMIT_BYTES)
         front, behind = split_envelope(data)
@@ -100,32 +88,25 @@ class PartFiles:
     def put(
         self, version: int, start: int, columns: SegmentColumns, stats: Sequence[str | None]
     ) -> PartRef:
-        """Write a part.
+        """Write a part whose first event is at offset `start`.
 
-        Args:
-            version: The newest version its writer has seen.
-            start: Offset of its first event.
-            columns: Its segments.
-            stats: Their statistics.
-
-        Raises:
-            StorageError: The storage failed.
+        `version` is the newest version that the writer has seen.
         """
         chunks, behind = encode_chunks(stats)
         return self._put(version, start, columns, chunks, behind)
 
     def merge(self, version: int, refs: Sequence[PartRef]) -> PartRef:
-        """Write the segments of neighbouring parts as one part; raises as `columns`.
+        """Write the segments of neighbouring parts as one part.
 
-        Chunks of statistics that are large are copied as they are.
+        Beyond `CHUNK_ROWS` segments the chunks of statistics are copied without decoding them.
         """
         loaded = [self._load(ref, whole=True) for ref in refs]
-        columns = concat(one.part.columns for one in loaded)
+        columns = concat(loaded_part.part.columns for loaded_part in loaded)
         if len(columns) <= CHUNK_ROWS:
             stats = [text for ref in refs for text in self.stats(ref)]
             return self.put(version, refs[0].start, columns, stats)
-        chunks = tuple(chunk for one in loaded for chunk in one.part.chunks)
-        behind = b"".join(one.stats or b"" for one in loaded)
+        chunks = tuple(chunk for loaded_part in loaded for chunk in loaded_part.part.chunks)
+        behind = b"".join(loaded_part.stats or b"" for loaded_part in loaded)
         return self._put(version, refs[0].start, columns, chunks, behind)
 
     def _put(
@@ -139,7 +120,7 @@ class PartFiles:
         data = encode_part(columns, chunks)
         digest = digest_of(data)
         path = names.build_status_path(version, LEVEL, digest)
-        # Named by digest: a name that is taken holds the same bytes already.
+        # Named by digest: an existing object of that name holds the same bytes.
         self._storage.create(path, data + behind)
         self._keep(path, _Loaded(Part(columns, chunks), behind))
         return PartRef(path, start, start + _rows(columns), len(columns), len(data), digest)
@@ -187,7 +168,7 @@ class PartFiles:
         try:
             return self._storage.get_range(ref.path, 0, size)
         except TruncatedObjectError as error:
-            # Emptied and cut are two different errors.
+            # An empty object and a truncated one are different errors.
             if self._storage.info(ref.path).size == 0:
                 raise EmptyObjectError(
                     "status part is empty", where=self._where(ref.path)
@@ -214,7 +195,8 @@ class PartFiles:
         self._kept[path] = loaded
         while len(self._kept) > 1 and (
             len(self._kept) > _KEPT_PARTS
-            or sum(len(one.part.columns) for one in self._kept.values()) > _KEPT_SEGMENTS
+            or sum(len(loaded_part.part.columns) for loaded_part in self._kept.values())
+            > _KEPT_SEGMENTS
         ):
             self._kept.pop(next(iter(self._kept)))
 
@@ -223,12 +205,12 @@ class PartFiles:
 
 
 def build_part(entries: Sequence[SegmentEntry]) -> tuple[bytes, bytes]:
-    """Return the object that lists segments: what its digest covers, and the statistics behind."""
+    """Return a part's object as two pieces: the bytes its digest covers, and the statistics."""
     chunks, behind = encode_chunks([entry.stats for entry in entries])
     return encode_part(from_entries(entries), chunks), behind
 
 
 def _rows(columns: SegmentColumns) -> int:
-    # Values are below 2^63 each: their sum may not be, and wrapping would forge a range.
+    # Each value is below 2^63, but the sum may not be: an overflow would produce a false range.
     low = int(np.sum(columns.rows & 0xFFFFFFFF, dtype=np.uint64))
     return low + (int(np.sum(columns.rows >> 32, dtype=np.uint64)) << 32)

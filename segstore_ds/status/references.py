@@ -1,7 +1,7 @@
-"""What a root refers to: every object that must be there for it, and every one that it retired.
+"""What a root refers to: every object that must exist for it, and every object that it retired.
 
-The one place that knows all the ways in which metadata names an object. Whatever can't be read
-raises: an object that nobody could look up is never "not referred to".
+This is the only place that knows all the ways in which metadata names an object. Metadata that
+can't be read raises, so an object is never taken for unreferenced because a lookup failed.
 """
 
 from collections.abc import Iterator, Mapping
@@ -24,30 +24,26 @@ class Retirement:
 
 @dataclass(slots=True)
 class References:
-    """The objects that a root names, by their place in the stream's folder.
+    """The objects that a root names, by their paths in the stream's folder.
 
     Attributes:
         live: What the root lists: its segments, status parts and blobs.
-        retired: What commits dropped, with its newest retirement; some of it may be live again.
+        retired: What commits dropped, each with its newest retirement; some of it may be live
+            again.
     """
 
     live: set[str] = field(default_factory=set)
     retired: dict[str, Retirement] = field(default_factory=dict)
 
     def retire(self, path: str, item: Retired) -> None:
-        """Note a retirement; the newest one of an object counts."""
+        """Record a retirement; the newest one of an object counts."""
         known = self.retired.get(path)
         if known is None or item.version > known.version:
             self.retired[path] = Retirement(item.version, item.time_us)
 
 
 def retired_items(status: TableStatus, root: Root) -> Iterator[Retired]:
-    """Yield everything a root has in `retired`, that of its blobs first.
-
-    Raises:
-        FormatError: A blob can't be read.
-        StorageError: The storage failed.
-    """
+    """Yield all retired objects of a root, those in its blobs first."""
     for blob in root.retired_blobs:
         yield from status.retired_blob(blob)
     yield from root.retired
@@ -64,9 +60,9 @@ def status_objects(root: Root) -> Iterator[str]:
 
 
 def copied_tokens(root: Root) -> Iterator[str]:
-    """Yield the folders of the copies that made a stream. Pure.
+    """Yield the folders of the finished copies by segments into a stream. Pure.
 
-    Nobody stages there any more: whatever still writes under such a copy's id finds it done.
+    Nobody stages there any more: a late writer of such a copy finds the copy done.
     """
     for copy_id, record in root.copies.items():
         known = isinstance(record, Mapping) and record.get("mode") == "segments"
@@ -79,16 +75,8 @@ def read_references(
 ) -> References:
     """Read everything that a root refers to.
 
-    Args:
-        status: The stream's table status.
-        root: The root.
-        gone_before: With `gone_until_us`: a part retired at or before this version and time may be
-            deleted already, and its segments with it.
-        gone_until_us: See there.
-
-    Raises:
-        FormatError: A part or a blob can't be read.
-        StorageError: The storage failed.
+    A part that was retired at or before version `gone_before` and time `gone_until_us` may be
+    deleted already, together with its segments; any other missing part raises.
     """
     found = References(live=set(status_objects(root)))
     found.live.update(part.path for part in status.parts(root))

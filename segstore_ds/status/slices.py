@@ -1,8 +1,8 @@
 """Slices of segments as columns: a plan of a million segments without a million objects.
 
-`SliceTable` is a sequence of `Slice` that makes each only when it is asked for; it travels to a
-task as columns. Packing works on two columns, encoded bytes and rows, and gives exactly the tasks
-that packing the slices one by one would give (a property test compares the two).
+`SliceTable` is a sequence of `Slice` that creates each only on access; it is sent to a task as
+columns. Packing works on two columns, encoded bytes and rows, and gives exactly the tasks that
+packing the slices one at a time would give (a property test compares the two).
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -16,7 +16,7 @@ from segstore_ds.format.parts.packed import Ints
 from segstore_ds.format.segment import ARROW
 from segstore_ds.status.table_status import Run
 
-EXACT_LIMIT = 1 << 62  # products of sizes stay below this, or are left to Python's integers
+EXACT_LIMIT = 1 << 62  # larger products of sizes are computed with Python's integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ class Slice:
         start: Offset of the segment's first event.
         epoch: Of the segment's bytes.
         segment_rows: All rows of the segment.
-        rows: ``[first, last)`` rows of the segment that are wanted.
+        rows: The wanted rows of the segment, ``[first, last)``.
         claim: ``[first, last)``: frames whose first row lies in it belong to this slice.
         format: Of the segment.
     """
@@ -46,18 +46,18 @@ class Slice:
 
     @property
     def claimed_rows(self) -> int:
-        """Wanted rows within the claim; frames at its borders may shift a few to a neighbour."""
+        """Wanted rows within the claim; frames at its borders may move a few to a neighbour."""
         return min(self.rows[1], self.claim[1]) - max(self.rows[0], self.claim[0])
 
     @property
     def claimed_bytes(self) -> int:
-        """Encoded bytes of the claimed rows, pro rata, at least 1."""
+        """Encoded bytes of the claimed rows, in proportion to the segment's rows, at least 1."""
         return max(self.bytes * self.claimed_rows // self.segment_rows, 1)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Block:
-    """Slices of one run of segments, a column per attribute."""
+    """Slices of a run of segments, with a column per attribute."""
 
     columns: SegmentColumns
     starts: Ints
@@ -87,11 +87,11 @@ class _Block:
 
     def cut(self, start: int, end: int) -> "_Block":
         arrays = (self.starts, self.first, self.last, self.claim_first, self.claim_last)
-        return _Block(self.columns.slice(start, end), *(one[start:end] for one in arrays))
+        return _Block(self.columns.slice(start, end), *(array[start:end] for array in arrays))
 
     def take(self, rows: Ints) -> "_Block":
         arrays = (self.starts, self.first, self.last, self.claim_first, self.claim_last)
-        return _Block(self.columns.take(rows), *(one[rows] for one in arrays))
+        return _Block(self.columns.take(rows), *(array[rows] for array in arrays))
 
     @property
     def claimed_rows(self) -> Ints:
@@ -106,7 +106,7 @@ class _Block:
 
     @property
     def exact(self) -> bool:
-        """Whether sizes can be multiplied without leaving 64 bits."""
+        """Whether products of sizes fit in 64 bits."""
         columns = self.columns
         if not len(columns):
             return True
@@ -115,7 +115,7 @@ class _Block:
 
 
 class SliceTable(Sequence[Slice]):
-    """Slices in offset order, kept as columns; picklable, and equal to what holds the same."""
+    """Slices in offset order, stored as columns; picklable, and equal to a sequence of the same."""
 
     def __init__(self, blocks: Sequence[_Block] = ()) -> None:
         self.blocks = [block for block in blocks if len(block)]
@@ -125,11 +125,8 @@ class SliceTable(Sequence[Slice]):
     def of_run(cls, run: Run, start: int, end: int, kept: Ints | None) -> "SliceTable":
         """Return what to read of a run of segments for the events ``[start, end)``.
 
-        Args:
-            run: The segments; each holds an event of the range.
-            start: First offset.
-            end: Offset behind the last.
-            kept: Rows of the run that are wanted; None for all.
+        Every segment of the run must hold an event of the range. `kept` selects rows of the run;
+        None keeps all.
         """
         columns, starts = run.columns, run.starts
         if kept is not None:
@@ -141,7 +138,7 @@ class SliceTable(Sequence[Slice]):
 
     @classmethod
     def join(cls, tables: Iterable["SliceTable"]) -> "SliceTable":
-        """Return the slices of several tables as one."""
+        """Return the slices of several tables as one table."""
         return cls([block for table in tables for block in table.blocks])
 
     def __len__(self) -> int:
@@ -189,7 +186,7 @@ class SliceTable(Sequence[Slice]):
 
     @property
     def exact(self) -> bool:
-        """Whether the sums and products of its sizes stay within 64 bits."""
+        """Whether the sums and products of its sizes fit in 64 bits."""
         return all(block.exact for block in self.blocks)
 
     def sizes(self) -> tuple[Ints, Ints]:
@@ -202,13 +199,7 @@ class SliceTable(Sequence[Slice]):
         )
 
     def select(self, form: str, epochs: Collection[int], *, others: bool = False) -> "SliceTable":
-        """Return the slices of segments of a format and of some epochs, or all the others.
-
-        Args:
-            form: The format's name.
-            epochs: Numbers of the epochs.
-            others: Return what does not fit instead.
-        """
+        """Return the slices of segments of a format and of some epochs; `others`: all the rest."""
         return SliceTable([_select(block, form, epochs, others=others) for block in self.blocks])
 
     def split(self, most_bytes: int, most_rows: int) -> "SliceTable":
@@ -234,18 +225,18 @@ def _split(block: _Block, most_bytes: int, most_rows: int) -> _Block:
     piece = np.arange(len(source)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
     wide = block.take(source)
     count, rows = pieces[source], rows[source]
-    # The first piece claims the frame that straddles the first row, wherever it starts.
+    # The first piece also claims the frame that holds the first wanted row but starts before it.
     low = np.where(piece == 0, 0, wide.first + rows * piece // count)
     high = np.where(piece == count - 1, wide.columns.rows, wide.first + rows * (piece + 1) // count)
     return replace(wide, claim_first=low, claim_last=high)
 
 
 def plan_borders(sizes: Ints, rows: Ints, most_bytes: int, most_rows: int) -> list[int]:
-    """Return where the tasks begin that slices are packed into, and where the last one ends. Pure.
+    """Return the borders of the tasks that slices are packed into: starts, and the last end. Pure.
 
-    A task takes slices while it stays within a tenth over both targets, and at least one.
+    A task takes slices while it stays within 110 % of both targets, and at least one.
     """
-    # A tenth over the target is better than a task for the rest.
+    # A tenth over the target is better than another task for the rest.
     limit_bytes, limit_rows = int(most_bytes * 1.1), int(most_rows * 1.1)
     sums_bytes = np.concatenate([[0], np.cumsum(sizes)])
     sums_rows = np.concatenate([[0], np.cumsum(rows)])

@@ -1,13 +1,13 @@
-"""The table status: the list of a stream's segments, by offset, and what else outgrows the root.
+"""The table status: the list of a stream's segments by offset, and whatever else outgrows the root.
 
-A root lists its newest segments inline. When they pass a soft limit the next commit moves them to a
-status part; neighbouring parts of one size are merged by commits of their own, after the
-acknowledgement. An attempt that lost a race moves nothing below the hard limit, so that maintenance
-never stands between a lost race and its retry. Parts are sorted by offset and never overlap.
+A root lists its newest segments inline. When they pass a soft limit, the next commit moves them to
+a status part. Neighbouring parts of one level are merged by commits of their own, after the
+acknowledgement. An attempt that has lost a race moves nothing below the hard limit, so maintenance
+never delays the retry. Parts are sorted by offset and never overlap.
 
-Parts that outgrow the root are listed by objects of their own, oldest first. Writers beyond
-`WRITERS_INLINE` and retired objects beyond `RETIRED_INLINE` go to blobs, big schemas too: a root
-stays below its 64 KiB however long the stream.
+Parts that outgrow the root are listed in objects of their own, oldest first. Writers beyond
+`WRITERS_INLINE`, retired objects beyond `RETIRED_INLINE` and large schemas go to blobs. So a root
+stays below 64 KiB however long the stream is.
 
 Source: CarbonData's table status proposal (base, delta, pointer), with geometric merging.
 """
@@ -58,14 +58,14 @@ STATS_INLINE_BYTES = 8_000
 
 @dataclass(frozen=True, slots=True)
 class PlacedSegment:
-    """A segment and its place: it holds the events ``[start, start + entry.rows)``."""
+    """A segment and its offsets: it holds the events ``[start, start + entry.rows)``."""
 
     start: int
     entry: SegmentEntry
 
     @property
     def end(self) -> int:
-        """The offset behind its last event."""
+        """The offset after its last event."""
         return self.start + self.entry.rows
 
 
@@ -74,9 +74,9 @@ class Run:
     """Neighbouring segments as columns.
 
     Attributes:
-        start: Offset of the first one's first event.
+        start: Offset of the first segment's first event.
         columns: The segments.
-        load_stats: Returns the statistics of each; reads them where they were not read before.
+        load_stats: Returns the statistics of each segment; reads them unless they are cached.
     """
 
     start: int
@@ -103,13 +103,7 @@ class Run:
 
 
 class TableStatus(StatusBlobs):
-    """Reads and writes the status objects of one stream.
-
-    Immutable objects are kept in memory by name, the last few of them.
-
-    Args:
-        storage: The stream's folder.
-    """
+    """Reads and writes the status objects of one stream; the last few are cached by name."""
 
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)
@@ -122,15 +116,7 @@ class TableStatus(StatusBlobs):
     ) -> Iterator[PlacedSegment]:
         """Yield the segments that hold events of ``[start, end)``, in offset order.
 
-        Args:
-            root: The version to look in.
-            start: First offset.
-            end: Offset behind the last.
-            with_stats: False leaves their statistics unread, and out.
-
-        Raises:
-            FormatError: A part is missing, damaged, or contradicts the root.
-            StorageError: The storage failed.
+        Without `with_stats` their statistics are neither read nor returned.
         """
         for run in self.runs(root, start, end):
             stats = run.load_stats() if with_stats else None
@@ -140,7 +126,7 @@ class TableStatus(StatusBlobs):
     def runs(self, root: Root, start: int, end: int) -> Iterator[Run]:
         """Yield the segments that hold events of ``[start, end)`` as columns, part by part.
 
-        Reads each part when its turn comes, and no statistics. Raises as `segments`.
+        Reads each part when the iteration reaches it, and no statistics.
         """
         if start >= end:
             return
@@ -157,24 +143,23 @@ class TableStatus(StatusBlobs):
             yield run.trimmed(start, end)
 
     def parts(self, root: Root, start: int = 0, end: int = 1 << 63) -> Iterator[PartRef]:
-        """Yield the parts that hold events of ``[start, end)``, those in lists too.
-
-        Raises as `segments`.
-        """
+        """Yield the parts that hold events of ``[start, end)``, including those in lists."""
         for index in root.indexes:
             if index.start < end and index.end > start:
                 listed = self.part_list(index)
-                yield from (one for one in listed if one.start < end and one.end > start)
-        yield from (one for one in root.parts if one.start < end and one.end > start)
+                yield from (
+                    member for member in listed if member.start < end and member.end > start
+                )
+        yield from (member for member in root.parts if member.start < end and member.end > start)
 
     def part_list(self, index: PartIndex) -> tuple[PartRef, ...]:
-        """Return the parts of a list; raises as `segments`."""
+        """Return the parts of a list."""
         found = self._cache.get(index.path)
         if isinstance(found, tuple):
             return found
         where = self._where(index.path)
         parts = decode_part_list(self._read(index), where=where)
-        joined = all(one.end == other.start for one, other in pairwise(parts))
+        joined = all(member.end == other.start for member, other in pairwise(parts))
         found_sizes = (len(parts), sum(part.segments for part in parts))
         if not joined or found_sizes != (index.parts, index.segments):
             raise CorruptionError("list of parts contradicts the root", where=where)
@@ -184,7 +169,7 @@ class TableStatus(StatusBlobs):
         return parts
 
     def part(self, ref: PartRef) -> tuple[SegmentEntry, ...]:
-        """Return the entries of a part with their statistics; raises as `segments`."""
+        """Return the entries of a part with their statistics."""
         columns = self._files.columns(ref)
         return tuple(columns.entries(self._files.stats(ref)))
 
@@ -192,33 +177,23 @@ class TableStatus(StatusBlobs):
         return lambda: self._files.stats(ref)
 
     def retired_part(self, path: str, *, required: bool = False) -> tuple[SegmentEntry, ...]:
-        """Return the entries of a part that was retired, none where it was deleted since.
+        """Return the entries of a retired part, none where it was deleted since.
 
-        Raises:
-            FormatError: The part can't be read; or it is missing though it is required.
-            StorageError: The storage failed.
+        With `required` a deleted part raises MissingObjectError.
         """
         return self._files.retired(path, required=required)
 
     def whole_part(self, path: str) -> tuple[SegmentEntry, ...]:
-        """Return the entries of a part that no root need name; raises as `segments`."""
+        """Return the entries of a part, even of one that no root names."""
         return self._files.whole(path)
 
     # --- writing -----------------------------------------------------------------------------
 
     def tidy(self, root: Root, slot: Slot) -> Root:
-        """Move what outgrew the root's share to status objects of its own.
+        """Return the root, with what outgrew its share of it moved to status objects.
 
-        Args:
-            root: The root that is about to be committed; its `version` is still its parent's.
-            slot: Where it will land; once a race is lost only the hard limit counts.
-
-        Returns:
-            The root, unchanged where nothing was due.
-
-        Raises:
-            FormatError: A blob that had to be extended can't be read.
-            StorageError: The storage failed.
+        `root` is about to be committed, and its `version` is still its parent's. `slot` says where
+        it will land; after a lost race only the hard limits count.
         """
         calm = slot.attempt == 0
         stats_most = STATS_INLINE_BYTES if calm else 2 * STATS_INLINE_BYTES
@@ -228,7 +203,7 @@ class TableStatus(StatusBlobs):
         if len(root.parts) > (PARTS_INLINE if slot.attempt == 0 else 2 * PARTS_INLINE):
             root = self._spill_parts(root, slot)
         if root.indexes and root.indexes[0].start < root.head:
-            # The list is read once and kept: only a commit that moved the head finds work here.
+            # The list is cached once read; only a commit that moved the head has work here.
             root = self._trim_indexes(root, slot)
         if len(root.writers) > WRITERS_INLINE or _writers_bytes(root) > WRITERS_INLINE_BYTES:
             root = self._spill_writers(root, slot)
@@ -239,12 +214,7 @@ class TableStatus(StatusBlobs):
         return root
 
     def merge(self, root: Root, paths: tuple[str, ...], slot: Slot) -> Root | None:
-        """Replace neighbouring parts by one; None when they are no longer there side by side.
-
-        Raises:
-            FormatError: A part can't be read.
-            StorageError: The storage failed.
-        """
+        """Replace neighbouring parts by one; None when the root no longer has them side by side."""
         first = find_run([part.path for part in root.parts], paths)
         if first is None:
             return None
@@ -255,7 +225,7 @@ class TableStatus(StatusBlobs):
         return replace(root, parts=parts, retired=(*root.retired, *retired))
 
     def merge_retired(self, root: Root, paths: tuple[str, ...], slot: Slot) -> Root | None:
-        """Replace neighbouring blobs of retired objects by one; as `merge`."""
+        """Replace neighbouring blobs of retired objects by one; None as in `merge`."""
         first = find_run([blob.path for blob in root.retired_blobs], paths)
         if first is None:
             return None
@@ -263,24 +233,20 @@ class TableStatus(StatusBlobs):
         old = root.retired_blobs[first:last]
         items = tuple(item for blob in old for item in self.retired_blob(blob))
         blob = self.put(root.version, "retired", encode_retired(items), len(items))
-        gone = (slot.retire("status", one.path) for one in old)
+        gone = (slot.retire("status", member.path) for member in old)
         blobs = (*root.retired_blobs[:first], blob, *root.retired_blobs[last:])
         return replace(root, retired_blobs=blobs, retired=(*root.retired, *gone))
 
     def unfold(self, root: Root, offset: int, slot: Slot) -> Root:
-        """Return the root with all parts that end behind an offset inline, for a change of them.
+        """Return the root with all parts that end after an offset inline, ready for changes.
 
-        The lists they stood in are retired. `tidy` makes new ones.
-
-        Raises:
-            FormatError: A list can't be read.
-            StorageError: The storage failed.
+        The lists that held them are retired. `tidy` makes new ones.
         """
         opened = tuple(index for index in root.indexes if index.end > offset)
         if not opened:
             return root
         listed = tuple(part for index in opened for part in self.part_list(index))
-        gone = tuple(slot.retire("status", one.path) for one in opened)
+        gone = tuple(slot.retire("status", member.path) for member in opened)
         return replace(
             root,
             indexes=root.indexes[: len(root.indexes) - len(opened)],
@@ -289,11 +255,7 @@ class TableStatus(StatusBlobs):
         )
 
     def put_part(self, version: int, start: int, entries: Sequence[SegmentEntry]) -> PartRef:
-        """Write a part that lists segments from an offset on.
-
-        Raises:
-            StorageError: The storage failed.
-        """
+        """Write a part that lists segments from an offset on."""
         stats = [entry.stats for entry in entries]
         return self._files.put(version, start, from_entries(entries), stats)
 
@@ -307,7 +269,7 @@ class TableStatus(StatusBlobs):
         return replace(root, parts=tuple(parts), entries=())
 
     def _spill_parts(self, root: Root, slot: Slot) -> Root:
-        """Move the older half of the parts to lists, the last of which is filled up first."""
+        """Move the older half of the parts to lists; the last existing list is filled up first."""
         moved, kept = root.parts[: -PARTS_INLINE // 2], root.parts[-PARTS_INLINE // 2 :]
         indexes, retired = list(root.indexes), root.retired
         if indexes and indexes[-1].parts < INDEX_PARTS:
@@ -319,7 +281,7 @@ class TableStatus(StatusBlobs):
         return replace(root, indexes=tuple(indexes), parts=kept, retired=retired)
 
     def _trim_indexes(self, root: Root, slot: Slot) -> Root:
-        """Retire the listed parts that lie below the head, and the lists that change by it."""
+        """Retire the listed parts below the head, and the lists that change because of it."""
         gone: list[Retired] = []
         indexes = list(root.indexes)
         while indexes:
@@ -350,13 +312,13 @@ class TableStatus(StatusBlobs):
         first = max(0, len(by_age) - WRITERS_INLINE // 4)
         while _text_bytes(by_age[first:]) > WRITERS_INLINE_BYTES // 4:
             first += 1
-        # The commit's own stay: what moves is what its parent has, so either tells the other.
+        # This commit's writers stay inline, so all that moves is also in the parent root.
         own = sum(1 for _, writer in by_age if writer.version == slot.version)
         first = min(first, len(by_age) - own)
         moved, kept = by_age[:first], by_age[first:]
         old = root.writers_blob
         writers = dict(self.writers_blob(old)) if old else {}
-        # A writer that came back stands inline again; its newer entry is the one that counts.
+        # A writer that returned is inline again: drop its older entry.
         writers = {name: writer for name, writer in writers.items() if name not in root.writers}
         writers.update(moved)
         blob = self.put(root.version, "writers", encode_writers(writers), len(writers))
@@ -367,12 +329,12 @@ class TableStatus(StatusBlobs):
 
 
 def _stats_bytes(root: Root) -> int:
-    """Return what the statistics of the entries take in a commit file, about."""
+    """Return about how many bytes the entries' statistics take in a commit file."""
     texts = [entry.stats for entry in root.entries if entry.stats is not None]
     plain = sum(map(len, texts))
     if plain <= STATS_INLINE_BYTES:
         return plain
-    # Names of columns and much else repeat: only compression tells what is new.
+    # Column names and much else repeat, so only the compressed size is a fair estimate.
     return len(encode_envelope("".join(texts).encode("utf-8", "surrogatepass")))
 
 
@@ -381,7 +343,7 @@ def _writers_bytes(root: Root) -> int:
 
 
 def _text_bytes(writers: Iterable[tuple[str, Writer]]) -> int:
-    """Return what the names of writers, their owners and the fingerprints take, about."""
+    """Return about how many bytes the names, owners and fingerprints of writers take."""
     texts = (text for name, each in writers for text in (name, each.owner, each.fingerprint))
     return sum(len(text.encode("utf-8", "surrogatepass")) for text in texts)
 

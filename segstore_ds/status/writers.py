@@ -1,8 +1,8 @@
-"""Writers: who may commit under a name, and whether a batch is committed already.
+"""Writers: who may commit under a writer id, and whether a batch is committed already.
 
-A writer id has an owner (the streaming query's id, or the caller) and a last batch. The same batch
-again is a no-op that returns the first commit; an older one, another owner, or other events under
-the last batch id are errors.
+A writer id has an owner (the streaming query's id, or the caller) and a last batch. Committing the
+last batch again is a no-op that returns the first commit. An older batch, another owner, or other
+events under the last batch id are errors.
 """
 
 import logging
@@ -26,14 +26,14 @@ class WriterKey:
     """The idempotence key of a commit: a writer's batch.
 
     Attributes:
-        writer_id: Its name.
-        batch_id: Grows.
+        writer_id: The writer's name.
+        batch_id: Grows from batch to batch.
         owner: Who may use the name; "" for a plain caller.
         takeover: Take the name over from another owner.
-        on_repeat: What other events under the last batch id are: ``error``, or ``skip``, which
-            keeps what was committed first and drops them.
-        claim: A second name that must be the owner's, such as its checkpoint's; "" for none.
-        dense: Every batch id up to this one was committed under the name, if any was.
+        on_repeat: What to do with other events under the last batch id: ``error``, or ``skip``,
+            which keeps what was committed first and drops them.
+        claim: A second name that must belong to the owner, such as its checkpoint's; "" for none.
+        dense: If the name has any commits, every batch id before this one must be among them.
     """
 
     writer_id: str
@@ -45,11 +45,7 @@ class WriterKey:
     dense: bool = False
 
     def __post_init__(self) -> None:
-        """Check the texts: they go into the root, and into views.
-
-        Raises:
-            InvalidInputError: One is no text, or holds what no UTF-8 can; `on_repeat` is unknown.
-        """
+        """Refuse texts that can't be stored (no str, or not UTF-8) and an unknown `on_repeat`."""
         if self.on_repeat not in (ERROR, SKIP):
             raise InvalidInputError(
                 "on_repeat of a writer is unknown",
@@ -69,9 +65,9 @@ class WriterKey:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """What a write did: its events lie at ``[start, end)`` as of `version`.
+    """The result of a write: its events have the offsets ``[start, end)`` as of `version`.
 
-    `repeated` says that the batch was committed before, by the commit described here; `attempts`
+    `repeated` says that the batch was committed before, by the commit described here. `attempts` is
     how many puts of a commit file this call took.
     """
 
@@ -93,7 +89,7 @@ def check_writer(known: Writer | None, key: WriterKey | None, batch: BatchFacts 
 
     Raises:
         WriterConflictError: The id has another owner, the batch is older than the last one, batches
-            between the two are gone, or the last one held other events.
+            between the two are missing, or the last one held other events.
     """
     if key is None or known is None:
         return False
@@ -165,11 +161,7 @@ def _compare(known: Writer, key: WriterKey, batch: BatchFacts) -> None:
 
 
 def check_claim(known: Writer | None, key: WriterKey) -> None:
-    """Check that the name a writer claims beside its own is free or its owner's. Pure.
-
-    Raises:
-        WriterConflictError: It is another owner's.
-    """
+    """Raise WriterConflictError when another owner holds the name that a writer claims. Pure."""
     if known is not None and known.owner != key.owner and not key.takeover:
         raise WriterConflictError(
             "checkpoint belongs to another query",
@@ -184,18 +176,10 @@ def check_claim(known: Writer | None, key: WriterKey) -> None:
 def find_repeated(
     status: TableStatus, root: Root, writer: WriterKey | None, *, batch: BatchFacts | None
 ) -> Commit | None:
-    """Return the commit that holds a writer's batch already, or None.
+    """Return the commit that already holds a writer's batch, or None.
 
-    Args:
-        status: The stream's table status.
-        root: The root to look in.
-        writer: The batch; None is never repeated.
-        batch: What is known of its rows, to compare; None where that is not known yet.
-
-    Raises:
-        WriterConflictError: Another owner, an older batch, or other events under its id.
-        FormatError: The writers can't be read.
-        StorageError: The storage failed.
+    `batch` is None while nothing is known of the batch's rows; then they are not compared. Raises
+    WriterConflictError as `check_writer`.
     """
     known = status.writer(root, writer.writer_id) if writer else None
     if not check_writer(known, writer, batch) or known is None:
