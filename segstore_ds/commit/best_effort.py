@@ -1,4 +1,4 @@
-"""Best-effort work after a commit: it may fail, the commit stands."""
+"""Best-effort work after a commit: its failure does not affect the commit."""
 
 import logging
 from collections.abc import Iterator

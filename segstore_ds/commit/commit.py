@@ -7,7 +7,7 @@ Invariants of this module; breaking any one of them can lose data:
   confirming the base and the return of the put, the newest root is found by listing, and the commit
   counts only if `log_start` has not passed its base. A lost race that is seen so late proves
   nothing either: the name may be a leftover, and our own commit may have been purged before it.
-- A root found through the hint is confirmed by a listing before a commit is built on it.
+- An old root found through the hint is confirmed by a listing before a commit is built on it.
 - The commit time is read before the base is confirmed to be the newest, so a leftover is always at
   least as old as the suspension that caused it.
 """

@@ -1,6 +1,6 @@
 """Copies a stream's objects between its folders, and finds out which are missing.
 
-Whoever finds an object missing copies it. So two writers may copy the same object at once, and
+A writer that finds an object missing copies it. Two writers may copy the same object at once, and
 either may stop half-way. An object in a follower is therefore never deleted first: if it is not
 whole, it is replaced by the same bytes in one step.
 """

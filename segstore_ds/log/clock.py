@@ -1,4 +1,4 @@
-"""Time, waiting and randomness as one parameter, so that tests own all three."""
+"""Time, waiting and randomness as one parameter, so that tests control all three."""
 
 import random
 import time
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 
 def _boot_s() -> float:
-    # A monotonic clock that counts suspend: a laptop that slept must know that it did.
+    # CLOCK_BOOTTIME counts time suspended, so a process notices that its machine slept.
     if hasattr(time, "CLOCK_BOOTTIME"):
         return time.clock_gettime(time.CLOCK_BOOTTIME)
     return time.monotonic()
@@ -20,11 +20,11 @@ def _wall_us() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Clock:
-    """What the engine knows of time and chance.
+    """The engine's source of time and randomness.
 
     Attributes:
         wall_us: Microseconds since 1970 UTC; may jump.
-        boot_s: Seconds since some start; never goes back and counts suspend.
+        boot_s: Seconds since some fixed moment; never goes back, and counts time suspended.
         sleep: Waits that many seconds.
         random: Draws from ``[0, 1)``, for jitter.
         new_id: Returns 32 fresh hex digits.

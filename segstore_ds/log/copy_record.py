@@ -1,9 +1,9 @@
-"""How far a copy by events has come: the record in the destination's root, and what it forbids.
+"""The record of a copy by events: its progress, and which commits it forbids until it is done.
 
-The record names the copy, the range of the source that was fixed when it began, and how many of
-those events stand in the destination. Until it says that the copy is done, the destination is no
-stream to anybody but the copy itself: `check_complete` refuses it wherever a root is opened, and
-`check_commit` every commit that is not the copy's or mere upkeep.
+The record is kept in the destination's root. It names the copy, the range of the source that was
+fixed when the copy began, and how many of those events are in the destination. Until the copy is
+done, only the copy itself can use the destination: `check_complete` refuses it wherever a root is
+opened, and `check_commit` refuses every commit that is neither the copy's nor upkeep.
 """
 
 from collections.abc import Iterator, Mapping
@@ -14,7 +14,7 @@ from segstore_ds.errors import CorruptionError, IncompleteStreamError
 from segstore_ds.format.root import STEPWISE_COPIES, Root
 
 EVENTS = "events"
-# What may be committed to a stream whose copy is not done: no event, and nothing that names one.
+# What may be committed to a stream whose copy is not done: no events, and nothing that names one.
 _UPKEEP = frozenset({"copy", "drop", "vacuum", "purge", "merge-status", "merge-history"})
 _TEXTS = ("source", "mode", "digest")
 _FLAGS = ("transformed", "done")
@@ -31,10 +31,10 @@ class CopyState:
         generation: Of the source.
         version: Of the source when the copy began.
         start: First offset of the source that is copied.
-        end: The offset behind the last one.
-        digest: Of what was asked.
-        transformed: The events come as rows that a job made of them, all at once.
-        progress: How many events of the range stand in the destination.
+        end: The offset after the last one.
+        digest: Of the arguments of the copy.
+        transformed: The events are rows that a job made from the source's, committed all at once.
+        progress: How many events of the range are in the destination.
         segments: How many segments were written for them.
         bytes: Their encoded size.
         done: Nothing is missing.
@@ -55,16 +55,16 @@ class CopyState:
 
     @property
     def whole(self) -> bool:
-        """Whether no event of the range is missing."""
+        """Whether all events of the range were copied."""
         return self.progress == self.end - self.start
 
     @property
     def consistent(self) -> bool:
-        """Whether progress and end agree; rows of a job may follow on a range without events."""
+        """Whether `done` fits `progress`; a transformed copy may be whole before it is done."""
         return self.whole if self.done else self.transformed or not self.whole
 
     def moved(self, events: int, segments: int, nbytes: int) -> "CopyState":
-        """Return the state after so many more events of the source; done when it has them all."""
+        """Return the state after more events were copied; done when none is missing."""
         moved = replace(
             self,
             progress=self.progress + events,
@@ -74,7 +74,7 @@ class CopyState:
         return replace(moved, done=moved.whole)
 
     def to_value(self) -> dict[str, Any]:
-        """Return the state as it stands in a root."""
+        """Return the state as a root stores it."""
         value: dict[str, Any] = {name: getattr(self, name) for name in _NUMBERS}
         return value | {
             "source": self.source,
@@ -86,11 +86,7 @@ class CopyState:
 
 
 def parse_copy(copy_id: str, value: Any, *, where: str) -> CopyState:
-    """Return the state of a copy by events that a root holds.
-
-    Raises:
-        CorruptionError: It can't be read, or contradicts itself.
-    """
+    """Return the state of a copy by events from a root; CorruptionError if it is invalid."""
     fields = value if isinstance(value, Mapping) else {}
     texts: dict[str, Any] = {name: fields.get(name) for name in _TEXTS}
     numbers: dict[str, Any] = {name: fields.get(name) for name in _NUMBERS}
@@ -107,9 +103,9 @@ def parse_copy(copy_id: str, value: Any, *, where: str) -> CopyState:
 
 
 def find_incomplete(root: Root) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield the copies into a stream that are not done, by their ids; none for nearly all streams.
+    """Yield the unfinished copies into a stream, with their ids; almost all streams have none.
 
-    What can't be read is not done.
+    A record that can't be read counts as unfinished.
     """
     if STEPWISE_COPIES in root.reader_features:
         for copy_id, value in root.copies.items():
@@ -119,10 +115,10 @@ def find_incomplete(root: Root) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def check_complete(root: Root, *, url: str) -> None:
-    """Refuse a stream that a copy has not filled yet, or a version before it had.
+    """Refuse a stream that a copy has not filled yet, or a version from before it had.
 
     Raises:
-        IncompleteStreamError: Names the copy, and how far it has come.
+        IncompleteStreamError: Names the copy and its progress.
     """
     for copy_id, fields in find_incomplete(root):
         raise IncompleteStreamError(
@@ -136,10 +132,9 @@ def check_complete(root: Root, *, url: str) -> None:
 
 
 def check_commit(old: Root, new: Root, *, url: str) -> None:
-    """Refuse a commit to a stream that a copy has not filled yet, its own and upkeep aside.
+    """Refuse a commit to a stream that a copy has not filled, except the copy's own and upkeep.
 
-    Raises:
-        IncompleteStreamError: Names the copy, and how far it has come.
+    Raises IncompleteStreamError as `check_complete`.
     """
     if new.operation not in _UPKEEP:
         check_complete(old, url=url)

@@ -1,4 +1,4 @@
-"""Rules on the history within one root (FORMAT.md 3.2). Pure."""
+"""Rules about the history within one root (FORMAT.md 3.2). Pure."""
 
 from collections.abc import Iterator
 
@@ -6,7 +6,7 @@ from segstore_ds.format.root import Root
 
 
 def broken_history(root: Root) -> Iterator[str]:
-    """Yield the rules on the history within one root that it breaks. Pure."""
+    """Yield the rules about the history within one root that the root breaks. Pure."""
     refs = (*root.history_lists, *root.history_parts)
     if not refs and not root.history:
         return

@@ -1,15 +1,19 @@
 """The batch metadata log: one immutable file per batch, put-if-absent, numbered without gaps.
 
-The contract of Spark's HDFSMetadataLog on storage that can create exclusively. `add` has three
-outcomes: won, lost, unknown. Only a slot that has been *read* and holds other bytes is lost. Where
-the storage says of every try that it has not made the file (a full disk), that is a plain failure.
-A failure that stays until somebody does something about it ends the tries, and settles nothing.
-A timeout, a server error, a refusal that names no winner, or "not found" after a put say nothing:
-the same bytes are tried again on the same slot, so a client can neither lose to its own retry nor
-commit twice.
+It keeps the contract of Spark's HDFSMetadataLog on any storage with exclusive create. `add` has
+three outcomes: won, lost and unknown.
 
-The newest batch is found in O(1) requests: a hint, then probes by name. "N+1 is missing" means
-"N is the newest" only if N, asked for afterwards, still exists, because a purge may have passed.
+- A slot is lost only if it has been *read* and holds other bytes.
+- If the storage says for every try that it did not create the file (a full disk), `add` fails
+  plainly.
+- A failure that lasts until an operator acts ends the tries; it does not decide the outcome.
+- A timeout, a server error, a refusal that names no winner, or "not found" after a put decide
+  nothing: the same bytes are put to the same slot again. So a client can neither lose to its own
+  retry nor commit twice.
+
+The newest batch is found in O(1) requests: the hint first, then probes by name. "N+1 is missing"
+means "N is the newest" only if N, checked afterwards, still exists, because a purge may have run in
+between.
 
 Source: Spark's HDFSMetadataLog; icechunk's "conditional put, lost response" for the retry rule.
 """
@@ -41,13 +45,13 @@ PROBES_BEFORE_GALLOP = 8
 
 @dataclass(frozen=True, slots=True)
 class Codec(Generic[T]):
-    """How a batch becomes the body of its file and back.
+    """How a batch is converted to the body of its file and back.
 
     Attributes:
         encode: Returns the body.
-        decode: Returns the batch; is told the file's name.
-        limit_bytes: The most that a body may have.
-        newest: Returns a batch with what is new in it, and less of what the ones before it held.
+        decode: Returns the batch; takes the body and the file's name.
+        limit_bytes: The largest allowed body.
+        newest: Returns a batch reduced to its newest content, which `add` decodes as a check.
     """
 
     encode: Callable[[T], bytes]
@@ -59,12 +63,7 @@ class Codec(Generic[T]):
 class MetadataLog(Generic[T]):
     """A folder of numbered batches.
 
-    Args:
-        storage: Where the folder lies.
-        folder: Its name, relative to the storage's root.
-        codec: How a batch is written.
-        clock: Time and waiting.
-        attempts: How often `add` tries before it gives up with an unknown outcome.
+    `add` tries `attempts` times before it gives up with an unknown outcome.
     """
 
     def __init__(
@@ -88,25 +87,26 @@ class MetadataLog(Generic[T]):
     def add(self, number: int, batch: T) -> bool:
         """Put a batch if its number is free.
 
-        Two callers that add the very same bytes both win: nobody could tell them apart.
+        Two callers that add exactly the same bytes both win, because the storage can't tell them
+        apart.
 
         Returns:
             True when the log holds our batch under that number, False when it holds another.
 
         Raises:
-            CommitUnknownError: The storage never gave an answer that settles it.
-            StorageError: It failed every time before it made the file: nothing was put.
-            InternalError: It is larger than what readers take; nothing was put.
-            InvalidInputError: It holds what readers refuse; nothing was put.
+            CommitUnknownError: The storage never gave an answer that decides the outcome.
+            StorageError: Every try failed before it created the file; nothing was put.
+            InternalError: The batch is larger than readers accept; nothing was put.
+            InvalidInputError: Readers would reject the batch; nothing was put.
         """
         body = self._codec.encode(batch)
         path, data = self.path(number), encode_envelope(body)
         if len(body) > self._codec.limit_bytes or len(data) > FILE_LIMIT_BYTES:
-            # What nobody could read again would end the stream.
+            # A batch that no reader accepts would end the stream.
             raise InternalError("batch is too large for its log", path=path, bytes=len(body))
         self._check_readable(batch, path)
         cause: StorageError | None = None
-        failed: StorageError | None = None  # the last try, while all have failed for certain
+        failed: StorageError | None = None  # the last try's, raised if no try can have put the file
         doubtful, lasting = False, False
         for attempt in range(1, self._attempts + 1):
             try:
@@ -124,7 +124,7 @@ class MetadataLog(Generic[T]):
             if found is not None:
                 return found == data
             if lasting:
-                break  # the same again would fail alike; whether it is in doubt is another question
+                break  # another try would fail too; `doubtful` decides which error is raised
             self._clock.backoff(attempt, base_s=0.02, most_s=2.0)
         if failed is not None and not doubtful:
             raise failed
@@ -138,21 +138,14 @@ class MetadataLog(Generic[T]):
         ) from cause
 
     def purge(self, threshold: int) -> int:
-        """Delete the batches below `threshold`, in ascending order; safe to repeat.
-
-        Returns:
-            How many were deleted.
-
-        Raises:
-            StorageError: The storage failed; those deleted so far stay deleted.
-        """
+        """Delete the batches below `threshold`, oldest first; return how many. Safe to repeat."""
         numbers = [number for number in self.numbers() if number < threshold]
         for number in numbers:
             self.storage.delete(self.path(number))
         return len(numbers)
 
     def write_hint(self, number: int, *, generation: int = 0, stream_id: str = "") -> None:
-        """Say where the newest batch is; only a hint, so a failure changes nothing."""
+        """Record where the newest batch is; only a hint, so a failure changes nothing."""
         hint = names.Hint(number, generation, stream_id)
         try:
             self.storage.put(self.hint_path, names.build_hint(hint))
@@ -162,48 +155,30 @@ class MetadataLog(Generic[T]):
     # --- reading -----------------------------------------------------------------------------
 
     def path(self, number: int) -> str:
-        """Return the file of a batch.
-
-        Raises:
-            InvalidInputError: Not a batch id.
-        """
+        """Return the file of a batch."""
         return f"{self.folder}/{names.build_log_name(number)}"
 
     def get(self, number: int) -> T | None:
         """Return a batch, or None where there is none.
 
-        Raises:
-            FormatError: The file is empty, truncated, corrupt or of a newer format.
-            StorageError: The storage failed.
+        Raises FormatError when the file is empty, truncated, corrupt or of a newer format.
         """
         data = self.read(number)
         return None if data is None else self.decode(number, data)
 
     def read(self, number: int) -> bytes | None:
-        """Return a batch's file as it is, or None where there is none.
-
-        Raises:
-            StorageError: The storage failed.
-        """
+        """Return a batch's file as stored, or None where there is none."""
         return self._read(self.path(number))
 
     def decode(self, number: int, data: bytes) -> T:
-        """Return the batch that a file holds.
-
-        Raises:
-            FormatError: It is empty, truncated, corrupt or of a newer format.
-        """
+        """Return the batch that a file holds; raises FormatError as `get`."""
         return self._decode(data, self.path(number))
 
     def probe(self, known: int) -> int | None:
-        """Search upwards by name from a number that exists.
+        """Search by name for the newest number, upwards from `known`, which exists.
 
-        Returns:
-            The newest number; None when what was known is gone meanwhile, so that nothing that was
-            seen says where the log ends.
-
-        Raises:
-            StorageError: The storage failed.
+        Returns None when the log was purged or grew during the search, because then no observation
+        shows where it ends.
         """
         low, step = known, 1
         for _ in range(PROBES_BEFORE_GALLOP):
@@ -220,20 +195,12 @@ class MetadataLog(Generic[T]):
         return low if self.exists(low) and not self.exists(low + 1) else None
 
     def newest_listed(self) -> int | None:
-        """Return the end of the newest run of numbers by listing; None in an empty log.
-
-        Raises:
-            StorageError: The storage failed.
-        """
+        """Return the newest number by listing; None in an empty log."""
         numbers = self.numbers()
         return numbers[-1] if numbers else None
 
     def numbers(self) -> list[int]:
-        """Return all numbers in the folder, sorted; other files don't count.
-
-        Raises:
-            StorageError: The storage failed.
-        """
+        """Return all numbers in the folder, ascending; other files are ignored."""
         found = (
             names.parse_log_name(info.path.rpartition("/")[2])
             for info in self.storage.list(self.folder)
@@ -242,11 +209,7 @@ class MetadataLog(Generic[T]):
         return sorted(number for number in found if number is not None)
 
     def exists(self, number: int) -> bool:
-        """Tell whether a batch is there, without opening it.
-
-        Raises:
-            StorageError: The storage failed.
-        """
+        """Tell whether a batch exists, without opening it."""
         try:
             self.storage.info(self.path(number))
         except MissingObjectError:
@@ -254,7 +217,7 @@ class MetadataLog(Generic[T]):
         return True
 
     def read_hint(self) -> names.Hint | None:
-        """Return what the hint says; None where it says nothing that could be a number."""
+        """Return the hint; None where it is missing, unreadable or no number."""
         try:
             content = self.storage.get(self.hint_path, limit_bytes=256)
         except (MissingObjectError, CorruptionError, StorageError):
@@ -262,8 +225,8 @@ class MetadataLog(Generic[T]):
         return names.parse_hint(content)
 
     def _check_readable(self, batch: T, path: str) -> None:
-        # Whatever slipped through what was checked before: a value of another type than was meant
-        # is written as easily, and then refused by everybody.
+        # Catches what earlier checks missed: a value of the wrong type can be encoded, but every
+        # reader would reject it.
         try:
             self._codec.decode(self._codec.encode(self._codec.newest(batch)), path)
         except FormatError as error:

@@ -1,10 +1,11 @@
-"""The log as it is read: opened, followed from the newest root seen, read by version.
+"""Reads the log: opens it, follows it from the newest root seen, and reads versions.
 
-Invariants this module keeps, each against a trace that would read a log that is not there:
+Invariants of this module; without them, leftover files could be read as the log:
 
-- A handle that has not confirmed its base for half of the grace (suspend counted) opens again by
-  listing, because what lies behind its base by name may be a leftover of a writer that slept.
-- An open through the hint that finds an old root checks that the root's parent is there.
+- A handle that has not confirmed its base for half of the grace period (time suspended included)
+  opens the log again by listing, because a name after its base may be a leftover of a suspended
+  writer.
+- If an open through the hint finds an old root, it checks that the root's parent exists.
 """
 
 from collections.abc import Callable
@@ -32,10 +33,10 @@ from segstore_ds.storage import Storage
 
 LOG_GRACE_S = 3600.0
 CONFIRM_S = 60.0
-YOUNG_S = 1200.0  # a leftover of a sleeper is older than this when it can be met
+YOUNG_S = 1200.0  # a leftover is older than this by the time that anybody can read it
 REOPEN_ATTEMPTS = 10
 
-_NEWEST = 2  # what a commit lists is made alike; what callers said stands beside it
+_NEWEST = 2  # listed entries are made alike, so two suffice; what callers gave is in other fields
 
 
 def _newest(root: Root) -> Root:
@@ -59,7 +60,7 @@ ROOT_CODEC: Codec[Root] = Codec(
 class Base:
     """A root that was the newest at `confirmed_s`.
 
-    `sound` says that it cannot be a leftover: it is young, was listed, or follows a sound one.
+    `sound` says that it can't be a leftover: it is young, was listed, or follows a sound one.
     """
 
     root: Root
@@ -68,13 +69,10 @@ class Base:
 
 
 class FollowedLog:
-    """The batch metadata log of one stream, with the newest root it has seen.
+    """The batch metadata log of one stream, with the newest root this handle has seen.
 
-    Args:
-        storage: The stream's folder.
-        clock: Time and waiting.
-        grace_s: How long a superseded version keeps its name in the log.
-        incomplete: Open a stream whose copy is not done, too.
+    A superseded version keeps its name in the log for `grace_s` seconds. `incomplete` also opens a
+    stream whose copy is not done.
     """
 
     def __init__(
@@ -91,7 +89,7 @@ class FollowedLog:
         self.incomplete = incomplete
         self.files = MetadataLog(storage, LOG_FOLDER, ROOT_CODEC, clock=clock)
         self._base: Base | None = None
-        self._seen: Seen | None = None  # outlives the base, which an unknown outcome takes away
+        self._seen: Seen | None = None  # kept when an unknown outcome clears the base
 
     @property
     def root(self) -> Root:
@@ -99,27 +97,26 @@ class FollowedLog:
         return self._base.root if self._base else self.open()
 
     def adopt(self, root: Root) -> None:
-        """Take a root that was seen elsewhere; the next look for newer ones starts by listing."""
+        """Take a root that was seen elsewhere; the next search for newer ones starts by listing."""
         share_origins(self.storage, root)
         self._stand_on(Base(root, float("-inf"), sound=False))
 
     def open(self) -> Root:
-        """Find the newest root: hint, probe by name, then listing; O(1) requests.
+        """Find the newest root in O(1) requests: by the hint, by probing names, then by listing.
 
         Raises:
             NotFoundError: There is no stream.
             IncompleteStreamError: A copy into it is not done.
-            FormatError: The newest root can't be read; an older one is never taken instead.
-            StorageError: The storage failed.
+            FormatError: The newest root can't be read; an older one is never used instead.
         """
         return self._confirm(self._open_hinted)
 
     def reopen(self) -> Root:
-        """Find the newest root by listing, trusting nothing seen before; raises as `open`."""
+        """Find the newest root by listing, ignoring anything seen before; raises as `open`."""
         return self._confirm(self._open_listed)
 
     def refresh(self) -> Root:
-        """Return the newest root, following the log from the one seen last; raises as `open`."""
+        """Return the newest root, following the log from the last root seen; raises as `open`."""
         base = self._base
         if base is None:
             return self.open()
@@ -135,11 +132,11 @@ class FollowedLog:
         return self.refresh()
 
     def follow(self) -> Root:
-        """Return the newest root; one request where nothing has changed; raises as `open`.
+        """Return the newest root, by one request where nothing has changed; raises as `open`.
 
-        What was confirmed within half of the grace can't have been purged, so "the next version is
-        missing" alone says that it is the newest. Once a minute the whole question is asked, which
-        notices a stream that was deleted and made again.
+        A root that was confirmed within half of the grace period can't have been purged, so a
+        missing next version alone proves that it is the newest. Once a minute a full refresh runs,
+        which detects a stream that was deleted and created again.
         """
         base = self._base
         if base is None or self.clock.boot_s() - base.confirmed_s > CONFIRM_S:
@@ -152,10 +149,8 @@ class FollowedLog:
         """Return the root as of a version.
 
         Raises:
-            NotFoundError: The stream has not got that far.
+            NotFoundError: The stream has no such version yet.
             SnapshotExpiredError: The version was purged.
-            FormatError: The file can't be read.
-            StorageError: The storage failed.
         """
         newest = self.root
         if version > newest.version:
@@ -177,7 +172,7 @@ class FollowedLog:
         return root
 
     def write_hint(self, root: Root) -> None:
-        """Say where the newest root is; only a hint, so a failure changes nothing."""
+        """Record where the newest root is; only a hint, so a failure changes nothing."""
         self.files.write_hint(root.version, generation=root.generation, stream_id=root.stream_id)
 
     # --- inside ------------------------------------------------------------------------------
@@ -186,11 +181,11 @@ class FollowedLog:
         self._base, self._seen = base, Seen.of(base.root)
 
     def _confirm(self, find: Callable[[], Base | None], known_s: float | None = None) -> Root:
-        """Find the newest root; what `find` starts from was confirmed at `known_s`, or never."""
+        """Find the newest root; `find` starts from a base confirmed at `known_s`, or from none."""
         for _ in range(REOPEN_ATTEMPTS):
             began = self.clock.boot_s()
             limit_s = (began if known_s is None else known_s) + self.grace_s / 2
-            # From start to end within half of the grace, or names were purged on the way.
+            # A search that ends after `limit_s` is void: names may have been purged on the way.
             found = find() if began <= limit_s else None
             if found is not None and not self._holds_seen(found.root, climbed=known_s is not None):
                 found = None
@@ -203,17 +198,11 @@ class FollowedLog:
         raise StorageError("the log changes faster than it can be read", url=self.storage.url)
 
     def _holds_seen(self, found: Root, *, climbed: bool) -> bool:
-        """Tell whether a root that was found follows on what this handle has seen before.
+        """Tell whether a root that was found continues what this handle has seen before.
 
-        Args:
-            found: The newest root, it seems.
-            climbed: It was found by following what was seen, which `_climb` has checked.
-
-        Returns:
-            False where the root is older, but what was seen is there: the listing was stale.
-
-        Raises:
-            MissingObjectError: What was seen is gone from the log.
+        False means that the root is older although the log still holds what was seen: the listing
+        was stale. `climbed` says that the root was found by following what was seen, which `_climb`
+        has checked. Raises MissingObjectError when what was seen is gone from the log.
         """
         seen = self._seen
         if seen is None or not seen.is_same_history(found):
@@ -221,11 +210,11 @@ class FollowedLog:
         if found.version in (seen.version, seen.version + 1) or climbed:
             there, stale = not seen.contradicts(found), False
         elif found.version > seen.version and seen.version < found.log_start:
-            return True  # purged: what may lie there is a leftover
+            return True  # purged: a file of that name is a leftover
         else:
             root = self._readable(self.files.read(seen.version), seen.version)
             stale = found.version < seen.version
-            # Where it can't be read, a newer root has what it said, for all that anybody knows.
+            # If it can't be read, a newer root is assumed to continue it.
             there = not stale if root is None else root.transaction == seen.transaction
         if not there:
             raise self._lost(seen, found.version)
@@ -233,7 +222,7 @@ class FollowedLog:
 
     def _lost(self, seen: Seen, newest: int) -> MissingObjectError:
         if self._base is not None:
-            # Not committed on any more, though it may have been confirmed a moment ago.
+            # No commit may use this base any more, even if it was confirmed a moment ago.
             self._base = replace(self._base, confirmed_s=float("-inf"))
         return lost_commits(
             self.storage.url, version=seen.version, newest=newest, witness="this handle"
@@ -261,7 +250,7 @@ class FollowedLog:
         if found is None:
             return self._open_listed()
         hint = found.number
-        # The number behind first, then the hinted one itself: so it is the newest in two requests.
+        # The next number is read first: if it is missing, the hinted one is the newest.
         following = self._get(hint + 1)
         root = self._get(hint) if following is None else following
         base = None
@@ -282,7 +271,7 @@ class FollowedLog:
         try:
             parent = self._get(root.version - 1)
         except FormatError:
-            return False  # a repair left it behind; the listing tells what the log is
+            return False  # a repair abandoned it; the listing shows what the log is
         return parent is not None and parent.transaction == root.parent
 
     def _open_listed(self) -> Base | None:
@@ -299,7 +288,7 @@ class FollowedLog:
             if following is None:
                 if not (self._is_there(root) if data is None else self.files.exists(version)):
                     return None
-                # Only the newest is decoded: what others hold is superseded.
+                # Only the newest is decoded: the others are superseded.
                 newest = root if data is None else self._checked(version, data)
                 self._check_follows(root, first, newest)
                 return Base(newest, 0.0, sound=sound)
@@ -313,7 +302,7 @@ class FollowedLog:
         return Base(found, 0.0, sound=sound)
 
     def _is_there(self, root: Root) -> bool:
-        """Tell whether a root is in the log; asked of what was just read, the name is enough."""
+        """Tell whether a root is in the log; for a root that was just read, its name is enough."""
         seen = self._seen
         if seen is None or seen != Seen.of(root):
             return self.files.exists(root.version)
@@ -324,7 +313,7 @@ class FollowedLog:
         return data is not None
 
     def _check_follows(self, root: Root, first: bytes, newest: Root) -> None:
-        """Check that the commit right behind a root, if it was seen before, was made on it."""
+        """Check that the first commit after a root that was seen before was made on that root."""
         seen = self._seen
         if not first or seen is None or seen != Seen.of(root) or root.version < newest.log_start:
             return
@@ -358,11 +347,7 @@ class FollowedLog:
         return root
 
     def check_open(self, root: Root) -> None:
-        """Refuse a stream that was dropped, whose objects may be gone.
-
-        Raises:
-            NotFoundError: It was.
-        """
+        """Raise NotFoundError for a stream that was dropped, because its objects may be gone."""
         if DROPPED_FEATURE in root.reader_features:
             raise NotFoundError(
                 "stream was dropped",

@@ -1,9 +1,9 @@
-"""What each operation may change of a root, and what happens to the objects that it lists.
+"""What each operation may change in a root, and how the objects that it lists move between states.
 
-Pure. An object of a stream lives once: it is staged, a commit lists it, a commit drops it and so
-retires it, and vacuum deletes it. Only `restore` leads back, while the object is still there. A
-commit that would make another move, or change a field that is not its operation's, is a bug of
-ours, found before it is written.
+Pure. Each object of a stream lives once: it is staged, a commit lists it, another commit drops and
+so retires it, and vacuum deletes it. Only `restore` goes back, while the object still exists. A
+commit that makes any other move, or changes a field that its operation does not own, is a bug of
+ours; it is detected before the commit is written.
 """
 
 import enum
@@ -12,11 +12,11 @@ from collections.abc import Iterator, Mapping
 from segstore_ds.errors import InternalError
 from segstore_ds.format.root import LEVELS, PARQUET_SEGMENTS, TAG_BLOBS, Root
 
-GRACE_S = 86_400.0  # how long an object stays that a commit retired
+GRACE_S = 86_400.0  # how long a retired object is kept
 
 
 class ObjectState(enum.Enum):
-    """Where an object of a stream is in its life."""
+    """The states in the life of a stream's object."""
 
     STAGED = "staged"
     COMMITTED = "committed"
@@ -24,7 +24,7 @@ class ObjectState(enum.Enum):
     DELETED = "deleted"
 
 
-# Who makes which move; there is no other.
+# Each allowed move and who makes it; no other move is allowed.
 MOVES: Mapping[tuple[ObjectState, ObjectState], str] = {
     (ObjectState.STAGED, ObjectState.COMMITTED): "a commit",
     (ObjectState.COMMITTED, ObjectState.RETIRED): "a commit that drops it",
@@ -35,7 +35,7 @@ MOVES: Mapping[tuple[ObjectState, ObjectState], str] = {
 
 _TAGGING = frozenset({"tag", "untag"})
 _WRITES = frozenset({"append", "overwrite", "restore", "copy"})
-# Field -> the operations that may change it; a field that is not named is upkeep of any commit.
+# Field -> the operations that may change it; every commit may change the fields not listed.
 _OWNERS: Mapping[str, frozenset[str]] = {
     "head": frozenset({"overwrite", "truncate", "restore", "drop"}),
     "tail": _WRITES,
@@ -53,24 +53,20 @@ _OWNERS: Mapping[str, frozenset[str]] = {
     "origins": frozenset({"materialize"}),
     "copies": frozenset({"copy"}),
 }
-# Operations of later versions follow rules of their own.
+# Other operations (repair, and those of later versions) follow rules of their own.
 _KNOWN = frozenset({"reader", "merge-status", "merge-history"}).union(*_OWNERS.values()) - {
     "repair"
 }
 
 
 def check_move(path: str, old: ObjectState, new: ObjectState) -> None:
-    """Check that an object may go from one state to another.
-
-    Raises:
-        InternalError: It may not.
-    """
+    """Raise InternalError when an object may not go from state `old` to state `new`."""
     if (old, new) not in MOVES:
         raise InternalError("illegal move of an object", path=path, old=old.value, new=new.value)
 
 
 def broken_by_operation(old: Root, new: Root) -> Iterator[str]:
-    """Yield what a commit changes that its operation may not, and what it drops unretired."""
+    """Yield what a commit changes though its operation may not, and what it drops unretired."""
     if new.operation in _KNOWN:
         for field, owners in _OWNERS.items():
             before, after = (_value(root, field, new.operation) for root in (old, new))
@@ -85,7 +81,7 @@ def _value(root: Root, field: str, operation: str) -> object:
     value = getattr(root, field)
     if field != "reader_features":
         return value
-    # Whatever this version commits may use the levels; what lists new segments, their formats.
+    # Any commit may add LEVELS; operations that list segments or tags may add those features.
     may = {LEVELS}
     if operation in _WRITES | {"compact"}:
         may.add(PARQUET_SEGMENTS)
@@ -96,7 +92,7 @@ def _value(root: Root, field: str, operation: str) -> object:
 
 def _lost(old: Root, new: Root) -> Iterator[str]:
     if new.retired_blobs != old.retired_blobs:
-        return  # what was retired now may have gone to the new blob with the rest
+        return  # this commit's retired objects may have moved to the new blob
     if new.indexes != old.indexes:
         return  # parts may have moved to a list of parts
     retired = {item.path for item in new.retired}

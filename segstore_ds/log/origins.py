@@ -1,9 +1,9 @@
-"""Origins and pins: what a clone keeps of the stream that it shares objects with, and the reverse.
+"""Origins and pins: what links a clone to the stream it shares objects with, in both directions.
 
-A clone's root lists the origin's parts and segments by the names that they have there; what is
+A clone's root lists the origin's parts and segments under the names that they have there; what is
 missing in the clone's folder is read from the origin's. The origin's root holds a pin for each
-clone: vacuum spares what the pinned version lists until the clone is dropped or materialized, or
-the pin is taken away explicitly. Whether the clone can be read makes no difference.
+clone. Vacuum keeps what the pinned version lists until the clone is dropped or materialized, or the
+pin is removed explicitly. Whether the clone can be read makes no difference.
 """
 
 from collections.abc import Iterator, Mapping
@@ -33,13 +33,13 @@ class Pin:
     """A version of a stream that a clone needs.
 
     Attributes:
-        version: What it lists is spared.
-        url: Where the clone was made; it may have been moved.
-        released_us: When the clone stopped needing it, but readers of its older versions may still;
-            None while it is needed.
-        clone_id: The stream id that the clone takes, so that no other stream lets go of its pin;
-            None in pins of versions that did not know it.
-        made: The clone was seen to be there. Where it is gone from its place it was moved.
+        version: Vacuum keeps what it lists.
+        url: Where the clone was made; it may have been moved since.
+        released_us: When the clone stopped needing it, although readers of the clone's older
+            versions may still need it; None while the clone needs it.
+        clone_id: The stream id that the clone takes, so that no other stream releases its pin; None
+            in pins written before this field existed.
+        made: The clone was seen to exist. If it is now missing from `url`, it was moved.
     """
 
     version: int
@@ -49,7 +49,7 @@ class Pin:
     made: bool = False
 
     def to_value(self) -> dict[str, Any]:
-        """Return the pin as it stands in a root."""
+        """Return the pin as a root stores it."""
         optional = {
             "released_us": self.released_us,
             "clone_id": self.clone_id,
@@ -59,21 +59,17 @@ class Pin:
         return {"version": self.version, "url": self.url, **present}
 
     def is_of(self, clone_id: str, version: int | None) -> bool:
-        """Tell whether it is held by a clone that was made of a version.
+        """Tell whether it is held by a clone with `clone_id` that was made of a version.
 
         >>> Pin(3).is_of("a", 3), Pin(3, clone_id="b").is_of("a", 3)
         (True, False)
         """
-        # A name may be given out again, but no two pins are of one version.
+        # A pin's name may be reused, but no two pins have the same version.
         return self.version == version and self.clone_id in (None, clone_id)
 
 
 def parse_pin(name: str, value: Any) -> Pin:
-    """Return a pin of a root.
-
-    Raises:
-        CorruptionError: It can't be read.
-    """
+    """Return a pin of a root; CorruptionError if it is not valid."""
     fields = value if isinstance(value, Mapping) else {}
     version, released = fields.get("version"), fields.get("released_us")
     clone_id, made = fields.get("clone_id"), fields.get("made", False)
@@ -84,21 +80,13 @@ def parse_pin(name: str, value: Any) -> Pin:
 
 
 def pins_of(root: Root) -> dict[str, Pin]:
-    """Return the pins of a root by their names, those that are needed.
-
-    Raises:
-        CorruptionError: One can't be read.
-    """
+    """Return the pins of a root that are still needed, by their names."""
     pins = {name: parse_pin(name, value) for name, value in root.pins.items()}
     return {name: pin for name, pin in pins.items() if pin.released_us is None}
 
 
 def origins_of(root: Root) -> Iterator[Origin]:
-    """Yield the streams that a root shares objects with.
-
-    Raises:
-        CorruptionError: One can't be read.
-    """
+    """Yield the streams that a root shares objects with; CorruptionError if one is not valid."""
     for stream_id, value in root.origins.items():
         fields = value if isinstance(value, Mapping) else {}
         url, pin, version = fields.get("url"), fields.get("pin"), fields.get("version")
@@ -108,10 +96,9 @@ def origins_of(root: Root) -> Iterator[Origin]:
 
 
 def share_origins(storage: Storage, root: Root) -> None:
-    """Have what is missing in a clone's folder read from its origins'; sends no request.
+    """Make storage read what is missing in a clone's folder from its origins; sends no request.
 
-    Raises:
-        CorruptionError: An origin can't be read, or is no location of the clone's filesystem.
+    Raises CorruptionError when an origin is not on the clone's filesystem.
     """
     for origin in origins_of(root):
         if not same_filesystem(storage.url, origin.url):
@@ -122,7 +109,7 @@ def share_origins(storage: Storage, root: Root) -> None:
 
 
 def same_filesystem(one: str, other: str) -> bool:
-    """Tell whether two canonical locations are of one filesystem.
+    """Tell whether two canonical locations are on one filesystem.
 
     >>> same_filesystem("file:/a/b", "file:/c"), same_filesystem("s3://a/x", "s3://b/x")
     (True, False)

@@ -1,9 +1,9 @@
-"""Where a stream may begin: in a folder that is missing or empty, and in no other stream.
+"""Where a stream may begin: in a missing or empty folder that is not inside another stream.
 
-Every path that makes a first root passes `may_begin` before it puts anything: create, copies,
-clones, followers, salvage. So nothing of ours ever lies among what is not, and a stream that is
-dropped takes nothing else along. Leftovers of our own are no obstacle, by the names that only
-`format/names.py` builds; segments are, since they may be all that is left of a stream.
+Everything that makes a first root (create, copies, clones, followers, salvage) calls `may_begin`
+before it puts anything. So our objects never mix with foreign files, and dropping a stream deletes
+nothing else. Our own leftovers are allowed; they are recognized by the names that only
+`format/names.py` builds. Segments are not allowed, since they may be all that is left of a stream.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.storage import Storage, is_denied
 
 COPIED = f"{names.SEGMENTS_FOLDER}/{names.build_copy_token('')}"
-_LOOKED_AT = 999  # names: every store lists so many, and one that stands for the folder, at once
+_LOOKED_AT = 999  # names; every store lists this many, and the folder's own, at once
 _TOLD = 5
 _FOLDERS = frozenset(f"{folder}/" for folder in names.FOLDERS)
 _DEEP = 4  # partition folders above the first file
@@ -37,11 +37,11 @@ _TABLES = (
 
 @dataclass(frozen=True, slots=True)
 class Foreign:
-    """What a folder holds that is no stream's.
+    """What a folder without a stream holds.
 
     Attributes:
-        looks_like: What it is, as far as names say; '' where they don't.
-        reader: What reads it; '' for nothing that is known.
+        looks_like: What it is, judged by its names; '' if unknown.
+        reader: What reads it; '' if unknown.
         holds: The first few names.
     """
 
@@ -51,26 +51,22 @@ class Foreign:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """What an error shows of it."""
+        """The fields that an error shows."""
         seen = {"looks_like": self.looks_like} if self.looks_like else {}
         return {**seen, "holds": list(self.holds)}
 
 
 def may_begin(files: MetadataLog[Any], *, resumed: str | None = None) -> bool:
-    """Tell whether a stream may begin in a folder: True, or False where there is one already.
+    """Tell whether a stream may begin in a folder; False when there already is one.
 
-    Sends a bounded number of requests: one listing of one key tells an empty folder, and one each
-    that the folders around it are no streams. Those that the caller may not list are passed over.
-
-    Args:
-        files: The log that is going to be made.
-        resumed: What the paths of segments begin with that an earlier attempt may have left.
+    Sends a bounded number of requests: one listing of one key shows that a folder is empty, and one
+    request each shows that the folders above it hold no stream. Folders above that the caller may
+    not list are skipped. With `resumed`, segments whose paths begin with it are allowed, because an
+    earlier attempt may have left them.
 
     Raises:
-        InvalidInputError: The folder is a file, holds what is not a stream's, or lies in a stream.
+        InvalidInputError: The folder is a file, holds foreign files, or lies in a stream.
         CorruptionError: It holds segments, but no log.
-        UnsafeFilesystemError: The filesystem can't create exclusively.
-        StorageError: The storage failed.
     """
     storage = files.storage
     if storage.peek("", 1):
@@ -78,7 +74,7 @@ def may_begin(files: MetadataLog[Any], *, resumed: str | None = None) -> bool:
             return False
         refusal = _find_refusal(storage, resumed)
         if refusal is not None and files.newest_listed() is not None:
-            return False  # another caller made the stream meanwhile
+            return False  # another caller created the stream meanwhile
         if refusal is not None:
             raise refusal
     _refuse_inside(storage)
@@ -87,7 +83,7 @@ def may_begin(files: MetadataLog[Any], *, resumed: str | None = None) -> bool:
 
 
 def find_foreign(storage: Storage) -> Foreign | None:
-    """Return what a folder without a stream holds instead; None where there is nothing to tell."""
+    """Return what a folder without a stream holds; None if nothing foreign can be seen there."""
     try:
         found = storage.peek("", _LOOKED_AT) or ()
         foreign = tuple(sorted(name for name in found if not _is_own(name)))
@@ -103,7 +99,7 @@ def find_foreign(storage: Storage) -> Foreign | None:
 
 
 def no_stream(storage: Storage) -> NotFoundError:
-    """Return the error for a folder without a stream, which says what it holds instead."""
+    """Return the error for a folder without a stream; it says what the folder holds instead."""
     foreign = find_foreign(storage)
     if foreign is None:
         remedy = "check the location; segstore.create(url, schema) makes a new stream"
@@ -152,7 +148,7 @@ def _refuse_inside(storage: Storage) -> None:
         try:
             inside = _holds_log(outer)
         except StorageError as error:
-            # Who may list a prefix alone, as policies of buckets say, has no stream above it.
+            # A caller that may list only its own prefix (by bucket policy) has no stream above it.
             if not is_denied(error):
                 raise
             inside = False
@@ -172,14 +168,14 @@ def _holds_log(storage: Storage, folder: str = "") -> bool:
 
 
 def _is_own(name: str) -> bool:
-    """Tell whether a name in the root is one that a stream may have there."""
+    """Tell whether a stream may have an entry of this name at the top of its folder."""
     return name in _FOLDERS or names.is_temporary(name)
 
 
 def _judge(storage: Storage, found: Sequence[str]) -> tuple[str, str]:
-    """Return what a folder looks like by its names, and what reads it; '' where nothing is known.
+    """Return what a folder looks like, judged by its names, and what reads it; '' if unknown.
 
-    A name that no path within a root may have ends the search.
+    The search ends at a name that is no valid path below a root.
     """
     with suppress(InvalidInputError):
         return next(_find_kinds(storage, found), ("", ""))
@@ -214,7 +210,7 @@ def _ends(found: Iterable[str] | None, ending: str) -> bool:
 
 
 def _first_files(storage: Storage, found: Iterable[str]) -> Iterator[str]:
-    """Yield the names in a folder, and in the first of its partitions, however deep they go."""
+    """Yield the names in a folder and in its first partition, the first one there, and so on."""
     folder = ""
     for _ in range(_DEEP):
         yield from found

@@ -1,9 +1,9 @@
-"""What was seen of a log: a commit that was seen is never taken for one that never was.
+"""Commits that were seen in a log: each one proves that it was committed.
 
-Whoever has seen a version (a handle, a hint, a reader, a checkpoint, a follower) proves that it was
+A handle, a hint, a reader, a checkpoint or a follower that has seen a version proves that it was
 committed. If the log of the same generation ends before it, or holds another commit there, commits
-were lost: that is an error, or the offsets of their events would be given away again. Another
-stream or a later generation says itself that history was abandoned.
+were lost. That is an error: otherwise the offsets of their events would be assigned again. Another
+stream id or a later generation shows that the history was abandoned on purpose.
 """
 
 from dataclasses import dataclass
@@ -36,11 +36,11 @@ class Seen:
         return cls(root.stream_id, root.generation, root.version, root.transaction)
 
     def is_same_history(self, root: Root) -> bool:
-        """Tell whether a root has to hold this commit, if it is as new."""
+        """Tell whether a root must include this commit, if it is as new."""
         return (root.stream_id, root.generation) == (self.stream_id, self.generation)
 
     def contradicts(self, root: Root) -> bool:
-        """Tell whether a root shows, by itself, that this commit is gone from its log. Pure."""
+        """Tell whether a root alone shows that this commit is gone from its log. Pure."""
         if not self.is_same_history(root):
             return False
         if root.version <= self.version:
@@ -49,7 +49,7 @@ class Seen:
 
 
 class Witnessing(Protocol):
-    """What remembers which commit it has seen: a position, a reader's record."""
+    """An object that remembers which commit it has seen: a position or a reader's record."""
 
     @property
     def stream_id(self) -> str:
@@ -69,24 +69,17 @@ class Witnessing(Protocol):
 
 
 def seen_by(witness: Witnessing) -> Seen | None:
-    """Return the commit that a witness has seen; None where it does not remember one."""
+    """Return the commit that a witness has seen; None where it remembers none."""
     if not witness.transaction:
         return None
     return Seen(witness.stream_id, witness.generation, witness.version, witness.transaction)
 
 
 def is_gone(files: MetadataLog[Root], seen: Seen, newest: Root) -> bool:
-    """Tell whether a commit that was seen is not in the log any more; takes one request at most.
+    """Tell whether a commit that was seen is no longer in the log; sends at most one request.
 
-    False where nobody can tell: it was purged, or can't be read.
-
-    Args:
-        files: The log.
-        seen: The commit.
-        newest: The log's newest root, found after the commit was seen.
-
-    Raises:
-        StorageError: The storage failed.
+    False when this can't be decided, because the version was purged or can't be read. `newest` must
+    be found after the commit was seen.
     """
     if not seen.is_same_history(newest) or seen.version < newest.log_start:
         return False
@@ -105,10 +98,10 @@ def hint_of(root: Root) -> Hint:
 
 
 def is_proof(hint: Hint | None, newest: Root) -> bool:
-    """Tell whether a hint proves that a log went further than its newest root. Pure.
+    """Tell whether a hint proves that a log had newer versions than its newest root. Pure.
 
-    It is written behind an acknowledgement alone. One of another stream was late; one of an earlier
-    generation speaks of what a repair has left behind.
+    A hint is written only after an acknowledgement. A hint of another stream was written late; one
+    of an earlier generation names a version that a repair abandoned.
     """
     if hint is None or hint.stream_id != newest.stream_id:
         return False
@@ -116,7 +109,7 @@ def is_proof(hint: Hint | None, newest: Root) -> bool:
 
 
 def lost_commits(url: str, *, version: int, newest: int, witness: str) -> MissingObjectError:
-    """Return the error for commits that were seen and are not in the log any more."""
+    """Return the error for commits that were seen and are no longer in the log."""
     return MissingObjectError(
         "commits are gone that were in the log",
         remedy=RESTORE,

@@ -1,6 +1,6 @@
 """Rules between two successive roots, checked before every add (FORMAT.md 3.2).
 
-Pure. A violation is a bug of ours, never a user's: InternalError, and nothing is written.
+Pure. A violation is a bug of ours, never a user's: it raises InternalError, and nothing is written.
 """
 
 from collections.abc import Iterator
@@ -16,23 +16,19 @@ from segstore_ds.log.operations import broken_by_operation
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """Where a change is about to land: its version, its commit time, how many races it has lost."""
+    """Where a change will land: its version, its commit time, and how many races it has lost."""
 
     version: int
     time_us: int
     attempt: int
 
     def retire(self, kind: str, path: str) -> Retired:
-        """Return the note that the change drops an object."""
+        """Return the record that the change drops an object."""
         return Retired(kind, path, self.version, self.time_us)
 
 
 def check_transition(old: Root, new: Root) -> None:
-    """Check that `new` may follow `old`.
-
-    Raises:
-        InternalError: Names every rule that is broken.
-    """
+    """Raise InternalError, naming every broken rule, when `new` may not follow `old`."""
     broken = [*broken_rules(old, new), *broken_invariants(new), *broken_by_operation(old, new)]
     broken += broken_copies(old, new)
     if broken:
@@ -114,10 +110,12 @@ def _epochs_grow(old: Root, new: Root) -> bool:
 def _writers_grow(old: Root, new: Root) -> bool:
     if new.writers_blob == old.writers_blob:
         return set(new.writers) >= set(old.writers)
-    # Who stood twice and stays inline is taken out of the blob: that one may shrink.
+    # A writer that is both inline and in the blob leaves the blob, so the blob may shrink.
     moved = new.writers_blob.count if new.writers_blob else 0
     before = old.writers_blob.count if old.writers_blob else 0
-    in_blob_alone = before - len({*old.writers, *new.writers})  # at least: names aren't read here
+    in_blob_alone = before - len(
+        {*old.writers, *new.writers}
+    )  # a lower bound: the names in the blob aren't read
     return moved >= max(in_blob_alone, 0) + len(set(old.writers) - set(new.writers))
 
 
