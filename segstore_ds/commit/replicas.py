@@ -220,11 +220,11 @@ class Replicas:
                     follower=follower.url,
                     version=version,
                 )
-            told = {path for path, urls in shipped.items() if follower.url in urls}
+            arrived = {path for path, urls in shipped.items() if follower.url in urls}
             for path in new_status(status, before, after):
                 copy_small(self._storage, follower.storage, path)
             segments = new_segments(status, before, after)
-            for path in missing_segments(follower.storage, segments, told):
+            for path in missing_segments(follower.storage, segments, arrived):
                 copy_object(self._storage, follower.storage, path)
             follower.add(after)
             before = after

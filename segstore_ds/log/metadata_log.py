@@ -128,13 +128,13 @@ class MetadataLog(Generic[T]):
             self._clock.backoff(attempt, base_s=0.02, most_s=2.0)
         if failed is not None and not doubtful:
             raise failed
-        told = {} if cause is None else {"cause": str(cause)}
+        details = {} if cause is None else {"cause": str(cause)}
         raise CommitUnknownError(
             "the storage did not say whether the batch is in the log",
             url=self.storage.url,
             path=path,
             version=number,
-            **told,
+            **details,
         ) from cause
 
     def purge(self, threshold: int) -> int:

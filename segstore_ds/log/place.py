@@ -132,13 +132,13 @@ def _find_refusal(storage: Storage, resumed: str | None) -> SegstoreError | None
     if not foreign:
         return None
     looks_like, reader = _judge(storage, foreign)
-    told = Foreign(looks_like, reader, tuple(foreign[:_TOLD]))
+    held = Foreign(looks_like, reader, tuple(foreign[:_TOLD]))
     advice = f"; {reader} reads what is here" if reader else ""
     return InvalidInputError(
         "a stream begins in a folder that is missing or empty",
         remedy=f"give it a folder of its own{advice}",
         url=storage.url,
-        **told.fields,
+        **held.fields,
     )
 
 

@@ -231,13 +231,13 @@ class History:
 
     def tidy(self, root: Root, slot: Slot) -> Root:
         """Move rows and parts that outgrew their share of the root to objects of their own."""
-        calm = slot.attempt == 0
-        texts_most = TEXTS_BYTES if calm else 4 * TEXTS_BYTES
-        rows_most = ROWS_SOFT if calm else ROWS_HARD
+        first_attempt = slot.attempt == 0
+        texts_most = TEXTS_BYTES if first_attempt else 4 * TEXTS_BYTES
+        rows_most = ROWS_SOFT if first_attempt else ROWS_HARD
         if len(root.history) >= rows_most or _texts_bytes(root.history) > texts_most:
             part = self._put(root.version, to_batch(root.history))
             root = replace(root, history=(), history_parts=(*root.history_parts, part))
-        if len(root.history_parts) > (PARTS_INLINE if calm else 2 * PARTS_INLINE):
+        if len(root.history_parts) > (PARTS_INLINE if first_attempt else 2 * PARTS_INLINE):
             root = self._spill_parts(root, slot)
         return root
 

@@ -195,9 +195,9 @@ class TableStatus(StatusBlobs):
         `root` is about to be committed, and its `version` is still its parent's. `slot` says where
         it will land; after a lost race only the hard limits count.
         """
-        calm = slot.attempt == 0
-        stats_most = STATS_INLINE_BYTES if calm else 2 * STATS_INLINE_BYTES
-        entries_most = INLINE_SOFT if calm else INLINE_HARD
+        first_attempt = slot.attempt == 0
+        stats_most = STATS_INLINE_BYTES if first_attempt else 2 * STATS_INLINE_BYTES
+        entries_most = INLINE_SOFT if first_attempt else INLINE_HARD
         if len(root.entries) > entries_most or _stats_bytes(root) > stats_most:
             root = self._spill_entries(root)
         if len(root.parts) > (PARTS_INLINE if slot.attempt == 0 else 2 * PARTS_INLINE):
