@@ -1,8 +1,10 @@
-"""Append and overwrite: the decision what the next root is, and the commit that carries it out.
+"""Append and overwrite: compute the next root (pure) and commit it.
 
-Checked on every attempt, in this order: is this writer's batch known (then it is done, whatever
-else changed)? sealed? schema compatible? staged above the staging floor? Then offsets and numbers
-are given out in task order. Appends never conflict with appends: a lost race is planned again.
+Every attempt checks, in this order: the stream is the one that was planned on; the writer's batch
+is new (a known batch is done, whatever else changed); the stream is not sealed; the segments were
+staged at or above the staging floor; the expected tail and version hold; the schema is compatible.
+Then segment numbers and offsets are assigned in task order. Appends never conflict with appends:
+an append that loses a race is planned again on the newer root.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,22 +35,22 @@ from segstore_ds.write.task_writer import StagedSegment, StagedTask, delete_stag
 
 @dataclass(frozen=True, slots=True)
 class AppendPlan:
-    """Everything a commit of staged segments depends on, but for the root it lands on.
+    """All inputs of a commit of staged segments, except the root it is based on.
 
     Attributes:
-        token: The writing job's folder; its version is what the staging floor is held against.
-        segments: In offset order.
-        schema: What the segments' bytes are of, and how it may enter the stream.
+        token: The write job's folder; the staging floor is compared with its version.
+        segments: Ordered by offset.
+        schema: The schema of the segments, and whether it may merge into or replace the stream's.
         writer: The idempotence key, or None.
-        overwrite_to: None to append; otherwise the offset the head moves to, which is the tail
-            that the overwrite was planned on.
-        expected_tail: Commit only if the tail is this.
+        overwrite_to: None to append; otherwise the new head, which is the tail that the overwrite
+            was planned on.
+        expected_tail: Commit only if this is the tail.
         expected_version: Commit only on top of this version.
         client: Who writes, for the history.
-        rows: How many events the tasks were given; all of them stand in the segments, but where
-            the writer's batch was found committed before anything was staged.
-        stats: Of these rows, for the fingerprint of the writer's batch.
-        stream_id: The stream that it was planned on; None where that can't have changed.
+        rows: How many events the tasks received. The segments hold all of them, except where the
+            planner found the writer's batch committed, so that nothing was staged.
+        stats: Statistics of these rows, for the fingerprint of the writer's batch.
+        stream_id: The stream that was planned on; None where it can't have changed.
     """
 
     token: str
@@ -65,16 +67,12 @@ class AppendPlan:
 
     @property
     def facts(self) -> BatchFacts:
-        """What a repeat of the batch is compared by."""
+        """The facts that identify a repeat of the batch."""
         return BatchFacts(self.rows, self.stats)
 
 
 def check_stream(root: Root, stream_id: str | None) -> None:
-    """Check that a write lands on the stream that it was planned on. Pure.
-
-    Raises:
-        PositionError: That one was dropped, and another one made under its name.
-    """
+    """Raise PositionError if the planned stream was dropped and recreated. Pure."""
     if stream_id is not None and stream_id != root.stream_id:
         raise PositionError(
             "the stream was dropped and made anew",
@@ -85,10 +83,10 @@ def check_stream(root: Root, stream_id: str | None) -> None:
 
 
 def check_preconditions(root: Root, plan: AppendPlan) -> None:
-    """Check what does not depend on the schema, in the order of the module's first lines. Pure.
+    """Check everything but the schema, in the order that the module docstring gives. Pure.
 
     Raises:
-        SealedError: The stream has ended.
+        SealedError: The stream is sealed.
         StagedExpiredError: The segments were staged below the staging floor.
         ConflictError: The tail or the version is not the expected one.
     """
@@ -110,11 +108,7 @@ def check_preconditions(root: Root, plan: AppendPlan) -> None:
 
 
 def check_expected(root: Root, tail: int | None, version: int | None) -> None:
-    """Check what a caller expects of the root that a write lands on. Pure.
-
-    Raises:
-        ConflictError: The tail or the version is not the expected one.
-    """
+    """Raise ConflictError if the root's tail or version is not the expected one. Pure."""
     if tail is not None and tail != root.tail:
         raise ConflictError("tail has moved", expected=tail, actual=root.tail)
     if version is not None and version != root.version:
@@ -122,9 +116,9 @@ def check_expected(root: Root, tail: int | None, version: int | None) -> None:
 
 
 def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
-    """Return the root with the segments appended; version and transaction are the log's to fill.
+    """Return the root with the segments appended; the log fills in version and transaction.
 
-    Pure. Segment numbers and offsets are given out in the order of the plan.
+    Pure. Segment numbers and offsets are assigned in the order of the plan.
     """
     entries = tuple(
         segment.entry(epoch << 32 | (root.next_segment + place))
@@ -137,7 +131,7 @@ def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
         claim = Writer(key.owner, key.batch_id, slot.version, plan.rows, tail)
         writers[key.writer_id] = replace(claim, fingerprint=encode_fingerprint(plan.facts))
         if key.claim:
-            writers[key.claim] = claim  # of which only the owner is asked
+            writers[key.claim] = claim  # only its owner is read
     appended = replace(
         root,
         entries=(*root.entries, *entries),
@@ -154,9 +148,9 @@ def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
 
 
 def drop_below(root: Root, head: int, slot: Slot) -> Root:
-    """Return the root with its head moved up and what lies wholly below it retired. Pure.
+    """Return the root with its head moved up, retiring what lies wholly below it. Pure.
 
-    The segment or part that straddles the head stays.
+    A segment or part that straddles the head stays.
     """
     gone_parts = tuple(part for part in root.parts if part.end <= head)
     parts = root.parts[len(gone_parts) :]
@@ -172,12 +166,7 @@ def drop_below(root: Root, head: int, slot: Slot) -> Root:
 
 
 class Appender:
-    """Carries out the commits of staged data on one stream.
-
-    Args:
-        log: The stream's log.
-        status: The stream's table status.
-    """
+    """Commits staged data to one stream."""
 
     def __init__(self, log: StreamLog, status: TableStatus) -> None:
         self._log = log
@@ -186,17 +175,14 @@ class Appender:
     def stage_inline(
         self, tasks: Sequence[StagedTask], *, token: str, ship_to: ShipTo | None = None
     ) -> tuple[StagedSegment, ...]:
-        """Return all segments in task order; frames that tasks sent become one segment.
+        """Return all segments in task order, after staging the frames that tasks sent inline.
 
-        The one segment takes the place of its first frames; order among tasks is kept by writing
-        one segment per run of neighbouring small tasks.
-
-        Raises:
-            StorageError: The storage failed.
+        Each run of neighbouring tasks that sent frames becomes one segment, so task order holds.
         """
         segments: list[StagedSegment] = []
         run: list[StagedTask] = []
-        # A folder of its own: a job may be committed twice, and either may delete what it wrote.
+        # A new folder per call: a job may be committed twice, and each commit may delete what it
+        # wrote.
         version = names.parse_token_version(token)
         nonce = self._log.clock.new_id()[:12]
         folder = f"{token}-{nonce}" if version is None else names.build_token(version, nonce)
@@ -220,10 +206,10 @@ class Appender:
         return tuple(segments)
 
     def check_visible(self, tasks: Sequence[StagedTask]) -> None:
-        """Check that this process sees every staged object, where a stat costs nothing.
+        """Raise InvalidInputError if a local staged object is missing in this process.
 
-        Raises:
-            InvalidInputError: It does not: the tasks wrote to a disk of their own.
+        Then the tasks wrote to disks that this process does not share. Only local files are
+        checked, where a stat costs nothing.
         """
         if not self._log.storage.url.startswith("file:"):
             return
@@ -244,29 +230,25 @@ class Appender:
                     )
 
     def check_clock(self, segment: StagedSegment | None) -> None:
-        """Check this machine's clock as `StreamLog.check_clock` does, by a segment just staged.
+        """Call `StreamLog.check_clock` with a segment that this process has just staged.
 
-        Args:
-            segment: None where only other processes staged any.
+        `segment` is None if only other processes staged segments.
         """
         self._log.check_clock(None if segment is None else names.segment_object(segment.path))
 
     def commit(self, plan: AppendPlan, *, transaction: str) -> Commit:
         """Commit staged segments, exactly once for a writer's batch.
 
-        Returns:
-            The commit; one without segments, writer or change of the stream is not written.
+        A plan without segments, writer or change of the stream writes no commit.
 
         Raises:
-            PositionError: The stream is another one than the plan's.
-            WriterConflictError: Another owner, an older batch, or other events under its id.
-            SealedError: The stream has ended.
-            SchemaMismatchError: The stream's schema has changed so that these bytes don't fit.
-            StagedExpiredError: Staged below the floor.
-            ConflictError: An expectation fails, or every race was lost.
-            CommitUnknownError: It may or may not be in the log.
-            FormatError: Metadata can't be read.
-            StorageError: The storage failed.
+            PositionError: The stream is not the plan's.
+            WriterConflictError: Another owner, an older batch, or other events under this batch id.
+            SealedError: The stream is sealed.
+            SchemaMismatchError: The stream's schema has changed and the segments no longer fit it.
+            StagedExpiredError: The segments were staged below the staging floor.
+            ConflictError: An expectation failed, or every race was lost.
+            CommitUnknownError: The commit may or may not be in the log.
         """
         repeated: list[Commit] = []
 
@@ -304,9 +286,10 @@ class Appender:
         return Commit(root.version, root.transaction, start, root.tail, attempts=done.attempts)
 
     def maintain(self) -> None:
-        """Merge status parts where that is due, in a commit of its own; best effort.
+        """Merge status parts if a merge is due, in a separate commit; best effort.
 
-        One merge at most: what it makes due is left to the next commit, so that none pays for all.
+        Runs at most one merge: a merge that this one makes due waits for the next commit, so that
+        no commit pays for all of them.
         """
         with best_effort("merging status parts"):
             root = self._log.root
@@ -318,7 +301,7 @@ class Appender:
                 self._merge(self._status.merge_retired, paths, "merge-status")
 
     def discard(self, segments: Sequence[StagedSegment]) -> None:
-        """Delete staged segments that certainly no commit holds; never raises."""
+        """Delete staged segments that are known to be in no commit; never raises."""
         delete_staged(self._log.storage, segments)
 
     def _merge(
@@ -328,7 +311,7 @@ class Appender:
         operation: str,
     ) -> Committed:
         def build(root: Root, slot: Slot) -> Root | None:
-            # A lost race means that others are writing: leave the merge to whoever wins.
+            # A lost race means that others are writing: the winner merges.
             merged = merge(root, paths, slot) if slot.attempt == 0 else None
             return None if merged is None else replace(merged, operation=operation)
 

@@ -1,12 +1,12 @@
-"""The long-lived appender: events one by one or in batches, committed by size, time or call.
+"""The long-lived appender: takes events one by one or in batches, commits by size, time or call.
 
-Until a flush its events are staged like any others: encoded, in the write cache or already in
-objects that no commit names. Each has a *place*, dense from 0 in the order of the calls, by which
-it can be read back at once; its offset exists when a flush has committed it. One flush is one
+Until a flush, events are staged as in any write: encoded, in the write cache or in objects that no
+commit names. Each event has a *place*, counted from 0 without gaps in the order of the calls, by
+which it can be read back at once. It gets its offset when a flush commits it. One flush is one
 commit.
 
-The first failure is kept and raised to every later append and flush, as nobody but the caller can
-tell whether to repeat; reading back goes on. Closing never commits: `flush` does, and so does
+The first failure is kept, and every later append and flush raises it: only the caller can decide
+whether to repeat. Reading back still works. Closing never commits: `flush` does, and so does
 leaving a `with` block without an error.
 """
 
@@ -42,7 +42,7 @@ _AFTER_FAILURE = (
 
 @dataclass(frozen=True, slots=True)
 class FlushLimits:
-    """When to flush without being asked.
+    """When to flush automatically.
 
     Attributes:
         bytes: Unflushed bytes, before compression.
@@ -57,12 +57,12 @@ class FlushLimits:
 
 @dataclass(frozen=True, slots=True)
 class StreamEnds:
-    """What the appender needs of a stream handle that is its own.
+    """What the appender uses of its own stream handle.
 
     Attributes:
-        schema: The stored schema of its events.
+        schema: The stored schema of the stream's events.
         plan: Plans the write of the next flush.
-        commit: Commits what was staged for it, deleting nothing of that on failure.
+        commit: Commits the staged task; deletes none of its objects on failure.
         read: Reads the events of an offset range, as of the newest version.
     """
 
@@ -73,10 +73,10 @@ class StreamEnds:
 
 
 class LiveAppender:
-    """Appends to a stream for as long as it is open; made by `Stream.appender`.
+    """Appends to a stream until it is closed; created by `Stream.appender`.
 
-    Safe to use from several threads; one at a time appends. As a context manager it flushes at the
-    end, unless the block failed.
+    Safe to use from several threads; their appends run one at a time. As a context manager it
+    flushes at the end, unless the block failed.
 
     Args:
         ends: The stream.
@@ -94,7 +94,7 @@ class LiveAppender:
         self._open: tuple[WriteJob, TaskStager] | None = None  # what the next flush commits
         self._flushed = self._next = 0
         self._staged_bytes = 0
-        self._runs: list[tuple[int, int, int]] = []  # place, offset, rows of what was flushed
+        self._runs: list[tuple[int, int, int]] = []  # (place, offset, rows) that was flushed
         self._due_s: float | None = None
         self._timer: threading.Thread | None = None
         self._failure = FirstError()
@@ -107,38 +107,38 @@ class LiveAppender:
 
     @property
     def flushed_place(self) -> int:
-        """Events below are committed."""
+        """Every event below this place is committed."""
         return self._flushed
 
     @property
     def counters(self) -> CacheCounters:
-        """What the write cache did for this appender, as a copy."""
+        """A copy of the write cache's counters for this appender."""
         with self._changed:
             return self._counters.snapshot()
 
     def append(self, data: Any) -> int:
         """Take one event or many; flushes when a limit is reached.
 
-        Not durable when it returns, unless a flush has followed; readable by `read` at once.
+        The events can be read by `read` at once, but are durable only after a flush.
 
         Args:
-            data: An event as a mapping of column names to values, where a missing column is null;
-                or Arrow data as for `Stream.append`.
+            data: One event as a mapping of column names to values, where a missing column is
+                null; or Arrow data as for `Stream.append`.
 
         Returns:
             The place of the first of these events.
 
         Raises:
             SchemaMismatchError: A column or a value does not fit; none of these events was taken.
-            InvalidInputError: It is neither an event nor Arrow data.
+            InvalidInputError: The data is neither an event nor Arrow data.
             ClosedError: The appender was closed.
-            SegstoreError: A flush failed, now or before; see `flush`.
+            SegstoreError: This flush or an earlier one failed; see `flush`.
         """
         with self._changed:
             self._check()
             place = self._next
             if self._open is None:
-                # Before anything is taken, so that a failure here changes nothing.
+                # Plan before taking any event, so that a failure here changes nothing.
                 self._open = self._plan()
             if type(data) is dict or isinstance(data, Mapping):
                 self._rows.add(data)
@@ -156,16 +156,18 @@ class LiveAppender:
             return place
 
     def flush(self) -> Commit | None:
-        """Commit all events taken so far, in one commit; durable and visible when it returns.
+        """Commit all events taken so far, in one commit.
+
+        They are durable and visible when it returns.
 
         Returns:
-            The commit, whose `start` and `end` are the offsets of the events since the flush
-            before; None when there were none.
+            The commit, whose `start` and `end` are the offsets of the events since the previous
+            flush; None if there were none.
 
         Raises:
-            SegstoreError: As `Stream.append`. Every later append and flush raises the same; read
-                the events back by their places, and append them through a new appender once
-                `Stream.outcome` or the error says that they are not committed.
+            SegstoreError: As `Stream.append`. Every later append and flush raises the same error.
+                If `Stream.outcome` or the error says that the events are not committed, read them
+                back by their places and append them through a new appender.
             ClosedError: The appender was closed.
         """
         with self._changed:
@@ -176,15 +178,15 @@ class LiveAppender:
         """Read this appender's own events by their places, flushed or not.
 
         Args:
-            start: The first place; None for the first that is not flushed.
-            end: The place behind the last; None for `next_place`.
+            start: The first place; None for the first unflushed one.
+            end: The place after the last; None for `next_place`.
 
         Returns:
-            The events in order. What is not flushed is decoded before this returns.
+            The events in order. Unflushed events are decoded before this returns.
 
         Raises:
-            InvalidInputError: The range is not one of places given out.
-            FormatError: Stored bytes are damaged or gone.
+            InvalidInputError: The range is not within the places assigned so far.
+            FormatError: Stored bytes are damaged or missing.
             StorageError: The storage failed.
             ClosedError: The appender was closed.
         """
@@ -212,7 +214,7 @@ class LiveAppender:
         return pa.RecordBatchReader.from_batches(schema, batches())
 
     def close(self) -> None:
-        """End the appender; events that are not flushed are dropped. Safe to repeat."""
+        """Close the appender and drop unflushed events; safe to repeat."""
         with self._changed:
             if self._closed:
                 return
@@ -223,7 +225,7 @@ class LiveAppender:
             if self._open is not None and self._surely_uncommitted():
                 self._open[1].abort()
             elif self._open is not None:
-                self._open[1].close()  # a commit may name what it staged
+                self._open[1].close()  # a commit may name the staged objects
             self._changed.notify_all()
             timer = self._timer
         if timer is not None and timer is not threading.current_thread():
@@ -244,11 +246,12 @@ class LiveAppender:
         finally:
             self.close()
 
-    # --- inside, with the lock held ------------------------------------------------------------
+    # Everything below runs with the lock held.
 
     def _plan(self) -> tuple[WriteJob, TaskStager]:
         job = self._ends.plan()
-        # Who commits is here: frames need not travel there, and the counters count all of them.
+        # This process commits: frames need not travel to a driver, and without inline frames the
+        # counters cover every byte.
         job = replace(job, layout=replace(job.layout, inline_bytes=0))
         attempt = self._clock.new_id()[:8]
         return job, job.open_task(0, attempt, readable=True, counters=self._counters)
@@ -256,9 +259,9 @@ class LiveAppender:
     def _append_batches(self, data: Any, task: TaskStager) -> None:
         given = as_input(data)
         try:
-            # The rules of `Stream.append`: conforming alone would take a missing column for null.
+            # The rules of `Stream.append`: `conform` alone would read a missing column as null.
             plan_schema(self._ends.schema, normalise_schema(given.schema), merge=False)
-            # All of them first: either every one fits or none is taken.
+            # Conform all batches before staging any: all are taken, or none.
             batches = [piece for batch in given for piece in conform_pieces(batch, task.schema)]
         except SegstoreError as error:
             given.explain(error)
@@ -330,7 +333,7 @@ class LiveAppender:
                 try:
                     self._keeping(self._flush)
                 except SegstoreError:
-                    # It is kept: the next append or flush raises it.
+                    # The failure is kept: the next append or flush raises it.
                     _LOG.exception("appender could not flush in time")
 
     def _keeping(self, work: Callable[[], T]) -> T:
@@ -344,7 +347,7 @@ class LiveAppender:
 
     def _surely_uncommitted(self) -> bool:
         error = self._failure.error
-        # An interrupt, or a bug, may have come after the commit had landed.
+        # An interrupt or a bug may have struck after the commit became durable.
         unknown = isinstance(error, MAYBE_COMMITTED)
         return error is None or (isinstance(error, SegstoreError) and not unknown)
 

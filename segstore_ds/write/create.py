@@ -22,27 +22,19 @@ def run_create(
     client: str,
     clock: Clock,
 ) -> StreamLog:
-    """Create an empty stream; of several that create at once exactly one succeeds.
+    """Create an empty stream and return its log, at the first root.
 
-    Args:
-        storage: Its folder.
-        schema: Columns of the events, in any form that can be stored.
-        spark_schema: Spark's JSON of the schema, or None.
-        client: Who creates it.
-        clock: Time and ids.
-
-    Returns:
-        The log, standing on its first root.
+    If several callers create at once, exactly one succeeds. `spark_schema` is Spark's JSON of the
+    schema, or None.
 
     Raises:
-        AlreadyExistsError: There is a stream already.
-        SchemaMismatchError: A column has a type that can't be kept.
-        InvalidInputError: It is no schema, or has no columns, or a name twice; or the folder holds
-            what is not a stream's, or lies in another stream.
+        AlreadyExistsError: The stream exists.
+        SchemaMismatchError: A column has a type that can't be stored.
+        InvalidInputError: The schema is not one, has no columns, or has a name twice; or the folder
+            holds foreign objects or lies in another stream.
         CorruptionError: The folder holds segments but no log.
-        CommitUnknownError: The storage never said whether the stream was created.
-        UnsafeFilesystemError: The filesystem can't create exclusively.
-        StorageError: The filesystem failed.
+        CommitUnknownError: The storage did not say whether the stream was created.
+        UnsafeFilesystemError: The filesystem can't create objects exclusively.
     """
     if not isinstance(schema, pa.Schema):
         raise InvalidInputError(

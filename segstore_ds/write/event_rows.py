@@ -1,9 +1,9 @@
-"""Events that are given one by one: checked when they come, made into batches later.
+"""Single events: checked on arrival, collected into batches later.
 
-An event is a mapping of column names to Python values. It is refused at once when a value would not
-come back as it went in, so what was taken can always be written. Plain numbers and texts are
-checked by a comparison or two; for other types Arrow makes the value, and it is compared with what
-was given.
+An event is a mapping of column names to Python values. An event is refused at once if a value would
+not read back unchanged, so every accepted event can be written. Plain numbers and ASCII texts take
+one or two comparisons. For other types Arrow converts the value, and the result is compared with
+the input.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,16 +19,12 @@ BATCH_ROWS = 4096
 BATCH_BYTES = 1 << 20
 _ARROW_ERRORS = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
 
-# Returns what is kept of a value, which is None for Arrow's null alone, and its bytes.
+# Returns the value to store (None only for a null of Arrow) and its size in bytes.
 _Take = Callable[[Any], tuple[Any, int]]
 
 
 class EventRows:
-    """Gathers events of one schema.
-
-    Args:
-        schema: A stored schema.
-    """
+    """Collects events of one stored schema."""
 
     def __init__(self, schema: pa.Schema) -> None:
         self.schema = schema
@@ -42,14 +38,11 @@ class EventRows:
 
     @property
     def full(self) -> bool:
-        """True when it is time to make a batch."""
+        """True when the events should become a batch."""
         return len(self._rows) >= BATCH_ROWS or self.bytes >= BATCH_BYTES
 
     def add(self, event: Mapping[str, Any]) -> None:
-        """Take an event; later changes of it or of its values make no difference.
-
-        Args:
-            event: Column names and values; a column that is not named is null.
+        """Take a copy of an event, where a missing column is null.
 
         Raises:
             SchemaMismatchError: A column is unknown, or a value does not fit it. Nothing was taken.
@@ -81,7 +74,7 @@ class EventRows:
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
     def clear(self) -> None:
-        """Forget the events."""
+        """Drop the events."""
         self._rows, self.bytes = [], 0
 
 
@@ -124,7 +117,7 @@ def _general(field: pa.Field) -> _Take:
             made = pa.array([given], field.type)
             kept = made[0]
             comes_back = kept.is_valid and same(given, kept.as_py(), field.type)
-        except MemoryError:  # Arrow's is one of its errors; it says nothing of the value
+        except MemoryError:  # also an ArrowException, but not caused by the value
             raise
         except _ARROW_ERRORS as error:
             raise _refuse(field, value) from error

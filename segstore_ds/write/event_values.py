@@ -1,8 +1,8 @@
-"""One value of an event: what Python types it may come in, and whether it came back unchanged.
+"""One value of an event: which Python types it may have, and whether it reads back unchanged.
 
-Values of NumPy and Arrow are taken apart at every level first, so that only Python's own are
-compared with what Arrow made of them. Nothing here may round or cut, but to the precision that a
-float column means.
+NumPy and Arrow values are unwrapped at every level first, so that only Python's own values are
+compared with what Arrow made of them. Nothing here may round or truncate, except to the precision
+of a float column.
 """
 
 import datetime as dt
@@ -18,23 +18,18 @@ from segstore_ds.format.schema.codec import conform
 _NATIVE = frozenset(
     (str, int, float, bool, bytes, dt.datetime, dt.date, dt.time, dt.timedelta, Decimal)
 )
-_PLAIN_DTYPES = "biufUS"  # NumPy's kinds whose `tolist` gives Python's own values
+_PLAIN_DTYPES = "biufUS"  # NumPy kinds whose `tolist` returns Python values
 
 
 def plain(value: Any, field: pa.Field) -> Any:
-    """Return a value as Python's own, as far as the column's type tells what to look for.
+    """Return a value as Python's own, guided by the type of the column or nested field.
 
-    Args:
-        value: Of any type.
-        field: The column, or the part of it.
-
-    Returns:
-        The value with scalars and arrays of NumPy unwrapped at every level, None for a null of
-        Arrow, and any other scalar of Arrow as one of exactly the column's type.
+    NumPy scalars and arrays are unwrapped at every level. A null of Arrow becomes None; any other
+    Arrow scalar is cast to exactly the column's type.
 
     Raises:
-        ValueError: A scalar of Arrow or a time of NumPy does not fit without a loss.
-        TypeError: As ValueError, or an array has no elements to go through.
+        ValueError: An Arrow scalar or a NumPy time does not fit without loss.
+        TypeError: As ValueError, or an array has no elements to iterate over.
     """
     if value is None or type(value) in _NATIVE:
         return value
@@ -71,14 +66,14 @@ def _plain_parts(value: Any, kind: pa.DataType) -> Any:
 def _of_arrow(value: pa.Scalar, field: pa.Field) -> pa.Scalar | None:
     if not value.is_valid:
         return None
-    # The rules of a batch: narrower types and other zones fit, and nothing is cut.
+    # The rules of a batch: narrower types and other zones fit; nothing is truncated.
     array = pa.array([value], value.type)
     batch = pa.RecordBatch.from_arrays([array], schema=pa.schema([field.with_type(value.type)]))
     return conform(batch, pa.schema([field])).column(0)[0]
 
 
 def _of_numpy_time(value: Any, kind: pa.DataType) -> Any:
-    """Bring NumPy's datetime64 or timedelta64, which have no zone, to the unit of the column."""
+    """Convert a NumPy datetime64 or timedelta64, which have no zone, to the column's unit."""
     name = value.dtype.name.partition("[")[0]
     if t.is_date32(kind):
         unit = "D"
@@ -88,7 +83,7 @@ def _of_numpy_time(value: Any, kind: pa.DataType) -> Any:
         raise TypeError("a time of NumPy has no zone, and is no text or number")
     if not value.dtype.name.endswith("]"):
         raise TypeError("a time of NumPy without a unit")
-    # Not "unsafe", for which a month of a duration would be 30.4 days.
+    # Not casting="unsafe", which takes a month of a duration as 30.4 days.
     cast = value.astype(f"{name}[{unit}]", casting="same_kind")
     if cast.astype(value.dtype) != value:
         raise ValueError("a time of NumPy is finer than the column, or beyond its range")
@@ -96,16 +91,13 @@ def _of_numpy_time(value: Any, kind: pa.DataType) -> Any:
 
 
 def same(given: Any, kept: Any, kind: pa.DataType) -> bool:
-    """Tell whether a value came back as it was given.
+    """Tell whether a value from `plain` equals the value `kept` that Arrow returns.
 
-    Args:
-        given: What `plain` returned.
-        kept: What Arrow gives back.
-        kind: The type of the column, or of the part of it.
+    `kind` is the type of the column or nested field.
 
     Raises:
-        TypeError: The value is not of a shape that the type has; so ValueError, OverflowError and
-            AttributeError.
+        TypeError: The value does not have the shape of the type. ValueError, OverflowError and
+            AttributeError mean the same.
     """
     if given is None or kept is None:
         return given is kept
@@ -118,11 +110,11 @@ def same(given: Any, kept: Any, kind: pa.DataType) -> bool:
 
 def _same_plain(given: Any, kept: Any, kind: pa.DataType) -> bool:
     if t.is_float32(kind):
-        # Rounding is what the type means; becoming infinite is not.
+        # A float32 may round, but must not overflow to infinity.
         return isinstance(given, float | int) and (abs(kept) != float("inf") or given == kept)
     if isinstance(given, dt.datetime) and given.tzinfo is not None and t.is_timestamp(kind):
-        # In the hour that a zone repeats or leaves out, times of two zones are never equal in
-        # Python, whatever instants they are (PEP 495).
+        # In the hour that a zone repeats or skips, Python never finds times of two zones equal,
+        # even if they are the same instant (PEP 495).
         return kind.tz is not None and bool(given.astimezone(dt.UTC) == kept.astimezone(dt.UTC))
     return bool(given == kept) or (given != given and kept != kept)  # noqa: PLR0124 - NaN
 
@@ -135,7 +127,8 @@ def _same_parts(given: Any, kept: Any, kind: pa.DataType) -> bool:
         )
     if t.is_list(kind):
         return len(given) == len(kept) and all(
-            same(one, other, kind.value_type) for one, other in zip(given, kept, strict=True)
+            same(element, other, kind.value_type)
+            for element, other in zip(given, kept, strict=True)
         )
     return len(given) == len(kept) and all(
         same(key, other_key, kind.key_type) and same(item, other_item, kind.item_type)

@@ -1,4 +1,4 @@
-"""What callers hand in: Arrow data in any of its forms, and the key of an idempotent write."""
+"""Input from callers: Arrow data in any form, and the key of an idempotent write."""
 
 import itertools
 import operator
@@ -24,24 +24,21 @@ from segstore_ds.status.writers import WriterKey
 
 WRITER_ID_LIMIT = 200
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
-# After these the data may not be given again as it is.
+# After these errors the data is committed, so the caller must not give it again.
 _COMMITTED = (UnderReplicatedError, FencedError, InternalError)
 
 
 # Readers and generators that an append took batches from, by identity. Other iterators (a `map`)
-# can't be referred to weakly; read to their end they are refused for being empty.
+# can't be weakly referenced; once exhausted, they are refused as empty.
 _TAKEN: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
 _ONCE = "a reader or generator can be read only once: give the data again"
 
 
 class ArrowInput:
-    """Arrow data of a caller, in order.
+    """A caller's Arrow data, in order.
 
-    Args:
-        schema: What the batches have.
-        batches: The data.
-        source: The caller's object if it may be one that can be read only once.
-        taken: A batch was taken from it already.
+    `source` is the caller's object if it may be readable only once; `taken` says that a batch was
+    already taken from it.
     """
 
     def __init__(
@@ -59,12 +56,7 @@ class ArrowInput:
         self._taken = taken
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        """Take the batches; once.
-
-        Raises:
-            InvalidInputError: Something is no batch.
-            SchemaMismatchError: A batch has other columns than the first.
-        """
+        """Yield the batches, once; all must be RecordBatches with the columns of the first."""
         self._taken = True
         _remember(self._source)
         names = set(self.schema.names)
@@ -87,13 +79,13 @@ class ArrowInput:
             yield _checked(batch, place)
 
     def explain(self, error: SegstoreError) -> None:
-        """Add to an error that this input is used up, if it is; the same call can't be repeated."""
+        """Mark an error as not retryable with the same input, if the input is used up."""
         if self._taken and self._source is not None and not isinstance(error, _COMMITTED):
             error.refuse_retry(f"the input is used up: {_ONCE}")
 
 
 def _checked(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
-    """Refuse a batch that points outside of its own memory: Arrow would read it, and crash."""
+    """Refuse a batch that points outside its own memory: reading it would crash Arrow."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         try:
             column.validate()
@@ -112,17 +104,14 @@ def _checked(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
 
 
 def as_input(data: Any) -> ArrowInput:
-    """Return whatever holds Arrow data as schema and batches.
+    """Return Arrow data of any form as schema and batches.
 
-    Takes nothing from a reader. From a generator it takes the first batch, which alone tells the
-    schema.
-
-    Args:
-        data: A Table, RecordBatch, RecordBatchReader, iterable of batches, or anything with
-            `__arrow_c_stream__` or `__arrow_c_array__`.
+    `data` is a Table, RecordBatch, RecordBatchReader, iterable of batches, or anything with
+    `__arrow_c_stream__` or `__arrow_c_array__`. Nothing is taken from a reader. The first batch is
+    taken from a generator, because only that batch has the schema.
 
     Raises:
-        InvalidInputError: It is none of these, an iterable without a batch, or a reader or
+        InvalidInputError: The data is none of these, an iterable without a batch, or a reader or
             generator that was given before.
     """
     if data is not None and _TAKEN.get(id(data)) is data:
@@ -132,7 +121,7 @@ def as_input(data: Any) -> ArrowInput:
     if isinstance(data, pa.RecordBatch):
         return ArrowInput(data.schema, [data])
     if isinstance(data, pa.Table):
-        # Arrow's interface takes no deep nesting, and says so in no words.
+        # Not through Arrow's C interface: it refuses deep nesting without an explanation.
         return ArrowInput(data.schema, data.to_batches())
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return _of_interface(data)
@@ -150,7 +139,7 @@ def _of_interface(data: Any) -> ArrowInput:
         raise
     except pa.ArrowException as error:
         raise _not_arrow(data) from error
-    # What has no length is a query or a stream, and nobody can tell which.
+    # Data without a length may be a query (repeatable) or a stream (not): assume a stream.
     return ArrowInput(reader.schema, reader, source=None if hasattr(data, "__len__") else data)
 
 
@@ -180,12 +169,10 @@ def _remember(source: object | None) -> None:
 
 
 def refuse_unnamed_index(schema: pa.Schema) -> None:
-    """Refuse an index of pandas that would become a column called `__index_level_0__`.
+    """Raise SchemaMismatchError for a pandas index that would become `__index_level_0__`.
 
-    Nobody asked for it, but its values may be all that tells rows apart: the caller decides.
-
-    Raises:
-        SchemaMismatchError: There is such an index.
+    The caller did not ask for that column, but only its values may tell the rows apart, so the
+    caller decides.
     """
     unnamed = [name for name in schema.names if _UNNAMED_INDEX.fullmatch(name)]
     if unnamed and b"pandas" in (schema.metadata or {}):
@@ -205,11 +192,7 @@ def writer_key(
     owner: str = "",
     on_repeat: str = options.default("onRepeat"),
 ) -> WriterKey | None:
-    """Return the idempotence key of a writer id and a batch id, or None where neither is given.
-
-    Raises:
-        InvalidInputError: Only one is given, one is out of range, or `on_repeat` is unknown.
-    """
+    """Return the idempotence key of a writer id and a batch id; None if neither is given."""
     check_option("on_repeat", on_repeat)
     if (writer_id is None) != (batch_id is None):
         raise InvalidInputError(
@@ -234,11 +217,7 @@ def writer_key(
 
 
 def as_integer(value: object, name: str) -> int:
-    """Return a whole number of Python's or numpy's as Python's own.
-
-    Raises:
-        InvalidInputError: It is something else, a float or a truth among them.
-    """
+    """Return a Python or NumPy integer as an int; a float or a bool is an InvalidInputError."""
     try:
         number = None if isinstance(value, bool) else operator.index(value)  # type: ignore[arg-type]
     except TypeError:

@@ -1,4 +1,4 @@
-"""A writing job: what the planner decides once and every task and the commit share."""
+"""A write job: what the planner decides once, for every task and the commit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -34,7 +34,7 @@ from segstore_ds.write.task_writer import Layout, StagedSegment, StagedTask, Tas
 
 @dataclass(frozen=True, slots=True)
 class AutoRules:
-    """What a write asks to be compacted after its commit."""
+    """How to compact after the commit of a write."""
 
     rules: CompactRules
     layout: Layout
@@ -42,17 +42,17 @@ class AutoRules:
 
 @dataclass(frozen=True, slots=True)
 class WriteJob:
-    """One logical write; picklable, so it can be planned here and staged anywhere.
+    """One logical write; picklable, so that any process can stage it.
 
     Attributes:
         storage: The stream's folder; pickles without its connections.
         token: The folder of this job's staged objects.
-        transaction: The id of the one commit, kept over every attempt and rebase.
-        schema_text: What incoming batches are conformed to and encoded in.
-        repeated: The writer's batch was committed before; there is nothing to stage.
+        transaction: The id of the one commit, the same over every attempt and rebase.
+        schema_text: The schema that incoming batches are conformed to and encoded in.
+        repeated: The writer's batch was committed before, so there is nothing to stage.
         compact: What to compact after the commit; None for nothing.
-        ship_to: The followers that get every buffer while it is staged.
-        stream_id: The stream that it was planned on: another may stand there when it commits.
+        ship_to: The followers that receive every buffer while segments are staged.
+        stream_id: The stream that was planned on; it may have been recreated since.
     """
 
     storage: Storage = field(repr=False)
@@ -75,7 +75,7 @@ class WriteJob:
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema that batches have to have when they are staged."""
+        """The schema that batches must have when they are staged."""
         return decode_schema(self.schema_text)
 
     def open_task(
@@ -89,10 +89,13 @@ class WriteJob:
         """Begin to stage the output of a task.
 
         Args:
-            task: Its place in the job, which decides the order of events.
-            attempt: Letters, digits and dashes that no other attempt of any task shares.
-            readable: Let rows be read back before they are committed.
-            counters: Where the write cache counts.
+            task: The task's number in the job (>= 0); events are ordered by it.
+            attempt: Letters, digits and dashes, different for every attempt of any task.
+            readable: Allow rows to be read back before they are committed.
+            counters: The write cache's counters.
+
+        Returns:
+            The task's stager. Nothing it stages is visible before a commit.
         """
         return TaskStager(
             self.storage,
@@ -110,7 +113,7 @@ class WriteJob:
     def append_plan(
         self, segments: tuple[StagedSegment, ...], tasks: Sequence[StagedTask]
     ) -> AppendPlan:
-        """Return what has to be committed once these segments are staged from the tasks' rows."""
+        """Return the plan that commits these segments, which hold the tasks' rows."""
         batch = gather_facts(task.facts for task in tasks)
         return AppendPlan(
             token=self.token,
@@ -129,7 +132,7 @@ class WriteJob:
 
 @dataclass(frozen=True, slots=True)
 class WriteRequest:
-    """What a caller asks to write; see `Stream.plan_write` for each field."""
+    """A request to write; `Stream.plan_write` describes each field."""
 
     schema: pa.Schema
     layout: Layout
@@ -148,21 +151,18 @@ def plan_job(log: StreamLog, status: TableStatus, request: WriteRequest) -> Writ
     """Plan one logical write against the newest root.
 
     Raises:
-        InvalidInputError: Arguments contradict each other, or name unknown columns.
         SchemaMismatchError: The columns don't fit; names them and the remedy.
         WriterConflictError: Another owner, or an older batch.
         ConflictError: An expectation fails already.
-        SealedError: The stream has ended.
+        SealedError: The stream is sealed.
         FencedError: This folder is not the primary.
-        FormatError: The stream's metadata can't be read.
-        StorageError: The storage failed.
     """
-    # An overwrite replaces what is there now; an append may stand on a base of the last minute.
+    # An overwrite must see the newest tail; an append may use a root from the last minute.
     root = log.refresh() if request.overwrite else log.recent()
     try:
         repeated = _admit(log, status, root, request)
     except ConflictError:
-        # Another handle may have taken the writer over, or written, since this one looked.
+        # Another handle may have written or taken the writer over since this one refreshed.
         root = log.refresh()
         repeated = _admit(log, status, root, request)
     incoming = normalise_schema(request.schema)
@@ -190,24 +190,21 @@ def plan_job(log: StreamLog, status: TableStatus, request: WriteRequest) -> Writ
 
 
 def _admit(log: StreamLog, status: TableStatus, root: Root, request: WriteRequest) -> bool:
-    """Tell whether the writer's batch is committed already, or refuse what can't be committed."""
+    """Tell whether the writer's batch is committed; raise if the write can't be committed."""
     repeated = find_repeated(status, root, request.writer, batch=None) is not None
-    # Before anything is staged here: a follower has the primary's objects and no others.
+    # Check before staging: a follower's folder holds only objects of the primary.
     log.replicas.check_primary(root)
     if not repeated:
         if root.sealed:
             raise SealedError("stream is sealed", url=log.storage.url, tail=root.tail)
-        # The commit checks it again; here it is before the data is read, which may go only once.
+        # The commit checks this again. Check here too, before data is consumed that may be readable
+        # only once.
         check_expected(root, request.expected_tail, request.expected_version)
     return repeated
 
 
 def check_arguments(request: WriteRequest, staged: pa.Schema) -> None:
-    """Check what does not depend on the stream but for the schema that is staged. Pure.
-
-    Raises:
-        InvalidInputError: Arguments contradict each other, or name unknown columns.
-    """
+    """Raise InvalidInputError for arguments that conflict or name unknown columns. Pure."""
     if request.replace_schema and not request.overwrite:
         raise InvalidInputError(
             "the schema can only be replaced together with the events",
@@ -227,7 +224,7 @@ def _staged_schema(
     try:
         return plan_schema(epoch_schema(status, log.root.epoch), incoming, merge=merge)
     except SchemaMismatchError:
-        # Another writer may have extended the schema since this handle looked.
+        # Another writer may have extended the schema since this handle refreshed.
         version = log.root.version
         if log.refresh().version == version:
             raise

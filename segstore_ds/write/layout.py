@@ -1,4 +1,4 @@
-"""How a writer lays bytes out: the options of a write as the engine takes them."""
+"""The layout of written segments: the options of a write, checked and typed."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
@@ -13,12 +13,12 @@ from segstore_ds.format.statistics import has_stats
 from segstore_ds.options.arguments import check_option
 
 STATS_COLUMNS = 32
-HOT = "hot"  # within the engine: Arrow, but for what was settled before
+HOT = "hot"  # internal: Arrow, but Parquet-backed history stays Parquet
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How bytes are laid out; the names are those of the options, the sizes in bytes and rows."""
+    """How segments are laid out; fields are named as the options, sizes are in bytes and rows."""
 
     compression: str = options.default("compression")
     compression_level: int = options.default("compressionLevel")
@@ -36,7 +36,7 @@ class Layout:
         """Check the fields.
 
         Raises:
-            InvalidInputError: One is not what its option takes.
+            InvalidInputError: A value is not valid for its option.
         """
         for field in fields(self):
             if field.name == "segment_format" and self.segment_format == HOT:
@@ -45,7 +45,7 @@ class Layout:
             object.__setattr__(self, field.name, checked)
 
     def chosen_stats(self, schema: pa.Schema) -> list[str]:
-        """Return the columns to compute statistics of."""
+        """Return the names of the columns to compute statistics of."""
         if self.stats_columns is not None:
             found = set(schema.names)
             return [name for name in self.stats_columns if name in found]
@@ -65,11 +65,7 @@ class Layout:
         )
 
     def parquet_writer(self, schema: pa.Schema, stats_columns: Sequence[str]) -> ParquetWriter:
-        """Return what lays a Parquet segment out.
-
-        Raises:
-            InvalidInputError: The compression is unknown or its level out of range.
-        """
+        """Return the encoder of a Parquet segment."""
         return ParquetWriter(
             schema,
             compression=self.compression,
@@ -79,11 +75,7 @@ class Layout:
 
 
 def as_layout(given: Layout | None) -> Layout:
-    """Return a layout that a caller gave, or the default one.
-
-    Raises:
-        InvalidInputError: It is something else.
-    """
+    """Return the caller's layout, or the default one for None."""
     if given is None:
         return Layout()
     if not isinstance(given, Layout):

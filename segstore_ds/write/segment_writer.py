@@ -1,7 +1,7 @@
 """Writes one segment object through the write cache.
 
-Header, frames and footer are records of the cache: side by side in its buffers they are the
-object's bytes. Encoding goes on while full buffers are written.
+Header, frames and footer are records of the cache; its buffers, in order, are the object's bytes.
+Encoding continues while full buffers are written.
 """
 
 import pyarrow as pa
@@ -28,17 +28,9 @@ SURELY_READ_BYTES = 64 << 10
 class SegmentStager:
     """Writes one segment object that no commit names yet.
 
-    Args:
-        storage: The stream's folder.
-        path: The segment, relative to the folder of segments.
-        pool: Buffers, which this has until `finish` or `abort`.
-        counters: Where the cache counts.
-        writer: Lays the object out.
-        ship_to: The followers, which get every buffer too.
-
-    Raises:
-        StorageError: The storage failed.
-        InvalidInputError: Another stager has the buffers.
+    Owns the buffers of `pool` until `finish` or `abort`; a pool that another stager owns is an
+    InvalidInputError. `path` is relative to the folder of segments. The followers in `ship_to`
+    receive every buffer.
     """
 
     def __init__(
@@ -52,7 +44,7 @@ class SegmentStager:
         ship_to: ShipTo | None = None,
     ) -> None:
         self.path = path
-        self.followers: tuple[str, ...] = ()  # that have all of it, after `finish`
+        self.followers: tuple[str, ...] = ()  # after `finish`: those that hold the whole object
         self._name = names.segment_object(path)
         self._storage = storage
         self._writer = writer
@@ -70,7 +62,7 @@ class SegmentStager:
 
     @property
     def where(self) -> str:
-        """The object, for errors."""
+        """The object's URL, for errors."""
         return f"{self._storage.url}/{self._name}"
 
     @property
@@ -80,7 +72,7 @@ class SegmentStager:
 
     @property
     def encoded_bytes(self) -> int:
-        """How many bytes were laid out."""
+        """How many bytes were encoded."""
         return self._writer.encoded_bytes
 
     @property
@@ -90,27 +82,23 @@ class SegmentStager:
 
     @property
     def is_broken(self) -> bool:
-        """Whether rows were refused when some of them was written: it can't be finished then."""
+        """True if an encode failed part-way; the segment must be aborted."""
         return isinstance(self._writer, ParquetWriter) and self._writer.is_broken
 
     @property
     def expected_pieces(self) -> int:
-        """How many checksums the index will have when another frame was added, about."""
+        """About how many checksums the index will have with one more frame."""
         return self._writer.pieces + self._writer.expected_pieces
 
     def has_room(self, nbytes: int) -> bool:
-        """Tell whether so many bytes can be added and all of the object stays in buffers."""
+        """Tell whether the whole object stays in buffers after `nbytes` more."""
         return self._cache.has_room(nbytes)
 
     def add(self, frame: Frame) -> Record:
-        """Append a frame; its bytes are copied, written, or held on to.
+        """Append a frame and return the record that `read` takes.
 
-        Returns:
-            What `read` takes.
-
-        Raises:
-            StorageError: The storage failed, now or before.
-            ClosedError: The segment was finished or aborted.
+        The frame's bytes are copied, written or referenced. A storage failure of an earlier write
+        may be raised here.
         """
         if not isinstance(self._writer, SegmentWriter):
             raise InternalError("a frame of Arrow in a segment of another format", path=self.path)
@@ -118,12 +106,10 @@ class SegmentStager:
         return self._cache.write(data, frame.crc, frozen=True)
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
-        """Encode rows as a frame and append it, where the format leaves that to the object.
+        """Encode rows as a frame and append it, for formats that encode within the object.
 
         Raises:
-            StorageError: The storage failed, now or before.
-            InvalidInputError: The rows can't be encoded; `is_broken` says whether others still can.
-            ClosedError: The segment was finished or aborted.
+            InvalidInputError: The rows can't be encoded; `is_broken` says whether other rows can.
         """
         if isinstance(self._writer, SegmentWriter):
             raise InternalError("rows in a segment that takes frames", path=self.path)
@@ -131,24 +117,22 @@ class SegmentStager:
         self._cache.write(data, crc, frozen=True)
 
     def expect_bytes(self, batch: pa.RecordBatch) -> int:
-        """Return about how many bytes `add_batch` will take for these rows; 0 where unknown."""
+        """Return about how many bytes `add_batch` will write for these rows; 0 if unknown."""
         if isinstance(self._writer, SegmentWriter):
             return 0
         return self._writer.expect_bytes(batch.num_rows)
 
     def finish(self) -> SegmentSummary:
-        """Make the object whole and durable; reading goes on until `close`.
+        """Make the object complete and durable; return its summary for the table status.
 
-        Returns:
-            What the table status keeps.
+        Reads still work until `close`.
 
         Raises:
-            StorageError: The storage failed: the object is not known to be whole.
-            InvalidInputError: No frame was added, or nobody would read the segment.
-            ClosedError: The segment was finished or aborted.
+            StorageError: The object may be incomplete.
+            InvalidInputError: No frame was added, or readers would refuse the segment.
         """
         end, summary = self._writer.finish()
-        # A small index of frames is the commonest and takes as long to check as to write.
+        # Skip a small Arrow index: it is the usual case, and checking takes as long as writing.
         if self.format == PARQUET or len(end) > SURELY_READ_BYTES:
             self._check_end(end, summary)
         self._cache.write(end)
@@ -159,28 +143,21 @@ class SegmentStager:
         return summary
 
     def read(self, record: Record) -> pa.Buffer:
-        """Return a frame's bytes, verified, whether they are in a buffer or in the object.
-
-        Raises:
-            CorruptionError: They fail their checksum.
-            FormatError: The object is missing or cut.
-            StorageError: The storage failed.
-            ClosedError: The segment was aborted or closed.
-        """
+        """Return a frame's verified bytes, from a buffer or from the object."""
         return pa.py_buffer(self._cache.read(record))
 
     def abort(self) -> None:
-        """Give the object up; never raises, safe to repeat."""
+        """Discard the object; never raises, safe to repeat."""
         self._cache.abort()
         self._give_up_shipment()
 
     def close(self) -> None:
-        """End reading; gives an unfinished object up. Never raises, safe to repeat."""
+        """End reading and discard an unfinished object; never raises, safe to repeat."""
         self._cache.close()
         self._give_up_shipment()
 
     def _check_end(self, end: bytes, summary: SegmentSummary) -> None:
-        """Read the index as readers will: what they would refuse must never be committed."""
+        """Parse the index as readers will: a segment they would refuse must not be committed."""
         try:
             find_format(self.format, where=self.where).parse_index(
                 end,
@@ -206,14 +183,5 @@ class SegmentStager:
 
 
 def open_pool(storage: Storage, *, buffers: int, buffer_bytes: int) -> BufferPool:
-    """Return a pool whose buffers are large enough for the storage.
-
-    Args:
-        storage: Where its buffers go.
-        buffers: How many.
-        buffer_bytes: Size of each; raised to the least that a part of an upload may have.
-
-    Raises:
-        InvalidInputError: A number is not positive.
-    """
+    """Return a pool of buffers that are at least as large as the storage's smallest upload part."""
     return BufferPool(buffers, max(buffer_bytes, storage.least_part_bytes))

@@ -1,13 +1,14 @@
-"""Shipping: every buffer of a staged segment goes to the followers while the segment is written.
+"""Shipping: followers receive every buffer of a staged segment while the segment is written.
 
-A message names stream, object, place and checksum; the receiver computes the checksum anew and
-takes a message only where the one before it ended, so that what it commits is the object byte for
-byte, or nothing. The commit then finds its segments in the followers and reads none of them again.
+A message carries stream, object, position and checksum. The receiver recomputes the checksum and
+accepts a message only at the position where the previous one ended, so it commits the object byte
+for byte, or nothing. The commit then finds its segments in the followers and does not read them
+again.
 
-Buffers are shipped in the writing thread, after the primary's storage took them: a follower that is
-slow slows the writer down, and memory stays that of the buffers. One that fails, or refuses, is
-given up for the rest of the object and nothing of it stays there. That is no failure of the write:
-the commit ships whatever has not arrived, or says that it could not.
+Buffers are shipped in the writing thread, after the primary's storage has accepted them: a slow
+follower slows the writer down, and memory is bounded by the buffers. A follower that fails or
+refuses is skipped for the rest of the object, and its partial object is discarded. The write does
+not fail: the commit ships what is missing, or reports that it could not.
 """
 
 import logging
@@ -25,13 +26,7 @@ _GIVEN_UP_ON = (StorageError, FormatError, InvalidInputError)
 
 @dataclass(frozen=True, slots=True)
 class BufferMessage:
-    """One buffer on its way to a follower.
-
-    Attributes:
-        stream_id: The stream that the object belongs to.
-        path: The object.
-        buffer: Its number, place, size, checksum and bytes.
-    """
+    """One buffer of an object (number, position, size, checksum, bytes), sent to a follower."""
 
     stream_id: str
     path: str
@@ -39,13 +34,7 @@ class BufferMessage:
 
 
 class Receiver:
-    """One object on its way into a follower's folder, taken message by message.
-
-    Args:
-        storage: The follower's folder.
-        stream_id: The stream that the folder holds.
-        path: The object.
-    """
+    """Receives one object into a follower's folder, message by message."""
 
     def __init__(self, storage: Storage, stream_id: str, path: str) -> None:
         self._storage = storage
@@ -60,12 +49,11 @@ class Receiver:
         return self._storage.url
 
     def receive(self, message: BufferMessage) -> None:
-        """Take the next buffer.
+        """Write the next buffer.
 
         Raises:
-            CorruptionError: It is of another stream or object, is damaged, or leaves a gap to the
-                one before or overlaps it; nothing of it was taken.
-            StorageError: The storage failed.
+            CorruptionError: The buffer is of another stream or object, is damaged, or does not
+                start where the previous one ended. Nothing was written.
         """
         buffer = message.buffer
         actual = buffer.payload.crc32()
@@ -87,15 +75,7 @@ class Receiver:
         self._size += buffer.size
 
     def finish(self, size: int) -> None:
-        """Make the object whole and durable.
-
-        Args:
-            size: Its size in the primary.
-
-        Raises:
-            CorruptionError: Not all of it has arrived.
-            StorageError: The storage failed; it is not known to be whole.
-        """
+        """Make the object durable, or raise CorruptionError if its size is not the primary's."""
         if self._writer is None or self._size != size:
             raise CorruptionError(
                 "not all of an object has arrived",
@@ -107,18 +87,15 @@ class Receiver:
         self._writer.commit()
 
     def abort(self) -> None:
-        """Give the object up; never raises, safe to repeat."""
+        """Discard the object; never raises, safe to repeat."""
         if self._writer is not None:
             self._writer.abort()
 
 
 class Shipment:
-    """One segment object on its way to all followers. Used by one thread at a time.
+    """Sends one segment object to all followers. Used by one thread at a time.
 
-    Args:
-        to: The followers.
-        storage: The primary's folder, with whose options followers are opened.
-        path: The object.
+    Followers are opened with the options of `storage`, the primary's folder.
     """
 
     def __init__(self, to: ShipTo, storage: Storage, path: str) -> None:
@@ -134,26 +111,19 @@ class Shipment:
             self._receivers.append(receiver)
 
     def send(self, buffer: FlushedBuffer) -> None:
-        """Send one buffer to every follower that has taken those before it."""
+        """Send one buffer to every follower that accepted all earlier ones."""
         message = BufferMessage(self._to.stream_id, self._path, buffer)
         self._each(lambda receiver: receiver.receive(message))
 
     def finish(self, size: int) -> tuple[str, ...]:
-        """Finish the object everywhere.
-
-        Args:
-            size: Its size in the primary.
-
-        Returns:
-            The followers that hold all of it.
-        """
+        """Finish the object of `size` bytes; return the followers that hold the whole object."""
         self._each(lambda receiver: receiver.finish(size))
         there = tuple(receiver.url for receiver in self._receivers)
         self._receivers = []
         return there
 
     def abort(self) -> None:
-        """Give the object up everywhere; never raises, safe to repeat."""
+        """Discard the object in every follower; never raises, safe to repeat."""
         for receiver in self._receivers:
             receiver.abort()
         self._receivers = []

@@ -1,4 +1,4 @@
-"""What a task hands to whoever commits: segments that are durable, but that no commit names yet."""
+"""The result of a task: durable segments that no commit names yet."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -16,12 +16,12 @@ from segstore_ds.format.statistics import Stats, to_json
 from segstore_ds.storage import Storage
 from segstore_ds.write.segment_writer import SegmentStager
 
-ENTRY_STATS_BYTES = 600  # what one segment may add to the root
+ENTRY_STATS_BYTES = 600  # the most that one segment's statistics add to the root
 
 
 @dataclass(frozen=True, slots=True)
 class StagedSegment:
-    """A segment object that was written and is durable, but not committed."""
+    """A segment object that is durable but not committed."""
 
     path: str
     rows: int
@@ -30,10 +30,10 @@ class StagedSegment:
     footer_crc: int
     stats: str | None
     format: str = ARROW
-    followers: tuple[str, ...] = ()  # that took every buffer of it
+    followers: tuple[str, ...] = ()  # those that hold the whole object
 
     def entry(self, segment_id: int) -> SegmentEntry:
-        """Return what a root lists of it under an id."""
+        """Return the root's entry for this segment."""
         return SegmentEntry(
             segment_id=segment_id,
             path=self.path,
@@ -48,9 +48,9 @@ class StagedSegment:
 
 @dataclass(frozen=True, slots=True)
 class StagedTask:
-    """What one task staged: segments, or the frames of one that was too small to be written.
+    """What one task staged: segments, or inline frames if its output was too small for a segment.
 
-    Travels from executor to driver: picklable, and small but for `frames`, which stay under
+    It travels from executor to driver: picklable, and small except for `frames`, which stay within
     `inline_bytes`.
     """
 
@@ -59,16 +59,16 @@ class StagedTask:
     rows: int
     segments: tuple[StagedSegment, ...] = ()
     frames: tuple[Frame, ...] = ()
-    stats: Stats = field(default_factory=dict)  # of all its rows, as the batch's fingerprint has it
+    stats: Stats = field(default_factory=dict)  # of all rows, as the batch's fingerprint has them
 
     @property
     def facts(self) -> BatchFacts:
-        """What is known of its rows."""
+        """The number and statistics of its rows."""
         return BatchFacts(self.rows, self.stats)
 
 
 def staged_segment(stager: SegmentStager, summary: SegmentSummary) -> StagedSegment:
-    """Return what a commit needs of a segment that was finished with this summary."""
+    """Return the staged segment for a stager that finished with this summary."""
     return StagedSegment(
         path=stager.path,
         rows=summary.rows,
@@ -82,7 +82,7 @@ def staged_segment(stager: SegmentStager, summary: SegmentSummary) -> StagedSegm
 
 
 def entry_stats(stats: Stats) -> str | None:
-    """Return a segment's statistics for the table status: as many columns as its share holds."""
+    """Return a segment's statistics as JSON, for as many columns as `ENTRY_STATS_BYTES` allows."""
     kept: dict[str, Any] = {}
     used = 2
     for name, value in to_json(stats).items():
@@ -94,7 +94,7 @@ def entry_stats(stats: Stats) -> str | None:
 
 
 def delete_staged(storage: Storage, segments: Iterable[StagedSegment]) -> None:
-    """Delete staged objects that no commit can name; what fails is left for vacuum."""
+    """Delete staged objects that no commit can name, best effort: vacuum deletes the rest."""
     for segment in segments:
         for url in (None, *segment.followers):
             try:

@@ -1,8 +1,8 @@
-"""The segment objects that one task writes: which format they have, and where one ends.
+"""The segment objects of one task: their format, and when to start the next one.
 
-The format is decided once, when the first object is begun. What a task sends inline is Arrow, and
-so is what is to be read back before it is committed; and rows that Parquet can't hold, which get an
-object of their own between the others.
+The format is chosen once, when the first object is begun. Inline frames are Arrow, and so are rows
+that are read back before they are committed. Rows that Parquet can't store go into separate Arrow
+objects between the Parquet ones.
 """
 
 from dataclasses import dataclass
@@ -25,15 +25,15 @@ from segstore_ds.write.layout import Layout
 from segstore_ds.write.segment_writer import SegmentStager, open_pool
 from segstore_ds.write.staged import StagedSegment, staged_segment
 
-# Checksums in the index of one segment: of frames in Arrow, of page headers and pages in Parquet,
-# two to four for each column of a frame. Until a segment ends, each such column takes a kilobyte
-# and a half of the writer's memory. Readers refuse indexes about ten times this size.
+# The most checksums in the index of one segment. Arrow has one per frame; Parquet has two to four
+# per column of a frame, for page headers and pages. Until the segment ends, each such column takes
+# 1.5 KB of the writer's memory. Readers refuse an index of about ten times this size.
 MOST_PIECES = 1 << 17
 
 
 @dataclass(frozen=True, slots=True)
 class WrittenFrame:
-    """What it takes to read a frame back from the segment it was written to."""
+    """The facts needed to read a frame back from the segment it was written to."""
 
     rows: int
     crc: int
@@ -64,28 +64,18 @@ def decode_staged(
 def choose_format(layout: Layout, schema: pa.Schema, *, bulk: bool, readable: bool) -> str:
     """Return the format of a task's segments. Pure.
 
-    Args:
-        layout: What the user asked for.
-        schema: Of what is written.
-        bulk: The task has more than one frame.
-        readable: Rows are to be read back before they are committed.
+    `bulk` says that the task has more than one frame, `readable` that rows may be read back before
+    they are committed.
     """
     wanted = layout.segment_format == PARQUET or (layout.segment_format == "auto" and bulk)
     return PARQUET if wanted and not readable and can_store(schema) else ARROW
 
 
 class TaskSegments:
-    """Writes frames to one segment after another.
+    """Writes a task's frames to one segment after another.
 
-    Args:
-        storage: The stream's folder.
-        schema: The stored schema.
-        layout: Sizes and compression.
-        token: The writing job's folder.
-        prefix: What the names of the objects begin with.
-        readable: Keep what `frames` needs.
-        counters: Where the write cache counts.
-        ship_to: The followers, which get every buffer too.
+    Object names begin with `prefix`, in the folder `token`. If `readable`, `frames` keeps what it
+    takes to read every frame back.
     """
 
     def __init__(
@@ -113,27 +103,22 @@ class TaskSegments:
         self._pool: BufferPool | None = None
         self._writer: SegmentStager | None = None
         self.staged: list[StagedSegment] = []
-        self.stats: list[tuple[int, Stats]] = []  # with the rows of each
+        self.stats: list[tuple[int, Stats]] = []  # the rows of each segment, and their statistics
         self.frames: list[WrittenFrame] = []
 
     @property
     def begun(self) -> bool:
-        """Whether there is an object."""
+        """True once the first object was begun."""
         return self._format is not None
 
     def format_for(self, *, bulk: bool) -> str:
-        """Return the format that the objects have, or would have if they were begun now."""
+        """Return the format of the objects, or the one they would get if they were begun now."""
         return self._format or choose_format(
             self._layout, self._schema, bulk=bulk, readable=self._readable
         )
 
     def write(self, piece: Frame | pa.RecordBatch, *, bulk: bool) -> None:
-        """Write a frame, encoded as one of Arrow or not at all.
-
-        Raises:
-            StorageError: The storage failed.
-            InvalidInputError: It can't be encoded.
-        """
+        """Write an encoded Arrow frame, or a batch as one frame."""
         self._format = self.format_for(bulk=bulk)
         if self._format == PARQUET:
             if isinstance(piece, Frame):
@@ -146,7 +131,7 @@ class TaskSegments:
             self._write_frame(frame)
 
     def finish(self) -> None:
-        """Make the object that was begun whole and durable; raises as `write`."""
+        """Make the current object complete and durable."""
         if self._writer is None:
             return
         summary = self._writer.finish()
@@ -157,7 +142,7 @@ class TaskSegments:
         self._writer = None
 
     def abort(self) -> None:
-        """Give the object up that was begun; never raises."""
+        """Discard the current object; never raises."""
         if self._writer is not None:
             self._writer.abort()
             self._writer = None
@@ -172,7 +157,7 @@ class TaskSegments:
 
     def _write_rows(self, batch: pa.RecordBatch) -> None:
         writer = self._switch(PARQUET)
-        # Only when it is written it is known how many bytes it takes: about as many as the last.
+        # The encoded size is known only after the write; expect about the size of the last frame.
         if writer is not None and self._is_full(writer, writer.expect_bytes(batch), batch.num_rows):
             self.finish()
         writer = self._opened(PARQUET)
@@ -186,14 +171,14 @@ class TaskSegments:
             self._write_aside(batch)
 
     def _write_aside(self, batch: pa.RecordBatch) -> None:
-        """Write rows as Arrow that Parquet can't hold; no event is refused for that."""
+        """Write rows that Parquet can't store as Arrow, so that no event is refused."""
         self._write_frame(self._layout.encode(batch, self._stats_columns))
 
     def _write_frame(self, frame: Frame) -> None:
         size, writer = frame.data.size, self._switch(ARROW)
         if writer is not None and (
             self._is_full(writer, size, frame.rows)
-            # What is to be read back stays in buffers until its object can be read.
+            # Readable frames must stay in buffers until their object can be read.
             or (self._readable and not writer.has_room(size))
         ):
             self.finish()
@@ -214,7 +199,7 @@ class TaskSegments:
         )
 
     def _switch(self, form: str) -> SegmentStager | None:
-        """Return the object that was begun, after ending one of the other format."""
+        """Return the current object, or None; finish it first if it has the other format."""
         if self._writer is not None and self._writer.format != form:
             self.finish()
         return self._writer

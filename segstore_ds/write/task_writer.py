@@ -1,10 +1,10 @@
 """Staging: batches become frames, frames become segment objects that no commit names yet.
 
-Runs in every writing task. Small batches are gathered into frames of a sensible size first. What
-stays under `inline_bytes` is not written at all: its frames travel to the driver, which writes one
-segment for all such tasks; all other bytes go through the write cache. Nothing staged is visible
-before a commit names it, and no two attempts share a name, so a task may be repeated, killed or run
-twice.
+Runs in every writing task. Small batches are first gathered into frames of about the target size. A
+task whose output stays within `inline_bytes` writes nothing: its frames travel to the driver, which
+writes one segment for all such tasks. All other bytes go through the write cache. Nothing staged is
+visible before a commit names it, and no two attempts share a name, so a task may be repeated,
+killed or run twice.
 """
 
 import logging
@@ -52,27 +52,29 @@ __all__ = [
 _LOG = logging.getLogger(__name__)
 
 INLINE_COMMIT_BYTES = 8 << 20
-HELD_TIMES, HELD_BYTES = 2, 256  # a gathered batch keeps no more alive than one or the other
-SURELY_LARGER = 64  # raw bytes that no compression brings down to one, as far as a task cares
+# A gathered batch may keep this many times its own size alive, or this many bytes.
+HELD_TIMES, HELD_BYTES = 2, 256
+SURELY_LARGER = 64  # assume that compression never exceeds this ratio
 
 
 class TaskStager:
-    """Stages the output of one task.
+    """Stages the output of one task; created by `WriteJob.open_task`.
 
     Args:
         storage: The stream's folder.
-        schema: The stored schema of what is written; batches must have exactly this schema.
+        schema: The stored schema; batches must have exactly this schema.
         layout: Sizes and compression.
-        token: The writing job's folder.
-        task: The task's place in the job; it decides the order of events.
-        attempt: Something no other attempt of this or another task has.
-        count_only: Stage nothing: the writer's batch was committed before, and is compared.
-        readable: Let `read` give rows back, until `close`.
-        counters: Where the write cache counts.
-        ship_to: The followers, which get every buffer too.
+        token: The write job's folder.
+        task: The task's number in the job; events are ordered by it.
+        attempt: A text that is different for every attempt of any task.
+        count_only: Stage nothing and only count rows, because the writer's batch is committed and
+            will be compared.
+        readable: Allow `read`, until `close`.
+        counters: The write cache's counters.
+        ship_to: The followers that receive every buffer.
 
-    After `finish` or `abort` every further call raises ClosedError, but for `read`, which goes on
-    after `finish`.
+    After `finish` or `abort` every call raises ClosedError, except that `read` still works after
+    `finish`.
     """
 
     def __init__(
@@ -119,6 +121,9 @@ class TaskStager:
     def append(self, batch: pa.RecordBatch) -> None:
         """Take a batch; encodes and writes when a frame is full.
 
+        Args:
+            batch: Rows in exactly the job's schema, of any size.
+
         Raises:
             StorageError: The storage failed.
             InvalidInputError: The batch can't be encoded.
@@ -140,19 +145,23 @@ class TaskStager:
             self._gathered_rows += piece.num_rows
             self._gathered_bytes += size
             fresh += 1
-        # Only what stays: the other pieces of a large batch were never held beyond this call.
+        # Copy only the pieces that stay gathered: the others are encoded already.
         for place in range(len(self._gathered) - fresh, len(self._gathered)):
             self._gathered[place] = _without_parent(self._gathered[place])
 
     def append_frame(self, frame: Frame) -> None:
-        """Take a frame as it is, behind what was taken before; raises as `append`."""
+        """Append a frame as it is; raises as `append`."""
         self._check_open()
         self._rows += frame.rows
         self._encode(full=True)
         self._place(frame, full=True)
 
     def finish(self) -> StagedTask:
-        """Write what is left and make it durable; raises as `append`."""
+        """Write the remaining rows and make everything durable; raises as `append`.
+
+        Returns:
+            The staged task, to hand to `Stream.commit`; picklable.
+        """
         self._check_open()
         self._encode(full=False)
         self._segments.finish()
@@ -178,7 +187,7 @@ class TaskStager:
         )
 
     def abort(self) -> None:
-        """Drop what was staged, as well as it can be done; never raises, safe to repeat."""
+        """Delete what was staged, best effort; never raises, safe to repeat."""
         self._closed = True
         self._segments.abort()
         self.close()
@@ -190,7 +199,7 @@ class TaskStager:
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema that batches have to have."""
+        """The schema that batches must have."""
         return self._schema
 
     @property
@@ -199,18 +208,11 @@ class TaskStager:
         return self._rows
 
     def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        """Read rows back that were taken, staged or not, by their place in this task.
-
-        Args:
-            start: The first row.
-            end: The row behind the last, at most `rows`.
-
-        Yields:
-            Batches in order.
+        """Yield rows `[start, end)` of those taken so far, staged or not, as batches in order.
 
         Raises:
-            InvalidInputError: The stager was not made to be read.
-            FormatError: Staged bytes are damaged or gone.
+            InvalidInputError: The stager is not readable.
+            FormatError: Staged bytes are damaged or missing.
             StorageError: The storage failed.
             ClosedError: The stager was aborted or closed.
         """
@@ -239,7 +241,7 @@ class TaskStager:
             raise ClosedError("task stager was closed", task=self._task)
 
     def _encode(self, *, full: bool) -> None:
-        """Encode what was gathered; `full` says that more follows, so that this is no trifle."""
+        """Encode the gathered rows; `full` says that more follow, so the task is not small."""
         if not self._gathered_rows:
             return
         batch = _concat(self._gathered)
@@ -275,11 +277,7 @@ def _itself(batch: pa.RecordBatch) -> pa.RecordBatch:
 def stage_frames(
     storage: Storage, frames: Iterable[Frame], *, path: str, ship_to: ShipTo | None = None
 ) -> StagedSegment:
-    """Write frames of several tasks as one segment, in the order given.
-
-    Raises:
-        StorageError: The storage failed.
-    """
+    """Write frames of several tasks as one segment, in the order given."""
     layout = Layout()
     pool = open_pool(storage, buffers=layout.cache_buffers, buffer_bytes=layout.cache_buffer_bytes)
     stager = SegmentStager(storage, path, pool, CacheCounters(), SegmentWriter(), ship_to=ship_to)
@@ -292,10 +290,10 @@ def stage_frames(
 
 
 def split_batch(batch: pa.RecordBatch, most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Cut a batch at row borders into pieces within both limits, where rows allow it.
+    """Slice a batch into pieces of about equal rows, within both limits; zero-copy.
 
-    Near-equal ones, halved further where rows are of unequal width. Zero-copy. A single row over
-    the limit of bytes is a piece of its own.
+    Pieces over the byte limit are halved again, since rows may differ in width. A single row over
+    the byte limit is one piece.
     """
     rows = batch.num_rows
     if rows == 0:
@@ -317,7 +315,7 @@ def _halve(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
 
 
 def _without_parent(piece: pa.RecordBatch) -> pa.RecordBatch:
-    """Copy a slice that would keep much more alive than itself."""
+    """Copy a slice if it would keep much more memory alive than its own."""
     held = piece.get_total_buffer_size()
     if held <= HELD_BYTES or held <= HELD_TIMES * piece.nbytes:
         return piece
