@@ -1,7 +1,7 @@
-"""When events were committed: found in the history while a scan is planned, carried by its tasks.
+"""Commit times of events: looked up in the history when a scan is planned, carried by its tasks.
 
-A task carries the commits of its own events alone, so a long history makes no task large. The
-history is never rewritten, so neither compaction nor purge changes an answer.
+A task carries only the commits of its own events, so a long history does not make tasks large. The
+history is never rewritten, so neither compaction nor purge changes a commit time.
 """
 
 from dataclasses import dataclass
@@ -19,21 +19,21 @@ class CommitTimes:
     """The commits of a range of events.
 
     Attributes:
-        ends: The offset behind the last event of each commit, ascending.
-        times_us: When it was made.
+        ends: The end offset of each commit, exclusive and ascending.
+        times_us: The time of each commit, in microseconds since 1970 UTC.
     """
 
     ends: Ints
     times_us: Ints
 
     def within(self, start: int, end: int) -> "CommitTimes":
-        """Return the commits of a part of the range."""
+        """Return the commits of the events `[start, end)`."""
         low = int(np.searchsorted(self.ends, start, "right"))
         high = int(np.searchsorted(self.ends, end, "left")) + 1
         return CommitTimes(self.ends[low:high], self.times_us[low:high])
 
     def column(self, start: int, rows: int) -> pa.Array:
-        """Return the commit time of each of the events from an offset on.
+        """Return the commit time of each of `rows` events from the offset `start` on.
 
         >>> times = CommitTimes(np.array([2, 5]), np.array([10, 20]))
         >>> times.column(1, 3).cast("int64").to_pylist()

@@ -1,4 +1,4 @@
-"""Cuts and positions: parsing what users write, binding it to an offset, checking a range."""
+"""Cuts and positions: parse user input, resolve it to an offset, check a range."""
 
 import datetime as dt
 import json
@@ -34,15 +34,15 @@ _NAMED = re.compile(r"(tag|reader):(.*)")
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A cut that knows its stream: what a checkpoint keeps.
+    """A cut that names its stream, as a checkpoint stores it.
 
     Attributes:
-        stream_id: Of the stream.
-        generation: Of the stream.
-        offset: The cut.
-        version: The newest version that was seen when it was taken.
-        transaction: Of that version; "" where it is not known, and then nobody can tell whether
-            the commits up to it were lost since.
+        stream_id: The stream's id.
+        generation: The stream's generation.
+        offset: The cut's offset, counted in events.
+        version: The newest version seen when the position was taken.
+        transaction: That version's transaction; "" if unknown. Without it, a later loss of the
+            commits up to that version can't be detected.
     """
 
     stream_id: str
@@ -53,17 +53,17 @@ class Position:
 
     @classmethod
     def of(cls, root: Root, offset: int) -> Self:
-        """Return an offset as of a root."""
+        """Return the position of an offset, as of a root."""
         return cls(root.stream_id, root.generation, offset, root.version, root.transaction)
 
     def to_value(self) -> dict[str, Any]:
-        """Return the fields of the text of this position."""
+        """Return the JSON object of this position."""
         value = {"generation": self.generation, "offset": self.offset, "stream": self.stream_id}
         seen = {"transaction": self.transaction, "version": self.version}
         return {**value, **seen} if self.transaction else value
 
     def to_json(self) -> str:
-        """Return the one canonical text of this position."""
+        """Return this position as canonical JSON text: equal positions give equal texts."""
         value = self.to_value()
         return json.dumps(value, sort_keys=True, separators=(",", ":"))
 
@@ -73,20 +73,14 @@ CutLike = int | str | dt.datetime | Position
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A place between events as it was asked for; `kind` says what `value` is."""
+    """A parsed cut, not yet resolved to an offset; `kind` says what `value` is."""
 
     kind: str
     value: Any = None
 
 
 def parse_cut(given: Any) -> Cut:
-    """Return the cut that a user wrote. Pure.
-
-    Args:
-        given: An int, a text in any of the forms, an aware datetime, a Position or its JSON.
-
-    Raises:
-        InvalidInputError: None of these; a time without a zone says so.
+    """Parse an int, a text in any form, an aware datetime, a Position or its JSON. Pure.
 
     >>> parse_cut('tail'), parse_cut('17'), parse_cut('version:3')
     (Cut(kind='tail', value=None), Cut(kind='offset', value=17), Cut(kind='version', value=3))
@@ -120,10 +114,7 @@ def _parse_text(text: str) -> Cut:
 
 
 def parse_time(text: str) -> int:
-    """Return a time with a zone as microseconds since 1970 UTC.
-
-    Raises:
-        InvalidInputError: Not ISO 8601, or without a zone.
+    """Return an ISO 8601 time with a zone as microseconds since 1970 UTC.
 
     >>> parse_time('1970-01-01T00:00:01Z')
     1000000
@@ -136,11 +127,7 @@ def parse_time(text: str) -> int:
 
 
 def parse_moment(given: str | dt.datetime) -> int:
-    """Return a time that a user gave as microseconds since 1970 UTC.
-
-    Raises:
-        InvalidInputError: Neither a datetime nor ISO 8601, or without a zone.
-    """
+    """Return a user's datetime or ISO 8601 text, with a zone, as microseconds since 1970 UTC."""
     if isinstance(given, dt.datetime):
         return _to_us(given, given)
     if isinstance(given, str):
@@ -153,11 +140,7 @@ def parse_moment(given: str | dt.datetime) -> int:
 
 
 def check_version(given: int) -> int:
-    """Return a version that a user gave.
-
-    Raises:
-        InvalidInputError: It is not a whole number.
-    """
+    """Return a user's version as an int; anything but an integer is an InvalidInputError."""
     version = _whole(given)
     if version is None:
         raise InvalidInputError("not a version", remedy="give its number, as an int", given=given)
@@ -165,7 +148,7 @@ def check_version(given: int) -> int:
 
 
 def _whole(given: Any) -> int | None:
-    """Return an integer of Python or NumPy as Python's, None for what is none."""
+    """Return a Python or NumPy integer as an int; None for anything else, bools included."""
     if isinstance(given, bool):
         return None
     try:
@@ -177,15 +160,13 @@ def _whole(given: Any) -> int | None:
 def resolve_cut(log: StreamLog, root: Root, cut: Cut) -> int:
     """Return the offset of a cut as of a root.
 
-    A time stands behind everything committed at or before it.
+    A time resolves to the end of everything committed at or before it.
 
     Raises:
-        NotFoundError: There is no such version, tag or reader.
+        NotFoundError: The version, tag or reader does not exist.
         SnapshotExpiredError: The version, or the versions of that time, were purged.
-        PositionError: Another stream's or generation's position.
+        PositionError: The position is of another stream or generation.
         IncompleteStreamError: A copy into the stream was not done as of that root.
-        FormatError: A commit file can't be read.
-        StorageError: The storage failed.
     """
     check_complete(root, url=log.storage.url)
     match cut.kind:
@@ -205,13 +186,11 @@ def resolve_cut(log: StreamLog, root: Root, cut: Cut) -> int:
 
 
 def tail_of(log: StreamLog, version: int) -> int:
-    """Return the tail as of a version, from the history, which outlives the version's own file.
+    """Return the tail as of a version, from the history, which outlives the version's commit file.
 
     Raises:
-        NotFoundError: The stream has not got that far.
-        SnapshotExpiredError: It was purged, and is older than the history.
-        FormatError: The history, or the version, can't be read.
-        StorageError: The storage failed.
+        NotFoundError: The version does not exist yet.
+        SnapshotExpiredError: The version was purged, and is older than the history.
     """
     root = log.root
     if version > root.version:
@@ -221,7 +200,7 @@ def tail_of(log: StreamLog, version: int) -> int:
 
 
 def tail_at(log: StreamLog, time_us: int) -> int:
-    """Return the tail behind everything committed at or before a time; raises as `tail_of`."""
+    """Return the tail after the last commit at or before a time, in microseconds since 1970 UTC."""
     found = moment_at(log, time_us)
     return found.tail if found else 0
 
@@ -245,7 +224,7 @@ def _resolve_named(log: StreamLog, root: Root, cut: Cut) -> int:
 
 
 def position_of(record: ReaderRecord) -> Position:
-    """Return the position that a reader's record holds. Pure."""
+    """Return the position in a reader's record. Pure."""
     return Position(
         record.stream_id, record.generation, record.offset, record.version, record.transaction
     )
@@ -254,12 +233,11 @@ def position_of(record: ReaderRecord) -> Position:
 def check_held(log: StreamLog, position: Position) -> None:
     """Check that the log still holds the commits that a position has seen.
 
-    Takes one request, but for positions of the two newest versions and those without a version.
+    Takes one request, except for positions of the two newest versions and those without a version.
 
     Raises:
-        PositionError: It does not: commits were lost, and their offsets may be given out anew.
+        PositionError: Commits were lost, and their offsets may be assigned again.
         MissingObjectError: This handle has seen commits that are gone.
-        StorageError: The storage failed.
     """
     newest, seen = log.root, seen_by(position)
     if seen is None or not seen.is_same_history(newest):
@@ -278,11 +256,7 @@ def check_held(log: StreamLog, position: Position) -> None:
 
 
 def check_position(root: Root, position: Position) -> None:
-    """Check that a position is of this stream and generation.
-
-    Raises:
-        PositionError: It is not.
-    """
+    """Raise PositionError if a position is of another stream or generation."""
     if position.stream_id != root.stream_id:
         raise PositionError(
             "position is of another stream",
@@ -303,12 +277,12 @@ def check_position(root: Root, position: Position) -> None:
 def check_range(
     root: Root, start: int, end: int, *, fail_on_data_loss: bool, remedy: str = GO_ON
 ) -> tuple[int, int]:
-    """Return the range to read, clamped to the head where the caller accepts loss. Pure.
+    """Return the range to read, clamped to the head if the caller accepts data loss. Pure.
 
     Raises:
-        InvalidInputError: Start lies behind end.
-        PositionError: A cut lies beyond the tail.
-        TruncatedError: A cut lies below the head; names the events that are lost, and `remedy`.
+        InvalidInputError: Start is greater than end.
+        PositionError: A cut is beyond the tail.
+        TruncatedError: Start is below the head; names the lost events, and `remedy`.
     """
     if start > end and start <= root.tail:
         raise InvalidInputError(
@@ -337,11 +311,7 @@ def check_range(
 def take_range(
     root: Root, start: int, end: int, *, fail_on_data_loss: bool, url: str
 ) -> tuple[int, int]:
-    """Return the range as `check_range` does; loss that the caller accepts is a warning in the log.
-
-    Raises:
-        As `check_range`.
-    """
+    """Return the range as `check_range` does, and log accepted data loss as a warning."""
     first, last = check_range(root, start, end, fail_on_data_loss=fail_on_data_loss)
     if first > start:
         lost = (start, min(first, end))

@@ -1,9 +1,9 @@
 """Literals of filters, typed by their column.
 
-A literal becomes a value of the column's type: one that does not fit, or would lose digits other
-than those of a float, is an error, never a comparison that means something else. Literals are kept
-as statistics keep bounds (dates and times as integers), with NaN as a text so that filters that
-say the same are equal.
+A literal becomes a value of the column's type. A literal that does not fit, or would lose digits
+(except in a float), is an error: it never becomes a different comparison. Literals have the form of
+bounds in statistics (dates and times as integers). NaN is a text, so that equal filters compare
+equal.
 """
 
 import base64
@@ -23,22 +23,17 @@ Literal = bool | int | float | str | bytes | Decimal
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
-# Python reads no more than six digits and drops the rest without a word.
+# Python parses at most six fractional digits and silently drops the rest.
 _TOO_FINE = re.compile(r"[.,]\d{7,}")
 
 
 def parse_literal(value: Any, data_type: pa.DataType) -> Literal:
-    """Read a literal.
+    """Convert a value from JSON or Python, not None, to the form of bounds in statistics.
 
-    Args:
-        value: From JSON or Python, not null.
-        data_type: The column's type, in normal form, not nested.
-
-    Returns:
-        The literal as statistics keep bounds; NaN as the text "NaN".
+    `data_type` is the column's type in normal form, not nested. NaN becomes the text "NaN".
 
     Raises:
-        ValueError: The value is none of the column's type; the text says what is expected.
+        ValueError: The value does not fit the type; the text says what is expected.
     """
     for applies, parse in _PARSERS:
         if applies(data_type):
@@ -50,17 +45,7 @@ def parse_literal(value: Any, data_type: pa.DataType) -> Literal:
 
 
 def expected_of(data_type: pa.DataType) -> str:
-    """Say which literals a column takes.
-
-    Args:
-        data_type: The column's type, in normal form, not nested.
-
-    Returns:
-        Words for an error.
-
-    Raises:
-        Nothing.
-    """
+    """Return an error text that says which literals a column of this type takes."""
     if t.is_timestamp(data_type):
         zone = "with a zone" if data_type.tz is not None else "without a zone"
         return f"an ISO timestamp {zone}, at most microseconds, or a datetime"
@@ -111,7 +96,7 @@ def _decimal(value: Any, data_type: pa.DataType) -> Decimal:
 
 def _text(value: Any, _: pa.DataType) -> str:
     text: str = _require(value, str)
-    text.encode()  # refuses lone surrogates, which no stored string holds
+    text.encode()  # raises on lone surrogates, which no stored string contains
     return text
 
 
@@ -133,7 +118,7 @@ def _timestamp(value: Any, data_type: pa.DataType) -> int:
     moment = _require(moment, datetime)
     if (moment.utcoffset() is None) != (data_type.tz is None):
         raise ValueError(value)
-    if getattr(moment, "nanosecond", False):  # of pandas' own timestamps
+    if getattr(moment, "nanosecond", False):  # a pandas Timestamp has this field
         raise ValueError(value)
     if data_type.tz is None:
         moment = moment.replace(tzinfo=UTC)

@@ -1,6 +1,6 @@
-"""Filters of a read: a list of conditions joined by AND, exact, with the nulls of SQL.
+"""Filters of a read: conditions joined by AND, exact, with SQL's null semantics.
 
-A filter is used twice: `may_match` skips frames and segments by their statistics, `apply` then
+A filter is used twice: `may_match` skips frames and segments by their statistics, then `apply`
 removes rows exactly. Skipping must never lose a row that `apply` would keep. Values compare as in
 Spark: NaN equals NaN and is above every other number, the two zeros are equal, strings compare by
 their UTF-8 bytes, and a comparison with null is never true.
@@ -33,12 +33,12 @@ Operand = Literal | tuple[Literal | None, ...] | None
 class Condition:
     """One condition on one column.
 
-    Args:
-        column: Its name.
+    Attributes:
+        column: The column's name.
         op: One of ``== != < <= > >= in``, ``not in``, ``is null``, ``is not null``,
             ``starts with``.
-        literal: What the column is compared with, as statistics keep it; NaN is the text "NaN".
-            A tuple for ``in`` and ``not in``, None for the null tests.
+        literal: The value to compare with, in the form of bounds in statistics; NaN is the text
+            "NaN". A tuple for ``in`` and ``not in``, None for the null tests.
         type: The column's type in normal form.
     """
 
@@ -48,17 +48,9 @@ class Condition:
     type: pa.DataType
 
     def may_match(self, stats: ColumnStats, rows: int) -> bool:
-        """Tell whether a row may satisfy the condition.
+        """Return False only if no row satisfies the condition.
 
-        Args:
-            stats: Statistics of the column.
-            rows: How many rows they describe.
-
-        Returns:
-            False only if no row does.
-
-        Raises:
-            Nothing.
+        `stats` are the column's statistics over `rows` rows.
         """
         if self.op == "is null":
             return stats.nulls > 0
@@ -77,24 +69,14 @@ class Condition:
             return False
         low, high = stats.min, stats.max
         if literal == NAN and t.is_floating(self.type):
-            # Bounds are only kept where there is no NaN, and NaN is above everything else.
+            # Bounds exist only for values without NaN, and NaN is above all of them.
             return op in {"!=", "<", "<="}
         if any(bound is not None and type(bound) is not type(literal) for bound in (low, high)):
             return True
         return _PRUNING[op](literal, low, high)
 
     def mask(self, array: pa.Array) -> pa.Array:
-        """Evaluate the condition.
-
-        Args:
-            array: Values of the column.
-
-        Returns:
-            One boolean per value; null where SQL says unknown.
-
-        Raises:
-            Nothing.
-        """
+        """Return one boolean per value of the column; null where SQL's result is unknown."""
         if self.op == "is null":
             return array.is_null()
         if self.op == "is not null":
@@ -114,34 +96,22 @@ def _many(literal: Any) -> tuple[Any, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Conditions that all have to hold. Hashable, picklable.
-
-    Args:
-        conditions: The conditions, in the order given; none keeps every row.
-    """
+    """Conditions joined by AND; no conditions keep every row. Hashable, picklable."""
 
     conditions: tuple[Condition, ...] = ()
 
     @property
     def columns(self) -> tuple[str, ...]:
-        """The columns that have to be read to apply the filter, each once."""
+        """The columns that `apply` reads, each once."""
         return tuple(dict.fromkeys(condition.column for condition in self.conditions))
 
     def __bool__(self) -> bool:
         return bool(self.conditions)
 
     def may_match(self, stats: Stats, rows: int) -> bool:
-        """Tell whether rows may pass the filter.
+        """Return False only if no row passes the filter.
 
-        Args:
-            stats: Statistics of some columns of the rows.
-            rows: How many rows they describe.
-
-        Returns:
-            False only if no row passes.
-
-        Raises:
-            Nothing.
+        `stats` are statistics of some of the columns, over `rows` rows.
         """
         return rows > 0 and all(
             condition.column not in stats or condition.may_match(stats[condition.column], rows)
@@ -149,16 +119,9 @@ class Filters:
         )
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Keep the rows for which every condition is true.
+        """Return the rows that pass, in order; `batch` itself if all pass.
 
-        Args:
-            batch: Rows with at least `columns`, in normal form.
-
-        Returns:
-            The rows that pass, in order; `batch` itself when all do.
-
-        Raises:
-            KeyError: A column is missing: the caller decoded too little.
+        `batch` must have at least `columns`, in normal form.
         """
         if not self.conditions or not batch.num_rows:
             return batch
@@ -191,7 +154,7 @@ def _compare_with_nan(array: pa.Array, op: str) -> pa.Array:
         return is_nan
     if op in {"!=", "<"}:
         return pc.invert(is_nan)
-    # Every value is at most NaN and none is above it; nulls stay unknown.
+    # Every value is <= NaN and none is above it; nulls stay unknown.
     return pc.or_(is_nan, pc.invert(is_nan)) if op == "<=" else pc.and_not(is_nan, is_nan)
 
 
@@ -205,7 +168,7 @@ def _is_in(array: pa.Array, literals: Sequence[Any]) -> pa.Array:
             values.remove(NAN)
         if 0.0 in values:
             values += [0.0, -0.0]
-    # Equality of the set lookup is by bits for floats, so both zeros are in it.
+    # `is_in` compares floats by their bits, so the set contains both zeros.
     found = pc.is_in(array, value_set=_array(values, data_type))
     masks.append(found)
     if None in literals:
@@ -236,7 +199,7 @@ _KERNELS: dict[str, Any] = {
     ">=": pc.greater_equal,
 }
 
-# A bound that is None is unknown and rules nothing out.
+# A bound of None is unknown, so it excludes nothing.
 _PRUNING: dict[str, Callable[[Any, Any, Any], bool]] = {
     "==": lambda v, low, high: (low is None or low <= v) and (high is None or high >= v),
     "!=": lambda v, low, high: not low == high == v,
@@ -251,20 +214,11 @@ _OPS = frozenset((*_PRUNING, "in", "not in", "is null", "is not null"))
 
 
 def parse_filters(filters: FilterLike, schema: pa.Schema) -> Filters:
-    """Read filters.
+    """Parse filters, given as JSON text or as lists of ``[column, op, literal]``.
 
-    Args:
-        filters: JSON text or lists of ``[column, op, literal]``, all of which have to hold; the
-            null tests take no literal, ``in`` and ``not in`` take a list. None or an empty list
-            keeps every row.
-        schema: The stream's schema, in normal form.
-
-    Returns:
-        The filters, their literals typed by the columns.
-
-    Raises:
-        InvalidInputError: The text is no such JSON, or a column, an operator or a literal is
-            wrong; names what would be right.
+    The null tests take no literal; ``in`` and ``not in`` take a list. None or an empty list keeps
+    every row. Literals are typed by `schema`, the stream's schema in normal form. An
+    InvalidInputError names what would be valid.
     """
     conditions: Any = _load(filters) if isinstance(filters, str) else filters
     if conditions is None:

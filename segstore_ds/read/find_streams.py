@@ -1,4 +1,4 @@
-"""Finding streams: folders that hold a log, looked for from the top."""
+"""Finding streams: folders that hold a log, searched from the top."""
 
 import logging
 from collections.abc import Iterator
@@ -14,20 +14,15 @@ DEPTH = 3
 
 
 def find_streams(storage: Storage, *, depth: int = DEPTH) -> list[str]:
-    """Return the locations of the folders that are streams, sorted; a folder may be one itself.
+    """Return the locations of streams in a folder, or the folder itself if it is one; sorted.
 
-    A stream is not searched for others within. A folder in it that the caller may not list is
-    passed over, with a warning in the log.
-
-    Args:
-        storage: Where to look.
-        depth: How many folders deep.
+    Searches `depth` folders deep, but not inside a stream. An inner folder that the caller may not
+    list is skipped, with a warning in the log.
 
     Raises:
-        NotFoundError: There is no such folder.
-        InvalidInputError: It is a file.
-        StorageError: A folder could not be listed; names it, and the streams that were found in all
-            the others.
+        NotFoundError: The folder does not exist.
+        InvalidInputError: The location is a file.
+        StorageError: Folders could not be listed; names them, and the streams found elsewhere.
     """
     if storage.peek("", 1) is None:
         raise NotFoundError("no such folder", remedy="check the location", url=storage.url)
@@ -44,7 +39,7 @@ def find_streams(storage: Storage, *, depth: int = DEPTH) -> list[str]:
 
 
 def _find(storage: Storage, depth: int, failed: dict[str, StorageError]) -> Iterator[str]:
-    """Yield the streams in a folder; note those inner folders that could not be listed."""
+    """Yield the streams in a folder; add inner folders that can't be listed to `failed`."""
     inner = storage.folders("")
     if names.LOG_FOLDER in inner:
         log = MetadataLog(storage, names.LOG_FOLDER, ROOT_CODEC)
@@ -52,7 +47,8 @@ def _find(storage: Storage, depth: int, failed: dict[str, StorageError]) -> Iter
             yield storage.url
             return
     for name in inner if depth > 0 else ():
-        # A root of its own: locations take names that paths within a root don't.
+        # Open each folder as a separate location: some names are valid in a location, but not in a
+        # path below one.
         url = find_inner(storage.url, name)
         if url is None:
             continue

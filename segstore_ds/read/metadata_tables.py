@@ -1,7 +1,8 @@
-"""Views: what is known about a stream, as rows.
+"""Metadata tables: the metadata of a stream as rows.
 
-Each view has fixed columns and comes as batches, so that a stream of a million segments is never
-held as a whole. A view of the list of segments is read by ranges of offsets, one per status part.
+Each table has fixed columns and is read in batches, so that the list of a million segments is never
+in memory as a whole. The tables of segments and frames can be read by ranges of offsets, whose
+borders are those of status parts.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,7 +30,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A view: its columns, how it is read, and whether it may be read by ranges of offsets."""
+    """A metadata table: its columns, its reader, and whether offset ranges can be read alone."""
 
     schema: pa.Schema
     read: Callable[[StreamLog, TableStatus, Root, Range], Iterator[pa.RecordBatch]]
@@ -37,22 +38,17 @@ class View:
 
 
 def find_view(name: str) -> View:
-    """Return a view.
-
-    Raises:
-        InvalidInputError: There is none of that name.
-    """
+    """Return a metadata table by name; an unknown name is an InvalidInputError."""
     if name not in VIEWS:
         raise InvalidInputError("no such view", remedy=f"known: {', '.join(VIEWS)}", view=name)
     return VIEWS[name]
 
 
 def plan_view(status: TableStatus, root: Root, view: View, *, most_segments: int) -> list[Range]:
-    """Return ranges of offsets to read a view by: as few as their parts of segments allow.
+    """Return ranges of offsets that cover a metadata table, in order.
 
-    Raises:
-        FormatError: A list of parts can't be read.
-        StorageError: The storage failed.
+    Neighbouring status parts are packed into ranges of at most `most_segments` segments. A larger
+    part is one range. The last range also covers the segments that are in no part yet.
     """
     if not view.by_range:
         return [(root.head, root.tail)]
@@ -69,16 +65,11 @@ def plan_view(status: TableStatus, root: Root, view: View, *, most_segments: int
 def read_view(
     log: StreamLog, status: TableStatus, root: Root, view: View, span: Range
 ) -> Iterator[pa.RecordBatch]:
-    """Yield a view's rows as of a root; of a view by range those of the range.
-
-    Raises:
-        FormatError: Metadata can't be read.
-        StorageError: The storage failed.
-    """
+    """Yield a metadata table's rows as of a root; `span` limits only the tables read by range."""
     return view.read(log, status, root, span)
 
 
-# --- segments and frames ---------------------------------------------------------------------
+# Segments and frames.
 
 _SEGMENTS = pa.schema(
     [
@@ -174,7 +165,7 @@ def _frames(
         yield pa.RecordBatch.from_pylist(rows, _FRAMES)
 
 
-# --- info, writers, readers, tags ------------------------------------------------------------
+# Writers, readers, tags and info.
 
 _WRITERS = pa.schema(
     [
@@ -233,7 +224,7 @@ def _writers(
 def _readers(
     log: StreamLog, _status: TableStatus, root: Root, _span: Range
 ) -> Iterator[pa.RecordBatch]:
-    now_us = log.clock.wall_us()  # a look does not write, so it can't ask the store for its time
+    now_us = log.clock.wall_us()  # reading must not write, and the store's time takes a write
     rows = [
         {
             "name": seen.name,
@@ -326,7 +317,7 @@ def _batches(rows: list[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.Recor
         try:
             yield pa.RecordBatch.from_pylist(piece, schema)
         except UnicodeEncodeError:
-            # Such names are no longer taken, but streams that have one are still shown.
+            # A stream may still hold a name that is no longer accepted: show it escaped.
             shown = [{name: escape_text(value) for name, value in row.items()} for row in piece]
             yield pa.RecordBatch.from_pylist(shown, schema)
 

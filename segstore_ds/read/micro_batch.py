@@ -1,6 +1,6 @@
-"""How far a micro-batch goes: the limits of a trigger, all of them at once and exact.
+"""The end of a micro-batch: applies all limits of a trigger together, exactly.
 
-Pure. A batch always holds at least one event, so that no limit can stop a query for good.
+Pure. A batch holds at least one event, so that no limit stops a query forever.
 """
 
 from collections.abc import Iterable
@@ -13,7 +13,7 @@ _ANY = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class BatchLimits:
-    """The most that one micro-batch may hold; None for any (>= 1 otherwise)."""
+    """The most that one micro-batch may hold; each is >= 1, or None for no limit."""
 
     rows: int | None = None
     bytes: int | None = None
@@ -23,20 +23,11 @@ class BatchLimits:
 def plan_batch_end(
     segments: Iterable[PlacedSegment], start: int, end: int, limits: BatchLimits
 ) -> int:
-    """Return the offset behind the last event of the batch that starts at an offset. Pure.
+    """Return the end offset, in ``(start, end]``, of the batch that starts at `start`. Pure.
 
-    The encoded bytes of the first n of a segment's events are ``bytes * n // rows``, so the parts
-    of a segment add up to it whichever way it is cut. A segment counts when any of its events is
-    in the batch.
-
-    Args:
-        segments: Those that hold ``[start, end)``, in offset order; taken as far as needed.
-        start: First event of the batch, below `end`.
-        end: Offset behind the last event there is.
-        limits: All of them hold together.
-
-    Returns:
-        An offset in ``(start, end]``.
+    The first n events of a segment count as ``bytes * n // rows`` encoded bytes, so the pieces of a
+    segment add up to its size however it is cut. A segment counts if the batch holds any of its
+    events. `segments` holds ``[start, end)`` in offset order, and is consumed as far as needed.
     """
     rows, size = limits.rows or _ANY, limits.bytes or _ANY
     most_segments = limits.segments or _ANY
@@ -56,7 +47,7 @@ def plan_batch_end(
 
 
 def _take_bytes(placed: PlacedSegment, first: int, last: int, size: int) -> int:
-    """Return the last row up to which the rows from `first` on stay within `size` bytes."""
+    """Return the end of the longest run of rows from `first` that stays within `size` bytes."""
     budget = size + _encoded(placed, first)
     fitting = ((budget + 1) * placed.entry.rows - 1) // placed.entry.bytes
     return max(first, min(last, fitting))

@@ -1,4 +1,4 @@
-"""The settled part of a stream as what it is: plain Parquet files, for whoever reads those."""
+"""Lists the Parquet-backed history of a stream as plain Parquet files, for other engines."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -15,19 +15,19 @@ from segstore_ds.status.table_status import Run, TableStatus
 
 @dataclass(frozen=True, slots=True)
 class ParquetFile:
-    """One segment that is a Parquet file; row n of it is the event at offset `start` + n.
+    """One segment that is a Parquet file; its row n is the event at offset `start` + n.
 
     Attributes:
-        url: Where it lies.
-        path: The same within the folder of the stream, or of its origin where a clone shares it.
-        segment_id: Of the segment.
-        epoch: The generation of the schema that its columns are of.
-        start: Offset of its first row.
-        end: Offset behind its last row.
-        rows: How many rows it has.
-        bytes: Its size.
-        row_start: The first of its rows that is in the range asked for, counted from 0.
-        row_end: The row behind the last of them.
+        url: The file's location.
+        path: Its path in the stream's folder, or in the origin's folder if a clone shares the file.
+        segment_id: The segment's id.
+        epoch: The schema epoch that its columns belong to.
+        start: The offset of its first row.
+        end: The offset after its last row.
+        rows: The number of rows in the file.
+        bytes: The file's size.
+        row_start: The first row within the requested range, counted from 0.
+        row_end: The row after the last one within the requested range.
     """
 
     url: str
@@ -45,17 +45,10 @@ class ParquetFile:
 def list_parquet_files(
     status: TableStatus, root: Root, bounds: tuple[int, int], *, url: str, partial: bool
 ) -> list[ParquetFile]:
-    """List the Parquet segments that hold events of a range, in offset order.
-
-    Args:
-        status: The stream's table status.
-        root: The version to look at.
-        bounds: ``(start, end)`` offsets.
-        url: The stream's.
-        partial: Leave out events that are in no Parquet file, instead of raising.
+    """List the Parquet segments that hold events of ``bounds``, ``(start, end)``, in offset order.
 
     Raises:
-        InvalidInputError: There are such events, and not `partial`.
+        InvalidInputError: Some events are in no Parquet file, and `partial` does not allow that.
     """
     origins = [origin.url for origin in origins_of(root)]
     here = {info.path for info in status.storage.list(names.SEGMENTS_FOLDER)} if origins else set()
@@ -90,7 +83,7 @@ def _files(run: Run, bounds: tuple[int, int], url: str) -> Iterator[ParquetFile]
 
 
 def _check_complete(files: Sequence[ParquetFile], bounds: tuple[int, int]) -> None:
-    """Raise InvalidInputError where the rows of the files are not all events of the range."""
+    """Raise InvalidInputError if the files do not hold all events of the range."""
     covered = [(file.start + file.row_start, file.start + file.row_end) for file in files]
     edges = [bounds[0], *(edge for span in covered for edge in span), bounds[1]]
     gaps = [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]

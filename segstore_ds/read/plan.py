@@ -1,8 +1,8 @@
-"""Planning a scan: which frames hold the events of a range, and how they are packed into tasks.
+"""Planning a scan: find the segments that hold a range, and pack their rows into tasks.
 
-A plan is bound to one version and picklable; a task needs nothing but the storage. Large segments
-are split without opening them: a task claims the frames that *start* within its rows, so each frame
-is decoded by exactly one task.
+A plan is bound to one version and picklable; a task needs only the storage. Large segments are
+split without opening them: a task claims the frames that *start* within its rows, so exactly one
+task decodes each frame.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -34,7 +34,7 @@ from segstore_ds.storage import Storage
 
 @dataclass(frozen=True, slots=True)
 class ReadTask:
-    """Slices that one task reads, in offset order; the commits of their events where asked for."""
+    """The slices that one task reads, in offset order, and commit times if requested."""
 
     slices: Sequence[Slice]
     times: CommitTimes | None = None
@@ -42,24 +42,24 @@ class ReadTask:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What every task of a scan shares; picklable.
+    """The plan that all tasks of a scan share; picklable.
 
     Attributes:
         storage: The stream's folder; pickles without its connections.
-        stream_id: Of the stream, for errors.
-        version: The plan is bound to.
-        start: Offset of the first event.
-        end: Offset behind the last event.
-        epochs: Number of an epoch -> its schema as text.
-        schema: Of the whole stream as of the version.
-        columns: Columns of the stream to return, in order.
-        filters: What rows have to satisfy.
-        offset_column: Name of an extra column with offsets, or None.
-        segment_column: Name of an extra column with segment ids, or None.
-        commit_time_column: Name of an extra column with commit times, or None.
-        times: The commits of the task's events: `run_task` takes them from its task.
-        followers: Where else the segments lie, should one be damaged.
-        settled: Epochs whose Parquet segments are left out: another engine reads them.
+        stream_id: The stream's id, for errors.
+        version: The version that the plan is bound to.
+        start: The offset of the first event.
+        end: The offset after the last event.
+        epochs: The schema text of each epoch, by its number.
+        schema: The stream's schema as of the version.
+        columns: The columns of the stream to return, in order.
+        filters: The conditions that returned rows satisfy.
+        offset_column: The name of an extra column with offsets, or None.
+        segment_column: The name of an extra column with segment ids, or None.
+        commit_time_column: The name of an extra column with commit times, or None.
+        times: The commits of the task's events; `run_task` takes them from its task.
+        followers: The locations of followers, which are read if a segment is damaged here.
+        settled: Epochs whose Parquet segments are left out because another engine reads them.
     """
 
     storage: Storage = field(repr=False)
@@ -80,7 +80,7 @@ class Reading:
 
     @property
     def result_schema(self) -> pa.Schema:
-        """The schema of what `run_task` yields."""
+        """The schema of the batches that `run_task` yields."""
         fields = [self.schema.field(name) for name in self.columns]
         fields += [
             pa.field(name, pa.int64())
@@ -93,9 +93,9 @@ class Reading:
 
     @property
     def needed_schema(self) -> pa.Schema:
-        """The columns that have to be decoded: those asked for and those filtered by."""
+        """The schema of the columns to decode: requested columns and filtered ones."""
         wanted = dict.fromkeys((*self.columns, *self.filters.columns))
-        # Rows have to be counted even when no column of the stream is asked for.
+        # If no column of the stream is requested, one is still decoded, to count rows.
         found = [self.schema.field(name) for name in wanted] or [self.schema.field(0)]
         return pa.schema(found)
 
@@ -112,24 +112,13 @@ def plan_reading(
     segment_column: str | None,
     commit_time_column: str | None = None,
 ) -> Reading:
-    """Work out what every task of a scan shares.
+    """Check a read request and return the plan that all its tasks share.
 
-    Args:
-        storage: The stream's folder.
-        status: The stream's table status.
-        root: The version to read as of.
-        bounds: ``(start, end)`` offsets, checked.
-        columns: Which columns, in order; None for all.
-        filters: What rows have to satisfy.
-        offset_column: Name of an extra column with offsets, or None.
-        segment_column: Name of an extra column with segment ids, or None.
-        commit_time_column: Name of an extra column with commit times, or None.
+    `bounds` is ``(start, end)``, already checked. `columns` of None means all columns.
 
     Raises:
-        InvalidInputError: A column or a filter is not valid, or a column would be there twice.
+        InvalidInputError: A column or a filter is not valid, or two columns have one name.
         IncompleteStreamError: A copy into the stream was not done as of that version.
-        FormatError: A schema can't be read.
-        StorageError: The storage failed.
     """
     check_complete(root, url=storage.url)
     schema = epoch_schema(status, root.epoch)
@@ -171,12 +160,7 @@ def plan_reading(
 
 
 def plan_range(status: TableStatus, root: Root, reading: Reading) -> SliceTable:
-    """Return what to read of each segment for the events of a reading, in offset order.
-
-    Raises:
-        FormatError: A status part can't be read.
-        StorageError: The storage failed.
-    """
+    """Return the slices of segments to read, in offset order; statistics skip whole segments."""
     schemas: dict[int, pa.Schema] = {}
     if reading.filters:
         schemas = {number: decode_schema(text) for number, text in reading.epochs.items()}
@@ -189,7 +173,7 @@ def plan_range(status: TableStatus, root: Root, reading: Reading) -> SliceTable:
 
 
 def _matching(run: Run, filters: Filters, schemas: dict[int, pa.Schema]) -> Ints:
-    """Return the rows of a run whose statistics leave room for an event that passes."""
+    """Return the rows of a run (its segments) whose statistics do not rule a match out."""
     facts = zip(
         run.load_stats(), run.columns.epochs.tolist(), run.columns.rows.tolist(), strict=True
     )
@@ -214,7 +198,7 @@ def _parse_stats(text: str, schema: pa.Schema | None, *, where: str) -> Stats:
 
 
 def plan_slices(segments: Iterable[PlacedSegment], start: int, end: int) -> list[Slice]:
-    """Return what to read of each segment for the events ``[start, end)``. Pure."""
+    """Return the slices of segments that hold the events ``[start, end)``. Pure."""
     slices = []
     for placed in segments:
         entry = placed.entry
@@ -247,29 +231,29 @@ def plan_tasks(
     partition_rows: int | None = None,
     min_partitions: int | None = None,
 ) -> list[ReadTask]:
-    """Pack slices into tasks of about the target: large ones split, small ones together. Pure.
+    """Pack slices into tasks of about the target size: split large slices, join small ones. Pure.
 
     Args:
-        slices: In offset order.
-        partition_bytes: Encoded bytes per task, about (>= 1).
-        partition_rows: Rows per task, about (>= 1); None for any.
-        min_partitions: Tasks wanted at least, where there are rows enough; None for any.
+        slices: Slices in offset order.
+        partition_bytes: About how many encoded bytes per task (>= 1).
+        partition_rows: About how many rows per task (>= 1); None for no target.
+        min_partitions: The least number of tasks, if there are enough rows; None for any number.
 
     Returns:
         Tasks in offset order, none of them empty.
     """
     if isinstance(slices, SliceTable) and slices.exact:
         return _plan_columns(slices, partition_bytes, partition_rows, min_partitions)
-    total_bytes = sum(one.claimed_bytes for one in slices)
-    total_rows = sum(one.claimed_rows for one in slices)
+    total_bytes = sum(slice_.claimed_bytes for slice_ in slices)
+    total_rows = sum(slice_.claimed_rows for slice_ in slices)
     targets = _targets(partition_bytes, partition_rows, min_partitions, total_bytes, total_rows)
     most_bytes, most_rows = targets
     tasks: list[ReadTask] = []
     packed: list[Slice] = []
     used_bytes = used_rows = 0
-    for piece in (piece for one in slices for piece in _split(one, most_bytes, most_rows)):
+    for piece in (piece for slice_ in slices for piece in _split(slice_, most_bytes, most_rows)):
         size, rows = piece.claimed_bytes, piece.claimed_rows
-        # A tenth over the target is better than a task for the rest.
+        # A task may exceed the target by a tenth, rather than leave a tiny task.
         over = used_bytes + size > most_bytes * 1.1 or used_rows + rows > most_rows * 1.1
         if packed and over:
             tasks.append(ReadTask(tuple(packed)))
@@ -306,7 +290,7 @@ def _targets(
     total_bytes: int,
     total_rows: int,
 ) -> tuple[int, int]:
-    """Return the bytes and the rows that a task may hold, about."""
+    """Return about how many bytes and rows a task may hold."""
     most_bytes, most_rows = partition_bytes, partition_rows or EXACT_LIMIT
     if min_partitions:
         most_bytes = max(1, min(most_bytes, -(-total_bytes // min_partitions)))
@@ -320,7 +304,7 @@ def _split(one: Slice, most_bytes: int, most_rows: int) -> Iterator[Slice]:
     pieces = max(round(one.claimed_bytes / most_bytes), -(-rows // most_rows), 1)
     pieces = min(pieces, rows)
     borders = [first + rows * piece // pieces for piece in range(1, pieces)]
-    # The first piece claims the frame that straddles the first row, wherever it starts.
+    # The first piece claims from row 0, so also the frame that straddles the first row to read.
     for claim in pairwise([0, *borders, one.segment_rows]):
         yield replace(one, claim=claim)
 
@@ -328,12 +312,10 @@ def _split(one: Slice, most_bytes: int, most_rows: int) -> Iterator[Slice]:
 def date_tasks(
     history: History, root: Root, reading: Reading, tasks: Sequence[ReadTask]
 ) -> list[ReadTask]:
-    """Return the tasks of a scan with the commits of their events.
+    """Return the tasks with the commits of their events.
 
     Raises:
-        NotFoundError: The stream is older than its history, and so are events of the range.
-        FormatError: The history can't be read.
-        StorageError: The storage failed.
+        NotFoundError: Events of the range were committed before the stream had a history.
     """
     if not tasks:
         return []

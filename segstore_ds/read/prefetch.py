@@ -1,7 +1,7 @@
-"""Reading ahead: the next values of an iterator are made while the one before is used.
+"""Prefetch: compute the next values of an iterator while the current one is used.
 
-What is held is bounded twice: by a count, and by bytes, since a frame may take anything up to
-2 GiB. One value is always made, whatever it takes.
+The values held are bounded by a count and by bytes, since a frame may take up to 2 GiB. One value
+is always computed, whatever its size.
 """
 
 import os
@@ -19,18 +19,18 @@ from segstore_ds.format.arrow.frame import Frame
 T = TypeVar("T")
 R = TypeVar("R")
 
-AHEAD_BYTES = 256 << 20  # more than the frames that are ordinary come to
+AHEAD_BYTES = 256 << 20  # more than ordinary frames add up to
 
 
 def weigh_events(value: object) -> int:
-    """Return how many bytes a batch or an encoded frame holds in memory; 0 for anything else."""
+    """Return the memory of a batch or an encoded frame in bytes; 0 for anything else."""
     if isinstance(value, pa.RecordBatch):
         return int(value.get_total_buffer_size())
     return value.data.size if isinstance(value, Frame) else 0
 
 
 class _Room:
-    """Has a thread wait while what was made and not yet taken weighs too much."""
+    """Makes the producing thread wait while values that are not taken yet hold too many bytes."""
 
     def __init__(self, most_bytes: int) -> None:
         self._most_bytes = most_bytes
@@ -39,19 +39,19 @@ class _Room:
         self._changed = Condition()
 
     def wait(self) -> bool:
-        """Wait until more may be made; tell whether anybody still wants it."""
+        """Wait for room; return False if the consumer has closed."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._held_bytes < self._most_bytes)
             return not self._closed
 
     def add(self, weight: int) -> None:
-        """Count what was made, or, with a negative weight, was taken."""
+        """Add the bytes of a value made; negative for a value taken."""
         with self._changed:
             self._held_bytes += weight
             self._changed.notify_all()
 
     def close(self) -> None:
-        """Have nobody wait any more."""
+        """End all waits, now and later."""
         with self._changed:
             self._closed = True
             self._changed.notify_all()
@@ -64,17 +64,12 @@ def read_ahead(
     weigh: Callable[[T], int] = weigh_events,
     most_bytes: int = AHEAD_BYTES,
 ) -> Iterator[T]:
-    """Yield the values of an iterator, which a thread of its own runs at most `depth` ahead.
+    """Yield the values of an iterator, which another thread runs at most `depth` (>= 1) ahead.
 
-    Decoding, checksums and compression let go of Python's lock, so reading and writing then use
-    two cores. Whatever the iterator raises is raised here in its turn. The thread ends with the
-    iteration, also when that is broken off.
-
-    Args:
-        values: None of them None.
-        depth: How many values may be held (>= 1), beside the one that is used.
-        weigh: How many bytes a value holds.
-        most_bytes: While the values held come to so much, no other one is begun.
+    Decoding, checksums and compression release the GIL, so reading and writing use two cores. An
+    error of the iterator is raised here, in its order. The thread ends with the iteration, also
+    when the iteration is broken off. No value may be None. While the values held weigh `most_bytes`
+    or more, no other value is begun.
     """
     room = _Room(most_bytes)
 
@@ -103,23 +98,17 @@ def map_ahead(
     weigh: Callable[[T], int] = weigh_events,
     most_bytes: int = AHEAD_BYTES,
 ) -> Generator[R, None, None]:
-    """Yield `work` of each value in order; several threads work on the values that come next.
+    """Yield `work(value)` for each value in order, computed ahead by several threads.
 
-    At most twice as many values as there are threads are held, and one more, which is used: so no
-    thread waits while this one takes the next value. They are fewer where they would weigh more
-    than `most_bytes`. What `work` raises is raised here in its turn, and what is left then is not
-    begun. The threads end with their last piece of work, or when this is closed.
-    A process that is forked meanwhile does not have the threads: going on there is refused.
+    At most ``2 * threads`` values are held beside the one in use, so that no thread waits while the
+    caller takes the next value. Fewer are held if they would weigh more than `most_bytes`; a single
+    heavier value is still worked on. `weigh` returns the bytes that a value holds once worked on.
+    `values` is consumed in the calling thread. With one thread, `work` runs in the calling thread,
+    on demand.
 
-    Args:
-        work: Runs in any thread.
-        values: Are taken in this one.
-        threads: How many; 1 works here, when the result is asked for.
-        weigh: How many bytes a value holds or will hold, once worked on.
-        most_bytes: What the values held may come to, but for a single one that is heavier.
-
-    Raises:
-        InvalidInputError: It is gone on with in a forked process.
+    An error of `work` is raised here, in its order, and later values are not begun. The threads end
+    with their last piece of work, or when the generator is closed. A forked process does not have
+    the threads, so going on there raises InvalidInputError.
     """
     if threads == 1:
         yield from map(work, values)
@@ -133,7 +122,7 @@ def map_ahead(
             weight = weigh(value)
             while pending and (len(pending) >= 2 * threads or sum(weights) + weight > most_bytes):
                 weights.popleft()
-                yield pending.popleft().result()  # no name for it, which would hold it
+                yield pending.popleft().result()  # no local name, which would keep it alive
                 _check_process(process)
             weights.append(weight)
             pending.append(pool.submit(work, value))
@@ -142,7 +131,7 @@ def map_ahead(
             yield pending.popleft().result()
             _check_process(process)
     finally:
-        if os.getpid() == process:  # in another one the locks of the threads may never be let go of
+        if os.getpid() == process:  # after a fork the threads' locks may stay held forever
             for future in pending:
                 future.cancel()
             pool.shutdown()

@@ -1,8 +1,8 @@
-"""The records of named readers, in a metadata log of its own each: found, judged and written.
+"""The records of named readers: each reader has its own metadata log.
 
 Records are found by listing, never by a hint: a writer that slept may create a number that was
-deleted since, and only the highest one counts. Whether a reader has lapsed is judged by the store's
-time alone.
+deleted since, and only the highest number counts. Only the store's time decides whether a reader
+has lapsed.
 """
 
 from collections.abc import Callable
@@ -38,42 +38,35 @@ class SeenReader:
     renewed_us: int
 
     def is_live(self, now_us: int) -> bool:
-        """Tell whether it holds retention back at a time of the store."""
+        """Tell whether the reader holds retention back at this store time."""
         age_us = now_us - self.renewed_us
         return not self.record.released and age_us <= self.record.lapse_s * 1_000_000
 
     def needs(self, root: Root) -> int:
-        """Return the offset that it needs, and what follows; the head where it lags behind that.
+        """Return the first offset that the reader still needs, at least the head.
 
-        An offset of another generation says nothing of the events that are there now: such a
-        reader needs all of them.
+        An offset of another generation does not describe the current events, so such a reader needs
+        all of them.
         """
         if self.record.generation != root.generation:
             return root.head
         return max(self.record.offset, root.head)
 
     def lags(self, root: Root) -> bool:
-        """Tell whether it stands below the head, or in another generation: it can't go on."""
+        """Tell whether the reader can't go on: it is below the head or in another generation."""
         return self.record.generation != root.generation or self.record.offset < root.head
 
 
 def store_now_us(log: StreamLog) -> int:
-    """Return the store's own time, by the object it has just written: the log's hint.
-
-    Raises:
-        StorageError: The storage failed.
-        MissingObjectError: What was written is not there.
-    """
+    """Return the store's time: write the log's hint and read its modification time."""
     log.storage.put(log.files.hint_path, names.build_hint(hint_of(log.root)))
     return log.storage.info(log.files.hint_path).modified_us
 
 
 def list_readers(log: StreamLog) -> list[SeenReader]:
-    """Return the newest record of every reader, by name, released and lapsed ones too.
+    """Return the newest record of every reader, ordered by name, released and lapsed ones too.
 
-    Raises:
-        FormatError: A record can't be read; so nobody may think that the reader is not there.
-        StorageError: The storage failed.
+    An unreadable record is a FormatError: a caller must not take its reader for absent.
     """
     for _ in range(_ATTEMPTS):
         newest: dict[str, tuple[int, int]] = {}
@@ -84,34 +77,23 @@ def list_readers(log: StreamLog) -> list[SeenReader]:
                 newest[folder] = (number, info.modified_us)
         found = [_read(log, name, *at) for name, at in sorted(newest.items())]
         if None not in found:
-            return [one for one in found if one is not None]
+            return [seen for seen in found if seen is not None]
     raise StorageError("readers change faster than they can be read", url=log.storage.url)
 
 
 def find_reader(log: StreamLog, name: str) -> SeenReader | None:
-    """Return a reader's newest record, or None where it never registered or was released.
-
-    Raises:
-        InvalidInputError: Not a reader's name.
-        FormatError: The record can't be read.
-        StorageError: The storage failed.
-    """
+    """Return a reader's newest record; None if it never registered or was released."""
     seen = newest_record(log, name)
     return None if seen is None or seen.record.released else seen
 
 
 def live_readers(log: StreamLog, now_us: int) -> list[SeenReader]:
-    """Return the readers that hold retention back at a time of the store, by name.
-
-    Raises:
-        FormatError: A record can't be read.
-        StorageError: The storage failed.
-    """
+    """Return the readers that hold retention back at this store time, ordered by name."""
     return [seen for seen in list_readers(log) if seen.is_live(now_us)]
 
 
 def newest_record(log: StreamLog, name: str) -> SeenReader | None:
-    """Return a reader's newest record, a released one too, or None; raises as `find_reader`."""
+    """Return a reader's newest record, even a released one, or None."""
     folder = names.reader_folder(name)
     for _ in range(_ATTEMPTS):
         numbers = {
@@ -130,13 +112,11 @@ def newest_record(log: StreamLog, name: str) -> SeenReader | None:
 def add_record(
     log: StreamLog, seen: SeenReader, make: Callable[[SeenReader | None], ReaderRecord]
 ) -> SeenReader:
-    """Write a reader's next record, made from its newest one; tried again behind others'.
+    """Write a reader's next record, made from its newest one; a lost race is tried again.
 
     Raises:
         ConflictError: Every race was lost.
-        CommitUnknownError: The storage never said whether the record was written.
-        FormatError: A record can't be read.
-        StorageError: The storage failed.
+        CommitUnknownError: The storage did not say whether the record was written.
     """
     files, name = record_log(log, seen.name), seen.name
     for attempt in range(_ATTEMPTS):
@@ -144,7 +124,8 @@ def add_record(
         record = make(seen if seen.number >= 0 else None)
         number = seen.number + 1
         won = files.add(number, record)
-        # Behind a sleep the number may have been deleted meanwhile: then this one is a leftover.
+        # After a long sleep the number may have been deleted meanwhile: then this record is not the
+        # newest but a leftover.
         if won and log.clock.boot_s() - began > CONFIRM_S:
             won = files.newest_listed() == number
         if won:
@@ -176,9 +157,5 @@ def _read(log: StreamLog, name: str, number: int, renewed_us: int) -> SeenReader
 
 
 def record_log(log: StreamLog, name: str) -> MetadataLog[ReaderRecord]:
-    """Return the log of a reader's records.
-
-    Raises:
-        InvalidInputError: Not a reader's name.
-    """
+    """Return the metadata log of a reader's records."""
     return MetadataLog(log.storage, names.reader_folder(name), _CODEC, clock=log.clock)

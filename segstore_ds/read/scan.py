@@ -1,8 +1,8 @@
 """Scan: read the tasks of a plan.
 
-Every frame is verified before it is decoded, and only the columns asked for are decoded. What is
-read is one row of parts, frames for the most, whatever segment or task they belong to: so with
-several threads the next segment is opened and fetched while the last one is still decoded.
+Every frame is verified before it is decoded, and only the needed columns are decoded. A scan is one
+sequence of parts, usually one per frame, across segments and tasks: with several threads the next
+segment is opened and fetched while the previous one is still decoded.
 """
 
 import logging
@@ -35,10 +35,10 @@ from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 
 _LOG = logging.getLogger(__name__)
-_SMALL_ROWS = 65_536  # one frame, for the most: opened and read as one part
-_SMALL_RAW_BYTES = 16 << 20  # what is decoded of a small segment before its turn
+_SMALL_ROWS = 65_536  # usually one frame: opened and read as one part
+_SMALL_RAW_BYTES = 16 << 20  # the most that is decoded of a small segment ahead of its turn
 
-# What the buffers of a frame take, and what decodes it.
+# The decoded bytes of a frame, and the function that decodes it.
 _Step = tuple[int, Callable[[], Iterable[pa.RecordBatch]]]
 
 
@@ -51,7 +51,7 @@ class _Epoch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Scan:
-    """A reading, and what would be worked out of it again for each frame."""
+    """A reading, and values derived from it once instead of per frame."""
 
     reading: Reading
     needed: pa.Schema
@@ -59,7 +59,7 @@ class _Scan:
     epochs: dict[int, _Epoch] = field(default_factory=dict)
 
     def epoch(self, number: int) -> _Epoch:
-        """Return what a segment of an epoch has to look like; raises FormatError."""
+        """Return the expected schema of an epoch's segments, and the columns to decode."""
         found = self.epochs.get(number)
         if found is None:
             schema = decode_schema(self.reading.epochs[number])
@@ -72,7 +72,7 @@ class _Scan:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Source:
-    """A slice, and where it is read."""
+    """A slice, and the storage it is read from."""
 
     scan: _Scan
     storage: Storage
@@ -81,11 +81,12 @@ class _Source:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Part:
-    """What one thread does at once: a frame, or a small segment, whose index nobody has seen yet.
+    """The work of one thread at a time: a frame, or a small segment that is not opened yet.
 
     Attributes:
-        steps: Run when they are taken.
-        weight: What may be decoded before its turn, whichever columns are read.
+        source: The slice that it belongs to.
+        steps: Iterated when the part is run.
+        weight: The most bytes decoded ahead of its turn; counts all columns of a frame.
     """
 
     source: _Source
@@ -95,7 +96,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """What came of a part; an error comes behind the batches, and `rest` would weigh too much."""
+    """The result of a part: batches, then either an error or the steps that exceed its weight."""
 
     source: _Source
     batches: Sequence[pa.RecordBatch] = ()
@@ -107,16 +108,16 @@ def run_task(reading: Reading, task: ReadTask, *, threads: int = 1) -> Iterator[
     """Read a task: verified, decoded, lifted to the plan's schema, filtered, in offset order.
 
     Args:
-        reading: What the tasks of the scan share.
-        task: One of them.
-        threads: How many frames are decoded at once.
+        reading: The plan that the tasks of the scan share.
+        task: One of these tasks.
+        threads: How many frames are decoded at once (>= 1).
 
     Yields:
         Batches of `reading.result_schema`, none of them empty.
 
     Raises:
         SnapshotExpiredError: The version's segments were deleted after its grace.
-        FormatError: An object is missing, cut or damaged; names object and frame.
+        FormatError: An object is missing, truncated or damaged; names the object and the frame.
         StorageError: The storage failed.
     """
     return run_tasks(reading, [task], threads=threads)
@@ -125,13 +126,10 @@ def run_task(reading: Reading, task: ReadTask, *, threads: int = 1) -> Iterator[
 def run_tasks(
     reading: Reading, tasks: Iterable[ReadTask], *, threads: int
 ) -> Iterator[pa.RecordBatch]:
-    """Read tasks one after the other; otherwise as `run_task`.
+    """Read tasks in offset order, one after the other; otherwise as `run_task`.
 
-    Args:
-        reading: What the tasks of the scan share.
-        tasks: In offset order.
-        threads: How many frames are decoded at once. With several, up to twice as many are held,
-            and the one that is used; only one where frames are as large as `AHEAD_BYTES`.
+    With several threads, up to ``2 * threads`` parts are held beside the one in use; fewer if they
+    would exceed `AHEAD_BYTES`, at least one.
     """
     parts = (part for source in _sources(reading, tasks) for part in _parts(source))
     ahead = map_ahead(_attempt, parts, threads=threads, weigh=attrgetter("weight"))
@@ -156,8 +154,8 @@ def _sources(reading: Reading, tasks: Iterable[ReadTask]) -> Iterator[_Source]:
         dated = plain
         if task.times is not None:
             dated = replace(plain, reading=replace(reading, times=task.times))
-        for one in task.slices:
-            yield _Source(dated, reading.storage, one)
+        for slice_ in task.slices:
+            yield _Source(dated, reading.storage, slice_)
 
 
 def _is_live(reading: Reading, one: Slice) -> bool:
@@ -169,13 +167,9 @@ def _is_live(reading: Reading, one: Slice) -> bool:
 
 
 def read_frames(storage: Storage, one: Slice) -> Iterator[tuple[FrameEntry, memoryview]]:
-    """Yield the frames of a slice as they lie in storage, each with what the index says of it.
+    """Yield the stored bytes of a slice's frames, each with its index entry.
 
-    Nothing is decoded; whoever uses the bytes checks their checksum.
-
-    Raises:
-        FormatError: The object is missing, cut or damaged, or holds another number of rows.
-        StorageError: The storage failed.
+    Nothing is decoded or verified: the caller checks the checksums.
     """
     segment = _open(storage, one)
     wanted = [number for number, _ in _wanted_frames(segment.frames, one, Filters())]
@@ -184,7 +178,7 @@ def read_frames(storage: Storage, one: Slice) -> Iterator[tuple[FrameEntry, memo
 
 
 def _mend(source: _Source, outcomes: Iterable[_Outcome]) -> Iterator[pa.RecordBatch]:
-    """Yield a slice, and what is missing or damaged here from a follower, which is reported."""
+    """Yield a slice's batches, from a follower if it is missing or damaged here; log that."""
     done = 0
     damage: FormatError | StorageError | None = None
     for outcome in outcomes:
@@ -201,7 +195,7 @@ def _mend(source: _Source, outcomes: Iterable[_Outcome]) -> Iterator[pa.RecordBa
             break
     if damage is None:
         return
-    reading, one = source.scan.reading, source.slice
+    reading, slice_ = source.scan.reading, source.slice
     for url in reading.followers if isinstance(damage, FormatError) else ():
         try:
             storage = reading.storage.sibling(url)
@@ -209,20 +203,20 @@ def _mend(source: _Source, outcomes: Iterable[_Outcome]) -> Iterator[pa.RecordBa
                 continue
             parts = _parts(replace(source, storage=storage))
             there = (batch for part in parts for batch in _run(part.steps))
-            # The same bytes give the same batches, so those that came from here are passed over.
+            # The same bytes give the same batches: skip those that were already yielded.
             for batch in islice(there, done, None):
                 yield batch
                 done += 1
         except (FormatError, NotFoundError, StorageError) as error:
-            _LOG.warning("follower %s can't stand in for %s: %s", url, one.path, error)
+            _LOG.warning("follower %s can't stand in for %s: %s", url, slice_.path, error)
             continue
-        _LOG.warning("%s was read from follower %s: %s", one.path, url, damage)
+        _LOG.warning("%s was read from follower %s: %s", slice_.path, url, damage)
         return
     raise damage
 
 
 def _attempt(part: _Part) -> _Outcome:
-    """Carry a part out; what it raises is told in its turn, and to who knows of followers."""
+    """Run a part; return its error in the outcome, so that it is handled in order, in `_mend`."""
     batches: list[pa.RecordBatch] = []
     held_bytes = 0
     steps = iter(part.steps)
@@ -244,9 +238,9 @@ def _run(steps: Iterable[_Step]) -> Iterator[pa.RecordBatch]:
 
 
 def _parts(source: _Source) -> Iterator[_Part]:
-    """Yield what there is to do for a slice, in offset order; each part gives no empty batch."""
-    one = source.slice
-    if one.bytes <= WHOLE_OBJECT_BYTES and one.segment_rows <= _SMALL_ROWS:
+    """Yield the parts of a slice in offset order; none gives an empty batch."""
+    slice_ = source.slice
+    if slice_.bytes <= WHOLE_OBJECT_BYTES and slice_.segment_rows <= _SMALL_ROWS:
         yield _Part(source, _steps(source), _SMALL_RAW_BYTES)
         return
     try:
@@ -261,7 +255,7 @@ def _fail(error: FormatError | StorageError) -> Iterable[pa.RecordBatch]:
 
 
 def _steps(source: _Source) -> Iterator[_Step]:
-    """Fetch the frames to read, one after the other."""
+    """Fetch the frames to read in order, and yield a step for each."""
     columns = source.scan.epoch(source.slice.epoch).columns
     segment = _open(source.storage, source.slice)
     rows = dict(_wanted_frames(segment.frames, source.slice, source.scan.reading.filters))
@@ -273,16 +267,16 @@ def _steps(source: _Source) -> Iterator[_Step]:
 def _decode(
     source: _Source, segment: OpenSegment, number: int, row: int, data: list[pa.Buffer]
 ) -> Iterable[pa.RecordBatch]:
-    one, frame = source.slice, segment.frames[number]
-    epoch = source.scan.epoch(one.epoch)
+    slice_, frame = source.slice, segment.frames[number]
+    epoch = source.scan.epoch(slice_.epoch)
     if frame.fingerprint != epoch.fingerprint:
         raise CorruptionError("frame is of another schema", where=segment.where, start=frame.start)
     batch = segment.decode(number, data, schema=epoch.schema, columns=epoch.columns)
-    first = max(one.rows[0] - row, 0)
-    last = min(one.rows[1] - row, frame.rows)
+    first = max(slice_.rows[0] - row, 0)
+    last = min(slice_.rows[1] - row, frame.rows)
     if (first, last) != (0, frame.rows):
         batch = batch.slice(first, last - first)
-    batch = _finish(source.scan, lift(batch, source.scan.needed), one, row + first)
+    batch = _finish(source.scan, lift(batch, source.scan.needed), slice_, row + first)
     return (batch,) if batch.num_rows else ()
 
 
@@ -296,7 +290,7 @@ def _open(storage: Storage, one: Slice) -> OpenSegment:
 def _wanted_frames(
     frames: Sequence[FrameEntry], one: Slice, filters: Filters
 ) -> Iterator[tuple[int, int]]:
-    """Yield the place of each frame to read, and its first row."""
+    """Yield the number of each frame to read, and its first row."""
     row = 0
     for number, frame in enumerate(frames):
         claimed = one.claim[0] <= row < one.claim[1]

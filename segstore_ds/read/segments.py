@@ -1,6 +1,6 @@
-"""Reading segment objects: their index, and the bytes that the wanted columns of frames lie in.
+"""Reading segment objects: their index, and the byte ranges of frames and columns.
 
-What is read goes through the format that the entry names; nothing here knows one from another.
+The entry names the segment's format; nothing here depends on a particular format.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,15 +16,15 @@ from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.segment import SegmentIndex, find_format
 from segstore_ds.storage import Storage
 
-WHOLE_OBJECT_BYTES = 1 << 20  # up to this size one request for all beats two for parts
-READ_BYTES = 16 << 20  # what lies side by side is fetched together up to this size
-GAP_BYTES = 128 << 10  # up to this size reading what is not wanted beats one more request
+WHOLE_OBJECT_BYTES = 1 << 20  # up to this size one request for the object beats two for parts of it
+READ_BYTES = 16 << 20  # adjacent ranges are fetched together up to this size
+GAP_BYTES = 128 << 10  # up to this size reading an unwanted gap beats another request
 
 Span = tuple[int, int]
 
 
 class Stored(Protocol):
-    """What the table status says of a segment: an entry of it, or a slice to read."""
+    """The table status's facts about a segment: an entry, or a slice to read."""
 
     @property
     def path(self) -> str:
@@ -36,11 +36,11 @@ class Stored(Protocol):
 
     @property
     def footer_bytes(self) -> int:
-        """The size of its end."""
+        """The size of the footer."""
 
     @property
     def footer_crc(self) -> int:
-        """CRC-32 of its end."""
+        """CRC-32 of the footer."""
 
     @property
     def format(self) -> str:
@@ -49,7 +49,7 @@ class Stored(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class OpenSegment:
-    """A segment whose index was read; what is small was fetched whole on the way."""
+    """A segment whose index was read; `whole` is the object's bytes if it was fetched whole."""
 
     storage: Storage
     name: str
@@ -59,21 +59,15 @@ class OpenSegment:
 
     @property
     def frames(self) -> tuple[FrameEntry, ...]:
-        """What the index says of each frame."""
+        """The index entries of the frames."""
         return self.index.frames
 
     def fetch(
         self, numbers: Sequence[int], columns: Sequence[str] | None
     ) -> Iterator[tuple[int, list[pa.Buffer]]]:
-        """Yield the bytes that some frames' columns lie in, for `SegmentIndex.decode`.
+        """Yield each frame's number and the bytes of its columns, for `SegmentIndex.decode`.
 
-        Args:
-            numbers: Places of the frames, ascending.
-            columns: Which columns; None for all.
-
-        Raises:
-            FormatError: The object is missing, cut, or its index contradicts itself.
-            StorageError: The storage failed.
+        `numbers` ascend; `columns` of None means all columns.
         """
         wanted = [(number, self.index.spans(number, columns)) for number in numbers]
         spans = [(number, span) for number, ranges in wanted for span in ranges]
@@ -86,7 +80,7 @@ class OpenSegment:
                 ready = []
 
     def raw_frames(self, numbers: Sequence[int]) -> Iterator[tuple[int, pa.Buffer]]:
-        """Yield frames as they lie in the object; raises as `fetch`."""
+        """Yield each frame's number and its stored bytes."""
         places = [(self.frames[number].start, self.frames[number].end) for number in numbers]
         return self._fetch(list(zip(numbers, places, strict=True)))
 
@@ -98,7 +92,7 @@ class OpenSegment:
             else:
                 view = self.whole.slice(start, end)
             for number, (first, last) in run:
-                # No copy: what is not compressed ends up in the batch as it was fetched.
+                # No copy: an uncompressed batch refers to the fetched bytes.
                 yield number, view.slice(first - start, last - start).to_arrow()
 
     def decode(
@@ -109,11 +103,11 @@ class OpenSegment:
         schema: pa.Schema,
         columns: Sequence[str] | None = None,
     ) -> pa.RecordBatch:
-        """Verify and decode a frame; raises as `SegmentIndex.decode`."""
+        """Verify and decode a frame."""
         return self.index.decode(number, data, schema=schema, columns=columns, where=self.where)
 
     def read_frame(self, number: int, *, schema: pa.Schema) -> pa.RecordBatch:
-        """Fetch, verify and decode all of one frame; raises as `fetch` and `decode`."""
+        """Fetch, verify and decode all columns of one frame."""
         ((_, data),) = self.fetch([number], None)
         return self.decode(number, data, schema=schema)
 
@@ -121,12 +115,10 @@ class OpenSegment:
 def plan_runs(
     spans: Sequence[tuple[int, Span]], most_bytes: int, gap_bytes: int = GAP_BYTES
 ) -> Iterator[list[tuple[int, Span]]]:
-    """Group ranges that lie side by side, or nearly, into runs of at most `most_bytes`. Pure.
+    """Group byte ranges with gaps of at most `gap_bytes` into runs of at most `most_bytes`. Pure.
 
-    Args:
-        spans: What each is of, and its place; places ascend.
-        most_bytes: The most that a run of several may reach over.
-        gap_bytes: The most that may lie between two of a run.
+    `spans` are pairs of a number and its range, with ascending ranges. A single range may exceed
+    `most_bytes`.
     """
     run: list[tuple[int, Span]] = []
     for number, (start, end) in spans:
@@ -143,15 +135,8 @@ def open_segment(
 ) -> OpenSegment:
     """Read the index of a segment.
 
-    Args:
-        storage: The stream's folder.
-        stored: What the table status says of it.
-        where: The object, for errors; None for its URL.
-        whole: Fetch a small object at once; what is damaged in it then is not told apart.
-
-    Raises:
-        FormatError: The object is missing, cut or damaged, or of another format.
-        StorageError: The storage failed.
+    `where` names the object in errors; None means its URL. With `whole`, a small object is fetched
+    in one request; its errors then do not tell a damaged index from other damage.
     """
     name = names.segment_object(stored.path)
     where = where or f"{storage.url}/{name}"
