@@ -30,7 +30,7 @@ Range = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """A metadata table: its columns, its reader, and whether offset ranges can be read alone."""
+    """A metadata table: its columns, its reader, and whether it can be read by offset ranges."""
 
     schema: pa.Schema
     read: Callable[[StreamLog, TableStatus, Root, Range], Iterator[pa.RecordBatch]]

@@ -108,7 +108,7 @@ def map_ahead(
 
     An error of `work` is raised here, in its order, and later values are not begun. The threads end
     with their last piece of work, or when the generator is closed. A forked process does not have
-    the threads, so going on there raises InvalidInputError.
+    the threads, so continuing there raises InvalidInputError.
     """
     if threads == 1:
         yield from map(work, values)

@@ -88,7 +88,8 @@ def check_preconditions(root: Root, plan: AppendPlan) -> None:
     Raises:
         SealedError: The stream is sealed.
         StagedExpiredError: The segments were staged below the staging floor.
-        ConflictError: The tail or the version is not the expected one.
+        ConflictError: The tail or the version is not the expected one, or the writer was set back
+            while its batch was being repeated.
     """
     if root.sealed:
         raise SealedError("stream is sealed", stream=root.stream_id, tail=root.tail)

@@ -347,7 +347,7 @@ class LiveAppender:
 
     def _surely_uncommitted(self) -> bool:
         error = self._failure.error
-        # An interrupt or a bug may have struck after the commit became durable.
+        # An interrupt or a bug may raise after the commit became durable.
         unknown = isinstance(error, MAYBE_COMMITTED)
         return error is None or (isinstance(error, SegstoreError) and not unknown)
 

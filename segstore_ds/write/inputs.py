@@ -24,7 +24,7 @@ from segstore_ds.status.writers import WriterKey
 
 WRITER_ID_LIMIT = 200
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
-# After these errors the data is committed, so the caller must not give it again.
+# After these errors the data may be committed, so the caller must not give it again as it is.
 _COMMITTED = (UnderReplicatedError, FencedError, InternalError)
 
 

@@ -27,7 +27,7 @@ from segstore_ds.write.staged import StagedSegment, staged_segment
 
 # The most checksums in the index of one segment. Arrow has one per frame; Parquet has two to four
 # per column of a frame, for page headers and pages. Until the segment ends, each such column takes
-# 1.5 KB of the writer's memory. Readers refuse an index of about ten times this size.
+# 1.5 KB of the writer's memory. Readers refuse an index above about ten times that.
 MOST_PIECES = 1 << 17
 
 
