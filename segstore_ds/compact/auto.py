@@ -1,7 +1,7 @@
-"""Compaction after a commit: a bounded amount of work that keeps the number of segments down.
+"""Automatic compaction after a commit: bounded work that keeps the number of segments down.
 
-It looks at the newest segments alone, and rewrites at most `AUTO_BYTES` of them, so no commit waits
-for the history of the stream; what it leaves is for `Stream.compact`.
+It looks only at the newest segments and rewrites at most `AUTO_BYTES` of them, so a commit never
+waits for the stream's whole history. `Stream.compact` does the rest.
 """
 
 from dataclasses import replace
@@ -18,27 +18,22 @@ from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.write.job import AutoRules
 from segstore_ds.write.layout import HOT
 
-AUTO_BYTES = 32 << 20  # inputs that are rewritten after one commit
-AUTO_SEGMENTS = 256  # the newest ones that are looked at
+AUTO_BYTES = 32 << 20  # most input bytes rewritten after one commit
+AUTO_SEGMENTS = 256  # how many of the newest segments are considered
 
 
 def plan_auto(rules: CompactRules) -> CompactRules:
-    """Return rules whose work after one commit is bounded; pure."""
+    """Return rules that bound the work after one commit; pure."""
     budget = min(AUTO_BYTES, rules.target_bytes)
     return replace(rules, minor=MINOR, budget_bytes=budget)
 
 
 class AutoCompact:
-    """Compacts the newest segments after a commit: bounded work, and never a failure of the commit.
+    """Compacts the newest segments after a commit: bounded work that never fails the commit.
 
     It runs after the acknowledgement, in the process that committed. The query's own next append
-    comes after it, and foreign ones are rebased over; where another compaction was faster, it gives
-    way.
-
-    Args:
-        log: The stream's log.
-        status: Its table status.
-        client: Who commits.
+    comes after it, and appends of other writers are rebased over. Groups that another compaction
+    has already replaced are skipped.
     """
 
     def __init__(self, log: StreamLog, status: TableStatus, client: str) -> None:
@@ -47,7 +42,7 @@ class AutoCompact:
         self._client = client
 
     def after_commit(self, auto: AutoRules) -> Compaction | None:
-        """Replace the newest runs that are worth it; None where there was none, or it failed."""
+        """Replace the newest runs worth compacting; return None if there are none or it failed."""
         with best_effort("compaction"):
             return self._compact(auto)
         return None
@@ -57,7 +52,7 @@ class AutoCompact:
         rules = plan_auto(auto.rules)
         layout = auto.layout
         if layout.segment_format == "auto":
-            # A commit waits for this: large frames are kept as they are, and settled later.
+            # A commit waits for this: large frames are kept, and converted to Parquet later.
             layout = replace(layout, segment_format=HOT)
         job = plan_job(self._log.storage, self._status, root, rules, layout)
         recent = self._recent(root)
@@ -68,7 +63,7 @@ class AutoCompact:
         return run_batch(self._log, self._status, job, groups, client=self._client, attempts=3)
 
     def _recent(self, root: Root) -> list[PlacedSegment]:
-        """Return the newest segments: the inline ones, and those of small parts before them."""
+        """Return the newest segments: the inline ones and those of the small parts before them."""
         start, count = root.inline_start, len(root.entries)
         for part in reversed(root.parts):
             if count + part.segments > AUTO_SEGMENTS:

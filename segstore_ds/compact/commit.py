@@ -1,9 +1,9 @@
-"""The commit of a compaction: whole groups are swapped, or give way.
+"""The commit of a compaction: each group is replaced as a whole or skipped.
 
-Everything is in one commit: data, index entries, segment numbers. A group is found again on the
-newest root by the ids of its segments; where one is gone, the group gives way and the others do
-not. Where none is left, that is a conflict, and nothing is committed. A group that would replace
-segments by as many is dropped: to swap it would leave the next compaction the same work again.
+One commit changes everything: data, index entries and segment numbers. On the newest root a group
+is found by the ids of its segments. If one of them is gone, that group is skipped and the others
+are still committed. If no group is left, the commit fails with a conflict. A group that would
+replace segments by equally many is dropped, because the next compaction would choose it again.
 """
 
 from collections.abc import Sequence
@@ -28,15 +28,15 @@ class Compaction:
     """What a compaction did.
 
     Attributes:
-        version: The newest version after it.
-        commits: How many commits it took; 0 where there was nothing to do.
-        groups: How many runs were replaced.
-        segments_before: How many segments they had.
-        segments_after: How many stand in their place.
+        version: The newest version after the compaction.
+        commits: Number of commits; 0 if there was nothing to do.
+        groups: Number of runs that were replaced.
+        segments_before: Number of segments in those runs.
+        segments_after: Number of segments that replaced them.
         bytes_read: Encoded bytes of the inputs.
         bytes_written: Encoded bytes of the outputs.
-        gave_way: Groups that were written for nothing: another commit changed their inputs, or they
-            would have been as many segments as before.
+        gave_way: Number of groups that were written but skipped: another commit changed their
+            inputs, or they would have been as many segments as before.
     """
 
     version: int
@@ -70,25 +70,18 @@ def commit_groups(
     client: str = "",
     attempts: int = COMMIT_ATTEMPTS,
 ) -> tuple[Root, tuple[Replacement, ...]]:
-    """Swap all groups in one commit; those whose inputs were changed meanwhile give way.
+    """Replace all groups in one commit; skip those whose inputs changed meanwhile.
 
-    What gave way is deleted, and everything where nothing was committed. Safe to repeat.
-
-    Returns:
-        The root that holds the change, and the groups that are in it: none where none is a gain.
+    Returns the root that holds the change and the groups that are in it: none if no group is a
+    gain. Outputs of skipped groups are deleted, and so are all outputs if nothing was committed. If
+    the commit may be in the log (`MAYBE_COMMITTED`), nothing is deleted. Safe to repeat.
 
     Raises:
-        ConflictError: Every group's inputs were changed, or every race was lost.
-        StagedExpiredError: It was planned on a version below the staging floor.
-        CommitUnknownError: It may or may not be in the log; nothing was deleted.
-        UnderReplicatedError: It is in the log, but a follower lacks it; nothing was deleted.
-        FencedError: This folder is not the primary; nothing was deleted.
-        FormatError: Metadata can't be read.
-        StorageError: The storage failed.
+        ConflictError: The inputs of every group changed, or every race was lost.
     """
     runs = _apart([run for run in done if is_gain(run)])
     if not runs:
-        delete_staged(log.storage, (one for run in done for one in run.outputs))
+        delete_staged(log.storage, (output for run in done for output in run.outputs))
         return log.root, ()
     kept: list[Replacement] = []
 
@@ -96,7 +89,7 @@ def commit_groups(
         _check_floor(root, runs)
         kept[:], landed = listed_runs(status, root, runs)
         if landed:
-            # Called again for a commit that landed: what it lists must not be deleted.
+            # Called again after the commit landed: the objects it lists must not be deleted.
             kept[:] = landed
             return None
         if not kept:
@@ -109,37 +102,40 @@ def commit_groups(
         return status.tidy(replace(replace_runs(status, root, kept, slot), client=client), slot)
 
     shipped = {
-        names.segment_object(one.path): frozenset(one.followers)
+        names.segment_object(output.path): frozenset(output.followers)
         for run in runs
-        for one in run.outputs
+        for output in run.outputs
     }
     try:
         root = log.commit(build, transaction=transaction, attempts=attempts, shipped=shipped).root
     except MAYBE_COMMITTED:
-        raise  # a log may name what was written
+        raise  # the log may name the outputs, so keep them
     except SegstoreError:
-        delete_staged(log.storage, (one for run in done for one in run.outputs))
+        delete_staged(log.storage, (output for run in done for output in run.outputs))
         raise
     lost = [run for run in done if run not in kept]
-    delete_staged(log.storage, (one for run in lost for one in run.outputs))
+    delete_staged(log.storage, (output for run in lost for output in run.outputs))
     return root, tuple(kept)
 
 
 def is_gain(run: Replacement) -> bool:
-    """Tell whether a group leaves less to be done: fewer segments, or the pieces of a split.
+    """Return True if a group leaves less work: fewer segments, or the pieces of a split. Pure.
 
-    As many are a gain only where none of them is of Arrow any more. Pure.
+    Equally many segments are a gain only if some input is Arrow and no output is.
     """
     if len(run.inputs) == 1:
         return len(run.outputs) > 1
     settles = any(path.endswith(_ARROW_ENDING) for _, path in run.inputs) and all(
-        one.format != ARROW for one in run.outputs
+        output.format != ARROW for output in run.outputs
     )
     return settles or len(run.outputs) < len(run.inputs)
 
 
 def _apart(done: Sequence[Replacement]) -> list[Replacement]:
-    """Return the groups by offset, of two that overlap the first: rows may have been doubled."""
+    """Return the groups by offset; of two that overlap, only the first.
+
+    Groups can overlap because rows of a plan may have been duplicated.
+    """
     kept: list[Replacement] = []
     for run in sorted(done, key=lambda run: run.start):
         if not kept or run.start >= kept[-1].start + kept[-1].rows:
@@ -148,7 +144,7 @@ def _apart(done: Sequence[Replacement]) -> list[Replacement]:
 
 
 def _check_floor(root: Root, runs: Sequence[Replacement]) -> None:
-    for path in (one.path for run in runs for one in run.outputs):
+    for path in (output.path for run in runs for output in run.outputs):
         version = names.parse_token_version(names.segment_token(path))
         if version is not None and version < root.staging_floor:
             raise StagedExpiredError(
@@ -164,7 +160,7 @@ def summarise(
     done: Sequence[Replacement],
     kept: Sequence[Replacement],
 ) -> Compaction:
-    """Return what one commit of groups did, or that there was none. Pure."""
+    """Return what one commit of groups did; zero commits if it kept none. Pure."""
     return Compaction(
         version=root.version,
         commits=int(bool(kept)),
@@ -172,6 +168,6 @@ def summarise(
         segments_before=sum(len(run.inputs) for run in kept),
         segments_after=sum(len(run.outputs) for run in kept),
         bytes_read=sum(group.bytes for group in groups),
-        bytes_written=sum(one.bytes for run in done for one in run.outputs),
+        bytes_written=sum(output.bytes for run in done for output in run.outputs),
         gave_way=len(done) - len(kept),
     )

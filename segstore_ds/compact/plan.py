@@ -1,14 +1,15 @@
-"""Planning a compaction: which neighbouring segments become one, and which one becomes several.
+"""Plans a compaction: which neighbouring segments are merged, and which segments are split.
 
-Pure. A run is a stretch of neighbours whose sums stay within the target in rows *and* in bytes;
-where even a pair would exceed, there is nothing to do. Its order, offsets and rows are those of its
-inputs, so it may be planned on one version and committed on another as long as the inputs are
-listed. Which segments may be in a run:
+Pure. A run is a stretch of neighbours whose sums stay within the target in rows *and* in bytes. If
+even a pair would exceed a target, there is nothing to do. A run keeps the order, offsets and rows
+of its inputs, so it may be planned on one version and committed on another as long as the inputs
+are listed. Segments that may be in a run:
 
 - Segments of a sealed stream, segments that a pin holds, and segments that a clone shares with its
-  origin: yes. The events stay what they are, and what a pin holds stays in storage until it goes.
-- Segments of several epochs: in `merge`, if the older bytes can be lifted to the newest schema of
-  the run without losing a column; in `stitch`, which decodes nothing, never.
+  origin: yes. The events do not change, and what a pin holds stays in storage until the pin is
+  removed.
+- Segments of several epochs: in `merge`, if the older bytes can be converted to the newest schema
+  of the run without losing a column; in `stitch`, which decodes nothing, never.
 
 Source: the "do nothing if it would exceed" rule of Skyhook's compaction; CarbonData's minor (4, 3)
 and major compaction.
@@ -21,9 +22,9 @@ from segstore_ds.format.segment import ARROW
 from segstore_ds.options.compaction import MERGE, MINOR, SPLIT, STITCH, CompactRules
 from segstore_ds.status.table_status import PlacedSegment
 
-# Of the inputs of one run. What replaces them has as many frames, columns and pages as they have,
-# or fewer, and there is a limit to those of a segment (`task_segments.MOST_PIECES`), which this
-# keeps away from: each takes 25 bytes of a footer. So merging ends before a segment is full.
+# Limit for the sum of the footers of one run's inputs. The output has at most as many frames,
+# columns and pages as the inputs, and each takes 25 bytes of a footer. So this limit ends a merge
+# well before the output reaches the limit of a segment (`task_segments.MOST_PIECES`).
 MOST_FOOTER_BYTES = 2 << 20
 
 Joins = Callable[[int, int], bool]
@@ -34,9 +35,9 @@ class Group:
     """Neighbouring segments that are replaced together.
 
     Attributes:
-        inputs: In offset order; two or more, but for a split.
-        epoch: Of the outputs' bytes.
-        pieces: How many outputs a split makes; 1 otherwise.
+        inputs: The segments in offset order; two or more, except for a split.
+        epoch: Epoch of the outputs' bytes.
+        pieces: Number of outputs of a split; 1 otherwise.
     """
 
     inputs: tuple[PlacedSegment, ...]
@@ -50,18 +51,18 @@ class Group:
 
     @property
     def end(self) -> int:
-        """Offset behind the last event."""
+        """Offset after the last event."""
         return self.inputs[-1].end
 
     @property
     def rows(self) -> int:
-        """How many events it holds."""
+        """Number of events in the group."""
         return self.end - self.start
 
     @property
     def bytes(self) -> int:
         """Encoded bytes of the inputs."""
-        return sum(one.entry.bytes for one in self.inputs)
+        return sum(segment.entry.bytes for segment in self.inputs)
 
 
 @dataclass(slots=True)
@@ -102,17 +103,10 @@ def plan_groups(
     *,
     joins: Joins = lambda _older, _newer: False,
 ) -> list[Group]:
-    """Choose what to replace.
+    """Choose the groups to replace, in offset order and without overlap. Pure.
 
-    Pure.
-
-    Args:
-        segments: Of one version, in offset order, without a gap.
-        rules: The targets.
-        joins: Tells whether bytes of an older epoch can be lifted to a newer one.
-
-    Returns:
-        The groups in offset order, none of which overlap; none where nothing is worth it.
+    `segments` are those of one version, in offset order and without a gap. `joins` returns True if
+    bytes of an older epoch can be converted to a newer one.
     """
     found: list[Group] = []
     for stretch in _stretches(segments, rules):
@@ -126,9 +120,7 @@ def plan_groups(
 
 
 def plan_pieces(rows: int, size: int, rules: CompactRules) -> int:
-    """Return into how many near-equal pieces a segment has to be cut; 1 for none.
-
-    Pure.
+    """Return into how many near-equal pieces to cut a segment; 1 means no cut. Pure.
 
     >>> rules = CompactRules("split", target_rows=10, target_bytes=100)
     >>> plan_pieces(10, 100, rules), plan_pieces(11, 100, rules), plan_pieces(3, 1000, rules)
@@ -142,10 +134,10 @@ def _stretches(
     segments: Iterable[PlacedSegment], rules: CompactRules
 ) -> Iterator[list[PlacedSegment]]:
     stretch: list[PlacedSegment] = []
-    for one in segments:
-        # Frames are joined as they are in Arrow alone; what can't be joined ends a run, as a gap.
-        if rules.mode != STITCH or one.entry.format == ARROW:
-            stretch.append(one)
+    for segment in segments:
+        # Only Arrow frames can be joined without decoding; any other segment ends the stretch.
+        if rules.mode != STITCH or segment.entry.format == ARROW:
+            stretch.append(segment)
         elif stretch:
             yield stretch
             stretch = []
@@ -154,22 +146,22 @@ def _stretches(
 
 
 def _splits(stretch: Sequence[PlacedSegment], rules: CompactRules) -> Iterator[Group]:
-    for one in stretch:
-        pieces = plan_pieces(one.entry.rows, one.entry.bytes, rules)
+    for segment in stretch:
+        pieces = plan_pieces(segment.entry.rows, segment.entry.bytes, rules)
         if pieces > 1:
-            yield Group((one,), one.entry.epoch, pieces)
+            yield Group((segment,), segment.entry.epoch, pieces)
 
 
 def _major_runs(
     stretch: Sequence[PlacedSegment], rules: CompactRules, joins: Joins
 ) -> Iterator[Group]:
     run = _Run()
-    for one in stretch:
-        if run.inputs and not run.takes(one, rules, joins):
+    for segment in stretch:
+        if run.inputs and not run.takes(segment, rules, joins):
             if len(run.inputs) > 1:
                 yield run.group()
             run = _Run()
-        run.add(one)
+        run.add(segment)
     if len(run.inputs) > 1:
         yield run.group()
 
@@ -192,11 +184,11 @@ def _minor_run(
 ) -> Group | None:
     run, best, largest = _Run(), None, 0
     for place in range(first, len(stretch)):
-        one = stretch[place]
-        if not run.takes(one, rules, joins):
+        segment = stretch[place]
+        if not run.takes(segment, rules, joins):
             break
-        run.add(one)
-        largest = max(largest, one.entry.bytes)
+        run.add(segment)
+        largest = max(largest, segment.entry.bytes)
         small, medium = rules.minor or MINOR
         fan_in = small if run.bytes * 3 < rules.target_bytes else medium
         if len(run.inputs) >= fan_in and run.bytes >= 2 * largest:

@@ -1,8 +1,8 @@
-"""Replacing runs of segments in the table status: the one place where a compaction meets a root.
+"""Replaces runs of segments in the table status: the only place where a compaction changes a root.
 
-A run is found by where its events lie and by the ids of its segments, neither of which ever
-changes; so it is found again after appends, and after parts were merged or spilled. Where a segment
-of it is gone, or is another one, the run gives way.
+A run is found by the offsets of its events and by the ids of its segments. Neither ever changes, so
+the run is found again after appends and after parts were merged or spilled. If a segment of the run
+is gone, or another one is in its place, the run is skipped.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,14 +17,14 @@ from segstore_ds.write.task_writer import StagedSegment
 
 @dataclass(frozen=True, slots=True)
 class Replacement:
-    """A run of neighbouring segments and what takes its place.
+    """A run of neighbouring segments and its outputs.
 
     Attributes:
         start: Offset of the run's first event.
-        inputs: Ids and places of its segments, in offset order.
-        rows: How many events the inputs hold, and the outputs too.
-        epoch: Of the outputs' bytes.
-        outputs: Staged, in offset order.
+        inputs: Id and path of each segment, in offset order.
+        rows: Number of events in the inputs, and in the outputs.
+        epoch: Epoch of the outputs' bytes.
+        outputs: Staged segments, in offset order.
     """
 
     start: int
@@ -37,30 +37,22 @@ class Replacement:
 def listed_runs(
     status: TableStatus, root: Root, runs: Sequence[Replacement]
 ) -> tuple[list[Replacement], list[Replacement]]:
-    """Return the runs that can be replaced on a root, and those that are replaced already.
+    """Return the runs that can be replaced on a root, and the runs that already are.
 
-    The first are those whose inputs it lists, all of them, side by side and at their place; the
-    second those of whose outputs it lists one.
-
-    Args:
-        status: The stream's table status.
-        root: The newest root.
-        runs: In offset order, apart from each other.
-
-    Raises:
-        FormatError: A part can't be read.
-        StorageError: The storage failed.
+    A run can be replaced if the root lists all its inputs, side by side and at their offsets. A run
+    is already replaced if the root lists one of its outputs. `runs` are in offset order and do not
+    overlap.
     """
     standing, landed = list[Replacement](), list[Replacement]()
     for run in runs:
-        # One run at a time, without statistics: what lies between two is none of their business.
+        # Load one run at a time, without statistics: segments between two runs are not needed.
         first, last = max(run.start, root.listed_start), run.start + run.rows
         found = status.segments(root, first, last, with_stats=False)
-        listed = {one.start: one for one in found}
-        paths = {one.entry.path for one in listed.values()}
+        listed = {segment.start: segment for segment in found}
+        paths = {segment.entry.path for segment in listed.values()}
         if _stands(run, listed):
             standing.append(run)
-        if any(one.path in paths for one in run.outputs):
+        if any(segment.path in paths for segment in run.outputs):
             landed.append(run)
     return standing, landed
 
@@ -68,29 +60,21 @@ def listed_runs(
 def _stands(run: Replacement, listed: Mapping[int, PlacedSegment]) -> bool:
     cursor = run.start
     for segment_id, path in run.inputs:
-        one = listed.get(cursor)
-        if one is None or (one.entry.segment_id, one.entry.path) != (segment_id, path):
+        placed = listed.get(cursor)
+        if placed is None or (placed.entry.segment_id, placed.entry.path) != (segment_id, path):
             return False
-        cursor = one.end
+        cursor = placed.end
     return cursor == run.start + run.rows
 
 
 def replace_runs(status: TableStatus, root: Root, runs: Sequence[Replacement], slot: Slot) -> Root:
-    """Return the root with runs replaced, their inputs retired, the parts they lie in rewritten.
+    """Return the root with the runs replaced, their inputs retired and their parts rewritten.
 
-    Args:
-        status: The stream's table status.
-        root: The newest root, which lists every run.
-        runs: In offset order, apart from each other; one at least.
-        slot: Where it will land.
-
-    Raises:
-        InternalError: A run's outputs hold another number of events.
-        FormatError: A part can't be read.
-        StorageError: A part can't be read or put.
+    The root must list every run. `runs` holds at least one run, in offset order and without
+    overlap.
     """
     for run in runs:
-        if sum(one.rows for one in run.outputs) != run.rows:
+        if sum(output.rows for output in run.outputs) != run.rows:
             raise InternalError(
                 "outputs hold another number of events", start=run.start, rows=run.rows
             )
@@ -101,7 +85,7 @@ def replace_runs(status: TableStatus, root: Root, runs: Sequence[Replacement], s
 
     def rewritten(old: Sequence[SegmentEntry]) -> Iterator[SegmentEntry]:
         for entry in old:
-            # A run that straddles parts stands, whole, where its first input stood.
+            # The outputs of a run that spans several parts all go where its first input was.
             if entry.segment_id in first_of:
                 yield from entries[first_of[entry.segment_id]]
             elif entry.segment_id not in gone:
@@ -119,7 +103,7 @@ def replace_runs(status: TableStatus, root: Root, runs: Sequence[Replacement], s
             if kept:
                 parts.append(status.put_part(root.version, cursor, kept))
         cursor = parts[-1].end if parts else cursor
-    formats = {one.format for run in runs for one in run.outputs}
+    formats = {output.format for run in runs for output in run.outputs}
     return replace(
         add_format_features(root, formats),
         parts=tuple(parts),
@@ -136,8 +120,8 @@ def _number(root: Root, runs: Sequence[Replacement]) -> tuple[list[tuple[Segment
     for run in runs:
         entries.append(
             tuple(
-                one.entry(run.epoch << 32 | (number + place))
-                for place, one in enumerate(run.outputs)
+                output.entry(run.epoch << 32 | (number + place))
+                for place, output in enumerate(run.outputs)
             )
         )
         number += len(run.outputs)

@@ -1,13 +1,14 @@
-"""Compaction: few large segments in place of many small ones, or the other way round.
+"""Compaction: merges many small segments into few large ones, or splits large ones.
 
-`plan` chooses groups of segments, `run_group` writes what replaces one of them, `commit_groups`
-swaps all of it in one commit. The parts are apart so that Spark can carry out groups in tasks.
+`plan_range_groups` chooses groups of segments, `run_group` writes the outputs of one group, and
+`commit_groups` replaces all groups in one commit. The steps are separate so that Spark tasks can
+run the groups.
 
-Guarantees: the same events at the same offsets in the same order. Until the commit nothing names
-what was written, so killed anywhere the stream is the old one. Readers of older versions go on
-reading the inputs until vacuum. A group whose inputs another commit changed gives way; two
-compactions of one segment never both win. Memory holds a frame of output and the buffers that are
-read and written; a group reads its inputs once and writes as much at most.
+Guarantees: the same events at the same offsets in the same order. Nothing names the outputs before
+the commit, so a crash at any point leaves the old stream. Readers of older versions keep reading
+the inputs until vacuum deletes them. A group whose inputs another commit changed is skipped; of two
+compactions of one segment at most one wins. Memory holds one output frame and the read and write
+buffers. A group reads its inputs once and writes at most as much.
 """
 
 import logging
@@ -54,16 +55,16 @@ AHEAD = 4  # frames
 
 @dataclass(frozen=True, slots=True)
 class CompactJob:
-    """What every group of a compaction shares; picklable.
+    """What all groups of a compaction share; picklable.
 
     Attributes:
         storage: The stream's folder; pickles without its connections.
-        stream_id: Of the stream.
-        version: It was planned on.
-        epochs: Number of an epoch -> its schema as text.
+        stream_id: Id of the stream.
+        version: The version that the job was planned on.
+        epochs: Schema text by epoch number.
         rules: The targets.
-        layout: Compression and frames of what is written.
-        ship_to: The followers, which get every buffer too.
+        layout: Compression and frames of the outputs.
+        ship_to: The followers, which also receive every buffer.
     """
 
     storage: Storage = field(repr=False)
@@ -87,18 +88,13 @@ def plan_job(
     *,
     ship_to: ShipTo | None = None,
 ) -> CompactJob:
-    """Work out what every group of a compaction shares.
-
-    Raises:
-        FormatError: A schema can't be read.
-        StorageError: The storage failed.
-    """
+    """Return what all groups of a compaction share."""
     epochs = {epoch.number: status.schema_texts(epoch)[0] for epoch in root.epochs}
     return CompactJob(storage, root.stream_id, root.version, epochs, rules, layout, ship_to)
 
 
 def joins_of(epochs: dict[int, str]) -> Joins:
-    """Return what tells whether bytes of one epoch can be lifted to another without a loss."""
+    """Return a function that tells if bytes of one epoch convert to another without loss."""
     known: dict[tuple[int, int], bool] = {}
 
     def joins(older: int, newer: int) -> bool:
@@ -121,12 +117,7 @@ def _lifts(older: str, newer: str) -> bool:
 def plan_range_groups(
     status: TableStatus, root: Root, job: CompactJob, bounds: tuple[int, int]
 ) -> list[Group]:
-    """Choose the groups among the segments that hold events of a range.
-
-    Raises:
-        FormatError: A part can't be read.
-        StorageError: The storage failed.
-    """
+    """Choose the groups among the segments that hold events of a range."""
     segments = status.segments(root, *bounds)
     return plan_groups(segments, job.rules, joins=joins_of(job.epochs))
 
@@ -135,21 +126,13 @@ def plan_range_groups(
 
 
 def run_group(job: CompactJob, group: Group, *, number: int, nonce: str) -> Replacement:
-    """Write what replaces a group; nothing names it before it is committed.
+    """Write the outputs of a group and return them as a durable, uncommitted replacement.
 
-    Args:
-        job: What the groups share.
-        group: The segments.
-        number: The group's place in the job; part of the names of what is written.
-        nonce: 12 hex digits that no other attempt at any group has.
-
-    Returns:
-        The replacement, whose outputs are durable.
+    `number` is the group's place in the job and part of the object names; `nonce` is 12 hex digits
+    that no other attempt at any group has. If it fails, the outputs are deleted if possible.
 
     Raises:
         SnapshotExpiredError: An input was replaced, retired and deleted since.
-        FormatError: An input is missing, cut or damaged; names object and frame.
-        StorageError: The storage failed. In every case what was written is deleted, if it can be.
     """
     token = names.build_token(job.version, nonce)
     slices = plan_slices(group.inputs, group.start, group.end)
@@ -165,7 +148,7 @@ def run_group(job: CompactJob, group: Group, *, number: int, nonce: str) -> Repl
     except BaseException:
         delete_staged(job.storage, outputs)
         raise
-    inputs = tuple((one.entry.segment_id, one.entry.path) for one in group.inputs)
+    inputs = tuple((placed.entry.segment_id, placed.entry.path) for placed in group.inputs)
     return Replacement(group.start, inputs, group.rows, group.epoch, tuple(outputs))
 
 
@@ -173,12 +156,12 @@ def _pieces(group: Group, slices: Sequence[Slice]) -> Iterator[Sequence[Slice]]:
     if group.pieces == 1:
         yield slices
         return
-    (one,) = slices
+    (segment,) = slices
     for piece in range(group.pieces):
-        first = one.segment_rows * piece // group.pieces
-        last = one.segment_rows * (piece + 1) // group.pieces
-        # A frame that straddles a border is read for both sides of it.
-        yield [replace(one, rows=(first, last))]
+        first = segment.segment_rows * piece // group.pieces
+        last = segment.segment_rows * (piece + 1) // group.pieces
+        # A frame that spans a cut is read for both pieces.
+        yield [replace(segment, rows=(first, last))]
 
 
 def _write_piece(
@@ -189,13 +172,13 @@ def _write_piece(
     if form != ARROW:
         try:
             outputs = _write_as(form, job, epoch, slices, place=place, token=token)
-            if len(outputs) == 1 or all(one.format != ARROW for one in outputs):
+            if len(outputs) == 1 or all(output.format != ARROW for output in outputs):
                 return outputs
-            # What was put aside in Arrow would be merged with its neighbours again, and again.
+            # A remainder in Arrow would be merged with its neighbours again in every compaction.
             delete_staged(job.storage, outputs)
         except InvalidInputError as error:
             _LOG.warning("a group of segments can't be written as Parquet: %s", error)
-        # Some of it is what Parquet does not take. All of it in Arrow is one segment.
+        # Parquet can't hold some of the events. Written as Arrow, all of them fit in one segment.
     return _write_as(ARROW, job, epoch, slices, place=place, token=token)
 
 
@@ -216,19 +199,19 @@ def _write_as(
         replace(
             job.layout,
             inline_bytes=0,
-            # The inputs of a merge are within the targets. A limit here could only cut what comes
-            # out in two that are worth merging again, and again.
+            # The inputs of a merge are within the targets. A limit here could only cut the output
+            # in two segments that every later compaction would merge again.
             segment_rows=None,
             segment_bytes=1 << 62,
             segment_format=form,
         ),
         token=token,
         task=place[0],
-        attempt=f"{place[1]}{form[0]}",  # no name is ever used for other bytes
+        attempt=f"{place[1]}{form[0]}",  # a name is never reused for other bytes
         ship_to=job.ship_to,
     )
     try:
-        # Only where the outputs are of Arrow there is a use for its frames.
+        # Encoded Arrow frames are only useful if the outputs are Arrow, too.
         decoded = split or form != ARROW
         contents = events_of(job, schema, slices) if decoded else _contents(job, epoch, slices)
         for piece in read_ahead(contents, depth=AHEAD):
@@ -243,30 +226,31 @@ def _write_as(
 
 
 def output_format(layout: Layout, schema: pa.Schema, slices: Sequence[Slice]) -> str:
-    """Return the option `segmentFormat` that holds for what replaces a group. Pure.
+    """Return the `segmentFormat` option that holds for the outputs of a group. Pure.
 
-    What was settled before stays settled. Little is left to `auto`, which then writes Arrow.
+    If any input is Parquet-backed, `HOT` becomes `auto`, which writes small outputs as Arrow;
+    otherwise it becomes Arrow.
     """
     wanted = layout.segment_format
     if wanted == HOT:
-        wanted = "auto" if any(one.format != ARROW for one in slices) else ARROW
+        wanted = "auto" if any(part.format != ARROW for part in slices) else ARROW
     return wanted if can_store(schema) else ARROW
 
 
 def _contents(
     job: CompactJob, epoch: int, slices: Sequence[Slice]
 ) -> Iterator[pa.RecordBatch | Frame]:
-    """Yield the events of whole segments; frames that are large already come as they are.
+    """Yield the events of whole segments; frames that are already large are passed on encoded.
 
-    To decode such a frame and encode it again would change nothing for its readers.
+    Decoding and encoding such a frame again would change nothing for its readers.
     """
     schema = decode_schema(job.epochs[epoch])
-    for one in slices:
-        kept = one.epoch == epoch and one.format == ARROW
-        if not kept or not _is_large(job.layout, one.segment_rows, one.bytes):
-            yield from events_of(job, schema, [one])
+    for segment in slices:
+        kept = segment.epoch == epoch and segment.format == ARROW
+        if not kept or not _is_large(job.layout, segment.segment_rows, segment.bytes):
+            yield from events_of(job, schema, [segment])
             continue
-        for frame in _raw_frames(job, [one]):
+        for frame in _raw_frames(job, [segment]):
             if _is_large(job.layout, frame.rows, frame.raw_bytes):
                 yield frame
             else:
@@ -276,7 +260,7 @@ def _contents(
                     rows=frame.rows,
                     schema=schema,
                     columns=None,
-                    where=f"{job.storage.url}/{names.segment_object(one.path)}",
+                    where=f"{job.storage.url}/{names.segment_object(segment.path)}",
                     limit_bytes=max(frame.raw_bytes, 1),
                 )
 
@@ -288,7 +272,7 @@ def _is_large(layout: Layout, rows: int, nbytes: int) -> bool:
 def events_of(
     job: CompactJob, schema: pa.Schema, slices: Sequence[Slice]
 ) -> Iterator[pa.RecordBatch]:
-    """Return the events of slices, lifted to a schema; raises as `run_task`."""
+    """Return the events of slices, converted to a schema; raises as `run_task`."""
     reading = Reading(
         storage=job.storage,
         stream_id=job.stream_id,
@@ -304,12 +288,14 @@ def events_of(
 
 
 def _raw_frames(job: CompactJob, slices: Sequence[Slice]) -> Iterator[Frame]:
-    for one in slices:
-        expected = fingerprint(decode_schema(job.epochs[one.epoch]))
-        for entry, data in read_frames(job.storage, one):
-            where = f"{job.storage.url}/{names.segment_object(one.path)}[{entry.start}:{entry.end}]"
+    for part in slices:
+        expected = fingerprint(decode_schema(job.epochs[part.epoch]))
+        for entry, data in read_frames(job.storage, part):
+            where = (
+                f"{job.storage.url}/{names.segment_object(part.path)}[{entry.start}:{entry.end}]"
+            )
             actual = zlib.crc32(data)
-            # A damaged frame must not get a new home that says it is sound.
+            # A damaged frame must not be copied under a new, valid checksum.
             if actual != entry.crc or entry.fingerprint != expected:
                 raise CorruptionError(
                     "a frame fails its checksum", where=where, expected=entry.crc, actual=actual

@@ -1,9 +1,9 @@
-"""A compaction's plan as rows: one row is one whole group, so any partitioning is harmless.
+"""A compaction's plan as rows: each row is one whole group, so any partitioning works.
 
-Rows pass through Spark and whatever its user does with them. So each names its stream and version
-and carries a digest of everything that is acted on: a row that was altered, or is of another
-stream, is refused before anything is read. What has changed in the stream since is for the commit
-to find. Pure.
+Rows pass through Spark and whatever its user does with them. So each row names its stream and
+version and carries a digest of everything that is acted on. A row that was altered, or is of
+another stream, is refused before anything is read. The commit detects changes of the stream since
+the plan. Pure.
 """
 
 from collections.abc import Mapping
@@ -45,7 +45,7 @@ def build_row(
         "target_bytes": rules.target_bytes,
         "epoch": group.epoch,
         "pieces": group.pieces,
-        "inputs": [entry_value(one.entry) for one in group.inputs],
+        "inputs": [entry_value(placed.entry) for placed in group.inputs],
     }
     row: dict[str, Any] = {
         "stream": stream_id,

@@ -1,7 +1,7 @@
 """Runs compactions: rounds of plan, merge and commit, until there is nothing left to do.
 
-A round that changes nothing is the last: what can't become fewer segments is left as it is, and no
-call rewrites it over and over.
+A round that changes nothing is the last one. Segments that can't become fewer are left as they are,
+so repeated calls do not rewrite them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,7 +16,7 @@ from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.write.task_writer import Layout, delete_staged
 
-COMMIT_BYTES = 4 << 30  # inputs of one commit: what a lost race can cost
+COMMIT_BYTES = 4 << 30  # most input bytes of one commit: the work that a lost race can waste
 COMMIT_GROUPS = 256
 ROUNDS = 32
 CONFLICTS = 3
@@ -31,25 +31,16 @@ def run_compact(
     bounds: tuple[int, int] | None = None,
     client: str = "",
 ) -> Compaction:
-    """Compact a range of a stream, in as many commits as it takes; then it does nothing again.
+    """Compact a range of a stream, in as many commits as needed.
 
-    Args:
-        log: The stream's log.
-        status: The stream's table status.
-        rules: The targets; with a budget it bounds all of the call.
-        layout: Compression and frames of what is written.
-        bounds: ``(start, end)`` offsets; None for all that is listed.
-        client: Who commits.
-
-    Returns:
-        What was done.
+    `bounds` are ``(start, end)`` offsets; None means all listed events. A budget in `rules` bounds
+    the whole call. If an error occurs, earlier commits of the call stay. Called again, it does
+    nothing.
 
     Raises:
         ConflictError: Others changed the inputs every time, or every race was lost.
         CommitUnknownError: The last commit may or may not be in the log.
         SnapshotExpiredError: An input was deleted while it was read.
-        FormatError: Metadata or an input can't be read; what was committed before stays.
-        StorageError: The storage failed; likewise.
     """
     total, conflicts = Compaction(log.refresh().version), 0
     for _ in range(ROUNDS):
@@ -62,8 +53,8 @@ def run_compact(
             break
         commits = total.commits
         try:
-            for some in _batches(groups):
-                total += run_batch(log, status, job, some, client=client)
+            for batch in _batches(groups):
+                total += run_batch(log, status, job, batch, client=client)
         except ConflictError:
             conflicts += 1
             if conflicts >= CONFLICTS:
@@ -77,7 +68,7 @@ def run_compact(
 def _batches(groups: Sequence[Group]) -> Iterator[list[Group]]:
     batch: list[Group] = []
     for group in groups:
-        size = sum(one.bytes for one in batch) + group.bytes
+        size = sum(chosen.bytes for chosen in batch) + group.bytes
         if batch and (size > COMMIT_BYTES or len(batch) >= COMMIT_GROUPS):
             yield batch
             batch = []
@@ -95,14 +86,14 @@ def run_batch(
     client: str,
     attempts: int = COMMIT_ATTEMPTS,
 ) -> Compaction:
-    """Write what replaces some groups and swap it in one commit; raises as `run_compact`."""
+    """Write the outputs of some groups and replace them in one commit."""
     done: list[Replacement] = []
     nonce = log.clock.new_id()[:12]
     try:
         for number, group in enumerate(groups):
             done.append(run_group(job, group, number=number, nonce=nonce))
     except BaseException:
-        delete_staged(log.storage, (one for run in done for one in run.outputs))
+        delete_staged(log.storage, (output for run in done for output in run.outputs))
         raise
     transaction = log.clock.new_id()
     root, kept = commit_groups(
