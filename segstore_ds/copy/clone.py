@@ -1,17 +1,17 @@
-"""Clones: streams that begin with the segments of another one, without copying any.
+"""Clones: streams that start with the segments of another stream, without copying any.
 
-Three commits however long the stream: a pin in the origin; the clone's first root, which lists the
-origin's parts and segments by the names they have there; and a note in the pin that the clone is
-made. From then on both go their own way; neither ever deletes an object in the other's folder.
-`run_materialize` copies what is shared under the same names, so that nothing but the root has to
-change when the clone lets go of its origin.
+A clone takes three commits, however long the stream: a pin in the origin; the clone's first root,
+which lists the origin's parts and segments by their names there; and a note in the pin that the
+clone is made. After that both streams change independently, and neither ever deletes an object in
+the other's folder. `run_materialize` copies the shared objects under the same names, so only the
+root changes when the clone releases its origin.
 
-Crash argument. After the pin alone the origin keeps a version longer than it must, and the same
-call again goes on with that very version; a pin never moves. The clone's root is created
-exclusively, so of two runners one makes it, from the same pinned version as the other, under the
-stream id that the pin gives it. A call returns only once the pin says that the clone is made: from
-then on a place where it is missing is one it was moved from, and no second clone is made of a pin
-that the first one needs.
+Crash argument. After the pin alone, the origin keeps a version longer than needed, and a repeated
+call continues with exactly that version; a pin never moves. The clone's root is created
+exclusively, so only one of two runners makes it. Both build it from the same pinned version, under
+the stream id that the pin names. A call returns only after the pin says that the clone is made. If
+the clone is missing after that, it was moved, so no second clone is made of a pin that the first
+one needs.
 """
 
 from collections.abc import Iterator
@@ -53,23 +53,16 @@ def run_clone(
 ) -> Copied:
     """Make a stream that shares all segments of another one.
 
-    Args:
-        source: The origin's log.
-        target: The clone's folder, on the same filesystem.
-        request: What was asked; its id names the pin.
-        client: Who clones.
-        clock: Time and ids.
+    The target is on the same filesystem as the origin; the request's id names the pin. Safe to
+    repeat.
 
     Raises:
         AlreadyExistsError: There is another stream at the destination.
-        InvalidInputError: The destination is the stream itself or on another filesystem, the
-            stream is a clone, the id stands for something else, or its clone was moved away.
+        InvalidInputError: The destination is the stream itself or on another filesystem, the stream
+            is a clone, the id stands for something else, or its clone was moved away.
         SnapshotExpiredError: An earlier attempt pinned a version that was purged since.
         ConflictError: Every race was lost, or the pin was taken away meanwhile.
         CommitUnknownError: A commit may or may not be in a log: run it again.
-        FormatError: Metadata can't be read.
-        UnsafeFilesystemError: The destination can't create exclusively.
-        StorageError: A storage failed: run it again.
     """
     _check_places(source.storage, target)
     log = StreamLog(target, clock=clock)
@@ -79,7 +72,7 @@ def run_clone(
         if known is not None and not known.made:
             mark_made(source, request.copy_id, target.url, log.root, client=client)
         return done
-    # Each of the two may be dropped without the other, so they have to lie apart.
+    # Each stream may be dropped without the other, so neither folder may contain the other.
     refuse_overlap(target, source.storage, find_overlap(target, source.storage), "clone")
     pin = run_pin(source, request.copy_id, target.url, client=client)
     if pin.made:
@@ -121,20 +114,15 @@ def _find_made(log: StreamLog, request: CopyRequest, origin: Root) -> Copied:
 
 
 def run_materialize(log: StreamLog, status: TableStatus, *, client: str) -> int:
-    """Copy what a clone shares into its own folder and let go of the origin.
+    """Copy a clone's shared objects into its own folder and release the origin.
 
-    Every object is copied under the name that it has, so it can be interrupted and repeated, and
-    readers of older versions go on. Appends and compactions meanwhile are rebased over.
-
-    Returns:
-        How many objects were copied; 0 for a stream that shares none.
+    Every object is copied under its existing name, so the call can be interrupted and repeated, and
+    readers of older versions keep working. Appends and compactions meanwhile are rebased over.
+    Returns how many objects were copied; 0 for a stream that shares none.
 
     Raises:
         MissingObjectError: The origin is gone, or was vacuumed after its pin was taken away.
-        ConflictError: Every race was lost, or restores came in between every time.
-        CommitUnknownError: It may or may not be in the log: run it again.
-        FormatError: Metadata can't be read.
-        StorageError: A storage failed: run it again.
+        ConflictError: Every race was lost, or a restore came in between every time.
     """
     storage, copied = log.storage, 0
     sharing = root = log.refresh()
@@ -174,16 +162,16 @@ def run_materialize(log: StreamLog, status: TableStatus, *, client: str) -> int:
 
 
 def _shared(storage: Storage, status: TableStatus, root: Root) -> Iterator[tuple[str, bool]]:
-    """Yield what a root refers to and does not lie in its own folder, and whether it must.
+    """Yield each object that a root refers to outside its own folder, and whether it is required.
 
-    Retired parts are brought over as well where they are left, since vacuum reads them.
+    Retired parts are copied, too, if they still exist, because vacuum reads them.
     """
     here = {
         info.path
         for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
         for info in storage.list(folder)
     }
-    # What was retired may be deleted: a vacuum can die before it takes that out of the root.
+    # Retired objects may be deleted: a vacuum can crash before it removes them from the root.
     refs: References = read_references(
         status, root, gone_before=root.version, gone_until_us=root.time_us
     )

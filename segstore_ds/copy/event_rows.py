@@ -1,9 +1,9 @@
-"""A copy by events whose rows come from a job: many tasks stage them, one commit takes all.
+"""A copy by events whose rows come from a job: many tasks stage them, one commit lists all.
 
-What the job makes of the events is its own business, so rows can't be held against the source: the
-copy is done with the one commit that holds them all, or not at all. Range and id are fixed in the
-destination's root before the first task runs, as in `copy_events`; a job that failed leaves a
-stream that nobody can read, and the next one under the same id fills it.
+The job may change the events, so the rows can't be checked against the source: the copy is done
+with the one commit that holds all rows, or not at all. Range and id are fixed in the destination's
+root before the first task runs, as in `run_copy_events`. A failed job leaves a stream that nobody
+can read, and the next job under the same id fills it.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,17 +30,17 @@ from segstore_ds.write.append import Appender
 from segstore_ds.write.job import WriteJob, WriteRequest
 from segstore_ds.write.task_writer import StagedTask
 
-ROWS = "rows"  # the mode that a request of such a copy names; it is no other copy's
+ROWS = "rows"  # the mode of a request for such a copy; no other copy uses it
 
 
 @dataclass(frozen=True, slots=True)
 class RowsCopy:
-    """One such copy; picklable, so it can be planned here and staged anywhere.
+    """One copy by a job's rows; picklable, so it can be planned here and staged anywhere.
 
     Attributes:
-        job: Stages the rows; `repeated` where the copy had been made before.
-        state: How far it had come.
-        seal: The destination ends with the last row.
+        job: Stages the rows; `repeated` if the copy had been made before.
+        state: The progress of the copy.
+        seal: Whether the destination is sealed after the last row.
     """
 
     job: WriteJob
@@ -59,24 +59,15 @@ def plan_rows_copy(
 ) -> RowsCopy:
     """Make the destination, or find it, and fix what all tasks share.
 
-    Args:
-        source: The source's folder.
-        target: The destination's.
-        request: What was asked; of mode `ROWS`.
-        write: The rows' schema, and how they are laid out.
-        bind: Gives the range as of the source's root; asked by the first call only.
-        clock: Time and ids.
+    The request is of mode `ROWS`; `write` holds the rows' schema and layout. `bind` returns the
+    range for the source's root, and only the first call uses it.
 
     Raises:
         NotFoundError: There is no source.
         AlreadyExistsError: There is another stream at the destination.
         InvalidInputError: The destination is the source, or the id stands for another copy.
-        SchemaMismatchError: A column has a type that can't be kept.
+        SchemaMismatchError: A column has a type that can't be stored.
         PositionError: The source's history was abandoned since the copy began.
-        FormatError: Metadata can't be read.
-        CommitUnknownError: The storage never said whether the destination was made.
-        UnsafeFilesystemError: The destination can't create exclusively.
-        StorageError: A storage failed.
     """
     check_target(source, target)
     text = encode_schema(normalise_schema(write.schema))
@@ -98,7 +89,7 @@ def plan_rows_copy(
         schema_text=text,
         layout=write.layout,
         spark=write.spark_schema,
-        # What failed may have been mended: until the copy is done its columns are the newest job's.
+        # A failed job may have been fixed: until the copy is done, the newest job sets the columns.
         replace_schema=True,
         client=write.client,
         repeated=state.done,
@@ -110,15 +101,13 @@ def plan_rows_copy(
 def commit_rows_copy(
     work: RowsCopy, tasks: Sequence[StagedTask], *, clock: Clock = SYSTEM_CLOCK
 ) -> Copied:
-    """Commit everything that tasks staged, in task order; `repeated` where another job was first.
+    """Commit the rows that tasks staged, in task order; `repeated` if another job was first.
 
     Raises:
         InvalidInputError: A staged object can't be seen from here.
         StagedExpiredError: It took longer than vacuum's grace.
         ConflictError: Every race was lost.
         CommitUnknownError: It may or may not be in the log: run the copy again.
-        FormatError: Metadata can't be read.
-        StorageError: The storage failed.
     """
     job, state = work.job, work.state
     if state.done:
@@ -126,7 +115,7 @@ def commit_rows_copy(
     log = StreamLog(job.storage, clock=clock, incomplete=True)
     status = TableStatus(job.storage)
     appender = Appender(log, status)
-    segments = tuple(one for task in tasks for one in task.segments)
+    segments = tuple(segment for task in tasks for segment in task.segments)
     try:
         log.open()
         appender.check_visible(tasks)

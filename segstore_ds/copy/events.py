@@ -1,11 +1,11 @@
-"""Copying a range of a stream to a new stream, event by event, in steps that can be interrupted.
+"""Copies a range of a stream to a new stream, event by event, in steps that can be interrupted.
 
-The events are read and written anew: the destination has the source's newest schema as of the first
-call, offsets from 0, and segments of its own sizes, whatever the source's epochs and segments are.
-The range is bound by the first call and kept in the destination's root. Each step is one commit
-that moves events and progress together, so a copy that is run again, or twice at once, goes on
-exactly behind the last step; the last one says that the copy is done, and seals where that was
-asked for. Until then the destination is no stream to anybody else (`copy_state`).
+The events are read and written again. The destination has the source's newest schema as of the
+first call, offsets from 0, and segments of its own sizes, whatever epochs and segments the source
+has. The first call binds the range and keeps it in the destination's root. Each step is one commit
+that moves events and progress together, so a copy that is run again, or twice at once, continues
+exactly after the last step. The last step marks the copy as done, and seals the stream if that was
+requested. Until then nobody else can open the destination (`log.copy_record`).
 
 Memory is bounded by the buffers of one writing task and the frames that are decoded.
 
@@ -47,7 +47,7 @@ from segstore_ds.storage import Storage
 from segstore_ds.write.append import Appender, AppendPlan, check_preconditions, plan_append
 from segstore_ds.write.task_writer import Layout, StagedTask, TaskStager
 
-STEP_BYTES = 256 << 20  # encoded bytes of the source per commit, about
+STEP_BYTES = 256 << 20  # encoded bytes of the source per commit, approximately
 READ_THREADS = 4
 
 
@@ -68,31 +68,21 @@ def run_copy_events(
     client: str,
     clock: Clock,
 ) -> Copied:
-    """Copy a range to a stream that does not exist yet, or go on with that.
+    """Copy a range to a stream that does not exist yet, or continue a copy that was begun.
 
-    Args:
-        source: The source.
-        target: The destination's folder.
-        request: What was asked; of mode ``events``.
-        bind: Gives the range as of the source's root; asked by the first call only.
-        client: Who copies.
-        clock: Time and ids.
-
-    Returns:
-        What the destination holds; `repeated` where there was nothing left to do.
+    The request is of mode ``events``. `bind` returns the range for the source's root, and only the
+    first call uses it. Returns what the destination holds; `repeated` if there was nothing left to
+    do. A call that failed can be run again.
 
     Raises:
         AlreadyExistsError: There is another stream at the destination.
         InvalidInputError: The destination is the source, or the id stands for another copy.
         PositionError: The source's history was abandoned since the copy began.
-        TruncatedError: The source no longer has what is still to be copied.
-        SnapshotExpiredError: A segment was deleted while it was read: run it again.
-        StagedExpiredError: A step took longer than vacuum's grace: run it again.
-        ConflictError: Every race was lost: run it again.
-        CommitUnknownError: The storage never said whether a step was committed: run it again.
-        FormatError: Metadata or a segment can't be read; names object and frame.
-        UnsafeFilesystemError: The destination can't create exclusively.
-        StorageError: A storage failed: run it again.
+        TruncatedError: The source no longer has the events that are still to be copied.
+        SnapshotExpiredError: A segment was deleted while it was read.
+        StagedExpiredError: A step took longer than vacuum's grace.
+        ConflictError: Every race was lost.
+        CommitUnknownError: The storage never said whether a step was committed.
     """
     check_target(source.log.storage, target)
     log = StreamLog(target, clock=clock, incomplete=True)
@@ -106,7 +96,7 @@ def run_copy_events(
 
 
 def copied_of(state: CopyState, *, repeated: bool) -> Copied:
-    """Return what a caller is told of a copy."""
+    """Return the result of a copy for the caller."""
     return Copied(state.start, state.end, state.segments, state.bytes, repeated=repeated)
 
 
@@ -121,19 +111,9 @@ def begin_copy(
 ) -> tuple[CopyState, bool]:
     """Make the destination, which fixes the range; or find how far the copy has come.
 
-    Args:
-        log: The destination's, which takes incomplete streams.
-        source: The source, refreshed.
-        request: What was asked.
-        bind: Gives the range.
-        client: Who copies.
-        schema: Text and Spark's JSON of what a job makes of the events; None for the events' own.
-
-    Returns:
-        The state, and whether this call made the destination.
-
-    Raises:
-        As `run_copy_events`.
+    `log` is the destination's and accepts incomplete streams; the source is refreshed. `schema` is
+    the schema text and Spark's JSON of a job's rows, or None for the events' own schema. Returns
+    the state, and whether this call made the destination. Raises as `run_copy_events`.
     """
     root = source.log.root
     state = find_copy(log, request, root)
@@ -162,14 +142,12 @@ def begin_copy(
 
 
 def find_copy(log: StreamLog, request: CopyRequest, source: Root) -> CopyState | None:
-    """Return how far a copy has come; None where the destination may begin now.
+    """Return how far a copy has come; None if the destination may begin now.
 
     Raises:
         AlreadyExistsError: There is another stream at the destination.
         InvalidInputError: The id stands for another copy.
         PositionError: The source's history was abandoned since the copy began.
-        FormatError: The stream there can't be read.
-        StorageError: The storage failed.
     """
     if may_begin(log.files):
         return None
@@ -210,7 +188,7 @@ def _first_root(
         epochs=(TableStatus(log.storage).put_epoch(0, 0, 0, *texts),),
         sealed=sealed,
         copies={state.copy_id: state.to_value()},
-        # For ever: what is older than this feature would read the copy's first versions as whole.
+        # Never removed: older software would read the copy's first versions as complete.
         reader_features=(STEPWISE_COPIES,),
     )
     return begin_history(root)
@@ -221,10 +199,10 @@ class CopyStep:
     """Events that were written and are to be committed.
 
     Attributes:
-        after: The state that they follow on.
-        events: How many events of the source they are.
-        append: The segments that were written of them.
-        seal: The stream ends with the copy's last event.
+        after: The state before this step.
+        events: Number of events of the source in this step.
+        append: The segments that hold them.
+        seal: Whether the stream is sealed after the copy's last event.
     """
 
     after: CopyState
@@ -236,21 +214,21 @@ class CopyStep:
 def commit_step(
     log: StreamLog, status: TableStatus, step: CopyStep, *, transaction: str
 ) -> tuple[CopyState, bool]:
-    """Commit a step, events and progress together.
+    """Commit a step: events and progress together.
 
-    Returns:
-        The state from now on, and whether it is this step's: another runner may have been faster.
+    Returns the state from now on, and whether this step made it: another runner may have been
+    first.
 
     Raises:
-        IncompleteStreamError: It is another copy that is not done.
-        StagedExpiredError: Written below the staging floor.
+        IncompleteStreamError: Another copy into the stream is not done.
+        StagedExpiredError: The segments were staged below the staging floor.
         ConflictError: Every race was lost.
         CommitUnknownError: It may or may not be in the log.
-        FormatError: Metadata can't be read.
-        StorageError: The storage failed.
     """
     after, plan = step.after, step.append
-    moved = after.moved(step.events, len(plan.segments), sum(one.bytes for one in plan.segments))
+    moved = after.moved(
+        step.events, len(plan.segments), sum(staged.bytes for staged in plan.segments)
+    )
 
     def build(root: Root, slot: Slot) -> Root | None:
         found = root.copies.get(after.copy_id)
@@ -279,7 +257,7 @@ def commit_step(
 
 
 class _Runner:
-    """Carries the steps of one copy out."""
+    """Runs the steps of one copy."""
 
     def __init__(
         self, source: CopySource, log: StreamLog, request: CopyRequest, *, client: str
@@ -291,14 +269,14 @@ class _Runner:
         self._schema = epoch_schema(self._status, log.root.epoch)
 
     def run(self, state: CopyState) -> CopyState:
-        """Go on until the copy is done; raises as `run_copy_events`."""
+        """Run steps until the copy is done; raises as `run_copy_events`."""
         root = self._source.log.root
         while not state.done:
             try:
                 for reading, task in self._plan(state, root):
                     state, ours = self._step(state, reading, task)
                     if state.done or not ours:
-                        break  # done, or another runner did what was planned
+                        break  # done, or another runner committed the planned step
                 else:
                     raise CorruptionError(
                         "the source holds fewer events than it lists",
@@ -307,7 +285,7 @@ class _Runner:
                         expected=state.end - state.start,
                     )
             except SnapshotExpiredError:
-                # Compacted and vacuumed meanwhile: the same events lie elsewhere now.
+                # Compacted and vacuumed meanwhile: the same events are in other segments now.
                 newer = self._source.log.refresh()
                 if newer.version == root.version:
                     raise
@@ -315,7 +293,7 @@ class _Runner:
         return state
 
     def _plan(self, state: CopyState, root: Root) -> Iterator[tuple[Reading, ReadTask]]:
-        """Yield what is missing as of a version of the source, a step at a time."""
+        """Yield the missing events as of a version of the source, one step at a time."""
         start = state.start + state.progress
         if start < root.head:
             raise TruncatedError(
@@ -342,12 +320,12 @@ class _Runner:
             yield reading, task
 
     def _step(self, after: CopyState, reading: Reading, task: ReadTask) -> tuple[CopyState, bool]:
-        """Write some events and commit them; False where another runner was faster."""
+        """Write some events and commit them; return False if another runner was first."""
         clock = self._log.clock
         token = names.build_token(self._log.root.version, clock.new_id()[:12])
         staged = self._stage(token, reading, task)
         if not staged.rows:
-            return after, True  # its frames begin in another task's rows
+            return after, True  # its frames start in another task's rows
         plan = AppendPlan(
             token=token,
             segments=staged.segments,
@@ -378,7 +356,7 @@ class _Runner:
             Layout(inline_bytes=0),
             token=token,
             task=0,
-            attempt="0",  # the only one that this folder ever sees
+            attempt="0",  # the only attempt under this token
         )
         try:
             threads = min(os.cpu_count() or 1, READ_THREADS)
@@ -391,10 +369,10 @@ class _Runner:
 
 
 def _narrow(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Bring events to the schema of the copy, which may be older than the source's newest.
+    """Convert events to the schema of the copy, which may be older than the source's newest.
 
-    Columns that were added since are left out; what was widened since fits, for it was read from
-    narrower bytes.
+    Columns that were added since are left out. Columns that were widened since still fit, because
+    their values were read from narrower bytes.
     """
     if batch.schema.equals(schema, check_metadata=True):
         return batch

@@ -1,4 +1,4 @@
-"""Pins: commits in an origin by which a clone holds on to a version, and lets go of it."""
+"""Pins: commits in an origin by which a clone holds a version and releases it."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -30,8 +30,6 @@ def run_pin(log: StreamLog, name: str, url: str, *, client: str) -> Pin:
         InvalidInputError: The name pins another clone, there are too many, or this is a clone.
         ConflictError: Every race was lost.
         CommitUnknownError: It may or may not be in the log: repeat it.
-        FormatError: Metadata can't be read.
-        StorageError: The storage failed.
     """
 
     def build(root: Root, slot: Slot) -> Root | None:
@@ -62,12 +60,10 @@ def run_pin(log: StreamLog, name: str, url: str, *, client: str) -> Pin:
 
 
 def read_pinned(log: StreamLog, name: str, pin: Pin) -> Root:
-    """Return the version that a pin holds, of which no clone was made yet.
+    """Return the version that a pin holds and of which no clone was made yet.
 
     Raises:
         SnapshotExpiredError: An earlier call pinned it, and its commit file was purged since.
-        FormatError: It can't be read.
-        StorageError: The storage failed.
     """
     if log.root.version == pin.version:
         return log.root
@@ -83,23 +79,10 @@ def read_pinned(log: StreamLog, name: str, pin: Pin) -> Root:
 
 
 def mark_made(log: StreamLog, name: str, url: str, clone: Root, *, client: str) -> bool:
-    """Note in a pin that its clone is there, so that no second one is made of it.
+    """Note in a pin that its clone exists, so that no second clone is made of it.
 
-    Args:
-        log: The origin's log.
-        name: The pin.
-        url: Where the clone was found.
-        clone: Its newest root.
-        client: Who clones.
-
-    Returns:
-        False where the pin was taken away, or is another clone's.
-
-    Raises:
-        ConflictError: Every race was lost.
-        CommitUnknownError: It may or may not be in the log: repeat it.
-        FormatError: Metadata can't be read.
-        StorageError: The storage failed.
+    `log` is the origin's; `url` is where the clone with the newest root `clone` was found. Returns
+    False if the pin was taken away or belongs to another clone. Safe to repeat.
     """
     record = clone.copies.get(name)
     version = record.get("version") if isinstance(record, Mapping) else None
@@ -121,14 +104,10 @@ def mark_made(log: StreamLog, name: str, url: str, clone: Root, *, client: str) 
 
 
 def run_unpin(log: StreamLog, name: str, *, client: str) -> None:
-    """Take a pin away: from now on vacuum may delete what the clone reads.
+    """Remove a pin: from now on vacuum may delete what the clone reads.
 
     Raises:
         NotFoundError: There is no such pin.
-        ConflictError: Every race was lost.
-        CommitUnknownError: It may or may not be in the log.
-        FormatError: Metadata can't be read.
-        StorageError: The storage failed.
     """
     if name not in pins_of(log.refresh()):
         raise NotFoundError("no such pin", name=name, pins=sorted(pins_of(log.root)))
@@ -136,21 +115,16 @@ def run_unpin(log: StreamLog, name: str, *, client: str) -> None:
 
 
 def unpin_origins(storage: Storage, root: Root, *, clock: Clock, client: str) -> None:
-    """Take the pins of a clone that was dropped away; safe to repeat.
-
-    Raises:
-        As `run_unpin`, but an origin that is gone is passed over.
-    """
+    """Remove the pins of a dropped clone and skip origins that are gone; safe to repeat."""
     for origin, log in _origin_logs(storage, root, clock):
         held = (root.stream_id, origin.version)
         _change(log, origin.pin, lambda _pin, _slot: None, client, held_by=held)
 
 
 def release_origins(storage: Storage, root: Root, *, clock: Clock, client: str) -> None:
-    """Note that a clone needs its origins no longer; readers of its past may, for vacuum's grace.
+    """Note that a clone no longer needs its origins; origins that are gone are skipped.
 
-    Raises:
-        As `run_unpin`, but an origin that is gone is passed over.
+    Readers of the clone's older versions may still need them during vacuum's grace.
     """
     for origin, log in _origin_logs(storage, root, clock):
         _change(
@@ -163,12 +137,9 @@ def release_origins(storage: Storage, root: Root, *, clock: Clock, client: str) 
 
 
 def last_sharing(newest: Root) -> Root:
-    """Return a root that names the origins of a clone, one that let go of them included. Pure.
+    """Return a root that names a clone's origins, even after the clone released them. Pure.
 
-    A call that materialized it may have stopped after its commit and before the release.
-
-    Raises:
-        CorruptionError: The record of a clone can't be read.
+    A materialize call may have stopped after its commit and before the release.
     """
     if newest.origins:
         return newest
@@ -210,7 +181,7 @@ def _change(
     def build(root: Root, slot: Slot) -> Root | None:
         pins: dict[str, Any] = _current(root, slot)
         pin = parse_pin(name, pins[name]) if name in pins else None
-        # The name may have been given to another clone since.
+        # The name may belong to another clone by now.
         if pin is not None and (held_by is None or pin.is_of(*held_by)):
             changed = change(pin, slot)
             pins.pop(name)
@@ -224,7 +195,7 @@ def _change(
 
 
 def _current(root: Root, slot: Slot) -> dict[str, Mapping[str, Any]]:
-    """Return the pins without those that were released long ago."""
+    """Return the pins without those that were released more than two graces ago."""
     until_us = slot.time_us - int(2 * GRACE_S * 1e6)
     pins = {name: parse_pin(name, value) for name, value in root.pins.items()}
     return {

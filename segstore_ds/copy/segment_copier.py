@@ -1,8 +1,8 @@
-"""Segment objects on their way to another stream: several at a time, every byte checked.
+"""Copies segment objects to another stream: several at a time, every byte checked.
 
-Where both ends are one store it copies within itself, and the copy is read back; otherwise the
-bytes are checked on their way through the write cache. What has arrived whole is never copied
-again, and nothing is committed here.
+If both folders are in one store, the store copies the object itself and the copy is read back.
+Otherwise the bytes are checked on their way through the write cache. An object that has arrived
+whole is never copied again. Nothing is committed here.
 """
 
 import threading
@@ -33,18 +33,13 @@ from segstore_ds.storage import Storage
 from segstore_ds.write.segment_writer import open_pool
 from segstore_ds.write.task_writer import StagedSegment, TaskStager
 
-COPIES = 4  # at a time: one is synced while others are read
+COPIES = 4  # copies at a time: one is synced while others are read
 
 
 def _checked(
     storage: Storage, entry: SegmentEntry, one: Slice
 ) -> Iterator[tuple[bytes | memoryview, int | None]]:
-    """Yield all of a segment's bytes, each held to its checksum, with that of frames.
-
-    Raises:
-        FormatError: The object is missing, cut or damaged; names object and frame.
-        StorageError: The storage failed.
-    """
+    """Yield all bytes of a segment after checking them; frames come with their checksum."""
     name = names.segment_object(entry.path)
     where = f"{storage.url}/{name}"
     form = find_format(entry.format, where=where)
@@ -61,12 +56,12 @@ def _checked(
                 actual=actual,
             )
         yield data, frame.crc
-    # `read_frames` has held it against the checksum in the table status.
+    # `read_frames` has checked the footer against the checksum in the table status.
     yield storage.get_range(name, entry.bytes - entry.footer_bytes, entry.bytes), None
 
 
 class SegmentCopier:
-    """One copy on its way: which segments are there, and the numbers of those written anew."""
+    """One running copy: the segments that have arrived, and numbers for rewritten segments."""
 
     def __init__(
         self, job: CompactJob, target: Storage, root: Root, *, token: str, clock: Clock
@@ -75,19 +70,19 @@ class SegmentCopier:
         self._job, self._token, self._clock = job, token, clock
         self.next_segment = root.next_segment
         self.reused = 0
-        self._one_by_one = threading.Lock()  # the buffers are those of one object at a time
+        self._one_by_one = threading.Lock()  # only one object at a time may use the buffers
         self._pool = open_pool(
             target, buffers=job.layout.cache_buffers, buffer_bytes=job.layout.cache_buffer_bytes
         )
         self._there = self._list()
 
     def entries(self, status: TableStatus, bounds: tuple[int, int]) -> Iterator[SegmentEntry]:
-        """Copy what holds events of the range and yield what the destination lists of it."""
+        """Copy the segments of a range and yield the entries that the destination lists."""
         work = (
             (placed, plan_slices([placed], *bounds)[0])
             for placed in status.segments(self._root, *bounds)
         )
-        copied = map_ahead(lambda some: self._part(some[0], some[1]), work, threads=COPIES)
+        copied = map_ahead(lambda pair: self._part(pair[0], pair[1]), work, threads=COPIES)
         with closing(copied):
             for epoch, part in copied:
                 if isinstance(part, SegmentEntry):
@@ -96,7 +91,11 @@ class SegmentCopier:
                     yield from self._numbered(epoch, part)
 
     def copy(self, placed: PlacedSegment) -> SegmentEntry:
-        """Copy a whole segment, and return what the destination lists; raises as `entries`."""
+        """Copy a whole segment and return the entry that the destination lists.
+
+        Raises:
+            SnapshotExpiredError: The segment was deleted meanwhile.
+        """
         try:
             return self._whole(placed, *plan_slices([placed], placed.start, placed.end))
         except MissingObjectError as error:
@@ -127,7 +126,7 @@ class SegmentCopier:
                 with self._one_by_one:
                     self.reused += 1
                 return replace(entry, path=path)
-        # A name that no other attempt has: nothing that another one may commit is ever touched.
+        # The name is unique to this attempt: no object that another one may commit is touched.
         form = find_format(entry.format, where=names.segment_object(entry.path))
         name = f"{prefix}{self._clock.new_id()[:12]}{form.ending}"
         path = names.build_segment_path(self._token, name)
@@ -135,7 +134,7 @@ class SegmentCopier:
         return replace(entry, path=path)
 
     def _list(self) -> dict[str, list[str]]:
-        """Return what earlier attempts left, whole or not, by the segment that it is of."""
+        """Return what earlier attempts left, whole or not, by the prefix of its segment."""
         found: dict[str, list[str]] = {}
         for info in self._target.list(f"{names.SEGMENTS_FOLDER}/{self._token}"):
             path = info.path.removeprefix(f"{names.SEGMENTS_FOLDER}/")
@@ -143,7 +142,10 @@ class SegmentCopier:
         return found
 
     def _arrived(self, path: str, entry: SegmentEntry) -> bool:
-        """Tell whether a segment is there: its end is written last, and made durable with it."""
+        """Return True if a segment has arrived whole.
+
+        Its footer is written last, and becomes durable together with the rest.
+        """
         name = names.segment_object(path)
         try:
             size = self._target.info(name).size
@@ -159,7 +161,7 @@ class SegmentCopier:
         if self._target.copy_from(self._source, names.segment_object(entry.path), name):
             if self._is_sound(path, entry, one):
                 return
-            self._target.delete(name)  # the source is damaged, which the long way names
+            self._target.delete(name)  # the source is damaged; the copy below reports where
         with self._one_by_one, WriteCacheService(self._target.open_staged(name), self._pool) as out:
             # Through the write cache: the next frames are read while full buffers are written.
             for data, crc in _checked(self._source, entry, one):
@@ -167,7 +169,7 @@ class SegmentCopier:
             out.commit()
 
     def _is_sound(self, path: str, entry: SegmentEntry, one: Slice) -> bool:
-        """Read back what the store has copied: every byte of the copy is held to its checksum."""
+        """Read back a copy that the store made, and check every byte against its checksum."""
         try:
             if self._target.info(names.segment_object(path)).size != entry.bytes:
                 return False

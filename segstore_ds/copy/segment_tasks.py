@@ -1,9 +1,9 @@
-"""A copy by segment objects that many tasks share: each copies some, one commit lists them all.
+"""A copy by segment objects in many tasks: each task copies some, one commit lists them all.
 
-What a task is told names segments by their offset and id; the tasks look them up in the version
-that the job was planned on, so no size, name or checksum comes from outside. As in `engine.copy`
-there is no stream at the destination before all of it is there, and what has arrived stays for the
-next attempt.
+A task receives only the offset and id of each segment and looks the segment up in the version that
+the job was planned on, so no size, name or checksum comes from outside. As in `copy.segments`,
+there is no stream at the destination until all segments are there, and segments that have arrived
+stay for the next attempt.
 """
 
 from collections.abc import Iterable, Sequence
@@ -37,8 +37,8 @@ class CopyJob:
         job: The source's folder, and the schemas of its epochs.
         target: The destination's folder.
         root: The source's version that is copied.
-        request: What was asked.
-        done: The copy had been made before; there is nothing to do.
+        request: What the caller asked for.
+        done: The result if the copy had been made before; then there is nothing to do.
     """
 
     job: CompactJob = field(repr=False)
@@ -51,15 +51,12 @@ class CopyJob:
 def plan_copy_job(
     source: Storage, target: Storage, request: CopyRequest, *, clock: Clock = SYSTEM_CLOCK
 ) -> CopyJob:
-    """Fix the version that is copied, and find out whether it has been.
+    """Fix the version that is copied, and find out whether it was copied before.
 
     Raises:
         NotFoundError: There is no source.
         AlreadyExistsError: There is another stream at the destination.
         InvalidInputError: The destination is the source, or the id stands for another copy.
-        FormatError: Metadata can't be read.
-        UnsafeFilesystemError: The destination can't create exclusively.
-        StorageError: A storage failed.
     """
     check_target(source, target)
     root = StreamLog(source, clock=clock).open()
@@ -71,21 +68,14 @@ def plan_copy_job(
 def copy_segments(
     work: CopyJob, wanted: Iterable[tuple[int, int]], *, clock: Clock = SYSTEM_CLOCK
 ) -> tuple[PlacedSegment, ...]:
-    """Copy some segments whole; what has arrived before is taken as it is.
+    """Copy some segments whole; segments that have arrived before are reused.
 
-    Args:
-        work: The job.
-        wanted: Offset of the first event and id of each segment.
-        clock: Time and ids.
-
-    Returns:
-        What the destination shall list.
+    `wanted` holds the offset of the first event and the id of each segment. Returns the segments
+    that the destination is to list.
 
     Raises:
         ConflictError: The source does not list such a segment as of the job's version.
         SnapshotExpiredError: A segment was deleted meanwhile.
-        FormatError: A segment can't be read; names object and frame.
-        StorageError: A storage failed.
     """
     status = TableStatus(work.job.storage)
     copier = SegmentCopier(work.job, work.target, work.root, token=work.request.token, clock=clock)
@@ -93,7 +83,7 @@ def copy_segments(
     for start, segment_id in wanted:
         inside = work.root.listed_start <= start < work.root.tail
         listed = [*status.segments(work.root, start, start + 1)] if inside else []
-        if [(one.start, one.entry.segment_id) for one in listed] != [(start, segment_id)]:
+        if [(placed.start, placed.entry.segment_id) for placed in listed] != [(start, segment_id)]:
             raise ConflictError(
                 "the source does not list this segment",
                 remedy="read metadata=segments anew, and write its rows as they are",
@@ -108,19 +98,19 @@ def copy_segments(
 def commit_segments(
     work: CopyJob, found: Sequence[PlacedSegment], *, client: str, clock: Clock = SYSTEM_CLOCK
 ) -> Copied:
-    """Make the destination of everything that tasks have copied.
+    """Create the destination's first root, which lists the segments that tasks have copied.
 
     Raises:
-        InvalidInputError: The segments are none, or no range without a gap.
+        InvalidInputError: There are no segments, or they are not a range without a gap.
         AlreadyExistsError: Another stream was made at the destination meanwhile.
         CommitUnknownError: The storage never said whether the destination was created.
-        FormatError: Metadata can't be read.
-        StorageError: A storage failed.
     """
     if work.done is not None:
         return replace(work.done, repeated=True)
-    # A row that came twice was copied once, or by two attempts of which one counts.
-    ordered = sorted({one.start: one for one in found}.values(), key=lambda one: one.start)
+    # A duplicated row was copied once, or by two attempts; only one of them counts.
+    ordered = sorted(
+        {placed.start: placed for placed in found}.values(), key=lambda placed: placed.start
+    )
     if not ordered:
         raise InvalidInputError("no segments to copy", remedy="write the rows of some")
     for before, behind in pairwise(ordered):
@@ -131,7 +121,7 @@ def commit_segments(
                 gap=f"[{before.end}, {behind.start})",
             )
     bounds = (max(ordered[0].start, work.root.head), ordered[-1].end)
-    entries = tuple(one.entry for one in ordered)
+    entries = tuple(placed.entry for placed in ordered)
     status = TableStatus(work.job.storage)
     return commit_copy(
         StreamLog(work.target, clock=clock),

@@ -1,12 +1,13 @@
-"""Copying a range of a stream to a new stream, by its segment objects, in one commit.
+"""Copies a range of a stream to a new stream, by its segment objects, in one commit.
 
-Ids, epochs and offsets are invariants between the two: segments are copied byte for byte under new
-names, every frame checked on the way. Where a cut lies within a segment, that one segment is
-written anew and gets a number of its own. Writers and reader positions are not copied.
+Ids, epochs and offsets are the same in both streams: segments are copied byte for byte under new
+names, and every frame is checked on the way. If a cut lies within a segment, that segment is
+rewritten and gets a number of its own. Writers and reader positions are not copied.
 
-Guarantees: there is no stream at the destination before everything is there; its first commit holds
-all of it. Interrupted anywhere and run again, it goes on with what has not arrived whole. Run again
-when done, it does nothing and says so. What is appended to the source meanwhile is not part of it.
+Guarantees: there is no stream at the destination before all segments are there; its first commit
+lists all of them. If interrupted at any point and run again, the copy continues with the segments
+that have not arrived whole. Run again when done, it changes nothing and reports `repeated`. Events
+appended to the source meanwhile are not part of the copy.
 
 Source: the second approach of Pravega's copyStream.
 """
@@ -46,11 +47,11 @@ class CopyRequest:
     """What a caller asks to copy.
 
     Attributes:
-        copy_id: Names the copy: the same one again goes on, or does nothing.
-        start: Where it begins, as given; part of what the id stands for.
-        end: Where it ends, as given.
-        seal: The destination ends with the last event.
-        mode: ``segments``, ``events``, ``rows`` (of a job, made of the events) or ``clone``.
+        copy_id: Names the copy: a call with the same id continues it, or does nothing.
+        start: Where the range begins, as given; part of what the id stands for.
+        end: Where the range ends, as given.
+        seal: Whether the destination is sealed after the last event.
+        mode: ``segments``, ``events``, ``rows`` (made by a job from the events) or ``clone``.
     """
 
     copy_id: str
@@ -60,10 +61,10 @@ class CopyRequest:
     mode: str = "segments"
 
     def __post_init__(self) -> None:
-        """Check what goes into the destination's root as it is.
+        """Check the values that go into the destination's root unchanged.
 
         Raises:
-            InvalidInputError: The id is no plain name, or `seal` neither true nor false.
+            InvalidInputError: The id is not a plain name, or `seal` is not a bool.
         """
         if not isinstance(self.seal, bool):
             raise InvalidInputError("seal is a truth", remedy="give True or False", seal=self.seal)
@@ -74,11 +75,11 @@ class CopyRequest:
 
     @property
     def token(self) -> str:
-        """Name of the folder that the copied objects lie in."""
+        """Name of the folder that holds the copied objects."""
         return names.build_copy_token(self.copy_id)
 
     def digest(self, source: Root) -> str:
-        """Return what tells this request from another one under the same id."""
+        """Return the digest that tells this request from another one under the same id."""
         given = [source.stream_id, source.generation, self.start, self.end, self.seal, self.mode]
         return digest_of(build_json(given))
 
@@ -87,7 +88,13 @@ class CopyRequest:
 class Copied:
     """What a copy did: the destination holds the source's events ``[start, end)``, or a job's rows.
 
-    `repeated` says that it had been done before; `reused` how many segments had arrived whole.
+    Attributes:
+        start: Offset of the first event of the source.
+        end: Offset after the last event of the source.
+        segments: Number of segments that the copy added to the destination.
+        bytes: Encoded bytes of those segments; 0 for a clone.
+        reused: Number of segments that had arrived whole in an earlier attempt.
+        repeated: Whether the copy had been done before.
     """
 
     start: int
@@ -110,23 +117,14 @@ def run_copy(
 ) -> Copied:
     """Copy a range to a stream that does not exist yet.
 
-    Args:
-        source: The source's log; what it stands on is what is copied.
-        status: The source's table status.
-        target: The destination's folder.
-        request: What was asked.
-        bind: Gives the range as of the source's root; not asked where the copy is done.
-        client: Who copies.
-        clock: Time and ids.
+    The version that `source` is at is copied. `bind` returns the range for that root, and is not
+    called if the copy is already done.
 
     Raises:
         AlreadyExistsError: There is another stream at the destination.
         InvalidInputError: The destination is the source, or the id stands for another copy.
         SnapshotExpiredError: A segment was deleted while it was copied: copy again.
-        FormatError: Metadata or a segment can't be read; names object and frame.
         CommitUnknownError: The storage never said whether the destination was created.
-        UnsafeFilesystemError: The destination can't create exclusively.
-        StorageError: A storage failed.
     """
     root = source.root
     check_target(source.storage, target)
@@ -152,12 +150,12 @@ def run_copy(
 
 
 def check_target(source: Storage, target: Storage) -> None:
-    """Check that the destination is another place than the source.
+    """Check that the destination is not the source.
 
     Raises:
         InvalidInputError: It is the source, or lies within or around it.
     """
-    # Names will do: by whatever other name the source's own folder holds a log already.
+    # Comparing names is enough: under any other name, the source's folder already holds a log.
     overlap = compare_names(target, source)
     if overlap is Overlap.SAME:
         raise InvalidInputError("a stream can't be copied onto itself", url=target.url)
@@ -177,14 +175,11 @@ def commit_copy(
 ) -> Copied:
     """Create the destination's first root, which lists everything that was copied.
 
-    Returns:
-        What was copied; `repeated` where another runner of the same copy was first.
+    Returns what was copied; `repeated` if another runner of the same copy was first.
 
     Raises:
         AlreadyExistsError: Another stream was made there meanwhile.
         CommitUnknownError: The storage never said whether it was created.
-        FormatError: Metadata can't be read.
-        StorageError: A storage failed.
     """
     first = _first_root(
         log.storage,
@@ -195,7 +190,7 @@ def commit_copy(
         clock=log.clock,
         client=client,
     )
-    copied = Copied(*bounds, len(entries), sum(one.bytes for one in entries))
+    copied = Copied(*bounds, len(entries), sum(entry.bytes for entry in entries))
     first = replace(
         first,
         sealed=request.seal,
@@ -229,15 +224,12 @@ def _record(request: CopyRequest, source: Root, copied: Copied) -> dict[str, Any
 
 
 def find_done(log: StreamLog, request: CopyRequest, source: Root) -> Copied | None:
-    """Return what an earlier call has done; None where the destination may begin now.
+    """Return the result of an earlier call; None if the destination may begin now.
 
     Raises:
         AlreadyExistsError: There is another stream at the destination.
         InvalidInputError: The id stands for another copy, or the destination holds something else.
-        CorruptionError: It holds segments of a stream, but no log.
-        UnsafeFilesystemError: It can't create exclusively.
-        FormatError: The stream there can't be read.
-        StorageError: The storage failed.
+        CorruptionError: The destination holds segments of a stream, but no log.
     """
     if may_begin(log.files, resumed=COPIED):
         return None
@@ -295,5 +287,5 @@ def _first_root(
         entries=entries,
     )
     root = begin_history(root, segments=len(entries))
-    root = add_format_features(root, {one.format for one in entries})
+    root = add_format_features(root, {entry.format for entry in entries})
     return status.tidy(root, Slot(0, root.time_us, 0))
