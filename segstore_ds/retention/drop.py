@@ -1,9 +1,9 @@
-"""Drop: the end of a stream. A last commit, then its data, its log last.
+"""Drop: deletes a stream. It makes a last commit, then deletes the data, and the log last.
 
-The last commit is what decides: it seals the stream, hides its events and names the reader feature
-`dropped`, so that no version of segstore, however old, takes what is left for a stream. Then nobody
-can commit, and everything may be deleted in any order; the newest commit goes last, so that an
-interrupted drop is found as such and can be repeated.
+The last commit decides: it seals the stream, hides its events and names the reader feature
+`dropped`, so that no version of segstore, however old, opens the remains as a stream. From then on
+nobody can commit, and objects may be deleted in any order. The newest commit is deleted last, so
+that an interrupted drop is recognised and can be repeated.
 """
 
 import logging
@@ -31,8 +31,9 @@ class Dropped:
     """What a drop did.
 
     Attributes:
-        deleted: How many objects of the stream were deleted.
-        kept: What lies in the folder and is not the stream's: the folder stays with it.
+        deleted: Number of objects of the stream that were deleted.
+        kept: Names in the folder that do not belong to the stream; they stay, and so does the
+            folder.
     """
 
     deleted: int
@@ -40,14 +41,14 @@ class Dropped:
 
 
 class DroppableLog(StreamLog):
-    """A log that is opened to be dropped, or to finish a drop."""
+    """A log that is opened to drop its stream, or to finish a drop."""
 
     def check_open(self, root: Root) -> None:
-        """Let a stream pass that was dropped."""
+        """Accept a stream that was dropped."""
 
 
 def plan_drop(root: Root, slot: Slot) -> Root | None:
-    """Return the last root of a stream; None where it is that already. Pure.
+    """Return the last root of a stream; None if the stream is already dropped. Pure.
 
     Raises:
         ConflictError: Clones read this stream's segments, or it has followers.
@@ -69,8 +70,8 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
             "itself, after promote()",
             followers=list(followers.followers),
         )
-    # Lists of parts go unread: a stream whose list is damaged can be dropped, too.
-    lists = (slot.retire("status", one.path) for one in root.indexes)
+    # Part lists are not read, so that a stream with a damaged list can be dropped, too.
+    lists = (slot.retire("status", index.path) for index in root.indexes)
     emptied = drop_below(replace(root, indexes=()), root.tail, slot)
     return replace(
         emptied,
@@ -83,25 +84,17 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
 
 
 def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dropped:
-    """Delete a stream and nothing else that lies in its folder; safe to repeat until it returns.
+    """Delete a stream and nothing else in its folder; safe to repeat until it returns.
 
-    Args:
-        storage: The stream's folder.
-        confirm: Its location once more, as the storage spells it.
-        clock: Time and ids.
-        client: Who drops it.
-
-    Returns:
-        How many objects were deleted, and what stays.
+    `confirm` is the stream's location once more, as the storage spells it. If the storage fails,
+    objects that were deleted stay deleted.
 
     Raises:
         InvalidInputError: The confirmation names another location.
         NotFoundError: There is no stream.
         ConflictError: Clones read its segments, it has followers, or every race was lost; nothing
             was deleted.
-        CommitUnknownError: It is unknown whether the drop was committed; nothing was deleted.
-        FormatError: Metadata can't be read; nothing was deleted.
-        StorageError: The storage failed; what was deleted stays deleted.
+        CommitUnknownError: The drop may or may not be committed; nothing was deleted.
     """
     if confirm != storage.url:
         raise InvalidInputError(
@@ -130,16 +123,17 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dr
         if names.is_temporary(info.path):
             storage.delete(info.path)
     kept += _find_hidden(storage)
-    # While the log is there a drop can be repeated, so the origin is told before it goes.
+    # A drop can be repeated as long as the log exists, so remove the pins before deleting it.
     _unpin(storage, log.root, clock=clock, client=client)
-    # The hint first: it must not lead to what is left. The newest commit says what happened here.
+    # Delete the hint first: it must not point to leftovers. Delete the newest commit last: it says
+    # that the stream was dropped.
     storage.delete(names.HINT_PATH)
     deleted += log.files.purge(names.MAX_NUMBER)
     return Dropped(deleted, tuple(sorted(kept)))
 
 
 def _find_hidden(storage: Storage) -> Iterator[str]:
-    """Yield what listings leave out, in the stream's own folders."""
+    """Yield the files in the stream's own folders that listings leave out."""
     for folder in ("", *names.FOLDERS):
         for name in storage.peek(folder, _MOST_HIDDEN) or ():
             path = f"{folder}/{name}".lstrip("/")
@@ -152,9 +146,9 @@ def _unpin(storage: Storage, root: Root, *, clock: Clock, client: str) -> None:
         unpin_origins(storage, root, clock=clock, client=client)
         return
     try:
-        # Materialized: it may have been stopped before it told its origin.
+        # Materialized: the call may have stopped before it released the origin's pin.
         unpin_origins(storage, last_sharing(root), clock=clock, client=client)
     except SegstoreError as error:
-        # It needs its origin no longer, not to be dropped either; a pin that is left can be taken
-        # away by hand.
+        # A materialized clone does not need its origin, so this must not stop the drop. A pin that
+        # is left can be removed by hand.
         _LOG.warning("origin of %s can't be asked for a pin that is left: %s", storage.url, error)

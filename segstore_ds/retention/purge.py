@@ -1,8 +1,8 @@
-"""Purge: forgetting old versions of a stream's log.
+"""Purge: deletes old versions of a stream's log.
 
-A commit raises `log_start` first; then names below it are deleted, in ascending order, so that a
-name that is gone says that every name below it is gone. A version that was superseded less than
-the grace ago is never purged, because a handle may still stand on it.
+A commit raises `log_start` first. Then names below it are deleted in ascending order, so a missing
+name means that every name below it is missing, too. A version that was superseded within the grace
+is never purged, because a handle may still use it.
 """
 
 from dataclasses import replace
@@ -20,19 +20,11 @@ from segstore_ds.write.inputs import as_integer
 
 
 def plan_purge(log: StreamLog, *, older_than_s: float) -> int:
-    """Return the oldest version to keep: the last but one of those stamped `older_than_s` ago.
+    """Return the oldest version to keep: the base of the newest one stamped before the age.
 
-    A stamp may be older than the commit that bears it: its writer slept, or its put came late. But
-    a commit's base was in the log when the commit was stamped, so whatever lies below the base had
-    been superseded by then.
-
-    Args:
-        log: The stream's log.
-        older_than_s: Least age of being superseded; the log's grace at least counts.
-
-    Raises:
-        FormatError: A version can't be read.
-        StorageError: The storage failed.
+    A stamp may be older than its commit: the writer slept, or its put arrived late. But the base of
+    a commit was in the log when the commit was stamped, so every version below the base had been
+    superseded by then. `older_than_s` counts from being superseded and is at least the log's grace.
     """
     age_s = max(older_than_s, log.grace_s)
     now_us = store_now_us(log)
@@ -47,15 +39,16 @@ def plan_purge(log: StreamLog, *, older_than_s: float) -> int:
 
 
 def _lower(log: StreamLog, start: int, before_us: int) -> int:
-    """Return the newest version up to `start` that by the store's clock was there at a time.
+    """Return the newest version up to `start` that existed at a time by the store's clock.
 
-    What it superseded has been superseded since. Stamps say so too, but a machine whose clock is
-    behind stamps what it commits too early; and no handle may lose the version that it stands on.
+    The versions that it superseded have been superseded since that time. Stamps say so too, but a
+    machine whose clock is behind stamps its commits too early, and no handle may lose the version
+    that it uses.
     """
     low, high = log.root.log_start, start
     while low < high:
         middle = (low + high + 1) // 2
-        # The first guess is nearly always right.
+        # Try `start` first: it is nearly always the answer.
         version = start if high == start else middle
         if log.storage.info(log.files.path(version)).modified_us <= before_us:
             low = version
@@ -65,22 +58,14 @@ def _lower(log: StreamLog, start: int, before_us: int) -> int:
 
 
 def run_purge(log: StreamLog, *, older_than_s: float, keep_versions: int = 1) -> int:
-    """Forget the versions superseded longer ago than that; safe to repeat after a crash.
+    """Delete the versions superseded more than `older_than_s` ago; safe to repeat after a crash.
 
-    Args:
-        log: The stream's log.
-        older_than_s: Least time since they were superseded.
-        keep_versions: How many of the newest versions stay in any case (>= 1).
-
-    Returns:
-        The oldest version kept.
+    The newest `keep_versions` (>= 1) always stay. Returns the oldest version kept.
 
     Raises:
         InvalidInputError: Fewer than one version would stay.
         ConflictError: Every race was lost; nothing was deleted.
-        CommitUnknownError: It is unknown whether log_start was raised; nothing was deleted.
-        FormatError: A version can't be read; nothing was deleted.
-        StorageError: The storage failed.
+        CommitUnknownError: `log_start` may or may not be raised; nothing was deleted.
     """
     keep_versions = as_integer(keep_versions, "keep_versions")
     if keep_versions < 1:
@@ -96,7 +81,7 @@ def run_purge(log: StreamLog, *, older_than_s: float, keep_versions: int = 1) ->
         return replace(root, log_start=start, operation="purge")
 
     root = log.commit(build, transaction=log.clock.new_id()).root
-    # The hint must not stay behind what is deleted now, or an open could follow it to a leftover.
+    # Advance the hint before deleting, or an open could follow it to a leftover version.
     log.storage.put(log.files.hint_path, names.build_hint(hint_of(root)))
     log.files.purge(root.log_start)
     purge_followers(log, root)

@@ -1,12 +1,12 @@
 """Named readers: positions that retention respects, each in a metadata log of its own.
 
-A reader registers first and checks the head then. Registering is a commit of the stream as well: a
-retention that has looked at the readers before loses the race against it, and looks again. So one
-of the two always sees the other: the reader the head that has moved, or the retention the reader.
-Publishing a later position needs no commit, since the earlier one held back more.
+A reader registers first and checks the head afterwards. Registering is also a commit of the stream:
+a retention that has already looked at the readers loses the race against it, and looks again. So
+one of the two always sees the other: the reader sees the moved head, or the retention sees the
+reader. Publishing a later position needs no commit, because the earlier position held back more.
 
-Whether a reader has lapsed is judged by the store's time alone. A reader that may have lapsed (half
-of the time has passed since its last record) registers again before it relies on being respected.
+Only the store's time decides whether a reader has lapsed. A reader that may have lapsed (half of
+its time has passed since its last record) registers again before it relies on being respected.
 """
 
 from dataclasses import replace
@@ -40,13 +40,12 @@ LAPSE_S = 7 * 86_400
 class NamedReader:
     """A registered reader: holds back retention from its position on, until it is released.
 
-    Made by `register_reader`. Of two handles with one owner both may publish; the later position
-    stands.
+    Made by `Stream.reader`. Two handles with one owner may both publish; the later position holds.
 
     Args:
         log: The stream's log.
-        seen: Its newest record.
-        confirmed_s: By the boot clock, before that record was written.
+        seen: The reader's newest record.
+        confirmed_s: Time of the boot clock, in seconds, from before that record was written.
         client: Who reads, for the stream's history.
     """
 
@@ -61,7 +60,7 @@ class NamedReader:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The reader's name."""
         return self._seen.name
 
     @property
@@ -71,7 +70,7 @@ class NamedReader:
 
     @property
     def offset(self) -> int:
-        """The offset of the next event that it needs, as published last."""
+        """The offset of the next event that the reader needs, as last published."""
         return self._seen.record.offset
 
     @property
@@ -81,15 +80,20 @@ class NamedReader:
         return elapsed_s > self._seen.record.lapse_s / 2
 
     def publish(self, offset: int, *, provisional: bool = False) -> None:
-        """Say that everything before an offset is no longer needed; an earlier one changes nothing.
+        """Publish that all events before an offset are no longer needed.
 
-        Durable when it returns. Safe to repeat.
+        An earlier offset changes nothing. Durable when it returns. Safe to repeat.
+
+        Args:
+            offset: Offset of the first event that the reader still needs (>= 0).
+            provisional: Let another owner take the name until the next record.
 
         Raises:
-            ReaderConflictError: The name was taken over by another owner.
+            ReaderConflictError: The name was taken over by another owner, or the reader was
+                released.
             PositionError: The offset lies beyond the tail, or the reader's position is of another
                 generation: it holds back everything until it is registered with a new start.
-            InvalidInputError: The offset is no int from 0.
+            InvalidInputError: The offset is not an int from 0.
             TruncatedError: The reader had lapsed, and the head has passed its position.
             ConflictError: Every race was lost.
             CommitUnknownError: The storage never said whether the record was written.
@@ -119,18 +123,22 @@ class NamedReader:
             )
 
         self._seen = add_record(self._log, self._seen, advance)
-        # Asked once the record is there: until then a retention may have found the old one lapsed.
-        # And confirmed behind the announcement: one that failed is due again with the next word.
+        # Check after the record is written: until then a retention may have found the old record
+        # lapsed. Confirm after the announcement: if it fails, the next publish repeats it.
         if self.lapses:
             _announce(self._log, self._seen, client=self._client)
         self._confirmed_s = began
 
     def renew(self) -> None:
-        """Say that the reader is still there; raises as `publish`."""
+        """Publish the same position again, so that the reader does not lapse.
+
+        Raises:
+            As `publish`.
+        """
         self.publish(self.offset)
 
     def release(self) -> None:
-        """Give the reader up: it holds nothing back and its name is free. Safe to repeat.
+        """Release the reader: it holds nothing back and its name is free. Safe to repeat.
 
         Raises:
             As `publish`.
@@ -161,32 +169,22 @@ def register_reader(
     provisional: bool = False,
     client: str = "",
 ) -> NamedReader:
-    """Register a reader, or go on with the one of that owner.
+    """Register a reader, or continue the one of that owner.
 
-    From its return on, `retain` drops nothing from the reader's position on, until the reader is
-    released or lapses.
-
-    Args:
-        log: The stream's log.
-        name: Of the reader.
-        owner: Who may publish under the name.
-        start: Offset of the first event that it needs; None for where it was published last, or the
-            head where it is new.
-        lapse_s: After so long without a record it holds nothing back.
-        takeover: Take the name over from another owner.
-        provisional: Let another owner take the name until the next record.
-        client: Who registers, for the stream's history.
+    After it returns, `retain` drops nothing from the reader's position on, until the reader is
+    released or lapses. `start` is the offset of the first event that the reader needs; None means
+    the last published position, or the head for a new reader. After `lapse_s` seconds without a
+    record the reader holds nothing back. `takeover` takes the name from another owner;
+    `provisional` lets another owner take the name until the next record.
 
     Raises:
         ReaderConflictError: The name belongs to another owner.
-        TruncatedError: The position lies below the head: names what is lost. It stays registered
-            there, so that the loss is not forgotten.
+        TruncatedError: The position lies below the head: names the lost events. The reader stays
+            registered there, so that the loss is not forgotten.
         PositionError: The position is beyond the tail, or of another stream or generation.
         InvalidInputError: The name, the owner or the time is not valid.
         ConflictError: Every race was lost.
         CommitUnknownError: The storage never said whether the reader is registered.
-        FormatError: A record can't be read.
-        StorageError: The storage failed.
     """
     _check_asked(owner, lapse_s)
     root, began = log.refresh(), log.clock.boot_s()
@@ -217,17 +215,15 @@ def register_reader(
 
 
 def release_reader(log: StreamLog, name: str) -> bool:
-    """Release a reader whoever owns it; False where there is none to release.
+    """Release a reader, whoever owns it; return False if there is none to release.
 
-    Its record need not be one that can be read: this is the way out where one stops retention.
+    The record may be unreadable: this call is the remedy if one record stops retention.
 
     Raises:
         InvalidInputError: Not a reader's name.
         ConflictError: Every race was lost.
         CommitUnknownError: The storage never said whether it is released.
-        UnsupportedVersionError: A newer version wrote the record: release it with that.
-        FormatError: The next record can't be read either.
-        StorageError: The storage failed.
+        UnsupportedVersionError: A newer version wrote the record: release it with that version.
     """
     try:
         seen = find_reader(log, name)
@@ -243,7 +239,7 @@ def release_reader(log: StreamLog, name: str) -> bool:
 
 
 def _check_asked(owner: str, lapse_s: int) -> None:
-    # What nobody could read again would stop retention for good.
+    # A record that nobody can read would stop retention for good.
     if type(lapse_s) is not int or not 1 <= lapse_s <= MAX_INT:
         raise InvalidInputError(
             "a reader lapses after a second at least",
@@ -282,7 +278,7 @@ def _check_generation(root: Root, record: ReaderRecord) -> None:
 
 
 def _announce(log: StreamLog, seen: SeenReader, *, client: str) -> None:
-    """Commit that a reader is there, so that a retention in flight looks again; check the head."""
+    """Commit that a reader exists, so that a running retention looks again; check the head."""
 
     def build(root: Root, _slot: Slot) -> Root:
         return replace(root, operation="reader", client=client or root.client)

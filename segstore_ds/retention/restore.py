@@ -1,8 +1,8 @@
-"""Restore: bring back what a stream held as of a version, as an overwrite by reference.
+"""Restore: brings back the events of an earlier version, as an overwrite by reference.
 
-No byte is copied: the head moves to the tail and the version's segments are listed once more, under
-new offsets and new segment numbers, so that the same object may be listed, and retired, twice.
-Offsets that were given out keep their meaning: they lie below the new head.
+No byte is copied: the head moves to the tail, and the version's segments are listed again under new
+offsets and new segment numbers. So one object may be listed, and retired, twice. Offsets that were
+given out keep their meaning: they lie below the new head.
 """
 
 from collections.abc import Sequence
@@ -19,16 +19,12 @@ from segstore_ds.write.append import drop_below
 
 
 def plan_restore(root: Root, old: Root, listed: Sequence[PlacedSegment], slot: Slot) -> Root | None:
-    """Return the root that holds what an older one held; None where it is that root. Pure.
+    """Return the root that holds the events of an older one; None if it is that root. Pure.
 
-    Args:
-        root: The newest root.
-        old: The version that is brought back.
-        listed: The segments that hold its events, in offset order.
-        slot: Where the change will land.
+    `listed` are the segments that hold the events of `old`, in offset order.
 
     Raises:
-        SealedError: The stream has ended.
+        SealedError: The stream is sealed.
         SnapshotExpiredError: The version was purged, so its segments may be deleted.
     """
     if old.version == root.version:
@@ -45,7 +41,7 @@ def plan_restore(root: Root, old: Root, listed: Sequence[PlacedSegment], slot: S
         )
     epochs = root.epochs
     if old.epoch.number != root.epoch.number:
-        # The schema comes back too: what was written since may not fit the old segments.
+        # Restore the schema, too: the old segments may not fit a schema written since.
         epochs = (*epochs, replace(old.epoch, number=len(epochs), since=root.tail))
     entries = tuple(
         replace(
@@ -54,7 +50,7 @@ def plan_restore(root: Root, old: Root, listed: Sequence[PlacedSegment], slot: S
         )
         for place, placed in enumerate(listed)
     )
-    # The first segment may hold events from before the old head: they stay hidden below the new.
+    # The first segment may hold events from before the old head; hide them below the new head.
     hidden = old.head - listed[0].start if listed else 0
     emptied = drop_below(root, root.tail, slot)
     return replace(
@@ -69,23 +65,20 @@ def plan_restore(root: Root, old: Root, listed: Sequence[PlacedSegment], slot: S
 
 
 def run_restore(log: StreamLog, status: TableStatus, version: int, *, client: str) -> Commit:
-    """Bring back what a stream held as of a version, in one commit that copies no event.
+    """Bring back the events of a version, in one commit that copies no event.
 
-    Whatever is committed before this commit is no longer part of the stream; restoring the version
-    before it brings that back. Writers keep what they have committed: a repeated batch stays done.
-
-    Returns:
-        The commit and where the events lie now; of the newest version nothing is written.
+    Events committed between the version and this commit are no longer part of the stream; restoring
+    the version before this commit brings them back. Writers keep their committed batches: a
+    repeated batch is still skipped. Returns the commit and the offsets of the events; restoring the
+    newest version writes nothing.
 
     Raises:
         NotFoundError: There is no such version.
         SnapshotExpiredError: It was purged.
         IncompleteStreamError: A copy into the stream was not done then.
-        SealedError: The stream has ended.
+        SealedError: The stream is sealed.
         ConflictError: Every race was lost; nothing was committed.
         CommitUnknownError: It may or may not be in the log.
-        FormatError: Metadata can't be read.
-        StorageError: The storage failed.
     """
     log.refresh()
     old = log.read_version(version)

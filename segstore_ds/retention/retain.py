@@ -1,10 +1,12 @@
-"""Retain: move the head by a policy of size and age that waits for tags and readers.
+"""Retain: moves the head by a policy of size and age that respects tags and readers.
 
-What exceeds a maximum goes, what lies within a minimum stays, and a minimum wins. Without a maximum
-what every live reader is done with goes. Nothing a tag or a live reader needs is dropped unless the
-policy says not to ask them. Ages count from the commit that brought an event, by the store's clock.
+Events beyond a maximum are dropped, events within a minimum are kept, and a minimum wins. Without a
+maximum, events that every live reader is done with are dropped. Events that a tag or a live reader
+needs are kept, unless the policy does not respect them. Ages count from the commit that appended an
+event, by the store's clock.
 
-Readers are read within every attempt of the commit: see `readers` for the trace that this closes.
+Readers are read within every attempt of the commit; `retention.readers` describes the race that
+this closes.
 """
 
 import json
@@ -40,11 +42,11 @@ class RetentionPolicy:
     """What `retain` keeps.
 
     Attributes:
-        max_bytes: Drop the oldest segments while the rest is larger.
-        max_age_s: Drop what was committed longer ago.
-        min_bytes: Keep at least so much, whatever else says it may go.
-        min_age_s: Keep what was committed within that time.
-        respect_readers: Keep what a tag or a live reader needs.
+        max_bytes: Drop the oldest segments while the rest is larger, in encoded bytes.
+        max_age_s: Drop events committed longer ago, in seconds.
+        min_bytes: Keep at least so many encoded bytes, whatever else allows dropping them.
+        min_age_s: Keep events committed within that time, in seconds.
+        respect_readers: Keep events that a tag or a live reader needs.
     """
 
     max_bytes: int | None = None
@@ -57,7 +59,7 @@ class RetentionPolicy:
         """Check the fields.
 
         Raises:
-            InvalidInputError: A bound is no whole number from 0, or nothing could ever be dropped.
+            InvalidInputError: A bound is not an int from 0, or nothing could ever be dropped.
         """
         bounds = (self.max_bytes, self.max_age_s, self.min_bytes, self.min_age_s)
         if any(bound is not None and (type(bound) is not int or bound < 0) for bound in bounds):
@@ -80,7 +82,7 @@ def parse_policy(text: str) -> RetentionPolicy:
     """Return the policy that a stream's property holds.
 
     Raises:
-        CorruptionError: It holds none that this version understands.
+        CorruptionError: The text is not a policy that this version understands.
     """
     try:
         value: Any = json.loads(text)
@@ -99,19 +101,15 @@ def plan_retain(
     held: Collection[int],
     tagged: Collection[int],
 ) -> int:
-    """Return where the head has to be: never below where it is. Pure.
+    """Return the offset to move the head to, never below the current head. Pure.
 
-    Args:
-        root: The root.
-        runs: All segments that hold kept events, in offset order; read only for a bound in bytes.
-        policy: What is kept.
-        aged: The events before this offset are older than `max_age_s`.
-        young: The events from this offset on are younger than `min_age_s`.
-        held: Offsets that live readers need; none where readers are not asked.
-        tagged: Offsets of tags, likewise.
+    `runs` are all segments that hold kept events, in offset order; they are read only for a bound
+    in bytes. Events before `aged` are older than `max_age_s`; events from `young` on are younger
+    than `min_age_s`. `held` and `tagged` are offsets that live readers and tags need; both are
+    empty if the policy does not respect them.
 
     Raises:
-        CorruptionError: The sizes add up to more than a number holds.
+        CorruptionError: The sum of the sizes overflows.
     """
     measured = policy.max_bytes is not None or policy.min_bytes is not None
     offsets, before = _borders(root, runs if measured else ())
@@ -132,7 +130,7 @@ def plan_retain(
 
 
 def _borders(root: Root, runs: Iterable[Run]) -> tuple[Ints, Ints]:
-    """Return the offsets between segments from the head on, and the bytes of events before each."""
+    """Return the offsets between segments from the head on, and the bytes before each."""
     offsets, sizes = [np.array([root.head])], [np.zeros(1, np.int64)]
     for run in runs:
         starts, columns = run.starts, run.columns
@@ -151,14 +149,7 @@ def _borders(root: Root, runs: Iterable[Run]) -> tuple[Ints, Ints]:
 def run_retain(
     log: StreamLog, status: TableStatus, policy: RetentionPolicy, *, client: str
 ) -> Committed:
-    """Move the head as far as a policy lets it go; safe to repeat.
-
-    Raises:
-        ConflictError: Every race was lost; nothing was committed.
-        CommitUnknownError: It may or may not be in the log.
-        FormatError: Metadata or a reader's record can't be read; nothing was committed.
-        StorageError: The storage failed.
-    """
+    """Move the head as far as a policy allows; safe to repeat."""
     log.refresh()
     now_us = store_now_us(log)
     aged = _tail_at(log, now_us, policy.max_age_s)
@@ -191,13 +182,7 @@ def run_retain(
 
 
 class AutoRetain:
-    """Applies a stream's own policy after commits, once in a while; never raises for it.
-
-    Args:
-        log: The stream's log.
-        status: Its table status.
-        client: Who commits.
-    """
+    """Applies a stream's own policy after commits, at most once a minute; never raises."""
 
     def __init__(self, log: StreamLog, status: TableStatus, client: str) -> None:
         self._log = log
@@ -206,9 +191,9 @@ class AutoRetain:
         self._applied_s = float("-inf")
 
     def after_commit(self) -> None:
-        """Apply the policy where there is one and a minute has passed since the last time."""
+        """Apply the policy if there is one and a minute has passed since the last time."""
         with best_effort("retention"):
-            # Even to look can fail: a merge that ended in doubt leaves the log to be opened anew.
+            # Reading the root can fail, too: after a merge in doubt the log has to be opened again.
             self._apply_if_due()
 
     def _apply_if_due(self) -> None:
@@ -221,7 +206,7 @@ class AutoRetain:
 
 
 def _tail_at(log: StreamLog, now_us: int, age_s: int | None) -> int:
-    """Return the offset before which everything is older than that; the head if nobody can tell."""
+    """Return the offset before which all events are older; the head if that is unknown."""
     if age_s is None:
         return log.root.head
     try:

@@ -1,8 +1,8 @@
-"""Tags: names for cuts, kept in the root and, where there are many, in a blob.
+"""Tags: names for cuts, kept in the root and, if there are many, in a blob.
 
-A tag holds back `retain`, never an explicit truncation; one that has fallen below the head stays
-and answers with TruncatedError. Only the operations `tag` and `untag` move tags to the blob. A tag
-of the blob that was removed stands in the root as null until they next do.
+A tag holds back `retain`, but never an explicit truncation. A tag below the head stays, and using
+it raises TruncatedError. Only the operations `tag` and `untag` move tags to the blob. A removed tag
+of the blob is null in the root until the next move.
 """
 
 from dataclasses import replace
@@ -23,18 +23,12 @@ TAGS_INLINE_HARD = 256
 def plan_tag(
     root: Root, name: str, offset: int, slot: Slot, *, known: Tag | None, move: bool
 ) -> Root | None:
-    """Return the root with a tag; None where it stands there already. Pure.
+    """Return the root with a tag; None if the tag is already at that offset. Pure.
 
-    Args:
-        root: The newest root.
-        name: The tag.
-        offset: Its cut.
-        slot: Where the commit will land.
-        known: The tag as it stands, wherever it is kept.
-        move: It may move.
+    `known` is the current tag, wherever it is kept.
 
     Raises:
-        AlreadyExistsError: The name stands elsewhere and may not move.
+        AlreadyExistsError: The tag is at another offset, and `move` is False.
         InvalidInputError: There are too many tags.
     """
     if known is not None and known.offset == offset:
@@ -57,7 +51,7 @@ def plan_tag(
 
 
 def plan_untag(root: Root, name: str, *, moved: bool) -> Root:
-    """Return the root without a tag; `moved` says that the blob has one of that name. Pure."""
+    """Return the root without a tag; `moved` means that the blob holds the tag. Pure."""
     tags = {key: value for key, value in root.tags.items() if key != name}
     if moved:
         tags[name] = None
@@ -65,16 +59,12 @@ def plan_untag(root: Root, name: str, *, moved: bool) -> Root:
 
 
 def spill_tags(blobs: StatusBlobs, root: Root, slot: Slot) -> Root:
-    """Move the tags of a root to a blob where they are many; after a lost race, too many.
-
-    Raises:
-        FormatError: The blob can't be read.
-        StorageError: The storage failed.
-    """
+    """Move the tags of a root to a blob if there are many, or too many after a lost race."""
     if len(root.tags) <= (TAGS_INLINE if slot.attempt == 0 else TAGS_INLINE_HARD):
         return root
     tags, old, retired, blob = blobs.tags(root), root.tags_blob, root.retired, None
-    # The commit's own tag stays: what moves is what its parent has, so either tells the other.
+    # The commit's own tag stays inline. The blob holds only tags that the parent has, so that
+    # repair can rebuild the blob from the parent.
     own = {name: tag for name, tag in tags.items() if tag.version == slot.version}
     moved = {name: tag for name, tag in tags.items() if name not in own}
     if moved:
@@ -88,21 +78,16 @@ def spill_tags(blobs: StatusBlobs, root: Root, slot: Slot) -> Root:
 def run_tag(
     log: StreamLog, blobs: StatusBlobs, name: str, cut: Cut, *, move: bool, client: str
 ) -> Tag:
-    """Give a cut a name; safe to repeat. The cut is bound once, against the newest version.
+    """Name a cut; safe to repeat. The cut is resolved once, against the newest version.
 
-    Returns:
-        The tag as it stands now.
+    Returns the current tag.
 
     Raises:
-        AlreadyExistsError: The name stands elsewhere and may not move.
+        AlreadyExistsError: The tag is at another offset, and `move` is False.
         InvalidInputError: Not a name, or too many tags.
         TruncatedError: The cut lies below the head.
         PositionError: The cut lies beyond the tail, or is of another stream or generation.
         NotFoundError: There is no such version, tag or reader.
-        ConflictError: Every race was lost; nothing was committed.
-        CommitUnknownError: It may or may not be in the log.
-        FormatError: Metadata can't be read.
-        StorageError: The storage failed.
     """
     names.check_label(name, what="tag")
     root = log.refresh()
@@ -114,7 +99,7 @@ def run_tag(
         planned = plan_tag(root, name, offset, slot, known=known, move=move)
         if planned is None:
             return None
-        # The head may have passed the cut since it was bound.
+        # The head may have passed the cut since it was resolved.
         check_range(root, offset, offset, fail_on_data_loss=True)
         return spill_tags(blobs, replace(planned, client=client), slot)
 
@@ -123,14 +108,10 @@ def run_tag(
 
 
 def run_untag(log: StreamLog, blobs: StatusBlobs, name: str, *, client: str) -> Committed:
-    """Remove a tag; safe to repeat, unless it never was there.
+    """Remove a tag; a repeated call raises NotFoundError.
 
     Raises:
         NotFoundError: There is no such tag.
-        ConflictError: Every race was lost; nothing was committed.
-        CommitUnknownError: It may or may not be in the log.
-        FormatError: Metadata can't be read.
-        StorageError: The storage failed.
     """
     if blobs.tag(log.refresh(), name) is None:
         known = sorted(blobs.tags(log.root))

@@ -1,8 +1,8 @@
-"""Truncate and seal: the two ends of a stream, moved up and closed.
+"""Truncate and seal: move a stream's head up and close its tail.
 
-Truncating forgets events and renumbers none. The segment that straddles the head stays, its older
-events are no longer part of the stream; segments wholly below it are retired, and vacuum deletes
-them after the grace. Both are allowed on a sealed stream.
+Truncating drops events and renumbers none. The segment that spans the head stays, but its older
+events are no longer part of the stream. Segments wholly below the head are retired, and vacuum
+deletes them after the grace. Both operations are allowed on a sealed stream.
 """
 
 from dataclasses import replace
@@ -19,7 +19,7 @@ TRIM_SHARE = 4
 
 
 def plan_truncate(root: Root, offset: int, slot: Slot) -> Root | None:
-    """Return the root with its head moved up to an offset; None where it is there or beyond. Pure.
+    """Return the root with its head at an offset; None if it is there or beyond. Pure.
 
     Raises:
         PositionError: The offset lies beyond the tail.
@@ -37,54 +37,44 @@ def plan_truncate(root: Root, offset: int, slot: Slot) -> Root | None:
 
 
 def trim_part(status: TableStatus, root: Root, slot: Slot) -> Root:
-    """Return the root with the part that straddles the head cut down to what is kept.
+    """Return the root with the part that spans the head reduced to its kept segments.
 
-    A part may list tens of thousands of segments; without this they would all stay until the head
-    has passed the last of them. It is done when a quarter of the part lies below the head, so that
-    a part is rewritten a few times in its life, and not after a lost race.
-
-    Raises:
-        FormatError: The part can't be read.
-        StorageError: The storage failed.
+    A part may list tens of thousands of segments; without this, all of them would stay until the
+    head has passed the last one. The part is trimmed when at least a quarter of it lies below the
+    head, so that it is rewritten only a few times, and never after a lost race.
     """
     if slot.attempt or root.indexes or not root.parts:
         return root
     part = root.parts[0]
     if (root.head - part.start) * TRIM_SHARE < part.end - part.start:
         return root
-    kept = [one for one in status.segments(root, root.head, part.end) if one.start < part.end]
+    kept = [
+        placed for placed in status.segments(root, root.head, part.end) if placed.start < part.end
+    ]
     if len(kept) == part.segments:
         return root
-    trimmed = status.put_part(root.version, kept[0].start, [one.entry for one in kept])
-    # Retired with all it lists: what the new part lists too is live, and is retired with that one.
+    trimmed = status.put_part(root.version, kept[0].start, [placed.entry for placed in kept])
+    # Retire the part with all it lists. Segments that the new part also lists are live, and are
+    # retired with the new part.
     gone = slot.retire("part", part.path)
     return replace(root, parts=(trimmed, *root.parts[1:]), retired=(*root.retired, gone))
 
 
 def finish_truncate(status: TableStatus, root: Root, slot: Slot, *, client: str) -> Root:
-    """Return a planned truncation as it is committed, its status objects written.
-
-    Raises:
-        FormatError: A status object can't be read.
-        StorageError: The storage failed.
-    """
+    """Return a planned truncation ready to commit, with its status objects written."""
     return status.tidy(trim_part(status, replace(root, client=client), slot), slot)
 
 
 def run_truncate(log: StreamLog, status: TableStatus, cut: Cut, *, client: str) -> Committed:
     """Move the head up to a cut; safe to repeat.
 
-    The cut is bound once, against the newest version: `tail` means the tail as of the call.
+    The cut is resolved once, against the newest version: `tail` means the tail as of the call.
 
     Raises:
         TruncatedError: The cut lies below the head: those events are gone already.
         PositionError: The cut lies beyond the tail, or is of another stream or generation.
         NotFoundError: There is no such version, tag or reader.
         SnapshotExpiredError: The version that the cut names was purged.
-        ConflictError: Every race was lost; nothing was committed.
-        CommitUnknownError: It may or may not be in the log.
-        FormatError: Metadata can't be read.
-        StorageError: The storage failed.
     """
     root = log.refresh()
     offset = resolve_cut(log, root, cut)
@@ -104,14 +94,7 @@ def run_truncate(log: StreamLog, status: TableStatus, cut: Cut, *, client: str) 
 
 
 def run_seal(log: StreamLog, *, client: str) -> Committed:
-    """End a stream: every later append is refused; safe to repeat. Reading goes on.
-
-    Raises:
-        ConflictError: Every race was lost; nothing was committed.
-        CommitUnknownError: It may or may not be in the log.
-        FormatError: Metadata can't be read.
-        StorageError: The storage failed.
-    """
+    """Seal a stream: every later append is refused, reads still work; safe to repeat."""
     log.refresh()
 
     def build(root: Root, _slot: Slot) -> Root | None:

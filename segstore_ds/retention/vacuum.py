@@ -1,18 +1,19 @@
-"""Vacuum: delete what no version, no pin and no commit in flight can need any more.
+"""Vacuum: deletes objects that no version, no pin and no commit in flight can need any more.
 
-Three rules, each against a trace that loses data:
+Three rules, each against a sequence of events that loses data:
 
-- It commits before it deletes: the staging floor goes up first. A commit in flight of what was
-  staged below it either wins first, and vacuum plans again and sees it listed, or is refused.
+- Vacuum commits before it deletes: the staging floor is raised first. A commit in flight of objects
+  staged below the floor either lands first, so that vacuum plans again and sees them listed, or is
+  refused.
 - Ages count from retirement, by the store's clock, never from an object's creation: a month-old
-  segment that a compaction replaced a minute ago is a minute old. Temporary objects alone, which
-  no commit can name, count from when they were written.
-- What can't be read stops it: an unreadable list is not an empty one.
+  segment that a compaction replaced a minute ago is a minute old. Only temporary objects, which no
+  commit can name, count from when they were written.
+- Unreadable metadata stops vacuum: an unreadable list is not an empty one.
 
-Retired objects go when the commit that dropped them is at or before `log_start` and before every
-pin, and longer ago than the grace. Segments go before the parts that name them, so that a crash
-leaves nothing that only a lost list could find. Then a second commit takes what was deleted out of
-`retired`. All of it may be repeated, and two vacuums may run at once.
+A retired object is deleted if the commit that dropped it is at or before `log_start` and before
+every pin, and longer ago than the grace. Segments are deleted before the parts that name them, so
+that a crash leaves no segment that only a deleted list could name. Then a second commit removes the
+deleted objects from `retired`. Every step may be repeated, and two vacuums may run at once.
 """
 
 import logging
@@ -45,7 +46,7 @@ _FOLDERS = (names.SEGMENTS_FOLDER, *_METADATA)
 
 @dataclass(frozen=True, slots=True)
 class Doomed:
-    """An object that vacuum deletes, and why it may."""
+    """An object that vacuum deletes, and why it may be deleted."""
 
     path: str
     bytes: int
@@ -55,7 +56,7 @@ class Doomed:
 
 @dataclass(frozen=True, slots=True)
 class Spared:
-    """An object that no version as of now lists, and what keeps it for the time being."""
+    """An object that no current version lists, and why it is kept for now."""
 
     path: str
     bytes: int
@@ -67,11 +68,11 @@ class VacuumReport:
     """What vacuum did, or would do.
 
     Attributes:
-        dry_run: Nothing was changed.
-        version: The version it was planned on.
-        staging_floor: What was staged on an older version can no longer be committed.
-        doomed: What was deleted, or would be.
-        spared: What is not listed and stays for now.
+        dry_run: True if nothing was changed.
+        version: The version that it was planned on.
+        staging_floor: Objects staged on an older version can no longer be committed.
+        doomed: Objects that were deleted, or would be.
+        spared: Objects that are not listed and are kept for now.
     """
 
     dry_run: bool
@@ -82,27 +83,29 @@ class VacuumReport:
 
     @property
     def bytes(self) -> int:
-        """Bytes of what is deleted."""
-        return sum(one.bytes for one in self.doomed)
+        """Total bytes of the deleted objects."""
+        return sum(entry.bytes for entry in self.doomed)
 
     def __str__(self) -> str:
         verb = "would delete" if self.dry_run else "deleted"
         lines = [f"{verb} {len(self.doomed)} objects, {self.bytes} bytes, at {self.version}"]
-        lines += [f"  {one.path} ({one.bytes} bytes): {one.why}" for one in self.doomed]
-        lines += [f"  stays: {one.path} ({one.bytes} bytes): {one.why}" for one in self.spared]
+        lines += [f"  {entry.path} ({entry.bytes} bytes): {entry.why}" for entry in self.doomed]
+        lines += [
+            f"  stays: {entry.path} ({entry.bytes} bytes): {entry.why}" for entry in self.spared
+        ]
         return "\n".join(lines)
 
 
 @dataclass(frozen=True, slots=True)
 class Horizon:
-    """What may go: dropped at or before a version and a time, or staged below a floor.
+    """What may be deleted: dropped at or before a version and a time, or staged below a floor.
 
     Attributes:
         version: The oldest version that is kept or pinned.
-        time_us: Now less the grace, by the store's clock.
+        time_us: Now less the grace, by the store's clock, in microseconds.
         floor: The staging floor.
         pinned: Whether a pin, not `log_start`, sets the version.
-        copied: Folders of copies that are done: what no version names there was left on the way.
+        copied: Folders of copies that are done: unlisted objects there are leftovers.
     """
 
     version: int
@@ -113,13 +116,9 @@ class Horizon:
 
 
 def plan_horizon(root: Root, *, floor: int, until_us: int) -> Horizon:
-    """Return what may be deleted as of a root. Pure.
-
-    Raises:
-        CorruptionError: A pin can't be read.
-    """
+    """Return what may be deleted as of a root. Pure."""
     pins = [parse_pin(name, value) for name, value in root.pins.items()]
-    # Readers of a clone's older versions need what it no longer does, for the grace.
+    # For the grace, readers of a clone's older versions need objects that the clone does not.
     held = [pin.version for pin in pins if pin.released_us is None or pin.released_us > until_us]
     oldest = min([root.log_start, *held])
     return Horizon(
@@ -134,15 +133,11 @@ def plan_horizon(root: Root, *, floor: int, until_us: int) -> Horizon:
 def plan_vacuum(
     refs: References, horizon: Horizon, objects: Iterable[ObjectInfo]
 ) -> tuple[list[Doomed], list[Spared]]:
-    """Decide about every object that lies there. Pure.
+    """Decide which objects to delete. Pure.
 
-    Args:
-        refs: All that the newest root refers to.
-        horizon: What may go.
-        objects: What lies in the folders of segments and status objects.
-
-    Returns:
-        What is to be deleted, segments first; and what is not listed and stays.
+    `refs` is everything that the newest root refers to; `objects` are those in the folders of
+    segments and status objects. Returns the objects to delete, segments first, and the unlisted
+    objects to keep.
     """
     doomed: list[Doomed] = []
     spared: list[Spared] = []
@@ -161,15 +156,15 @@ def plan_vacuum(
             doomed.append(Doomed(info.path, info.size, state, why))
         else:
             spared.append(Spared(info.path, info.size, why))
-    doomed.sort(key=lambda one: (one.path.startswith(_METADATA), one.path))
+    doomed.sort(key=lambda entry: (entry.path.startswith(_METADATA), entry.path))
     return doomed, spared
 
 
 def plan_temporaries(objects: Iterable[ObjectInfo], until_us: int) -> list[Doomed]:
-    """Return what calls that were cut off before a time left behind. Pure.
+    """Return the temporary objects that interrupted calls left before a time. Pure.
 
-    The one place where an object's own age counts: no commit can name a temporary, and its
-    process, should it still be there, finds it gone and tries again.
+    Only here an object's own age counts: no commit can name a temporary, and if its process is
+    still running, it finds the temporary gone and tries again.
     """
     why = "temporary of a call that was cut off before the grace"
     return [
@@ -188,14 +183,14 @@ def run_vacuum(
     short_grace: bool = False,
     client: str = "",
 ) -> VacuumReport:
-    """Delete what can't be needed any more; by default only say what that would be.
+    """Delete objects that can't be needed any more; a dry run (the default) only reports them.
+
+    If the storage fails, objects that were deleted stay deleted.
 
     Raises:
-        InvalidInputError: A grace of less than a day without `short_grace`.
+        InvalidInputError: The grace is less than a day, and `short_grace` is False.
         ConflictError: Every race was lost; nothing was deleted.
-        CommitUnknownError: It is unknown whether the floor was raised; nothing was deleted.
-        FormatError: Metadata can't be read; nothing was deleted.
-        StorageError: The storage failed; what was deleted stays deleted.
+        CommitUnknownError: The floor may or may not be raised; nothing was deleted.
     """
     if grace_s < GRACE_S and not short_grace:
         raise InvalidInputError(
@@ -205,7 +200,7 @@ def run_vacuum(
             grace_s=grace_s,
         )
     log.reopen()
-    # The store's own time is that of an object just written, which a dry run has to do without.
+    # The store's time is that of an object just written; a dry run writes none.
     now_us = log.clock.wall_us() if dry_run else store_now_us(log)
     until_us = now_us - int(max(grace_s, 0) * 1e6)
     floor = plan_floor(log, until_us)
@@ -216,37 +211,34 @@ def run_vacuum(
     doomed, spared = plan_vacuum(refs, horizon, objects)
     doomed += plan_temporaries(log.storage.temporaries(), until_us)
     if not dry_run:
-        for one in doomed:
-            check_move(one.path, one.state, ObjectState.DELETED)
-            log.storage.delete(one.path)
+        for entry in doomed:
+            check_move(entry.path, entry.state, ObjectState.DELETED)
+            log.storage.delete(entry.path)
         _vacuum_followers(log, root, refs, horizon)
         _forget(log, status, horizon, client)
     return VacuumReport(dry_run, root.version, horizon.floor, tuple(doomed), tuple(spared))
 
 
 def plan_floor(log: StreamLog, until_us: int) -> int:
-    """Return the newest version that is older than a time: whatever was planned before it is too.
-
-    Raises:
-        FormatError: A version can't be read.
-        StorageError: The storage failed.
-    """
+    """Return the newest version older than a time, which bounds whatever was planned earlier."""
     try:
         found = moment_at(log, until_us)
     except SnapshotExpiredError:
-        return log.root.staging_floor  # the versions of that time are gone: nobody can tell
+        return (
+            log.root.staging_floor
+        )  # the versions of that time are purged, so the floor is unknown
     return max(found.version if found else 0, log.root.staging_floor)
 
 
 def _vacuum_followers(log: StreamLog, root: Root, refs: References, horizon: Horizon) -> None:
-    """Delete from followers what the same rules condemn there; one that fails keeps it."""
+    """Delete from followers by the same rules; a follower that fails keeps its objects."""
     for storage in follower_storages(log, root):
         try:
             objects = [info for folder in _FOLDERS for info in storage.list(folder)]
             doomed = plan_vacuum(refs, horizon, objects)[0]
             doomed += plan_temporaries(storage.temporaries(), horizon.time_us)
-            for one in doomed:
-                storage.delete(one.path)
+            for entry in doomed:
+                storage.delete(entry.path)
         except StorageError as error:
             _LOG.warning("follower %s keeps what was vacuumed: %s", storage.url, error)
 
@@ -254,8 +246,8 @@ def _vacuum_followers(log: StreamLog, root: Root, refs: References, horizon: Hor
 def _raise_floor(log: StreamLog, floor: int, objects: list[ObjectInfo], client: str) -> Root:
     def build(root: Root, _slot: Slot) -> Root | None:
         raised = max(root.staging_floor, min(floor, root.version))
-        # What was staged on the newest version can't be told from what is being staged now. A
-        # commit, this one, makes it older than what comes next, so that a later vacuum can.
+        # Objects staged on the newest version can't be told from objects being staged now. This
+        # commit makes them older than objects staged later, so that a later vacuum can.
         newest = any(_staged_version(info.path) == root.version for info in objects)
         if raised == root.staging_floor and not newest:
             return None
@@ -265,7 +257,7 @@ def _raise_floor(log: StreamLog, floor: int, objects: list[ObjectInfo], client: 
 
 
 def _forget(log: StreamLog, status: TableStatus, horizon: Horizon, client: str) -> None:
-    """Take what was judged out of `retired`; what is live or retired anew is listed anew."""
+    """Remove judged objects from `retired`; live or newly retired objects are listed again."""
 
     def is_kept(item: Retired) -> bool:
         return item.version > horizon.version or item.time_us > horizon.time_us
@@ -296,7 +288,7 @@ def _judge_retired(version: int, time_us: int, horizon: Horizon) -> tuple[bool, 
 def _judge_staged(path: str, horizon: Horizon) -> tuple[bool, str]:
     version = _staged_version(path)
     if version is None and names.segment_token(path.partition("/")[2]) in horizon.copied:
-        # Another runner of that copy finds it done, whatever it has written by then.
+        # Another runner of that copy finds it done and commits none of its objects.
         return True, "left by an attempt at a copy that is done, and never committed"
     if version is None:
         return False, "no commit names it, and its name does not say how old it is"
