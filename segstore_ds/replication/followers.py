@@ -1,4 +1,4 @@
-"""Followers: added, removed, promoted, and kept free of what was deleted from the primary."""
+"""Followers: added, removed, promoted, and cleared of objects deleted from the primary."""
 
 import logging
 from collections.abc import Iterator
@@ -26,19 +26,17 @@ _SMALL_FOLDERS = (names.STATUS_FOLDER, names.HISTORY_FOLDER)
 
 
 def run_add_follower(log: StreamLog, url: str, *, client: str) -> Committed:
-    """Make a folder a follower: copy what there is, then commit that it follows from now on.
+    """Make a folder a follower: copy the stream, then commit that it follows from now on.
 
-    Safe to repeat: what was copied before a failure is there already.
+    Safe to repeat: objects that were copied before a failure are not copied again.
 
     Raises:
-        InvalidInputError: The stream's own folder by whatever name, one within or around it or that
-            can't be opened, or a clone's follower.
-        AlreadyExistsError: The folder holds another stream, or one that went its own way.
+        InvalidInputError: The folder is the stream's own under any name, is within or around it, or
+            can't be opened; or the stream is a clone that shares events.
+        AlreadyExistsError: The folder holds another stream, or one whose log has diverged.
         ConflictError: Every race was lost.
         CommitUnknownError: It may or may not be in the log.
         UnderReplicatedError: It is in the log, but the follower lacks a part.
-        FormatError: Something that is to be copied is damaged.
-        StorageError: A storage failed.
     """
     storage = log.storage
     target = storage.sibling(url)
@@ -47,7 +45,7 @@ def run_add_follower(log: StreamLog, url: str, *, client: str) -> Committed:
     _refuse_clone(root)
     follower = Follower(target, ROOT_CODEC, log.clock)
     empty = may_begin(follower.files, resumed=f"{names.SEGMENTS_FOLDER}/")
-    # One folder under two names would be one copy, and promote would fence nothing.
+    # One folder under two names would be one copy, and promote would fence nobody.
     for other in (storage, *follower_storages(log, root)):
         if other.url != target.url:
             refuse_overlap(target, other, find_overlap(target, other), "follower")
@@ -68,16 +66,14 @@ def run_add_follower(log: StreamLog, url: str, *, client: str) -> Committed:
 
 
 def run_remove_follower(log: StreamLog, url: str, *, client: str) -> Committed:
-    """Go on without a follower, whose folder stays as it is; safe to repeat.
-
-    Raises:
-        As `run_add_follower`, but for AlreadyExistsError.
-    """
+    """Continue without a follower, whose folder stays as it is; safe to repeat."""
     gone = {url, log.storage.sibling(url).url}
 
     def build(root: Root, _slot: Slot) -> Root | None:
         known = replication_of(root)
-        kept = tuple(one for one in known.followers if one not in gone) if known else ()
+        kept = (
+            tuple(follower for follower in known.followers if follower not in gone) if known else ()
+        )
         if known is None or kept == known.followers:
             return None
         return _following(root, known.primary, kept, client)
@@ -88,13 +84,7 @@ def run_remove_follower(log: StreamLog, url: str, *, client: str) -> Committed:
 def run_promote(log: StreamLog, *, client: str) -> Committed:
     """Make this folder a primary of a new generation, without followers; safe to repeat.
 
-    From its return on no commit of the old primary is acknowledged any more.
-
-    Raises:
-        ConflictError: Every race was lost.
-        CommitUnknownError: It may or may not be in the log.
-        FormatError: Metadata can't be read.
-        StorageError: The storage failed.
+    After it returns, no commit of the old primary is acknowledged any more.
     """
     log.reopen()
 
@@ -115,20 +105,15 @@ def run_promote(log: StreamLog, *, client: str) -> Committed:
 
 
 def follower_storages(log: StreamLog, root: Root) -> tuple[Storage, ...]:
-    """Return the folders of a root's followers; sends no request.
-
-    Raises:
-        CorruptionError: The property can't be read.
-        InvalidInputError: One can't be opened.
-    """
+    """Return the folders of a root's followers; sends no request."""
     return tuple(follower.storage for follower in log.replicas.of(root))
 
 
 def purge_followers(log: StreamLog, root: Root) -> None:
-    """Delete what a purge has deleted from the log; a follower that fails keeps it."""
+    """Delete purged versions from followers; a follower that fails keeps them."""
     for follower in log.replicas.of(root):
         try:
-            # The hint must not lead to what is deleted now.
+            # Advance the hint first: it must not point to a deleted version.
             follower.storage.put(follower.files.hint_path, names.build_hint(hint_of(root)))
             follower.files.purge(root.log_start)
         except StorageError as error:
@@ -136,7 +121,7 @@ def purge_followers(log: StreamLog, root: Root) -> None:
 
 
 def _refuse_clone(root: Root) -> None:
-    # A follower would need the origin as the clone does: losing that would lose both.
+    # A follower would need the clone's origin, too: losing the origin would lose both.
     if root.origins:
         raise InvalidInputError(
             "a clone that shares events with its origin can't be followed",
@@ -159,9 +144,9 @@ def _following(root: Root, primary: str, followers: tuple[str, ...], client: str
 
 
 def _check_same(log: StreamLog, follower: Follower) -> None:
-    """Check that a folder's log is that of the stream; then shipping goes on from there."""
+    """Check that a folder's log belongs to this stream; shipping then continues from there."""
     root = log.refresh()
-    # Ours if a version that both have is the same.
+    # It is the same stream if a version that both have is the same.
     number = follower.files.newest_listed()
     theirs = None if number is None else follower.files.get(number)
     ours = log.files.get(number) if number is not None and number <= root.version else None
@@ -174,7 +159,7 @@ def _check_same(log: StreamLog, follower: Follower) -> None:
 
 
 def _seed(log: StreamLog, follower: Follower) -> None:
-    """Copy a stream as it is into a folder, objects first, its log last and in order."""
+    """Copy a stream into a folder: objects first, then its log in order."""
     root = log.refresh()
     source, target = log.storage, follower.storage
     for folder in _SMALL_FOLDERS:
