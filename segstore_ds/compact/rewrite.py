@@ -76,9 +76,6 @@ class CompactJob:
     ship_to: ShipTo | None = None
 
 
-# --- planning ------------------------------------------------------------------------------------
-
-
 def plan_job(
     storage: Storage,
     status: TableStatus,
@@ -120,9 +117,6 @@ def plan_range_groups(
     """Choose the groups among the segments that hold events of a range."""
     segments = status.segments(root, *bounds)
     return plan_groups(segments, job.rules, joins=joins_of(job.epochs))
-
-
-# --- carrying out --------------------------------------------------------------------------------
 
 
 def run_group(job: CompactJob, group: Group, *, number: int, nonce: str) -> Replacement:
