@@ -1,7 +1,8 @@
 """Storage: objects under a root, on local disk, in memory, and in object stores.
 
-The only part of segstore that imports fsspec. It knows nothing of streams: it reads, lists, deletes
-and, above all, creates a name at most once (`Storage.create`), which every commit rests on.
+This is the only part of segstore that imports fsspec. It knows nothing of streams. It reads, lists,
+deletes and creates objects; `Storage.create` makes a name at most once, and every commit relies on
+that.
 """
 
 from segstore_ds.storage.base import ObjectInfo, StagedWriter, Storage, StorageStats

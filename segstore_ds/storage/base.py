@@ -1,7 +1,7 @@
 """The storage interface: objects under one root, created once, read whole or by range.
 
-`Storage` is what the engine sees and what the fault-injecting storage of the tests implements too;
-what the real storages share is in `checked.py`. Nothing here touches a filesystem.
+The engine uses only `Storage`; the fault-injecting storage of the tests implements it too.
+`checked.py` holds what the real storages share. Nothing here touches a filesystem.
 """
 
 import re
@@ -14,19 +14,16 @@ from typing import Any, Self
 
 from segstore_ds.errors import InvalidInputError
 
-# Begins the name of an object that only asks something of a store. Vacuum and drop know it.
+# Name prefix of an object that only probes a store; vacuum and drop recognize it.
 PROBE = ".probe-"
 _FORBIDDEN = re.compile(r"[\x00-\x1f\x7f\\]")
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectInfo:
-    """What the store says about an object.
+    """An object's path relative to the root, its size in bytes, and its modification time.
 
-    Args:
-        path: Path relative to the root of the storage.
-        size: Length in bytes.
-        modified_us: Time of the last change by the store's clock, UTC microseconds.
+    `modified_us` is UTC microseconds by the store's clock.
     """
 
     path: str
@@ -35,22 +32,14 @@ class ObjectInfo:
 
 
 class StorageStats:
-    """Counts calls by verb, and bytes; exact also when many threads share a storage."""
+    """Counts calls by verb, and bytes; the counts are exact when threads share a storage."""
 
     def __init__(self) -> None:
-        # Each thread changes only cells of its own, so no lock is needed, and none breaks a fork.
+        # Each thread changes only its own cells. So no lock is needed, and a fork copies no lock.
         self._cells: dict[tuple[int, str], int] = {}
 
     def add(self, name: str, amount: int = 1) -> None:
-        """Add to a counter.
-
-        Args:
-            name: A verb, `bytes_read` or `bytes_written`.
-            amount: How much to add.
-
-        Raises:
-            Nothing.
-        """
+        """Add to a counter: a verb, `bytes_read` or `bytes_written`."""
         cell = (threading.get_ident(), name)
         self._cells[cell] = self._cells.get(cell, 0) + amount
 
@@ -67,30 +56,26 @@ class StorageStats:
 
     @property
     def total(self) -> int:
-        """All calls together."""
+        """The number of calls of all verbs."""
         return sum(self.requests.values())
 
     @property
     def bytes_read(self) -> int:
-        """Bytes of content that were read."""
+        """Content bytes read."""
         return self._sums().get("bytes_read", 0)
 
     @property
     def bytes_written(self) -> int:
-        """Bytes of content that were written."""
+        """Content bytes written."""
         return self._sums().get("bytes_written", 0)
 
     def reset(self) -> None:
-        """Start counting from zero.
-
-        Raises:
-            Nothing.
-        """
+        """Start counting from zero."""
         self._cells = {}
 
 
 class StagedWriter(ABC):
-    """Writes one large object under a name that nobody shares.
+    """Writes one large object under a name that no other writer uses.
 
     As a context manager it aborts unless `commit` was called.
     """
@@ -99,44 +84,28 @@ class StagedWriter(ABC):
 
     @abstractmethod
     def write(self, data: Any) -> None:
-        """Append bytes.
+        """Append the bytes of an object that supports the buffer protocol.
 
-        Args:
-            data: Anything that gives its bytes through the buffer protocol.
-
-        Raises:
-            StorageError: The filesystem failed; the object will not become whole.
-            InvalidInputError: The writer was committed or aborted before.
+        After a StorageError the object cannot become whole.
         """
 
     def write_all(self, pieces: Sequence[Any]) -> None:
-        """Append several pieces, in one request where the filesystem can; raises as `write`.
-
-        Args:
-            pieces: As for `write`, in order.
-        """
+        """Append several pieces in order, in one request where the filesystem can."""
         for piece in pieces:
             self.write(piece)
 
     @abstractmethod
     def commit(self) -> int:
-        """Finish the object: afterwards it is whole and durable.
-
-        Returns:
-            The size of the object in bytes.
+        """Finish the object and return its size in bytes; it is then whole and durable.
 
         Raises:
-            StorageError: It is not known to be whole; write it again under another name.
+            StorageError: The object may be incomplete; write it again under another name.
             InvalidInputError: Nothing was written, or the writer was closed before.
         """
 
     @abstractmethod
     def abort(self) -> None:
-        """Give the object up and remove what can be removed; safe to repeat.
-
-        Raises:
-            Nothing.
-        """
+        """Discard the object and remove what can be removed; safe to repeat, never raises."""
 
     def __enter__(self) -> Self:
         return self
@@ -151,138 +120,83 @@ class StagedWriter(ABC):
 
 
 class Storage(ABC):
-    """Objects under one root. Every `path` is relative to it, with `/` between its parts."""
+    """Objects under one root.
+
+    Every `path` is relative to the root, with `/` between its parts. Every call raises StorageError
+    if the filesystem failed, and InvalidInputError if the path is not inside the root.
+    """
 
     url: str  # canonical, shown in errors; never holds secrets
     stats: StorageStats
-    least_part_bytes: int = 1  # what `StagedWriter.write` should be given at once, at least
+    least_part_bytes: int = 1  # smallest useful `StagedWriter.write`
 
     @abstractmethod
     def get(self, path: str, *, limit_bytes: int | None = None) -> bytes:
-        """Read a whole object.
-
-        Args:
-            path: The object.
-            limit_bytes: Most bytes that it may have; None for any size.
-
-        Returns:
-            Its content, possibly empty.
+        """Read a whole object, which may be empty.
 
         Raises:
             MissingObjectError: There is no such object.
-            CorruptionError: It is larger than the limit; not all of it was read.
-            StorageError: The filesystem failed.
-            InvalidInputError: The path is not one inside the root.
+            CorruptionError: It is larger than `limit_bytes`; not all of it was read.
         """
 
     @abstractmethod
     def get_range(self, path: str, start: int, end: int) -> bytes:
-        """Read the bytes `[start, end)` of an object.
-
-        Args:
-            path: The object.
-            start: First byte.
-            end: The byte after the last, at least `start`.
-
-        Returns:
-            Exactly `end - start` bytes.
+        """Read exactly the bytes `[start, end)` of an object.
 
         Raises:
             MissingObjectError: There is no such object.
             TruncatedObjectError: It ends before `end`.
-            StorageError: The filesystem failed.
-            InvalidInputError: The path or the range is malformed.
         """
 
     @abstractmethod
     def info(self, path: str) -> ObjectInfo:
-        """Ask the store about an object; never answered from a cache.
-
-        Args:
-            path: The object.
-
-        Returns:
-            Its size and time.
+        """Ask the store for an object's size and time; never answered from a cache.
 
         Raises:
             MissingObjectError: There is no such object.
-            StorageError: The filesystem failed.
-            InvalidInputError: The path is not one inside the root.
         """
 
     @abstractmethod
     def create(self, path: str, data: bytes) -> bool:
         """Create an object if its name is free: whole or not at all, one winner per name.
 
-        A client that repeats a request whose answer was lost may be told False about its own
-        object, so the loser of a race compares what lies there with what it wrote.
-
-        Args:
-            path: The name to take.
-            data: Its content, not empty.
-
-        Returns:
-            True when this call made the object, which is then durable; False when the name is
-            definitely taken.
+        Returns True if this call created the object, which is then durable, and False if the name
+        is definitely taken. A client that repeats a request after losing the answer may get False
+        for its own object. The loser of a race therefore compares the stored content with what it
+        wrote.
 
         Raises:
-            StorageError: Anything doubtful; the object may or may not have been made, unless the
-                error says `untouched`.
+            StorageError: The result is unknown: the object may or may not have been created, unless
+                the error says `untouched`.
             UnsafeFilesystemError: The filesystem has no exclusive create.
-            InvalidInputError: The data is empty, or the path is not one inside the root.
+            InvalidInputError: The data is empty, or the path is not inside the root.
         """
 
     @abstractmethod
     def put(self, path: str, data: bytes) -> None:
-        """Write an object, over another if there is one. Not durable: for hints only.
-
-        Args:
-            path: The object.
-            data: Its content, not empty.
-
-        Raises:
-            StorageError: The filesystem failed.
-            InvalidInputError: The data is empty, or the path is not one inside the root.
-        """
+        """Write a non-empty object, replacing any object there. Not durable: for hints only."""
 
     @abstractmethod
     def open_staged(self, path: str, *, replace: bool = False) -> StagedWriter:
-        """Start a large object under a name that nobody else uses.
+        """Start a large object under a name that no other writer uses.
 
-        Args:
-            path: The object.
-            replace: Others may write the same bytes under the same name at the same time: what lies
-                there stays until `commit` puts this object in its place, in one step.
-
-        Returns:
-            A writer; the object is whole and durable once its `commit` returned.
-
-        Raises:
-            StorageError: The filesystem failed.
-            InvalidInputError: The path is not one inside the root.
+        The object is whole and durable once the writer's `commit` has returned. With `replace`,
+        others may write the same bytes under the same name at the same time: the existing object
+        stays until `commit` replaces it in one step.
         """
 
     def copy_from(
         self, source: "Storage", source_path: str, path: str, *, replace: bool = False
     ) -> bool:
-        """Copy an object without its bytes passing through this process, where the store can.
+        """Copy an object inside the store, without its bytes passing through this process.
 
-        It copies what lies there, sound or not: whoever needs to know reads the copy.
-
-        Args:
-            source: Where the object is; any storage.
-            source_path: The object.
-            path: What the copy is called; as for `open_staged`, nobody else uses that name.
-            replace: As for `open_staged`.
-
-        Returns:
-            Whether the copy was made; it is whole and durable then. False where the two are not of
-            one store, or it can't copy: there is nothing then, and the bytes have to be written.
+        The bytes are copied without a check: a caller that needs valid content reads the copy.
+        `path` and `replace` are as for `open_staged`. Returns True if the copy was made; it is then
+        whole and durable. Returns False if the two storages are not in one store or the store
+        cannot copy: nothing was created, and the caller has to write the bytes.
 
         Raises:
             MissingObjectError: There is no such object.
-            StorageError: A filesystem failed.
-            InvalidInputError: A path is not one inside its root.
         """
         check_path(source_path)
         check_path(path)
@@ -291,51 +205,31 @@ class Storage(ABC):
 
     @abstractmethod
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
-        """List all objects of a folder and of the folders in it, asking the store each time.
+        """List all objects below a folder ('' for all), asking the store each time.
 
-        Args:
-            prefix: A folder; '' for all.
-
-        Returns:
-            The objects in any order, without temporary ones (a part of their path starts with '.').
-            A folder that does not exist gives nothing.
-
-        Raises:
-            StorageError: The filesystem failed; also in the midst of the iteration.
-            InvalidInputError: The prefix is not a path inside the root.
+        The order is undefined. Temporary objects, which have a path part that starts with '.', are
+        left out. A missing folder yields nothing. The iteration itself may raise StorageError.
         """
 
     def temporaries(self) -> Iterator[ObjectInfo]:
-        """List what calls that were cut off left behind, and what calls under way have there now.
+        """List temporary objects, both of interrupted calls and of calls that still run.
 
-        No commit can name one: a temporary object gets its name, if ever, by its own process, whose
-        call fails where it is gone. So its age, by `modified_us`, says whether it may be deleted.
-
-        Returns:
-            The objects in any order; nothing where a store has none.
-
-        Raises:
-            StorageError: The filesystem failed; also in the midst of the iteration.
+        No commit can name a temporary object: only the process that wrote it gives it its final
+        name, and that call fails if the object is gone. So its age, by `modified_us`, decides
+        whether it may be deleted. The order is undefined, and the iteration itself may raise
+        StorageError.
         """
         return iter(())
 
     def peek(self, prefix: str, limit: int) -> tuple[str, ...] | None:
-        """Name the first few of what lies directly in a folder, in one request.
+        """Return up to `limit` names directly in a folder ('' for the root), in one request.
 
-        Names that start with '.' count, too; those of folders end with '/'.
-
-        Args:
-            prefix: A folder; '' for the root.
-            limit: Most names.
-
-        Returns:
-            Up to `limit` names in any order, none where the folder is empty; None where there is no
-            such folder.
+        The order is undefined. Names that start with '.' are included, and folder names end with
+        '/'. An empty folder gives no names, a missing one gives None.
 
         Raises:
-            StorageError: The filesystem failed.
-            InvalidInputError: The root, or a folder above it, is a file; or the prefix is not a
-                path inside the root.
+            InvalidInputError: The root or a folder above it is a file, or the prefix is not inside
+                the root.
         """
         start = f"{prefix}/" if prefix else ""
         found: dict[str, None] = {}
@@ -347,19 +241,9 @@ class Storage(ABC):
         return tuple(found) or None
 
     def folders(self, prefix: str) -> tuple[str, ...]:
-        """Name the folders directly within a folder, sorted.
+        """Return the sorted names of the folders directly in a folder ('' for the root).
 
-        Where the store can tell folders by themselves, no object is listed.
-
-        Args:
-            prefix: A folder; '' for the root.
-
-        Returns:
-            Their names. A folder that does not exist has none.
-
-        Raises:
-            StorageError: The filesystem failed.
-            InvalidInputError: The prefix is not a path inside the root.
+        A missing folder has none. Where the store can list folders alone, no object is listed.
         """
         start = f"{prefix}/" if prefix else ""
         inner = (info.path.removeprefix(start) for info in self.list(prefix))
@@ -367,48 +251,25 @@ class Storage(ABC):
 
     @abstractmethod
     def delete(self, path: str) -> None:
-        """Delete an object; silent when it is absent.
-
-        Args:
-            path: The object.
-
-        Raises:
-            StorageError: The filesystem failed.
-            InvalidInputError: The path is not one inside the root.
-        """
+        """Delete an object; does nothing if it is absent."""
 
     def sibling(self, url: str) -> "Storage":
-        """Open another root with the options of this one; sends no request.
-
-        Args:
-            url: Its canonical location.
-
-        Raises:
-            InvalidInputError: It can't be opened.
-        """
+        """Open another root with this storage's options; sends no request."""
         raise InvalidInputError("storage opens no others", storage=self.url, url=url)
 
     def outer(self) -> "Storage | None":
-        """Return the folder that this root lies in, opened alike; sends no request.
+        """Return the folder that contains this root, opened with the same options; no request.
 
-        Links to a local folder are followed.
-
-        Returns:
-            The folder; None for a whole disk or bucket, and where a storage knows none.
+        Symbolic links of a local folder are followed. Returns None for a whole disk or bucket, and
+        for a storage that has no outer folder.
         """
         return None
 
     def share(self, url: str, folders: tuple[str, ...]) -> None:
-        """Read objects that are missing here from another root from now on; sends no request.
+        """From now on read objects that are missing here from another root; sends no request.
 
-        Reads alone: what is listed, written and deleted stays here. Safe to repeat.
-
-        Args:
-            url: The canonical location of the other root, opened with the options of this one.
-            folders: The folders that it stands in for.
-
-        Raises:
-            InvalidInputError: It can't be opened.
+        Only reads of `folders` use the other root, which is opened with this storage's options.
+        Lists, writes and deletes stay here. Safe to repeat.
         """
         raise InvalidInputError(
             "storage shares no objects", storage=self.url, url=url, folders=folders
@@ -419,34 +280,19 @@ class Storage(ABC):
         """Make sure that `create` has one winner here; cheap when repeated.
 
         Raises:
-            UnsafeFilesystemError: The filesystem, its version or its endpoint has no such promise.
-            StorageError: It could not be asked.
+            UnsafeFilesystemError: The filesystem, its version or its endpoint does not guarantee
+                it.
         """
 
 
 def refuse_empty(path: str, size: int) -> None:
-    """Refuse to make an object without bytes: stores treat those in ways of their own.
-
-    Args:
-        path: The object.
-        size: Its length in bytes.
-
-    Raises:
-        InvalidInputError: The size is 0.
-    """
+    """Refuse to create an object without bytes, which stores handle differently."""
     if size == 0:
         raise InvalidInputError("an object is never empty", path=path)
 
 
 def check_path(path: str) -> None:
-    """Refuse a path that is not plainly one inside the root.
-
-    Args:
-        path: A path from a caller or from metadata.
-
-    Raises:
-        InvalidInputError: It is absolute, leaves the root, or holds what a store reads in its own
-            way.
+    """Refuse a path that is absolute, leaves the root, or has characters stores interpret.
 
     >>> check_path("log/00000000000000000041")
     """

@@ -1,8 +1,8 @@
-"""What a failure of a filesystem means: whether a repeated call may succeed, and the remedy.
+"""What a filesystem failure means: whether a repeated call may succeed, and the remedy.
 
-A cause that this table does not know may go away by itself: a timeout, a server error, a request to
-slow down. What it knows stays until somebody does something about it. Nothing here says whether a
-call that failed has changed anything; see `StorageError.untouched`.
+A cause that this table does not know may be temporary: a timeout, a server error, a request to slow
+down. A cause that it knows stays until someone acts. Nothing here says whether the failed call has
+changed anything; see `StorageError.untouched`.
 """
 
 import errno
@@ -33,7 +33,7 @@ _BY_ERRNO: Mapping[int, str] = {
     errno.ENAMETOOLONG: _TOO_LONG,
     errno.ELOOP: "symbolic links of the location lead back to themselves: use another location",
 }
-# What S3 and Azure call their answers, and what the clients raise by class.
+# Error codes of S3 and Azure, and exception classes of the clients.
 _BY_NAME: Mapping[str, str] = {
     "NoSuchBucket": _NO_BUCKET,
     "ContainerNotFound": _NO_BUCKET,
@@ -58,18 +58,12 @@ _BY_NAME: Mapping[str, str] = {
     "NoRegionError": "name the region in storage_options: client_kwargs={'region_name': ...}",
 }
 _BY_STATUS: Mapping[int, str] = {401: _REFUSED, 403: _REFUSED}
-# Google Cloud Storage answers 403 to those it asks to slow down, too.
+# Google Cloud Storage also answers 403 when it asks a client to slow down.
 _SLOW_DOWN = ("ratelimitexceeded", "rate limit")
 
 
 def find_remedy(cause: BaseException) -> str | None:
-    """Return what to do about a failure that stays until somebody does something about it.
-
-    Args:
-        cause: What the filesystem raised.
-
-    Returns:
-        The remedy; None where a repeated call may succeed.
+    """Return the remedy for a failure that lasts; None if a repeated call may succeed.
 
     >>> find_remedy(OSError(errno.EROFS, "read-only"))
     'the disk is read-only: mount it for writing, or use another location'
@@ -77,15 +71,15 @@ def find_remedy(cause: BaseException) -> str | None:
     True
     """
     linked = list(chain(cause))
-    if any(word in str(each).lower() for each in linked for word in _SLOW_DOWN):
+    if any(word in str(error).lower() for error in linked for word in _SLOW_DOWN):
         return None
-    # A name says most: clients give their refusals an errno as well.
-    for each in linked:
-        for name in _names(each):
+    # Names come first: clients set an errno on refusals too, which says less.
+    for error in linked:
+        for name in _names(error):
             if name in _BY_NAME:
                 return _BY_NAME[name]
-    for each in linked:
-        if (status := _status(each)) in _BY_STATUS:
+    for error in linked:
+        if (status := _status(error)) in _BY_STATUS:
             return _BY_STATUS[status]
     if isinstance(cause, OSError) and (found := _BY_ERRNO.get(cause.errno or 0)):
         return found

@@ -1,8 +1,8 @@
 """What the real storages share.
 
-Paths are checked before anything is touched, calls are counted, and whatever a filesystem raises
-becomes an error of segstore without the values of the storage options. Storages pickle as location
-and options and open again where they are used.
+Paths are checked before anything is touched. Calls are counted. Filesystem exceptions become errors
+of segstore, without the values of the storage options. A storage pickles as its location and
+options, and opens again where it is unpickled.
 """
 
 from abc import abstractmethod
@@ -37,14 +37,11 @@ Opener = Callable[..., Storage]
 
 
 class CheckedStorage(Storage):
-    """What the real storages share.
+    """The base of the real storages.
 
-    Args:
-        location: The root.
-        options: Options as the caller gave them: `env:NAME` is not yet read, so they can be pickled
-            without the secret.
-        single_writer: The caller promises that only one process writes.
-        opener: Opens another location, as `open_storage` does; a module's function, so it pickles.
+    `options` are those the caller gave: `env:NAME` is resolved only on use, so a pickle holds no
+    secret. `single_writer` is the caller's promise that only one process writes. `opener` opens
+    another location, as `open_storage` does; it must be a module-level function so that it pickles.
     """
 
     def __init__(
@@ -78,7 +75,7 @@ class CheckedStorage(Storage):
         )
         return _reopen, (again, shared)
 
-    # What a storage implements. `full` is the path that the filesystem wants.
+    # What a storage implements. `full` is the path in the filesystem's own form.
     @abstractmethod
     def _get(self, full: str, limit: int | None) -> bytes: ...
     @abstractmethod
@@ -99,7 +96,7 @@ class CheckedStorage(Storage):
     def _delete(self, full: str) -> None: ...
 
     def _open_replacing(self, path: str, full: str) -> StagedWriter:
-        # An object that gets its name when it is whole takes the place of another by that.
+        # An object that gets its name only when whole replaces another one in that same step.
         return self._open_staged(path, full)
 
     def _copies_from(self, source: "CheckedStorage") -> bool:  # noqa: ARG002
@@ -247,7 +244,7 @@ class CheckedStorage(Storage):
         url = find_outer(self._real_location())
         if url is None:
             return None
-        # The options of this very root: those that are keyed by a prefix may not cover the outer.
+        # Resolve options for this root: options keyed by a prefix may not cover the outer folder.
         options = resolve_storage_options(self._options, self.location)
         return type(self)(resolve_location(url), options, single_writer=self.single_writer)
 
@@ -261,10 +258,10 @@ class CheckedStorage(Storage):
             self._shared[url] = SharedRoot(other, folders)
 
     def _shared_read(self, path: str, here: Callable[[], T], there: Callable[[Storage], T]) -> T:
-        """Read what lies here, else what lies in a root that is shared.
+        """Read an object here, else from a shared root.
 
-        The folder in which an object was found there is asked for there first from then on: names
-        are never used for other bytes, so the order only saves requests.
+        A folder whose object was found in a shared root is looked up there first from then on.
+        Names are never reused for other bytes, so this order only saves requests.
         """
         roots = [root for root in self._shared.values() if path.startswith(root.folders)]
         if not roots:
@@ -300,43 +297,17 @@ class CheckedStorage(Storage):
         self.run("delete", path, self._delete, self._full(path))
 
     def run(self, verb: str, path: str, work: Callable[P, T], *args: P.args, **kw: P.kwargs) -> T:
-        """Count a call to the filesystem and do it as `resume` does.
-
-        Args:
-            verb: Name to count and to show.
-            path: The object, for the error's text.
-            work: The call.
-            args: Its arguments.
-            kw: Its keyword arguments.
-
-        Returns:
-            What the call returns.
-
-        Raises:
-            MissingObjectError: The filesystem says that a read object is absent.
-            StorageError: It raised anything else.
-        """
+        """Count a filesystem call under `verb` and make it as `resume` does."""
         self.stats.add(verb)
         return self.resume(verb, path, work, *args, **kw)
 
     def resume(
         self, verb: str, path: str, work: Callable[P, T], *args: P.args, **kw: P.kwargs
     ) -> T:
-        """Do a call, or go on with one that was counted, and translate what it raises.
+        """Make a call, or continue one that was counted, and translate its exceptions.
 
-        Args:
-            verb: Name to show.
-            path: The object, for the error's text.
-            work: The call.
-            args: Its arguments.
-            kw: Its keyword arguments.
-
-        Returns:
-            What the call returns.
-
-        Raises:
-            MissingObjectError: The filesystem says that a read object is absent.
-            StorageError: It raised anything else.
+        `verb` and `path` are for the error text. Raises MissingObjectError if a read object is
+        absent, and StorageError for any other failure.
         """
         try:
             return work(*args, **kw)
@@ -345,10 +316,10 @@ class CheckedStorage(Storage):
         except self._foreign() as cause:
             failure = self._translate(verb, path, cause)
         try:
-            # Raised out here, the failure has no context that would show the unredacted cause.
+            # Raised outside `except`, the failure has no context that shows the unredacted cause.
             raise failure
         finally:
-            del failure  # which else holds this frame, and this frame it, with all frames above
+            del failure  # breaks the cycle of failure and frame, which keeps all outer frames alive
 
     def _translate(self, verb: str, path: str, cause: BaseException) -> SegstoreError:
         failure: SegstoreError
@@ -374,7 +345,7 @@ class CheckedStorage(Storage):
 
     @property
     def redactor(self) -> Redactor:
-        """Takes the values of this storage's options out of texts."""
+        """Removes the values of this storage's options from texts."""
         if self._redactor is None:
             self._redactor = Redactor(resolve_storage_options(self._options, self.location))
         return self._redactor
@@ -385,12 +356,7 @@ class CheckedStorage(Storage):
 
 
 class SharedRoot:
-    """Another root whose objects are read where they are missing here.
-
-    Args:
-        storage: The root.
-        folders: What it stands in for, each with its `/`.
-    """
+    """Another root; objects of `folders` (each with its `/`) missing here are read from it."""
 
     def __init__(self, storage: Storage, folders: tuple[str, ...]) -> None:
         self.storage = storage
@@ -399,13 +365,7 @@ class SharedRoot:
 
 
 class GatheredWriter(StagedWriter):
-    """Gathers the object and gives it its name when it is whole.
-
-    Args:
-        storage: Where the object belongs.
-        path: Its path relative to the root.
-        full: Its name in the filesystem.
-    """
+    """Gathers the object in memory and writes it in one call at commit."""
 
     def __init__(self, storage: CheckedStorage, path: str, full: str) -> None:
         self.size = 0

@@ -1,8 +1,8 @@
-"""Storage options: which of them belong to a location, and how their values stay out of sight.
+"""Storage options: choose those of a location, and keep their values out of texts.
 
 Options are flat, or keyed by URL prefix so that one call can use several accounts. A value
-``env:NAME`` is read from the environment of the process that opens the storage, so it can travel in
-a plan without being a secret. Whatever text leaves the storage layer passes a `Redactor` first.
+``env:NAME`` is read from the environment of the process that opens the storage, so a plan can carry
+it without carrying the secret. Every text that leaves the storage layer passes a `Redactor` first.
 """
 
 import os
@@ -14,7 +14,7 @@ from urllib.parse import quote, quote_plus, unquote
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.storage.locations import Location, resolve_location
 
-# Names whose values help to understand an error and open no door.
+# Options whose values explain an error and are not secret.
 _HARMLESS = frozenset(
     {"account_name", "addressing_style", "default_location", "endpoint_url", "project", "region"}
     | {"region_name", "signature_version", "user_project"}
@@ -27,13 +27,8 @@ def resolve_storage_options(
 ) -> dict[str, Any]:
     """Choose the options of a location and read their `env:NAME` values.
 
-    Args:
-        options: Flat options of fsspec's filesystem, or options keyed by URL prefix; the longest
-            prefix that covers the location wins, whole path segments counted.
-        location: The place to be opened.
-
-    Returns:
-        Flat options with real values; empty when no prefix covers the location.
+    Options are flat, or keyed by URL prefix: the longest prefix that covers the location by whole
+    path segments wins. The result is flat, and empty if no prefix covers the location.
 
     Raises:
         InvalidInputError: Options are mixed or of a wrong type, or a variable is not set.
@@ -113,11 +108,10 @@ def _read_value(value: Any, name: str) -> Any:
 
 
 class Redactor:
-    """Takes the values of storage options out of texts and of chained causes.
+    """Removes the values of storage options from texts and chained causes.
 
-    Args:
-        options: Resolved options; every text in them is a secret unless its name is known to be
-            harmless, and so are its URL-quoted forms and the parts of a connection string.
+    Every text in the resolved options is a secret unless its name is known to be harmless. So are
+    its URL-quoted forms and the parts of a connection string.
     """
 
     def __init__(self, options: Mapping[str, Any]) -> None:
@@ -126,36 +120,19 @@ class Redactor:
             secrets.update({text, quote(text, safe=""), quote(text), quote_plus(text)})
             secrets.update({unquote(text), repr(text)[1:-1]})
         secrets.discard("")
-        # The longest first, so that no secret survives as the rest of a shorter one.
+        # Longest first, so that a shorter secret does not leave the rest of a longer one visible.
         patterns = [_pattern(secret) for secret in sorted(secrets, key=len, reverse=True)]
         self._pattern = re.compile("|".join(patterns)) if patterns else None
 
     def redact(self, text: str) -> str:
-        """Replace every secret in a text.
-
-        Args:
-            text: Text from a filesystem.
-
-        Returns:
-            The text with `***` in place of secrets.
-
-        Raises:
-            Nothing.
-        """
+        """Replace every secret in a text with `***`."""
         return self._pattern.sub("***", text) if self._pattern else text
 
     def cause(self, cause: BaseException) -> BaseException:
-        """Make a cause fit to be chained: tracebacks print it with all that it chains itself.
+        """Return an exception that is safe to chain.
 
-        Args:
-            cause: What the filesystem raised.
-
-        Returns:
-            The same exception, or a stand-in with a redacted text when a secret shows anywhere in
-            its chain.
-
-        Raises:
-            Nothing.
+        Tracebacks print a cause with its whole chain. So if a secret appears anywhere in the chain,
+        the result is a stand-in with a redacted text; otherwise it is the same exception.
         """
         shows = any(
             self.redact(text) != text
@@ -165,33 +142,13 @@ class Redactor:
         return OSError(self.describe(cause)) if shows else cause
 
     def describe(self, cause: BaseException) -> str:
-        """Say in one line, without secrets, what a filesystem raised.
-
-        Args:
-            cause: What the filesystem raised.
-
-        Returns:
-            Its class and its text, shortened.
-
-        Raises:
-            Nothing.
-        """
+        """Describe an exception in one line, shortened and without secrets."""
         text = " ".join(self.redact(str(cause)).split())
         return f"{type(cause).__name__}: {text[:500]}" if text else type(cause).__name__
 
 
 def chain(cause: BaseException) -> Iterator[BaseException]:
-    """Walk an exception and all that it was raised from or while handling.
-
-    Args:
-        cause: The outermost exception.
-
-    Yields:
-        It, then its causes and contexts, each once.
-
-    Raises:
-        Nothing.
-    """
+    """Yield an exception, then its causes and contexts, each once."""
     pending: list[BaseException | None] = [cause]
     seen: set[int] = set()
     while pending:
@@ -203,7 +160,7 @@ def chain(cause: BaseException) -> Iterator[BaseException]:
 
 
 def _pattern(secret: str) -> str:
-    # A very short value would tear words apart; it is found as a word of its own.
+    # A very short value would match inside words, so it is matched as a whole word only.
     escaped = re.escape(secret)
     return escaped if len(secret) >= _SHORTEST else rf"(?<!\w){escaped}(?!\w)"
 

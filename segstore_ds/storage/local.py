@@ -1,13 +1,13 @@
 """Local disk through plain system calls.
 
-A created object is a finished and synced temporary file that gets its name by a hard link: the link
-fails when the name is taken, so a name has one winner, and it never shows a part of its content.
-The order write, sync, link, sync of the folder must not change: it is what makes a commit survive a
-power loss. A crash in between leaves a file whose name starts with '.', which only `temporaries`
-lists: vacuum deletes it when it is older than the grace.
+To create an object, a temporary file is written and synced, then hard-linked to its name. The link
+fails if the name is taken, so a name has one winner and never shows partial content. The order
+write, sync, link, sync of the folder must not change: it makes a commit survive a power loss. A
+crash in between leaves a file whose name starts with '.'; only `temporaries` lists it, and vacuum
+deletes it once it is older than the grace.
 """
 
-# pathlib has no fsync and no pread, and costs on the commit path.
+# pathlib has neither fsync nor pread, and is slower on the commit path.
 # ruff: noqa: PTH102, PTH105, PTH106, PTH108, PTH112, PTH116, PTH120
 
 import errno
@@ -33,12 +33,12 @@ from segstore_ds.storage.locations import Location, resolve_location
 _NO_LINKS = frozenset(
     {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EXDEV}
 )
-# Folders cannot be synced everywhere; such a filesystem does not honour sync, and says so this way.
+# Some filesystems cannot sync folders; they answer with one of these.
 _NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-# Without NONBLOCK, a named pipe in a stream's folder would block its reader for ever.
+# Without NONBLOCK, opening a named pipe in a stream's folder would block forever.
 _READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-# What systems without it, and pairs of filesystems that can't, say to a copy within the kernel.
+# Errors of a kernel copy that the system, or this pair of filesystems, does not support.
 _NO_COPY = frozenset(
     {
         errno.EXDEV,
@@ -51,7 +51,7 @@ _NO_COPY = frozenset(
     }
 )
 _MOST_AT_ONCE = 1 << 30
-_MOST_PIECES = 1024  # what one call may gather, everywhere
+_MOST_PIECES = 1024  # pieces per writev; every platform allows as many
 _TEMPORARY = ".tmp-"
 _TRIES = 8
 
@@ -68,11 +68,11 @@ class LocalStorage(CheckedStorage):
         opener: Opener | None = None,
     ) -> None:
         super().__init__(location, options, single_writer=single_writer, opener=opener)
-        # The root and the folders in it. Once seen they are never made anew: they went with all
-        # that lay in them, and in an empty folder every name is free.
+        # The root and the folders directly in it. Once seen, they are never created again: if one
+        # disappears its content is gone too, and in an empty folder every name is free.
         self._lasting: set[str] = set()
-        # Those of them that are synced in the folders above. Deeper ones come and go: one that is
-        # there again may be another's, and not synced yet, so nothing of them is remembered.
+        # The lasting folders whose entry is synced in their parent. Deeper folders come and go. One
+        # that reappears may be another process's and unsynced, so they are not remembered.
         self._synced: set[str] = set()
 
     def _get(self, full: str, limit: int | None) -> bytes:
@@ -93,8 +93,8 @@ class LocalStorage(CheckedStorage):
 
     def _create(self, full: str, data: bytes) -> bool:
         folder = os.path.dirname(full)
-        # A loser that can see the winner already need not write and sync first. The folder is
-        # synced all the same: the name may be our own, from a try whose sync failed.
+        # If the name is visibly taken, skip the write and its sync. Sync the folder anyway: the
+        # name may be our own, from an earlier try whose folder sync failed.
         if os.path.lexists(full):
             _sync_folder(folder)
             return False
@@ -147,7 +147,7 @@ class LocalStorage(CheckedStorage):
         return isinstance(source, LocalStorage) and hasattr(os, "copy_file_range")
 
     def _copy(self, source: Any, source_path: str, path: str, *, replace: bool) -> bool:
-        """Copy within the kernel, which shares the blocks where the filesystem has reflinks."""
+        """Copy in the kernel, which shares blocks where the filesystem has reflinks."""
         full = source._full(source_path)  # noqa: SLF001
         with source.resume("get_range", source_path, _Reader, full) as file:
             if not file.size:
@@ -168,8 +168,8 @@ class LocalStorage(CheckedStorage):
     def _walk(self, folder: str, wanted: Callable[[str], bool]) -> Iterator[tuple[str, int, int]]:
         pending = [folder]
         while pending:
-            # A folder may vanish between its listing and its visit: then it holds nothing. A file
-            # where it should be is no folder, as in an object store.
+            # A folder may vanish between its listing and its visit: it then lists as empty. So
+            # does a file in its place, as in an object store.
             gone = suppress(FileNotFoundError, NotADirectoryError)
             with gone, os.scandir(pending.pop()) as entries:
                 for entry in entries:
@@ -204,7 +204,7 @@ class LocalStorage(CheckedStorage):
             return None
         except NotADirectoryError:
             if os.path.isdir(self.location.path):
-                return None  # a file, or below one, within the root
+                return None  # the folder is a file, or below one, inside the root
         file = self.location.path
         while not os.path.lexists(file):
             file = os.path.dirname(file)
@@ -220,7 +220,7 @@ class LocalStorage(CheckedStorage):
         self.leave(full)
 
     def leave(self, full: str) -> None:
-        """Remove the folder of a file that is gone, if it was the last; writers make it anew."""
+        """Remove the folder of a deleted file if it is empty; writers create it again."""
         folder = os.path.dirname(full)
         if not self._is_lasting(folder):
             with suppress(OSError):
@@ -231,7 +231,6 @@ class LocalStorage(CheckedStorage):
 
         Raises:
             UnsafeFilesystemError: The filesystem has no hard links.
-            StorageError: The folder can't be written.
         """
         self.resume("probe", "", self._probe_links)
 
@@ -274,22 +273,22 @@ class LocalStorage(CheckedStorage):
             self._make_folder(folder)
             with suppress(FileNotFoundError):
                 return os.open(full, _NEW, 0o666)
-            # Whoever deleted the last object in the folder took the folder along.
+            # Deleting the last object of a folder also deletes the folder.
             self._synced.discard(folder)
         raise FileNotFoundError(errno.ENOENT, "folder vanishes again and again", folder)
 
     def _make_folder(self, folder: str) -> None:
-        """Make a folder and those above it, each entry synced in the folder that holds it.
+        """Create a folder and those above it, and sync each entry in its parent.
 
-        Raises:
-            StorageError: One that has been here before, and held what is gone with it.
+        Raises StorageError if a lasting folder (the root or one directly in it) has disappeared:
+        its content is gone too, and in an empty folder every name would be free again.
         """
         if folder in self._synced:
             return
         missing = []
         above = folder
         while True:
-            seen = above in self._lasting  # before the look: another thread may be making it
+            seen = above in self._lasting  # before isdir: another thread may be creating it
             if os.path.isdir(above):
                 break
             if seen:
@@ -309,7 +308,7 @@ class LocalStorage(CheckedStorage):
             if os.path.lexists(name) and not os.path.isdir(name):
                 raise NotADirectoryError(errno.ENOTDIR, "is a file", name)
             _sync_folder(os.path.dirname(name))
-        # What another process made a moment ago may not be synced yet: sync it up to the root.
+        # A folder that another process just created may be unsynced: sync it up to the root.
         root = self.location.path
         while above not in self._synced and f"{above}/".startswith(f"{root.rstrip('/')}/"):
             self._note_synced(above)
@@ -338,7 +337,7 @@ class LocalStorage(CheckedStorage):
 
 
 class _NotLinkedError(Exception):
-    """A create failed before its link (a full disk, mostly), so the name is not taken by it."""
+    """A create failed before its link (usually a full disk), so it did not take the name."""
 
     def __init__(self, cause: OSError) -> None:
         super().__init__(cause)
@@ -346,14 +345,10 @@ class _NotLinkedError(Exception):
 
 
 class LocalStagedWriter(StagedWriter):
-    """Writes straight to the final name, where nobody else uses it.
+    """Writes to the final name, or to a temporary one that is renamed at commit to `final`.
 
-    Args:
-        storage: Where the object belongs.
-        path: Its path relative to the root, for errors.
-        full: The file.
-        descriptor: The file, open for writing.
-        final: The name that the file gets when it is whole, if that is another.
+    `full` is the file that `descriptor` has open for writing. `path` is relative to the root, for
+    errors.
     """
 
     def __init__(
@@ -386,11 +381,7 @@ class LocalStagedWriter(StagedWriter):
         self._storage.stats.add("bytes_written", size)
 
     def copy(self, file: "_Reader") -> bool:
-        """Append a whole file within the kernel; False where it can't.
-
-        Raises:
-            OSError: A filesystem failed.
-        """
+        """Append a whole file in the kernel; False if the kernel cannot copy it."""
         while self.size < file.size:
             try:
                 copied = file.copy(self.size, self._open())
@@ -399,7 +390,7 @@ class LocalStagedWriter(StagedWriter):
                     return False
                 raise
             if not copied:
-                return False  # some filesystems say so instead of refusing
+                return False  # some filesystems copy nothing instead of failing
             self.size += copied
         return True
 
@@ -436,7 +427,7 @@ _PROBED: set[tuple[int, int]] = set()
 
 
 class _Reader:
-    """An open regular file, read by place."""
+    """An open regular file, read by position."""
 
     def __init__(self, full: str) -> None:
         self._descriptor = os.open(full, _READ)
@@ -456,12 +447,12 @@ class _Reader:
         os.close(self._descriptor)
 
     def copy(self, start: int, descriptor: int) -> int:
-        """Copy from a place on to where another file stands; return how much went there."""
+        """Copy from `start` to the target's current position; return the bytes copied."""
         most = min(self.size - start, _MOST_AT_ONCE)
         return os.copy_file_range(self._descriptor, descriptor, most, offset_src=start)
 
     def read(self, start: int, end: int) -> bytes:
-        """Read `[start, end)`, or less when the file ends before."""
+        """Read `[start, end)`, or less if the file ends before."""
         data = os.pread(self._descriptor, max(0, min(end - start, _MOST_AT_ONCE)), start)
         if len(data) >= end - start or not data:
             return data
@@ -500,7 +491,7 @@ def _link(temporary: str, full: str) -> bool:
     try:
         os.link(temporary, full)
     except FileExistsError:
-        # NFS repeats a request whose answer was lost: the name may be taken by this very file.
+        # NFS repeats a request whose answer was lost: the name may already be this same file.
         return _is_same(temporary, full)
     except OSError as cause:
         if cause.errno in _NO_LINKS:

@@ -1,9 +1,9 @@
-"""Where a stream lies: one canonical URL for every way to write a location.
+"""Locations of streams: one canonical URL for every way to write a location.
 
-Owns the reading of locations, from the caller, from Spark and from the command line. Pure: nothing
-is opened or asked, only a relative path looks at the process's current directory. A location that
-could mean two things, or would silently mean another place than the caller thinks (``s3:/bucket``,
-``~``, a list of paths), is refused with the way to write it.
+Reads the locations that Python, Spark and the command line pass. Pure: nothing is opened or
+requested; only a relative path depends on the process's current directory. A location that is
+ambiguous, or that would silently mean another place than the caller thinks (``s3:/bucket``, ``~``,
+a list of paths), is refused with the way to write it.
 """
 
 import json
@@ -25,9 +25,9 @@ _BUCKETS = ("s3", "gs", "abfs")
 _NAMELESS = ("file", "memory")
 _STRAY_BYTE = re.compile("[\udc80-\udcff]")
 _ABFS_HOST = re.compile(r"[^@:]+@[A-Za-z0-9.\-]+")
-# What stands before an @ there is no user, unless a colon says that a password follows.
+# In these schemes the text before an @ is not a user, unless a colon separates a password.
 _USERLESS = frozenset({"file", "memory", "abfs", "abfss", "az"})
-# They wrap another filesystem, or are no place that a stream can be written to.
+# Filesystems that wrap another one, or that a stream cannot be written to.
 _NO_PLACE = frozenset(
     {"abstract", "arrow_hdfs", "async_wrapper", "asynclocal", "blockcache", "cached", "data", "dir"}
     | {"filecache", "generic", "git", "github", "gitlab", "http", "https", "jlab", "jupyter"}
@@ -37,12 +37,11 @@ _NO_PLACE = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """A place that a stream or a folder of streams lies at.
+    """The place of a stream or of a folder of streams.
 
-    Args:
-        scheme: `file`, `memory`, `s3`, `gs`, `abfs`, or another one that fsspec knows.
-        url: The canonical URL, without a trailing slash; holds no secrets, every error shows it.
-        path: The same place as the filesystem wants it, without scheme.
+    `scheme` is `file`, `memory`, `s3`, `gs`, `abfs` or another scheme of fsspec. `url` is the
+    canonical URL, without a trailing slash; it holds no secrets, because every error shows it.
+    `path` is the same place in the filesystem's own form, without scheme.
     """
 
     scheme: str
@@ -51,16 +50,11 @@ class Location:
 
 
 def resolve_location(url: str | os.PathLike[str]) -> Location:
-    """Read a location, once, into its canonical form.
+    """Parse a path, a `pathlib.Path` or a URL into its canonical location.
 
-    Pure, but for the current directory that a relative path starts from. Resolving a canonical URL
-    again gives the same location. `..` is resolved by text: symbolic links are not asked.
-
-    Args:
-        url: A path, a `pathlib.Path`, or a URL.
-
-    Returns:
-        The location; `file:/x`, `file:///x` and `/x` are one, `s3a` and `s3n` are `s3`.
+    `file:/x`, `file:///x` and `/x` are one location, and `s3a` and `s3n` are `s3`. Resolving a
+    canonical URL again gives the same location. `..` is resolved as text: symbolic links are not
+    followed.
 
     Raises:
         InvalidInputError: The location is ambiguous, unknown, or leaves its bucket.
@@ -97,17 +91,10 @@ def resolve_location(url: str | os.PathLike[str]) -> Location:
 
 
 def find_inner(url: str, name: str) -> str | None:
-    """Return the canonical URL of a folder that was listed; None where no location can name it.
+    """Return the canonical URL of a listed folder; None if no location can name it.
 
-    Args:
-        url: The canonical URL of the folder that it lies in.
-        name: Its name as the store has it.
-
-    Returns:
-        The URL, or None: then no stream can be made or opened there.
-
-    Raises:
-        InvalidInputError: The URL is no location.
+    `url` is the canonical URL of the containing folder, and `name` is the folder's name in the
+    store. With None, no stream can be created or opened there.
 
     >>> find_inner("file:///x", "a?b"), find_inner("s3://b", "a?b")
     ('file:///x/a%3Fb', None)
@@ -122,7 +109,7 @@ def find_inner(url: str, name: str) -> str | None:
 
 
 def find_outer(location: Location) -> str | None:
-    """Return the canonical URL of the folder that a place lies in; None for a disk or bucket.
+    """Return the canonical URL of the containing folder; None for a disk or bucket.
 
     >>> find_outer(resolve_location("/a/b")), find_outer(resolve_location("s3://b/x"))
     ('file:///a', 's3://b')
@@ -131,23 +118,14 @@ def find_outer(location: Location) -> str | None:
     """
     scheme, _, rest = location.url.partition("://")
     outer, found, name = rest.rpartition("/")
-    # A disk and the memory have a root without a name, all others a bucket or a host.
+    # Disk and memory have a root without a name; all others start with a bucket or a host.
     if not name or not (found or scheme in _NAMELESS):
         return None
     return f"{scheme}://{outer}"
 
 
 def shown(text: str) -> str:
-    """Cut from a location what may be secret: user names with passwords, and queries.
-
-    Args:
-        text: A location as the caller wrote it.
-
-    Returns:
-        The location for an error's text.
-
-    Raises:
-        Nothing.
+    """Remove possible secrets from a location for an error: user names, passwords, queries.
 
     >>> shown("s3://key:secret@bucket/x?X-Amz-Signature=abc")
     's3://***@bucket/x?***'
@@ -155,7 +133,7 @@ def shown(text: str) -> str:
     if matched := _ADDRESS.fullmatch(text):
         scheme, start, rest = matched.groups()
         hidden, _, place = rest.rpartition("@")
-        # A password may hold anything, slashes too, so all of it goes that may be one.
+        # A password may contain slashes, so everything that may be part of one is removed.
         user = "@" in rest.partition("/")[0] and scheme.lower() not in _USERLESS
         if ":" in hidden or user:
             text = f"{scheme}{start}***@{place}"
@@ -203,7 +181,7 @@ def _location_text(url: object) -> str:
 
 
 def _refuse_unwritable(text: str, location: str, errors: str = "strict") -> None:
-    """Refuse what no store can have as a name: half of a pair of surrogates."""
+    """Refuse half of a surrogate pair, which no store can have in a name."""
     try:
         text.encode(errors=errors)
     except UnicodeEncodeError:
@@ -264,13 +242,13 @@ def _local(text: str) -> Location:
     absolute = text if text.startswith("/") else posixpath.join(os.getcwd(), text)  # noqa: PTH109
     path = "/" + _normal_parts(absolute, text)
     _refuse_unwritable(path, text, "surrogateescape")
-    # Only what a URI would read differently is escaped, so that the URL stays readable.
+    # Escape only what a URI would read differently, so that the URL stays readable.
     return Location("file", "file://" + _escaped(path).rstrip("/"), path)
 
 
 def _escaped(path: str) -> str:
     text = path.replace("%", "%25").replace("?", "%3F").replace("#", "%23")
-    # A byte of a name that is not UTF-8 is escaped, so that a URL is plain text everywhere.
+    # Escape bytes that are not UTF-8, so that a URL is plain text everywhere.
     return _STRAY_BYTE.sub(lambda found: f"%{ord(found[0]) & 0xFF:02X}", text)
 
 
@@ -331,7 +309,7 @@ def _bucket(scheme: str, rest: str, text: str) -> Location:
 def _other(scheme: str, rest: str, text: str) -> Location:
     host, _, path = rest.partition("/")
     user, _, port = host.partition(":")
-    # A password with a slash ends the host: what is behind the colon is no port then.
+    # A slash in a password ends the host: the text after the colon is then not a port.
     cut = "@" in path and port and not port.isdecimal() and not user.startswith("[")
     if cut or (":" in host.partition("@")[0] and "@" in host):
         raise InvalidInputError(

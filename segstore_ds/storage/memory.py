@@ -1,7 +1,7 @@
-"""Memory of this process, through fsspec's own filesystem so that others in it see the objects.
+"""Memory of this process, through fsspec's own filesystem, so that its other users see the objects.
 
-Its exclusive mode looks first and writes then; a lock makes that one step. Nothing here outlives
-the process, and a forked child goes on with a copy of its own.
+fsspec's exclusive mode checks and then writes; a lock makes that one step. Objects do not outlive
+the process, and a forked child continues with its own copy.
 """
 
 import os
@@ -16,7 +16,7 @@ from segstore_ds.storage.checked import CheckedStorage, GatheredWriter
 
 
 class _Gate:
-    """The lock of `create`; a child that was forked while it was held gets a free one."""
+    """The lock of `create`; a child forked while it was held gets a new, free one."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -32,7 +32,7 @@ _GATE = _Gate()
 class MemoryStorage(CheckedStorage):
     """Objects in `fsspec.filesystem("memory")`."""
 
-    # The store is read without its file objects: those share one read position among threads.
+    # Read the store's content directly: its file objects share one read position among threads.
     def _get(self, full: str, limit: int | None) -> bytes:
         content = self._content(full)
         return content if limit is None else content[: limit + 1]
@@ -72,11 +72,11 @@ class MemoryStorage(CheckedStorage):
 
     def _starting_with(self, prefix: str) -> Iterator[tuple[str, int, int]]:
         store = MemoryFileSystem.store
-        with _GATE.lock:  # others may not add names while these are gathered
+        with _GATE.lock:  # no `create` or `put` may add names meanwhile
             found = [name for name in tuple(store) if name.startswith(prefix)]
             files = [(name, store.get(name)) for name in found]
         for name, file in files:
-            if file is not None:  # what others do through fsspec waits for no lock
+            if file is not None:  # users of plain fsspec do not take the lock
                 yield name, len(file.getvalue()), _microseconds(file)
 
     def _temporaries(self) -> Iterator[tuple[str, int, int]]:
@@ -99,11 +99,7 @@ class MemoryStorage(CheckedStorage):
             MemoryFileSystem.store.pop(full, None)
 
     def ensure_exclusive(self) -> None:
-        """Do nothing: within a process the lock is proof enough.
-
-        Raises:
-            Nothing.
-        """
+        """Do nothing: inside one process the lock is enough."""
 
     def _content(self, full: str) -> bytes:
         content: bytes = self._file(full).getvalue()

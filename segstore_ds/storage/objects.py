@@ -1,7 +1,7 @@
 """Object stores through fsspec: S3, Google Cloud Storage, Azure.
 
-Exclusive create is the store's own conditional put. What a custom endpoint makes of the condition
-is not known from its name, so a process that writes tries it first, once per endpoint.
+Exclusive create is the store's own conditional put. The name of a custom endpoint does not tell
+whether it honours the condition, so a writing process tries it first, once per endpoint.
 """
 
 import os
@@ -18,7 +18,7 @@ from segstore_ds.storage.credentials import resolve_storage_options
 from segstore_ds.storage.locations import Location
 from segstore_ds.storage.stores import STORES, root_is_missing
 
-# The least that S3 takes as a part. What is written at once and is larger becomes one part.
+# The smallest part that S3 accepts. A larger piece that is written at once becomes one part.
 _PART_BYTES = 5 * 1024 * 1024
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PROBED: set[str] = set()
@@ -82,7 +82,7 @@ class ObjectStorage(CheckedStorage):
         except FileNotFoundError:
             raise
         except self._foreign():
-            # A range wholly behind the end is refused in a different way by every store.
+            # Each store refuses a range wholly behind the end in its own way.
             if self._info(full)[0] > start:
                 raise
             return b""
@@ -108,7 +108,7 @@ class ObjectStorage(CheckedStorage):
         return ObjectStagedWriter(self, path, self.fs.open(full, "wb", block_size=_PART_BYTES))
 
     def _copies_from(self, source: CheckedStorage) -> bool:
-        # One set of credentials has to read there and to write here, at one endpoint.
+        # The same credentials must read there and write here, at the same endpoint.
         return (
             self._store.copies
             and isinstance(source, ObjectStorage)
@@ -124,7 +124,7 @@ class ObjectStorage(CheckedStorage):
         try:
             self.run("copy", path, self.fs.cp_file, full, self._full(path))
         except StorageError:
-            source.info(source_path)  # says so where the object is missing
+            source.info(source_path)  # raises MissingObjectError if the object is missing
             raise
         return True
 
@@ -167,7 +167,7 @@ class ObjectStorage(CheckedStorage):
     def _peek(self, folder: str, limit: int) -> list[str] | None:
         bucket, _, key = folder.partition("/")
         prefix = f"{key}/" if key else ""
-        # One more, for the empty object that consoles make to show a folder without any.
+        # One more, for the empty object with which consoles mark an empty folder.
         found = self._store.first_keys(self.fs, bucket, prefix, limit + 1)
         if found or not key:
             return [name.removeprefix(prefix) for name in found if name != prefix]
@@ -198,7 +198,6 @@ class ObjectStorage(CheckedStorage):
 
         Raises:
             UnsafeFilesystemError: A package is too old, or the endpoint ignores the condition.
-            StorageError: The endpoint failed.
         """
         if self.single_writer:
             return
@@ -229,13 +228,7 @@ class ObjectStorage(CheckedStorage):
 
 
 class ObjectStagedWriter(StagedWriter):
-    """A multipart upload, or one put when the object stays small.
-
-    Args:
-        storage: Where the object belongs.
-        path: Its path relative to the root.
-        file: fsspec's file, open for writing.
-    """
+    """A multipart upload through an fsspec file, or one put if the object stays small."""
 
     def __init__(self, storage: ObjectStorage, path: str, file: Any) -> None:
         self.size = 0
@@ -250,7 +243,7 @@ class ObjectStagedWriter(StagedWriter):
         self._storage.stats.add("bytes_written", view.nbytes)
 
     def write_all(self, pieces: Sequence[Any]) -> None:  # noqa: D102
-        # Written one by one they would make a part as soon as they reach the least size.
+        # Written one by one, the pieces would be cut into parts of the smallest size.
         self.write(pieces[0] if len(pieces) == 1 else b"".join(pieces))
 
     def commit(self) -> int:  # noqa: D102
@@ -268,7 +261,7 @@ class ObjectStagedWriter(StagedWriter):
         file, self._file = self._file, None
         if file is None:
             return
-        # Closing a file of fsspec commits it, and so does collecting it: it is marked first.
+        # Closing or garbage-collecting an fsspec file commits it, so mark it as closed first.
         file.closed = True
         with suppress(*self._storage._foreign(), AttributeError):  # noqa: SLF001
             file.discard()

@@ -1,4 +1,4 @@
-"""From a location to the storage behind it."""
+"""Opens the storage at a location."""
 
 import os
 from collections.abc import Mapping
@@ -30,15 +30,9 @@ def open_storage(
 ) -> Storage:
     """Open the storage at a location; sends no request.
 
-    Args:
-        url: The root of the storage.
-        storage_options: Options of fsspec's filesystem, flat or keyed by URL prefix; `env:NAME`
-            values are read in every process that opens the storage.
-        single_writer: The caller promises that only one process writes, which lets filesystems in
-            that have no exclusive create.
-
-    Returns:
-        A storage, which pickles and may be used by many threads.
+    Options are flat or keyed by URL prefix. `env:NAME` values are read in every process that opens
+    the storage. `single_writer` is the caller's promise that only one process writes; it allows
+    filesystems without exclusive create. The storage pickles and may be shared by threads.
 
     Raises:
         InvalidInputError: The location or the options can't be used, or a package is missing.
@@ -51,6 +45,6 @@ def open_storage(
         refuse_unknown_class(location.scheme, location.url)
     storage = cls(location, storage_options, single_writer=single_writer, opener=open_storage)
     if isinstance(storage, ObjectStorage):
-        # Fails here, not in the midst of a write, when a package is missing or an option wrong.
+        # A missing package or a wrong option fails here, not in the middle of a write.
         storage.fs  # noqa: B018
     return storage

@@ -1,9 +1,10 @@
 """Whether two storages are one place, or one lies within the other.
 
-A location is only a name. Links, mounts and access points give one folder several, and then all
-that is promised of two places holds of one. Names prove an overlap, never its absence: that takes
-an object put into one of them and looked for from the other. It is looked for under every ending of
-its folder's name; what no name tells is a folder within the other that is mounted as another name.
+A location is only a name. Links, mounts and access points can give one folder several names, and
+then a guarantee about two separate places does not hold. Names can prove an overlap but not its
+absence. To prove absence, an object is put into one place and looked up from the other, under every
+suffix of its folder's path. This does not find a folder inside the other place that is mounted
+under another name.
 """
 
 import os
@@ -16,11 +17,11 @@ from segstore_ds.errors import InvalidInputError, MissingObjectError, StorageErr
 from segstore_ds.storage.base import PROBE, Storage
 from segstore_ds.storage.locations import resolve_location
 
-_LONGEST = 1000  # what is longer no object store takes for a name; of folders, links are followed
+_LONGEST = 1000  # object stores accept no longer names; local folders compare by links
 
 
 class Overlap(Enum):
-    """How a place lies to another one, where it does not lie beside it."""
+    """How a place overlaps another one."""
 
     SAME = "is"
     INSIDE = "lies within"
@@ -28,17 +29,9 @@ class Overlap(Enum):
 
 
 def compare_names(place: Storage, other: Storage) -> Overlap | None:
-    """Return how a place lies to another one, as far as names and links say; sends no request.
+    """Return how a place overlaps another one by names and links; sends no request.
 
-    Args:
-        place: The one that is asked about.
-        other: The one that it is compared with.
-
-    Returns:
-        The overlap; None where the names show none, which proves nothing.
-
-    Raises:
-        InvalidInputError: A storage's URL is no location.
+    None means that the names show no overlap, which proves nothing.
     """
     first, second = _real_parts(place.url), _real_parts(other.url)
     if first == second:
@@ -49,21 +42,10 @@ def compare_names(place: Storage, other: Storage) -> Overlap | None:
 
 
 def find_overlap(place: Storage, other: Storage) -> Overlap | None:
-    """Return how a place lies to another one; None is proven by a look at the stores themselves.
+    """Return how a place overlaps another one; None is proven by requests to both stores.
 
-    Puts a small object into each of the two and deletes it; vacuum and drop delete one that a
-    crash leaves.
-
-    Args:
-        place: The one that is asked about.
-        other: The one that it is compared with.
-
-    Returns:
-        The overlap; None where the two share nothing.
-
-    Raises:
-        InvalidInputError: A storage's URL is no location.
-        StorageError: A storage failed, so nothing is known.
+    Puts a small object into each of the two and deletes it. Vacuum and drop delete one that a crash
+    leaves.
     """
     named = compare_names(place, other)
     if named is not None:
@@ -75,17 +57,7 @@ def find_overlap(place: Storage, other: Storage) -> Overlap | None:
 
 
 def refuse_overlap(place: Storage, other: Storage, overlap: Overlap | None, kind: str) -> None:
-    """Refuse a place that is not apart from a stream's.
-
-    Args:
-        place: The one that is refused.
-        other: One of the stream's.
-        overlap: How they lie to each other.
-        kind: What was to lie there.
-
-    Raises:
-        InvalidInputError: They overlap.
-    """
+    """Raise InvalidInputError if a place for `kind` overlaps `other`, one of a stream's places."""
     if overlap is None:
         return
     raise InvalidInputError(
@@ -97,14 +69,14 @@ def refuse_overlap(place: Storage, other: Storage, overlap: Overlap | None, kind
 
 
 def _find_probe(place: Storage, seen_from: Storage) -> int | None:
-    """Return how many folders below another root an object of this one is found; None if not."""
+    """Return how many folders below another root this root's object is found; None if not."""
     name = f"{PROBE}{secrets.token_hex(16)}"
     try:
         place.put(name, b"probe")
         for depth, path in enumerate(_endings(place.url, name)):
             if len(seen_from.url) + len(path) > _LONGEST:
                 break
-            # A name that is no path within a root is asked for under a longer one, or not at all.
+            # A suffix that is not a valid path is skipped; a longer one may be valid.
             with suppress(MissingObjectError, InvalidInputError):
                 seen_from.info(path)
                 return depth
@@ -115,7 +87,7 @@ def _find_probe(place: Storage, seen_from: Storage) -> int | None:
 
 
 def _endings(url: str, name: str) -> Iterator[str]:
-    """Yield what an object may be called from a root that holds its folder at some depth."""
+    """Yield the paths an object may have below a root that contains its folder at some depth."""
     path = name
     yield path
     for part in reversed(resolve_location(url).path.strip("/").split("/")):
@@ -127,6 +99,6 @@ def _real_parts(url: str) -> list[str]:
     location = resolve_location(url)
     path = os.path.realpath(location.path) if location.scheme == "file" else location.path
     parts = [part for part in path.split("/") if part]
-    # Of a container, accounts differ by the host alone.
+    # Containers of different Azure accounts differ only by host.
     host = location.url.partition("://")[2].partition("/")[0] if location.scheme == "abfs" else ""
     return [location.scheme, host, *parts]

@@ -1,7 +1,7 @@
 """Any other fsspec filesystem, for one writing process.
 
-There is no exclusive create to build on: a create looks and then writes. That is safe only while
-nobody else writes, which the caller has to say.
+These filesystems have no known exclusive create, so `create` looks and then writes. That is safe
+only if no other process writes, which the caller has to promise.
 """
 
 import os
@@ -20,7 +20,7 @@ from segstore_ds.storage.credentials import resolve_storage_options
 
 
 class SingleWriterStorage(CheckedStorage):
-    """Objects of a filesystem that creates nothing exclusively."""
+    """Objects of a filesystem without exclusive create."""
 
     _connected: tuple[int, Any, str] | None = None
 
@@ -67,7 +67,7 @@ class SingleWriterStorage(CheckedStorage):
         return self._get_range(full, 0, limit + 1)
 
     def _get_range(self, full: str, start: int, end: int) -> bytes:
-        # Asked for first: how a range behind the end is answered differs everywhere.
+        # Ask for the size first: filesystems answer a range behind the end differently.
         end = min(end, self._info(full)[0])
         if start >= end:
             return b""
@@ -108,7 +108,7 @@ class SingleWriterStorage(CheckedStorage):
 
     def _temporaries(self) -> Iterator[tuple[str, int, int]]:
         start = f"{self.location.path.rstrip('/')}/{PROBE}"
-        return (one for one in self._list(self.location.path) if one[0].startswith(start))
+        return (listed for listed in self._list(self.location.path) if listed[0].startswith(start))
 
     def _peek(self, folder: str, limit: int) -> list[str] | None:
         self.fs.invalidate_cache()
@@ -134,25 +134,13 @@ class SingleWriterStorage(CheckedStorage):
             self.fs.rm_file(self._name(full))
 
     def ensure_exclusive(self) -> None:
-        """Refuse, unless the caller promised to be the only writer.
-
-        Raises:
-            UnsafeFilesystemError: `single_writer` was not set.
-        """
+        """Raise UnsafeFilesystemError unless the caller promised to be the only writer."""
         if not self.single_writer:
             refuse_unknown_class(self.location.scheme, self.url)
 
 
 def refuse_unknown_class(scheme: str, url: str) -> None:
-    """Refuse a filesystem that is not on the list of those with an exclusive create.
-
-    Args:
-        scheme: Its scheme.
-        url: The canonical location.
-
-    Raises:
-        UnsafeFilesystemError: Always.
-    """
+    """Raise UnsafeFilesystemError for a filesystem not known to have exclusive create."""
     raise UnsafeFilesystemError(
         "filesystem has no exclusive create that segstore knows",
         remedy="use local disk, s3://, gs:// or abfs://, or pass single_writer=True when only one "

@@ -1,7 +1,7 @@
 """What differs between the object stores: their fsspec classes, versions, errors and requests.
 
-Each store is opened through the exact class that was examined; a class that somebody registered
-under the same scheme is not used, since most of fsspec accepts exclusive creation and ignores it.
+Each store is opened through the exact class that was examined. A class that a user registered under
+the same scheme is not used, because most of fsspec accepts exclusive creation and ignores it.
 """
 
 import importlib
@@ -30,22 +30,11 @@ class ObjectStore(ABC):
     least_versions: ClassVar[Mapping[str, str]]
     own_hosts: ClassVar[tuple[str, ...]]
     foreign_classes: ClassVar[tuple[str, ...]]
-    other_names: ClassVar[Mapping[str, str]] = {}  # what other libraries call its options
-    copies: ClassVar[bool] = False  # within the store, between any two buckets, tried by us
+    other_names: ClassVar[Mapping[str, str]] = {}  # another library's option -> its remedy
+    copies: ClassVar[bool] = False  # inside the store, between any two buckets; tested
 
     def connect(self, location: Location, options: Mapping[str, Any]) -> Any:
-        """Make the filesystem; no request is sent yet.
-
-        Args:
-            location: What it is for.
-            options: Resolved options of the filesystem.
-
-        Returns:
-            An instance of fsspec's class, without listing caches.
-
-        Raises:
-            InvalidInputError: A package is missing.
-        """
+        """Create fsspec's filesystem from resolved options, without listing caches or a request."""
         self._refuse_other_names(options)
         cls = getattr(_import(self.module, self.extra), self.class_name)
         return cls(**{**self.location_options(location), **options, "use_listings_cache": False})
@@ -61,28 +50,11 @@ class ObjectStore(ABC):
             )
 
     def location_options(self, location: Location) -> dict[str, Any]:  # noqa: ARG002
-        """Options that the URL itself holds.
-
-        Args:
-            location: The place to be opened.
-
-        Returns:
-            Options of the filesystem.
-
-        Raises:
-            Nothing.
-        """
+        """Return the filesystem options that the URL itself contains."""
         return {}
 
     def foreign(self) -> tuple[type[BaseException], ...]:
-        """Name what this store's packages raise.
-
-        Returns:
-            Exception classes, for an except clause.
-
-        Raises:
-            InvalidInputError: A package is missing.
-        """
+        """Return the exception classes of this store's packages."""
         classes: list[type[BaseException]] = [OSError, TimeoutError]
         for name in self.foreign_classes:
             module, _, attribute = name.rpartition(".")
@@ -94,7 +66,6 @@ class ObjectStore(ABC):
 
         Raises:
             UnsafeFilesystemError: A package is too old.
-            InvalidInputError: A package is missing.
         """
         for package, least in self.least_versions.items():
             found = str(_import(package, self.extra).__version__)
@@ -108,16 +79,9 @@ class ObjectStore(ABC):
                 )
 
     def custom_endpoint(self, fs: Any) -> str | None:
-        """Name the endpoint when it is not the vendor's own.
+        """Return the endpoint, without user name and query, if it is not the vendor's own.
 
-        Args:
-            fs: The connected filesystem.
-
-        Returns:
-            The endpoint without user name and query, or None.
-
-        Raises:
-            OSError: The endpoint can't be found out.
+        Raises OSError if the endpoint cannot be determined.
         """
         parts = urlsplit(self.endpoint(fs))
         host = (parts.hostname or "").lower()
@@ -127,92 +91,36 @@ class ObjectStore(ABC):
 
     @abstractmethod
     def endpoint(self, fs: Any) -> str:
-        """Say where requests go.
-
-        Args:
-            fs: The connected filesystem.
-
-        Returns:
-            A URL.
-
-        Raises:
-            OSError: It can't be found out.
-        """
+        """Return the URL that requests go to; raises OSError if it cannot be determined."""
 
     @abstractmethod
     def is_taken(self, cause: BaseException) -> bool:
-        """Tell whether a failed create means, beyond doubt, that the name is taken.
-
-        Args:
-            cause: What the filesystem raised.
-
-        Returns:
-            True only for the store's own answer that the object exists.
-
-        Raises:
-            Nothing.
-        """
+        """Return True only if the store itself said that the object of a failed create exists."""
 
     def read_whole(self, fs: Any, full: str) -> bytes:
-        """Read an object in one request.
-
-        Args:
-            fs: The connected filesystem.
-            full: Bucket and key.
-
-        Returns:
-            Its content.
-
-        Raises:
-            OSError: As the filesystem does.
-        """
+        """Read an object, named by bucket and key, in one request."""
         content: bytes = fs.cat_file(full)
         return content
 
     @abstractmethod
     def first_keys(self, fs: Any, bucket: str, prefix: str, limit: int) -> list[str]:
-        """List the first keys of a folder in one request.
+        """Return up to `limit` keys of a folder, and its folders (with `/`), in one request.
 
-        Args:
-            fs: The connected filesystem.
-            bucket: Bucket or container.
-            prefix: The folder with its `/`, or '' for the whole bucket.
-            limit: Most of them.
-
-        Returns:
-            Keys, and the folders in the folder, which end with `/`.
-
-        Raises:
-            OSError: As the filesystem does.
+        `prefix` is the folder with its `/`, or '' for the whole bucket.
         """
 
     def head(self, fs: Any, full: str) -> tuple[int, datetime]:
-        """Ask for size and time of an object, past every cache.
+        """Ask for an object's size in bytes and modification time, bypassing every cache.
 
-        Args:
-            fs: The connected filesystem.
-            full: Bucket and key.
-
-        Returns:
-            Size in bytes and the store's time of the last change.
-
-        Raises:
-            FileNotFoundError: There is no such object.
+        Raises FileNotFoundError if there is no such object.
         """
         fs.invalidate_cache()
         return self.size_and_time(fs.info(full))
 
     def size_and_time(self, entry: Mapping[str, Any]) -> tuple[int, datetime]:
-        """Read an entry of a listing.
+        """Return size in bytes and modification time of an fsspec listing entry.
 
-        Args:
-            entry: As fsspec gives it.
-
-        Returns:
-            Size in bytes and the store's time of the last change.
-
-        Raises:
-            FileNotFoundError: It is a folder.
+        Raises FileNotFoundError if the entry is a folder.
         """
         if entry["type"] != "file":
             raise FileNotFoundError(entry["name"])
@@ -224,7 +132,7 @@ class ObjectStore(ABC):
 
 
 class S3Store(ObjectStore):
-    """Amazon S3 and what speaks its protocol, through s3fs."""
+    """Amazon S3 and stores with its protocol, through s3fs."""
 
     extra = "s3"
     module = "s3fs.core"
@@ -264,20 +172,20 @@ class S3Store(ObjectStore):
 
     def connect(self, location: Location, options: Mapping[str, Any]) -> Any:  # noqa: D102
         fs = super().connect(location, options)
-        # s3fs looks at most options only now, and raises what a wrong call of Python raises.
+        # s3fs checks most options only here, and raises TypeError and the like.
         _ = fs.s3
         return fs
 
     def endpoint(self, fs: Any) -> str:  # noqa: D102
-        # The client knows also what came from the environment or a profile.
+        # The client also knows settings from the environment or a profile.
         return str(fs.s3.meta.endpoint_url)
 
     def is_taken(self, cause: BaseException) -> bool:  # noqa: D102
-        # 409 means that another request is under way and decides nothing.
+        # 409 means that another request is in progress; it does not say that the name is taken.
         return _s3_code(cause) in ("PreconditionFailed", "412")
 
     def read_whole(self, fs: Any, full: str) -> bytes:  # noqa: D102
-        # With its own concurrency s3fs asks for the size first.
+        # With more concurrency s3fs asks for the size first.
         content: bytes = fs.cat_file(full, max_concurrency=1)
         return content
 
@@ -289,7 +197,7 @@ class S3Store(ObjectStore):
         return found + [entry["Prefix"] for entry in answer.get("CommonPrefixes", ())]
 
     def head(self, fs: Any, full: str) -> tuple[int, datetime]:  # noqa: D102
-        # Not fs.info: for a missing object that lists the bucket too.
+        # Not fs.info: for a missing object it also lists the bucket.
         bucket, _, key = full.partition("/")
         answer = fs.call_s3("head_object", Bucket=bucket, Key=key)
         return answer["ContentLength"], answer["LastModified"]
@@ -299,7 +207,7 @@ class GcsStore(ObjectStore):
     """Google Cloud Storage through gcsfs."""
 
     extra = "gcs"
-    # Not the class for zonal buckets, which drops the condition of a create there.
+    # Not the class for zonal buckets: it ignores the condition of a create there.
     module = "gcsfs.core"
     class_name = "GCSFileSystem"
     least_versions: ClassVar[Mapping[str, str]] = {"gcsfs": "2024.12.0"}
@@ -326,7 +234,7 @@ class GcsStore(ObjectStore):
         return str(fs.base)
 
     def first_keys(self, fs: Any, bucket: str, prefix: str, limit: int) -> list[str]:  # noqa: D102
-        # Not fs.ls, which asks for all of a folder's pages.
+        # Not fs.ls: it requests all pages of a folder.
         place = f"{bucket}/{prefix}"
         listed = sync(fs.loop, fs._do_list_objects, place, max_results=limit)  # noqa: SLF001
         objects, folders = listed
@@ -379,7 +287,7 @@ class AzureStore(ObjectStore):
         async def first_page() -> list[str]:
             found: list[str] = []
             async with fs.service_client.get_container_client(container=bucket) as container:
-                # Not fs.ls, which asks for all of a folder's pages.
+                # Not fs.ls: it requests all pages of a folder.
                 listed = container.walk_blobs(name_starts_with=prefix, results_per_page=limit)
                 async for entry in listed:
                     found.append(entry.name)
@@ -391,7 +299,7 @@ class AzureStore(ObjectStore):
         return keys
 
     def is_taken(self, cause: BaseException) -> bool:  # noqa: D102
-        # adlfs reports any conflict as existing, a container being deleted too.
+        # adlfs reports every conflict as an existing blob, even a container being deleted.
         return any(
             str(getattr(linked, "error_code", "")).endswith(("BlobAlreadyExists", "ALREADY_EXISTS"))
             for linked in chain(cause)
@@ -402,17 +310,7 @@ STORES: Mapping[str, ObjectStore] = {"s3": S3Store(), "gs": GcsStore(), "abfs": 
 
 
 def root_is_missing(cause: BaseException) -> bool:
-    """Tell whether a store said that the bucket or container itself is absent.
-
-    Args:
-        cause: What the filesystem raised.
-
-    Returns:
-        True when it said so; a HEAD request can't tell.
-
-    Raises:
-        Nothing.
-    """
+    """Tell whether the store said that the bucket is absent; a HEAD request cannot tell."""
     codes = {_s3_code(cause)}
     codes.update(str(getattr(linked, "error_code", "")) for linked in chain(cause))
     return bool(
@@ -421,7 +319,7 @@ def root_is_missing(cause: BaseException) -> bool:
 
 
 def is_denied(error: BaseException) -> bool:
-    """Tell whether a filesystem failed because the caller may not do what was asked.
+    """Tell whether a filesystem failed because access was denied.
 
     >>> is_denied(PermissionError()), is_denied(FileNotFoundError())
     (True, False)
@@ -429,23 +327,14 @@ def is_denied(error: BaseException) -> bool:
     return any(
         isinstance(linked, PermissionError)
         or getattr(linked, "status_code", None) == FORBIDDEN
-        # gcsfs raises a plain OSError, and a stand-in for a secret's sake keeps the text alone.
+        # gcsfs raises a plain OSError, and a redacted stand-in keeps only the text.
         or str(linked).startswith(("Forbidden", "PermissionError"))
         for linked in chain(error)
     )
 
 
 def version_tuple(text: str) -> tuple[int, ...]:
-    """Read the leading numbers of a package's version.
-
-    Args:
-        text: A version.
-
-    Returns:
-        Its numbers, comparable.
-
-    Raises:
-        Nothing.
+    """Return the leading numbers of a package's version, comparable.
 
     >>> version_tuple("2025.7.0rc1") < version_tuple("2025.10")
     True
