@@ -29,8 +29,8 @@
     └── InternalError                      a bug; asks for a report
 
 Spark shows only an error's text, so `str(error)` holds everything: the code, a lowercase fact, the
-values as ``name=value``, then the remedy. Every error pickles with its fields. Texts name arguments
-as Python has them (``merge_schema=True``); `spark.boundary` respells them as options.
+values as ``name=value``, then the remedy. Every error pickles with its fields. Texts use the names
+of Python arguments (``merge_schema=True``); `spark.boundary` respells them as options.
 """
 
 from collections.abc import Callable
@@ -42,8 +42,8 @@ class SegstoreError(Exception):
 
     Args:
         fact: What happened, lowercase, without values.
-        remedy: What the caller can do about it; empty when nothing can be advised.
-        fields: The values behind the fact, shown as ``name=value`` in the order given.
+        remedy: What the caller can do about it; empty if there is no advice.
+        fields: The values of the fact, shown as ``name=value`` in the given order.
     """
 
     code: ClassVar[str] = "SEGSTORE"
@@ -66,20 +66,16 @@ class SegstoreError(Exception):
         return text
 
     def refuse_retry(self, remedy: str) -> None:
-        """Say that the same call can't be tried again, in this very error.
-
-        Args:
-            remedy: What to do instead; stands behind the remedy that there is.
-        """
+        """Mark this error as not retryable, and append `remedy` to the one that it has."""
         self.retryable = False
         self.remedy = f"{self.remedy}; {remedy}" if self.remedy else remedy
         self.args = (self._text(),)
 
     def respell(self, spell: Callable[[str], str]) -> None:
-        """Write the names of arguments, in fact, remedy and fields, as another caller knows them.
+        """Rename the arguments in fact, remedy and fields for another kind of caller.
 
-        Args:
-            spell: Returns a text with every name in it respelled; leaves what it has respelled.
+        `spell` returns a text with every name in it respelled; it must not change names already
+        respelled.
         """
         self.fact, self.remedy = spell(self.fact), spell(self.remedy)
         self.fields = {spell(name): value for name, value in self.fields.items()}
@@ -209,11 +205,11 @@ class ClosedError(SegstoreError):
 class StorageError(SegstoreError):
     """The filesystem failed.
 
-    One that stays until somebody does something about it is not `retryable`, and has its remedy.
+    If the failure lasts until someone acts, it is not `retryable` and has a remedy.
 
     Attributes:
-        untouched: Of a call that makes an object: it has not made it, for certain. A pickled error
-            forgets that, which is the safe side.
+        untouched: True if a call that creates an object has certainly not created it. A pickled
+            error forgets this, which is safe: the result then counts as unknown.
     """
 
     code = "SEG_STORAGE"
@@ -272,6 +268,6 @@ class InternalError(SegstoreError):
     default_remedy = "this is a bug in segstore: please report it with this message"
 
 
-# After these a log may name what was about to be committed, so nothing of it may be deleted: it may
-# have landed, has landed, or nobody knows (an InternalError is a bug of ours).
+# After these errors the commit may have landed, or has landed, so the log may name its objects and
+# none of them may be deleted. An InternalError is a bug, so its outcome counts as unknown.
 MAYBE_COMMITTED = (CommitUnknownError, UnderReplicatedError, FencedError, InternalError)

@@ -1,4 +1,4 @@
-"""The write cache: buffers between those who make bytes and the channel that takes them.
+"""The write cache: buffers between the producers of bytes and the channel that writes them.
 
-Knows bytes and channels, neither formats nor storage; the engine joins them.
+It knows bytes and channels, but neither formats nor storage; its callers connect them.
 """

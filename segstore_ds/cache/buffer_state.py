@@ -1,9 +1,9 @@
-"""The states of a buffer, and who holds on to it.
+"""The states of a buffer, and its reference count.
 
-A buffer's content passes four states that do not follow from one another at once: *flushed* (the
-channel has it), *durable* (the channel was committed), *visible* (a commit names it), *recycled*
-(the buffer has dropped it). Flushing neither syncs nor empties: flushed records stay readable until
-the buffer is reset.
+A buffer's content passes through four states, none of which implies the next: *flushed* (the
+channel has it), *durable* (the channel was committed), *visible* (a commit names the object),
+*recycled* (the buffer has dropped it). A flush neither syncs nor empties: flushed records stay
+readable until the buffer is reset.
 """
 
 import threading
@@ -12,7 +12,7 @@ from segstore_ds.errors import ClosedError, InvalidInputError
 
 
 class BufferState:
-    """What a buffer may be used for; changed under the lock of `_changed`."""
+    """The states of one buffer; changed under the lock of `_changed`."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -28,72 +28,56 @@ class BufferState:
 
     @property
     def closed_for_writes(self) -> bool:
-        """True when neither bytes nor record map change any more, until `reset`."""
+        """True if bytes and record map stay unchanged until `reset`."""
         self._check_open()
         return self._sealed
 
     @property
     def flushed(self) -> bool:
-        """True when the channel took the bytes."""
+        """True if the channel has the bytes."""
         self._check_open()
         return self._flushed
 
     @property
     def durable(self) -> bool:
-        """True when the channel was committed."""
+        """True if the channel was committed."""
         self._check_open()
         return self._durable
 
     @property
     def visible(self) -> bool:
-        """True when a commit names the object."""
+        """True if a commit names the object."""
         self._check_open()
         return self._visible
 
     @property
     def recycled(self) -> bool:
-        """True from a `reset` that dropped records to the next write."""
+        """True from a `reset` that dropped records until the next write."""
         self._check_open()
         return self._recycled
 
     def mark_durable(self) -> None:
-        """Note that the channel was committed.
-
-        Raises:
-            InvalidInputError: The bytes are not flushed.
-        """
+        """Record that the channel was committed; the bytes must be flushed."""
         self._mark("_flushed", "_durable")
 
     def mark_visible(self) -> None:
-        """Note that a commit names the object.
-
-        Raises:
-            InvalidInputError: The bytes are not durable.
-        """
+        """Record that a commit names the object; the bytes must be durable."""
         self._mark("_durable", "_visible")
 
     @property
     def references(self) -> int:
-        """How many hold the buffer; it is not reset before there are none."""
+        """The number of holders; the buffer is reset only when it is 0."""
         self._check_open()
         return self._references
 
     def acquire(self) -> None:
-        """Hold the buffer so that it is not reset.
-
-        Raises:
-            ClosedError: The cache is closed.
-        """
+        """Hold the buffer so that it is not reset."""
         with self._changed:
             self._check_open()
             self._references += 1
 
     def release(self) -> None:
-        """Let go of the buffer.
-
-        Raises:
-            InvalidInputError: Nobody held it.
-        """
+        """Release a hold on the buffer."""
         with self._changed:
             if not self._references:
                 raise InvalidInputError("buffer was released more often than acquired")

@@ -1,4 +1,4 @@
-"""The channel: where a write cache writes. The engine hands in a staged object of the storage."""
+"""The channel that a write cache writes to; in segstore, a staged object of the storage."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -7,23 +7,17 @@ from typing import Protocol
 class Channel(Protocol):
     """Takes the bytes of one object, in order.
 
-    A channel that failed is never written to again: what it holds may end in the middle of a
-    buffer, and only `abort` is left.
+    After a failure only `abort` may be called: the object may end in the middle of a buffer.
     """
 
     def write_all(self, pieces: Sequence[memoryview]) -> None:
-        """Append pieces as one write; they may be reused once it returns.
-
-        Raises:
-            StorageError: The channel failed.
-        """
+        """Append pieces as one write; their memory may be reused once it returns."""
 
     def commit(self) -> int:
         """Make the object whole and durable, and return its size.
 
-        Raises:
-            StorageError: It is not known to be whole.
+        After a StorageError the object may be incomplete.
         """
 
     def abort(self) -> None:
-        """Give the object up; never raises, safe to repeat."""
+        """Discard the object; never raises, safe to repeat."""

@@ -1,8 +1,8 @@
-"""The channel writer: puts buffers on a channel, in order, in a thread of its own.
+"""The channel writer: writes buffers to a channel, in order, in its own thread.
 
-The first failure is the last: it is kept, raised to whoever comes later, and nothing is written
-behind it, since the object may end in the middle of a buffer. The thread is started only when
-somebody would have to wait, so an object of one buffer never costs one.
+After the first failure nothing more is written, because the object may end in the middle of a
+buffer. The failure is kept and raised to every later caller. The thread starts only when a caller
+would have to wait, so an object of one buffer never needs one.
 """
 
 import threading
@@ -22,12 +22,9 @@ from segstore_ds.errors import ClosedError
 
 @dataclass(slots=True, eq=False)
 class LargeRecord:
-    """A record on its way past the buffers.
+    """A record that bypasses the buffers.
 
-    Attributes:
-        record: Its place.
-        view: Its bytes.
-        charged: The buffers whose share of memory it takes while it is on its way.
+    `charged` holds the buffers whose share of memory the record uses until it is written.
     """
 
     record: Record
@@ -41,17 +38,10 @@ Item = WriteCache | LargeRecord
 class ChannelWriter:
     """Writes items in the order they are pushed.
 
-    Methods are called with the lock of `changed` held, but for `drain`, `write_next`, `commit` and
-    `join`.
-
-    Args:
-        channel: Takes the bytes.
-        changed: Lock and signal, shared with the service.
-        written: Called under the lock with each item that the channel has taken.
-        second_copy: Gets each item after the channel.
-        counters: Where to count.
-        start: Place of the first byte.
-        now: A clock in seconds.
+    The caller holds the lock of `changed`, which the service shares, except for `drain`,
+    `write_next`, `commit` and `join`. `written` is called under the lock with each item that the
+    channel has taken. `second_copy` gets each item after the channel. `start` is the position of
+    the first byte, and `now` a clock in seconds.
     """
 
     def __init__(
@@ -65,7 +55,7 @@ class ChannelWriter:
         start: int,
         now: Callable[[], float],
     ) -> None:
-        self.flushed = start  # the channel has all below
+        self.flushed = start  # the channel has all bytes below
         self.committed = False
         self._channel = channel
         self._changed = changed
@@ -76,13 +66,13 @@ class ChannelWriter:
         self._sequence = 0
         self._dirty: deque[Item] = deque()
         self._thread: threading.Thread | None = None
-        self._busy = False  # somebody is using the channel, outside the lock
+        self._busy = False  # a thread is using the channel, outside the lock
         self._ending = self._aborted = False
         self.failure = FirstError()
 
     @property
     def idle(self) -> bool:
-        """True when an item waits and nobody is writing."""
+        """True if an item waits and no thread is writing."""
         return bool(self._dirty) and not self._busy
 
     def push(self, item: Item) -> None:
@@ -91,23 +81,19 @@ class ChannelWriter:
         self._changed.notify_all()
 
     def start(self) -> None:
-        """Have a thread write the queue; safe to repeat."""
+        """Start a thread that writes the queue; safe to repeat."""
         if self._thread is None:
-            # A daemon: an interpreter that ends must not wait for an object nobody will commit.
+            # A daemon: interpreter exit must not wait for an object that will not be committed.
             self._thread = threading.Thread(
                 target=self._run, name="segstore-write-cache", daemon=True
             )
             self._thread.start()
 
     def drain(self, target: int, timeout_s: float | None = None) -> bool:
-        """Return once the channel has all bytes below a place; write them here if no thread does.
+        """Return once the channel has all bytes below `target`; False if the timeout comes first.
 
-        Returns:
-            False when the time was over first.
-
-        Raises:
-            StorageError: The channel failed, now or before.
-            ClosedError: The writer was aborted meanwhile.
+        Writes the items in this thread if the writer's own thread is not running. Raises
+        ClosedError if the writer was aborted meanwhile.
         """
         deadline = None if timeout_s is None else self._now() + timeout_s
         while True:
@@ -128,9 +114,10 @@ class ChannelWriter:
             self.write_next()
 
     def write_next(self) -> None:
-        """Write the oldest item here, unless the channel is in use or nothing waits.
+        """Write the oldest item in this thread, unless the channel is busy or the queue is empty.
 
-        A failure is kept in `failure`; only what is no error, such as an interrupt, is raised.
+        A failure is kept in `failure`. Only a BaseException that is not an Exception, such as an
+        interrupt, is raised.
         """
         with self._changed:
             if self._busy or not self._dirty:
@@ -147,7 +134,7 @@ class ChannelWriter:
             return
         with self._changed:
             self._busy = False
-            # Not there any more after an abort.
+            # An abort has emptied the queue.
             if self._dirty:
                 self._dirty.popleft()
             self._counters.channel_writes += 1
@@ -159,11 +146,9 @@ class ChannelWriter:
             self._changed.notify_all()
 
     def commit(self) -> int:
-        """Commit the channel, once everything is drained and nothing more will come.
+        """Commit the channel and return the object's size; everything must be drained before.
 
-        Raises:
-            StorageError: The channel failed, now or before.
-            ClosedError: The writer was aborted meanwhile.
+        Raises ClosedError if the writer was aborted meanwhile.
         """
         with self._changed:
             self.failure.check()
@@ -183,7 +168,7 @@ class ChannelWriter:
         return size
 
     def abort(self) -> None:
-        """Forget what is not written, wait for a write under way, and abort the channel."""
+        """Drop the queue, wait for a write in progress, and abort the channel."""
         self._aborted = True
         self._dirty.clear()
         self._changed.notify_all()

@@ -1,7 +1,7 @@
-"""Views of several pieces, which stay where they are.
+"""Views of several pieces of memory, without a copy.
 
-What is written in one go or compared as one need not lie in one place: a composite passes its
-components on in order. It is flat, has no empty components, and never changes.
+Bytes that are written at once or compared as one may lie in several places; a composite passes its
+components on in order. It is flat, has no empty components, and is immutable.
 
 Source: Pravega's CompositeBufferView.
 """
@@ -20,11 +20,7 @@ from segstore_ds.errors import InvalidInputError
 
 
 class CompositeView(BufferView):
-    """Several views as one; made by `join`, which leaves out empty ones.
-
-    Args:
-        parts: Components with at least one byte each.
-    """
+    """Several non-empty views as one; made by `join`, which leaves out empty ones."""
 
     __slots__ = ("_parts", "_starts")
 
@@ -68,9 +64,6 @@ def join(views: Iterable[BufferView]) -> BufferView:
     """Return views as one: `EMPTY` for none, a slice of the only one, else a composite.
 
     Nested composites are flattened and empty views left out; nothing is copied.
-
-    Raises:
-        InvalidInputError: One is no view.
     """
     parts = tuple(_flat(views))
     if not parts:
@@ -80,7 +73,7 @@ def join(views: Iterable[BufferView]) -> BufferView:
 
 def _flat(views: Iterable[BufferView]) -> Iterator[ArrayView]:
     for view in views:
-        # The exact class first: an abstract one takes its time to say no.
+        # Check the exact class first: isinstance of an abstract class is slow.
         if type(view) is ByteArraySegment:
             if view.length:
                 yield view

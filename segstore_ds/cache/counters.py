@@ -1,4 +1,4 @@
-"""Counters of a write cache: they only grow, and each event counts once."""
+"""Counters of a write cache; they only grow, and each event counts once."""
 
 from dataclasses import asdict, dataclass, replace
 from typing import Any, Self
@@ -14,12 +14,12 @@ class CacheCounters:
         loads: Reads of the channel; concurrent misses on one record share a load.
         accepted_records: Records written, large ones included.
         accepted_bytes: Their bytes.
-        channel_writes: Writes on the channel: one per buffer, one per large record.
+        channel_writes: Writes to the channel: one per buffer, one per large record.
         channel_bytes: Their bytes.
         write_seconds: Time spent in them.
         buffers_evicted: Buffers whose content was dropped to take new records.
         records_evicted: Records in them.
-        large_records: Records that passed by the buffers.
+        large_records: Records that bypassed the buffers.
         waits: How often a writer found no free buffer.
         wait_seconds: Time that writers waited.
     """
@@ -40,16 +40,16 @@ class CacheCounters:
 
     @property
     def hit_rate(self) -> float:
-        """Hits per read; 0 when nothing was read."""
+        """Hits per read; 0 without reads."""
         return self.hits / max(self.hits + self.misses, 1)
 
     @property
     def bytes_per_write(self) -> float:
-        """Bytes per write on the channel; 0 when there was none."""
+        """Bytes per write to the channel; 0 without writes."""
         return self.channel_bytes / max(self.channel_writes, 1)
 
     def snapshot(self) -> Self:
-        """Return a copy that stays as it is."""
+        """Return a copy that later events do not change."""
         return replace(self)
 
     def as_dict(self) -> dict[str, Any]:

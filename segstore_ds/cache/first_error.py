@@ -1,4 +1,4 @@
-"""The first error: kept, and raised to everybody who comes later."""
+"""The first error: kept, and raised to every later caller."""
 
 import copy
 
@@ -14,21 +14,16 @@ class FirstError:
         self.error: BaseException | None = None
 
     def keep(self, error: BaseException) -> None:
-        """Keep an error, unless there is one."""
+        """Keep an error, unless one is kept already."""
         if self.error is None:
             self.error = error
 
     def check(self) -> None:
-        """Raise the error, if there is one.
-
-        Raises:
-            SegstoreError: As it was kept.
-            InternalError: Something that is no error of segstore was kept; it is chained.
-        """
+        """Raise a kept SegstoreError, or an InternalError chained to any other kept error."""
         if self.error is None:
             return
         if isinstance(self.error, SegstoreError):
-            # A copy: one that is raised again and again would gather tracebacks.
+            # Raise a copy: an exception raised repeatedly would accumulate tracebacks.
             raise copy.copy(self.error) from self.error
         raise InternalError(
             "an earlier call failed for another reason than storage", cause=repr(self.error)

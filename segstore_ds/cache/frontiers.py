@@ -1,4 +1,4 @@
-"""How far an object has come on its way to its channel."""
+"""How far an object has progressed to its channel."""
 
 from dataclasses import dataclass
 
@@ -8,11 +8,11 @@ class Frontiers:
     """Byte positions, each at or below the one before; `recycled` is at or below `flushed`.
 
     Attributes:
-        accepted: The end of what was written into the cache.
+        accepted: The end of the bytes written to the cache.
         flushed: The channel has everything below.
         durable: Everything below survives a crash.
         visible: A commit names everything below.
-        recycled: Nothing below is in a buffer.
+        recycled: No buffer holds anything below.
     """
 
     accepted: int

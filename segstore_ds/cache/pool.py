@@ -1,4 +1,4 @@
-"""The pool: the buffers that one writing task has, whichever object it is writing."""
+"""The pool: the buffers of one writing task, reused for each object it writes."""
 
 from segstore_ds.cache.write_cache import WriteCache
 from segstore_ds.errors import ClosedError, InvalidInputError
@@ -7,15 +7,9 @@ from segstore_ds.errors import ClosedError, InvalidInputError
 class BufferPool:
     """Buffers of one size, lent to one service at a time.
 
-    Their memory is taken when they are first filled and kept from one service to the next.
-
-    Args:
-        buffers: How many, at least 1. With one, encoding waits while it is written.
-        buffer_bytes: Size of each.
-        checksum: Keep a checksum of each buffer's content.
-
-    Raises:
-        InvalidInputError: A number is not positive.
+    Each buffer's memory is allocated on first use and kept from one service to the next. With a
+    single buffer, encoding waits while that buffer is written. `checksum` keeps a checksum of each
+    buffer's content.
     """
 
     def __init__(self, buffers: int, buffer_bytes: int, *, checksum: bool = False) -> None:
@@ -32,12 +26,7 @@ class BufferPool:
         self._closed = False
 
     def lend(self) -> list[WriteCache]:
-        """Hand out all buffers, empty.
-
-        Raises:
-            InvalidInputError: Another service has them.
-            ClosedError: The pool is closed.
-        """
+        """Lend all buffers, empty; raises InvalidInputError if another service has them."""
         if self._closed:
             raise ClosedError("buffer pool was closed")
         if self._lent:
@@ -48,11 +37,7 @@ class BufferPool:
         return list(self._caches)
 
     def give_back(self) -> None:
-        """Take the buffers back and drop what they hold; a closed pool frees their memory.
-
-        Raises:
-            InvalidInputError: Somebody still reads one of them.
-        """
+        """Take the buffers back and drop their content; a closed pool frees their memory."""
         for cache in self._caches:
             if cache.closed:
                 continue
@@ -63,7 +48,7 @@ class BufferPool:
         self._lent = False
 
     def close(self) -> None:
-        """Free the memory, or have it freed when the buffers come back; safe to repeat."""
+        """Free the memory now, or when lent buffers come back; safe to repeat."""
         self._closed = True
         if not self._lent:
             self.give_back()

@@ -1,4 +1,4 @@
-"""Reading records of an object that no buffer holds any more: once, however many ask, verified."""
+"""Reads records back that no buffer holds any more: one load for all askers, verified."""
 
 import zlib
 from collections.abc import Callable
@@ -11,12 +11,7 @@ Loader = Callable[[int, int], bytes]
 
 
 class ReadThrough:
-    """Reads what was recycled.
-
-    Args:
-        load: Reads `[start, end)` of the object back.
-        loading: Called before each load.
-    """
+    """Reads recycled records with `load`, which takes `[start, end)`; calls `loading` before."""
 
     def __init__(self, load: Loader, loading: Callable[[], None]) -> None:
         self._loader = load
@@ -24,11 +19,10 @@ class ReadThrough:
         self._flights = SingleFlight(self._load)
 
     def get(self, record: Record) -> bytes:
-        """Read a record, or wait for whoever is reading it.
+        """Read a record, or wait for the thread that is reading it.
 
         Raises:
             CorruptionError: The bytes fail their checksum.
-            As the loader does.
         """
         return self._flights.get(record)
 
@@ -38,11 +32,7 @@ class ReadThrough:
 
 
 def verified(data: bytes, record: Record) -> bytes:
-    """Return the bytes of a record if they are what was written.
-
-    Raises:
-        CorruptionError: They are not.
-    """
+    """Return a record's bytes, or raise CorruptionError if length or checksum differ."""
     actual = zlib.crc32(data)
     if len(data) != record.length or actual != record.crc:
         raise CorruptionError(

@@ -1,4 +1,4 @@
-"""A record: a place in an object, and the checksum of the bytes there."""
+"""A record: a range of an object, and the checksum of its bytes."""
 
 from dataclasses import dataclass
 
@@ -7,7 +7,7 @@ LAST_OFFSET = (1 << 63) - 1
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """A record's place in its object, and the CRC-32 of its bytes."""
+    """A record's range in its object, and the CRC-32 of its bytes."""
 
     offset: int
     length: int
@@ -15,5 +15,5 @@ class Record:
 
     @property
     def end(self) -> int:
-        """The offset behind its last byte."""
+        """The offset after its last byte."""
         return self.offset + self.length

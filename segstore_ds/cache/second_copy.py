@@ -8,24 +8,24 @@ from segstore_ds.cache.views import BufferView, ByteArraySegment
 
 
 class Compressor(Protocol):
-    """Makes the second copy smaller; the object's own bytes are never touched."""
+    """Compresses the second copy; the object's own bytes stay unchanged."""
 
     name: str
 
     def compress(self, data: BufferView) -> bytes:
-        """Return the bytes compressed, as one piece."""
+        """Return the compressed bytes in one piece."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlushedBuffer:
-    """A buffer, or a large record, that the channel has just taken.
+    """A buffer or large record that the channel has just taken.
 
     Attributes:
         sequence: Its number, dense from 0; empty buffers take none.
         start: Position of its first byte in the object.
         size: Bytes in the object.
-        checksum: CRC-32 of `payload` as it is here, compressed or not.
-        compressor: Name of the compressor; None when `payload` is plain.
+        checksum: CRC-32 of `payload`, compressed or not.
+        compressor: Name of the compressor; None if `payload` is plain.
         payload: Its bytes, not copied; valid only during the call.
     """
 
@@ -41,12 +41,10 @@ Observer = Callable[[FlushedBuffer], None]
 
 
 class SecondCopy:
-    """Hands buffers to an observer.
+    """Passes flushed buffers to an observer, compressed if there is a compressor.
 
-    Args:
-        observer: Called in the writing thread, in order; what it raises counts as a failure of the
-            channel.
-        compressor: Compresses the payload.
+    The observer is called in the writing thread, in order. Its exceptions count as failures of the
+    channel.
     """
 
     def __init__(self, observer: Observer, compressor: Compressor | None = None) -> None:
@@ -54,11 +52,7 @@ class SecondCopy:
         self._compressor = compressor
 
     def send(self, view: BufferView, *, sequence: int, start: int) -> None:
-        """Hand one buffer over.
-
-        Raises:
-            As the observer and the compressor do.
-        """
+        """Pass one buffer to the observer."""
         payload, name = view, None
         if self._compressor is not None:
             payload = ByteArraySegment(self._compressor.compress(view))

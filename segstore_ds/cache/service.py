@@ -1,17 +1,16 @@
-"""The write cache service: one object's bytes on their way to its channel.
+"""The write cache service: carries one object's bytes to its channel.
 
-Records are laid side by side in buffers; full buffers are written, in order, by a thread of their
-own, while whoever makes the records fills the next one. No buffer free means waiting, not growing:
-memory is the pool's buffers and one record. A record larger than a buffer passes by them, at its
-place in the order. Appending may be done from several threads: one append at a time, so offsets are
-dense, and their order is that of the bytes.
+Records are placed side by side in buffers. A separate thread writes full buffers in order, while
+the producer fills the next one. If no buffer is free, the producer waits: memory is bounded by the
+pool's buffers and one record. A record larger than a buffer bypasses the buffers and keeps its
+place in the order. Several threads may append; appends are serialized, so offsets are dense and
+follow the order of the bytes.
 
-Four frontiers move through the object and are kept apart: accepted, flushed, durable, visible. What
-lies below the fifth, recycled, is in no buffer any more and is read through the loader, once
-however many ask at the same time.
+Four frontiers of the object are tracked separately: accepted, flushed, durable, visible. Below a
+fifth, recycled, no buffer holds the bytes: they are read through the loader, with one load for all
+concurrent readers.
 
-After a failure of the channel nothing is written any more and reading goes on. Closing never
-commits.
+After a failure of the channel nothing more is written, and reads continue. Closing never commits.
 
 Source: Blazegraph's WriteCacheService, append-only (WORM) mode.
 """
@@ -39,20 +38,11 @@ from segstore_ds.errors import ClosedError, InvalidInputError
 class WriteCacheService:
     """Writes one object through the buffers of a pool. Safe to use from several threads.
 
-    As a context manager it closes, and so aborts what was not committed.
-
-    Args:
-        channel: Takes the bytes; nobody else writes to it.
-        pool: Buffers, which this service has until `close` or `release_buffers`.
-        first_offset: Place of the first byte in the object.
-        load: Reads `[start, end)` of the object back, for records that were recycled.
-        second_copy: Gets every buffer after the channel.
-        counters: Where to count; several services one after another may share them.
-        now: A clock in seconds.
-
-    Raises:
-        InvalidInputError: Another service has the pool's buffers, or the offset is out of range.
-        ClosedError: The pool is closed.
+    As a context manager it closes, which aborts an object that was not committed. Only this service
+    writes to `channel`, and it holds the pool's buffers until `close` or `release_buffers`.
+    `first_offset` is the position of the first byte in the object. `load` reads `[start, end)` of
+    the object back, for recycled records. `second_copy` gets every buffer after the channel.
+    Successive services may share `counters`. `now` is a clock in seconds.
     """
 
     def __init__(
@@ -95,24 +85,16 @@ class WriteCacheService:
     # --- writing -----------------------------------------------------------------------------
 
     def write(self, data: Any, crc: int | None = None, *, frozen: bool = False) -> Record:
-        """Append a record.
+        """Append a record of at least one byte; return its place and checksum.
 
-        When it returns the bytes are copied, or written, or held by reference where `frozen`
-        allows it.
-
-        Args:
-            data: Bytes or a view, at least one byte.
-            crc: Their CRC-32; computed when not given, believed when given.
-            frozen: The caller promises that the bytes never change, so that a large record need
-                not be copied, and one larger than a buffer need not be waited for.
-
-        Returns:
-            Where it lies, and its checksum.
+        On return the bytes are copied, written, or (with `frozen`) held by reference. `crc` is
+        trusted if given, and computed otherwise. With `frozen` the caller promises that the bytes
+        never change: a large record is then not copied, and a record larger than a buffer is not
+        waited for.
 
         Raises:
-            InvalidInputError: No bytes, or no room up to the last offset.
             StorageError: The channel failed, now or before; every later call raises it too.
-            ClosedError: The service was committed, aborted or closed, perhaps while this waited.
+            ClosedError: The service was committed, aborted or closed, perhaps during a wait.
         """
         view = as_view(data)
         length = view.length
@@ -136,11 +118,7 @@ class WriteCacheService:
             return record
 
     def has_room(self, nbytes: int) -> bool:
-        """Tell whether a record can be written now and everything written stays in a buffer.
-
-        Raises:
-            ClosedError: The service was closed.
-        """
+        """Tell if a record fits now without waiting or evicting anything from the buffers."""
         with self._changed:
             self._check_open()
             if nbytes > self._pool.buffer_bytes:
@@ -148,14 +126,13 @@ class WriteCacheService:
             return bool(self._free) or (self._current is not None and self._current.room >= nbytes)
 
     def flush(self, timeout_s: float | None = None) -> bool:
-        """Have the channel take all that was accepted before this call; it is not durable yet.
+        """Wait until the channel has all bytes accepted before this call; False at the timeout.
 
-        Returns:
-            False when the time was over first; writing goes on as before.
+        The bytes are not durable yet. After a timeout writing continues.
 
         Raises:
             StorageError: The channel failed, now or before.
-            ClosedError: The service was closed, perhaps while this waited.
+            ClosedError: The service was closed, perhaps during the wait.
         """
         with self._changed:
             self._check_open()
@@ -165,14 +142,13 @@ class WriteCacheService:
         return self._writer.drain(target, timeout_s)
 
     def commit(self) -> int:
-        """Flush, and make the object whole and durable; nothing can be written afterwards.
+        """Flush, make the object whole and durable, and return the channel's size of it.
 
-        Returns:
-            The object's size, as the channel tells it.
+        Nothing can be written afterwards.
 
         Raises:
-            StorageError: The channel failed, now or before: the object is not known to be whole.
-            ClosedError: It was committed or closed before.
+            StorageError: The channel failed, now or before: the object may be incomplete.
+            ClosedError: The service was committed or closed before.
         """
         with self._changed:
             self._check_writable()
@@ -189,12 +165,7 @@ class WriteCacheService:
         return size
 
     def mark_visible(self) -> None:
-        """Note that a commit names the object.
-
-        Raises:
-            InvalidInputError: The object is not durable.
-            ClosedError: The service was closed.
-        """
+        """Record that a commit names the object, which must be durable."""
         with self._changed:
             self._check_committed()
             self._visible = self._durable
@@ -205,13 +176,13 @@ class WriteCacheService:
 
     @property
     def counters(self) -> CacheCounters:
-        """The counters as of now, as a copy."""
+        """A copy of the counters."""
         with self._changed:
             return self._counters.snapshot()
 
     @property
     def frontiers(self) -> Frontiers:
-        """How far the object has come."""
+        """The progress of the object."""
         with self._changed:
             self._check_open()
             flushed = self._writer.flushed
@@ -220,18 +191,13 @@ class WriteCacheService:
             return Frontiers(self._next, flushed, self._durable, self._visible, recycled)
 
     def read(self, record: Record) -> bytes | None:
-        """Return a copy of a record, verified, wherever it is: in a buffer or on the channel.
+        """Return a verified copy of a record, from a buffer or from the channel.
 
-        Goes on after a failure of the channel and after `commit`.
-
-        Returns:
-            Its bytes; None when it was recycled and there is no loader.
+        Works after a failure of the channel and after `commit`. Returns None if the record was
+        recycled and there is no loader.
 
         Raises:
             CorruptionError: The bytes fail their checksum; other records are not affected.
-            InvalidInputError: There is no such record.
-            StorageError: The loader failed.
-            ClosedError: The service was closed.
         """
         with self._changed:
             self._check_open()
@@ -256,27 +222,22 @@ class WriteCacheService:
     # --- the end -----------------------------------------------------------------------------
 
     def release_buffers(self) -> None:
-        """Give the pool's buffers back after `commit`; records are read through from now on.
-
-        Raises:
-            InvalidInputError: The object is not committed.
-            ClosedError: The service was closed.
-        """
+        """Return the pool's buffers after `commit`; later reads use the loader."""
         with self._changed:
             self._check_committed()
             self._let_go()
 
     def abort(self) -> None:
-        """Discard what is not committed; a committed object and its cache stay. Never raises."""
+        """Discard an object that is not committed; a committed one stays. Never raises."""
         with self._changed:
             if self._writer.committed:
                 return
         self.close()
 
     def close(self) -> None:
-        """End the service: never commits, aborts what is not committed, gives the buffers back.
+        """End the service and return the buffers; an object that is not committed is aborted.
 
-        Whoever waits in another thread gets a ClosedError. Safe to repeat, never raises.
+        Threads that wait in other calls get a ClosedError. Safe to repeat, never raises.
         """
         with self._changed:
             first = not self._closed
@@ -306,7 +267,7 @@ class WriteCacheService:
                 if self._current.write(record.offset, view, record.crc, frozen=frozen):
                     self._accept(record, self._current)
                     return
-                # Before a free buffer is looked for: with one buffer it is the one to wait for.
+                # Push before taking a free buffer: with a single buffer, this one must become free.
                 self._push_current()
                 self._writer.start()
             self._current = self._take_buffer()
@@ -375,7 +336,7 @@ class WriteCacheService:
         self._counters.waits += waits == 0
         started = self._now()
         if self._writer.idle:
-            # Whoever has to wait for a write may as well do it.
+            # A thread that has to wait for a write does the write itself.
             self._changed.release()
             try:
                 self._writer.write_next()

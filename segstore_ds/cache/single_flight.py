@@ -1,4 +1,4 @@
-"""Single flight: what many ask for at the same time is loaded once."""
+"""Single flight: concurrent requests for one value share one load."""
 
 import threading
 from collections.abc import Callable
@@ -10,11 +10,7 @@ V = TypeVar("V")
 
 
 class SingleFlight(Generic[K, V]):
-    """Loads values; nothing is kept once those who asked meanwhile have it.
-
-    Args:
-        load: Loads one value; called by one of those who ask, without a lock.
-    """
+    """Loads values; `load` runs in a requesting thread, without a lock, and nothing is cached."""
 
     def __init__(self, load: Callable[[K], V]) -> None:
         self._load = load
@@ -22,11 +18,7 @@ class SingleFlight(Generic[K, V]):
         self._flights: dict[K, Future[V]] = {}
 
     def get(self, key: K) -> V:
-        """Load a value, or wait for whoever is loading it.
-
-        Raises:
-            As the loader does, to everybody who waits.
-        """
+        """Load a value, or wait for the thread that loads it; all get its value or error."""
         with self._lock:
             flight = self._flights.get(key)
             mine = flight is None

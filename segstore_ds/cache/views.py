@@ -1,11 +1,11 @@
-"""Views: bytes that are passed on, cut and joined without being copied.
+"""Views: bytes that are passed on, sliced and joined without a copy.
 
-A view keeps what it looks at alive. It is read-only unless it was asked to be writable, so nobody
-who was handed one can change stored bytes; that the owner does not change them either is the
-owner's promise. Lengths and places are plain integers: nothing here ends at 2 GiB. Places never
-count from the end: a negative one is an error.
+A view keeps its underlying memory alive. It is read-only unless created as writable, so a receiver
+cannot change stored bytes. The owner promises not to change them either. Lengths and positions are
+plain integers, so nothing is limited to 2 GiB. Positions never count from the end: a negative one
+is an error.
 
-Equality and hash are those of the content, wherever the borders between components lie.
+Equality and hash are those of the content, independent of component boundaries.
 
 Source: Pravega's BufferView, ArrayView and ByteArraySegment.
 """
@@ -22,44 +22,36 @@ from segstore_ds.errors import InvalidInputError
 
 
 class BufferView(ABC):
-    """Bytes in one piece or several, read-only through this interface."""
+    """Bytes in one or several pieces, read-only through this interface."""
 
     __slots__ = ()
 
     @property
     @abstractmethod
     def length(self) -> int:
-        """How many bytes it shows."""
+        """The number of bytes."""
 
     @property
     @abstractmethod
     def allocated_bytes(self) -> int:
-        """How many bytes it keeps alive: the whole of what it is cut from."""
+        """The bytes of memory it keeps alive, including those outside the slice."""
 
     @abstractmethod
     def slice(self, start: int = 0, end: int | None = None) -> "BufferView":
-        """Return a view of `[start, end)`, sharing memory; empty ones are allowed everywhere.
-
-        Raises:
-            InvalidInputError: The range is not one inside the view.
-        """
+        """Return a view of `[start, end)` that shares memory; empty ones are allowed everywhere."""
 
     @abstractmethod
     def buffers(self) -> Iterator[memoryview]:
         """Yield the components, read-only and in order; an empty view yields none."""
 
     def copy(self) -> bytes:
-        """Return the bytes as an object of their own: the one copy that is asked for by name."""
+        """Return a copy of the bytes."""
         return b"".join(self.buffers())
 
     def copy_to(self, target: Any) -> int:
-        """Copy as many bytes as fit to the front of a writable buffer; its rest stays as it is.
+        """Copy to the front of a writable buffer; return how many bytes were copied.
 
-        Returns:
-            How many were copied: the smaller of the two lengths.
-
-        Raises:
-            InvalidInputError: The target can't be written.
+        Copies the smaller of the two lengths; the rest of the buffer stays unchanged.
         """
         window = _bytes_of(target)
         if window.readonly:
@@ -74,20 +66,13 @@ class BufferView(ABC):
         return place
 
     def write_to(self, sink: Any) -> int:
-        """Hand every component to `sink.write`, which has to take all of it.
-
-        Returns:
-            How many bytes were written.
-
-        Raises:
-            As the sink does.
-        """
+        """Pass every component to `sink.write`, which must take all of it; return the length."""
         for buffer in self.buffers():
             sink.write(buffer)
         return self.length
 
     def crc32(self, start: int = 0) -> int:
-        """Return the CRC-32 of the content, going on from that of bytes before it."""
+        """Return the CRC-32 of the content, continued from the CRC-32 of bytes before it."""
         for buffer in self.buffers():
             start = zlib.crc32(buffer, start)
         return start
@@ -126,25 +111,16 @@ class ArrayView(BufferView):
             yield self.data
 
     def to_arrow(self) -> pa.Buffer:
-        """Return the bytes as an Arrow buffer that shares and keeps the memory."""
+        """Return the bytes as an Arrow buffer that shares the memory and keeps it alive."""
         return pa.py_buffer(self.data)
 
 
 class ByteArraySegment(ArrayView):
-    """A window on anything that gives its bytes through the buffer protocol.
+    """The bytes `[start, end)` of an object that supports the buffer protocol.
 
-    bytes, bytearray, memoryview, mmap and pyarrow.Buffer are taken without a copy.
-
-    Args:
-        data: What to look at.
-        start: First byte.
-        end: The byte after the last; None for all.
-        writable: Allow `copy_from`, here and in slices of this; what is written shows
-            in every view of the same bytes.
-
-    Raises:
-        InvalidInputError: The range is not one inside the data, the data has no bytes to show, or
-            it is read-only and was to be written.
+    bytes, bytearray, memoryview, mmap and pyarrow.Buffer are used without a copy. `writable` allows
+    `copy_from`, here and in slices of this view; the change is visible in every view of the same
+    bytes.
     """
 
     __slots__ = ("_window", "_writable")
@@ -174,7 +150,7 @@ class ByteArraySegment(ArrayView):
 
     @property
     def writable(self) -> bool:
-        """True when bytes may be set through this view."""
+        """True if bytes may be changed through this view."""
         return self._writable
 
     def slice(self, start: int = 0, end: int | None = None) -> "ByteArraySegment":  # noqa: D102
@@ -185,13 +161,9 @@ class ByteArraySegment(ArrayView):
         return cut
 
     def copy_from(self, source: BufferView, place: int = 0) -> int:
-        """Copy a whole view to a place in this one.
+        """Copy a whole view to `place` in this one; return how many bytes were copied.
 
-        Returns:
-            How many bytes were copied.
-
-        Raises:
-            InvalidInputError: It does not fit there (nothing was changed), or this is read-only.
+        If it does not fit there, InvalidInputError is raised and nothing is changed.
         """
         self._check_writable()
         start, end = check_range(place, place + source.length, self.length)
@@ -208,23 +180,15 @@ class ByteArraySegment(ArrayView):
 
 
 def as_view(data: Any) -> BufferView:
-    """Return data as a view, without a copy.
-
-    Raises:
-        InvalidInputError: It does not give its bytes.
-    """
-    # The exact class first: an abstract one takes its time to say no.
+    """Return data as a view, without a copy."""
+    # Check the exact class first: isinstance of an abstract class is slow.
     if type(data) is ByteArraySegment or isinstance(data, BufferView):
         return data
     return ByteArraySegment(data)
 
 
 def check_range(start: int, end: int | None, length: int) -> tuple[int, int]:
-    """Return `[start, end)`, which has to lie inside a length; None ends with it.
-
-    Raises:
-        InvalidInputError: It does not.
-    """
+    """Return `[start, end)`, checked to lie inside `length`; an end of None is `length`."""
     last = length if end is None else operator.index(end)
     if not 0 <= operator.index(start) <= last <= length:
         raise InvalidInputError("range is not inside", start=start, end=end, length=length)
@@ -248,7 +212,7 @@ def _allocated_bytes(window: memoryview) -> int:
         owner = owner.parent
     try:
         return max(memoryview(owner).nbytes, len(window))
-    except TypeError:  # the owner itself does not show its bytes: a ctypes pointer, a C exporter
+    except TypeError:  # the owner does not export its bytes: a ctypes pointer, a C exporter
         return len(window)
 
 

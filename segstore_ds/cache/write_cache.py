@@ -1,16 +1,16 @@
-"""The write cache: one buffer that gathers records and goes to the channel in one write.
+"""The write cache: one buffer that gathers records and is written to the channel in one write.
 
-Append-only layout: records lie side by side, so the buffer's bytes are the object's bytes, and the
-checksum of each record stands in the record map beside them, not among them. Records come in the
-order of their offsets; who writes serialises that. Small records are copied into memory of the
-buffer's own. Large ones whose owner promises not to change them are held by reference: they count
-against the capacity all the same, and the write gathers them without a copy.
+Append-only layout: records lie side by side, so the buffer's bytes are the object's bytes. The
+checksum of each record is in the record map, not among the bytes. Records come in the order of
+their offsets, which the caller ensures. Small records are copied into the buffer's own memory.
+Large ones are held by reference if their owner promises not to change them: they still count
+against the capacity, and the write gathers them without a copy.
 
-Its states are in `buffer_state.py`. A flush that failed is never tried again, since nobody knows
-how much of the buffer the channel took.
+Its states are in `buffer_state.py`. A failed flush is never repeated, because the channel may have
+taken any part of the buffer.
 
-Source: Blazegraph's WriteCache, append-only (WORM) mode; held references and gathering writes take
-the place of its direct buffers. A scattered layout would differ in `_lay` and `flush` alone.
+Source: Blazegraph's WriteCache, append-only (WORM) mode; held references and gathering writes
+replace its direct buffers. A scattered layout would differ only in `_lay` and `flush`.
 """
 
 import mmap
@@ -27,22 +27,16 @@ from segstore_ds.cache.record import LAST_OFFSET, Record
 from segstore_ds.cache.views import BufferView, ByteArraySegment, as_view
 from segstore_ds.errors import ClosedError, CorruptionError, InvalidInputError
 
-REFERENCE_BYTES = 16 << 10  # below it a copy costs less than one more piece of a write
+REFERENCE_BYTES = 16 << 10  # a smaller record is cheaper to copy than to write as a separate piece
 
 
 class WriteCache(BufferState):
-    """One buffer, its record map, and the way to a channel. Safe to use from several threads.
+    """One buffer, its record map, and its flush to a channel. Safe to use from several threads.
 
-    After `close` everything but `close` itself raises ClosedError.
-
-    Args:
-        capacity: Size of the buffer in bytes, which is the largest record it takes. Its own memory
-            is taken with the first record that is copied.
-        checksum: Keep a checksum of all bytes as they are written.
-        now: A clock in seconds, for timeouts.
-
-    Raises:
-        InvalidInputError: The capacity is not positive.
+    `capacity` is the buffer's size in bytes, which is also the largest record it takes; its memory
+    is allocated when the first record is copied. `checksum` keeps a checksum of all bytes as they
+    are written. `now` is a clock in seconds, for timeouts. After `close` everything but `close`
+    itself raises ClosedError.
     """
 
     def __init__(
@@ -60,7 +54,7 @@ class WriteCache(BufferState):
         super().__init__()
         self._memory: memoryview | None = None
         self._copied = 0
-        self._piece_start: int | None = None  # of the last piece, where it is a copy
+        self._piece_start: int | None = None  # start of the last piece if that is a copy
         self._pieces: list[BufferView] = []
         self._records: dict[int, Record] = {}
         self._views: dict[int, BufferView] = {}
@@ -74,63 +68,59 @@ class WriteCache(BufferState):
 
     @property
     def capacity(self) -> int:
-        """The largest record that can be written."""
+        """The largest record that can be written, in bytes."""
         self._check_open()
         return self._capacity
 
     @property
     def bytes_written(self) -> int:
-        """How many bytes lie in the buffer."""
+        """The number of bytes in the buffer."""
         self._check_open()
         return self._bytes
 
     @property
     def room(self) -> int:
-        """How large a record would still fit."""
+        """The largest record that still fits, in bytes."""
         self._check_open()
         return 0 if self._sealed else self._capacity - self._bytes
 
     @property
     def records(self) -> Mapping[int, Record]:
-        """The record map as of now: offset to record."""
+        """A copy of the record map: offset to record."""
         with self._changed:
             self._check_open()
             return MappingProxyType(dict(self._records))
 
     @property
     def first_offset(self) -> int | None:
-        """Offset of the first record; None when there is none."""
+        """Offset of the first record; None without records."""
         self._check_open()
         return self._first
 
     @property
     def last_offset(self) -> int | None:
-        """Offset of the last record; None when there is none."""
+        """Offset of the last record; None without records."""
         with self._changed:
             self._check_open()
             return next(reversed(self._records), None)
 
     @property
     def end_offset(self) -> int | None:
-        """The offset behind the last byte; None when there is no record."""
+        """The offset after the last byte; None without records."""
         with self._changed:
             self._check_open()
             return None if self._first is None else self._first + self._bytes
 
     @property
     def checksum(self) -> int:
-        """CRC-32 of all bytes, kept up to date with every write.
-
-        Raises:
-            InvalidInputError: It was not asked for when the cache was made.
-        """
+        """CRC-32 of all bytes, updated on every write; only if the cache was made with it."""
         self._check_open()
         if not self._wants_checksum:
             raise InvalidInputError("cache keeps no checksum", remedy="make it with checksum=True")
         return self._crc
 
     def recompute_checksum(self) -> int:
-        """Return the CRC-32 of all bytes, computed anew."""
+        """Return the CRC-32 of all bytes, recomputed."""
         with self._changed:
             self._check_open()
             return join(self._pieces).crc32()
@@ -145,21 +135,11 @@ class WriteCache(BufferState):
     def write(
         self, offset: int, data: Any, crc: int | None = None, *, frozen: bool = False
     ) -> bool:
-        """Take a record.
+        """Take a record; return False, with nothing changed, if there is no room left.
 
-        Args:
-            offset: The record's place in the object: the end of what lies in the buffer.
-            data: Bytes or a view.
-            crc: Their CRC-32; computed when not given, believed when given.
-            frozen: The caller promises that the bytes never change: a large record is then held by
-                reference. Otherwise it is copied, and its bytes may change afterwards.
-
-        Returns:
-            False when there is no room left; nothing has changed then.
-
-        Raises:
-            InvalidInputError: No bytes, more than the capacity, or not the next offset.
-            ClosedError: The cache is closed, or closed for writes.
+        `offset` is the record's place in the object and must be the end of the buffer's records.
+        `crc` is trusted if given, and computed otherwise. With `frozen` the caller promises that
+        the bytes never change, so a large record is held by reference; otherwise it is copied.
         """
         view = as_view(data)
         length = view.length
@@ -178,15 +158,10 @@ class WriteCache(BufferState):
             return True
 
     def allocate(self, offset: int, nbytes: int) -> "Allocation | None":
-        """Reserve room for a record that is read or encoded straight into the buffer.
+        """Reserve room for a record that is read or encoded directly into the buffer.
 
-        Nothing else can be written until it is published or discarded.
-
-        Returns:
-            The room, or None when there is not enough; an exact fit is enough.
-
-        Raises:
-            As `write`.
+        Returns None if there is not enough room; an exact fit is enough. Until the room is
+        published or discarded, nothing else can be written.
         """
         with self._changed:
             if not self._lay(offset, nbytes):
@@ -197,9 +172,7 @@ class WriteCache(BufferState):
     def close_for_writes(self) -> None:
         """Freeze bytes and record map until `reset`; safe to repeat.
 
-        Raises:
-            ClosedError: The cache is closed.
-            InvalidInputError: Room is reserved and not yet published.
+        Reserved room must be published or discarded before.
         """
         with self._changed:
             self._check_open()
@@ -209,14 +182,10 @@ class WriteCache(BufferState):
     # --- reading -----------------------------------------------------------------------------
 
     def read(self, offset: int) -> bytes | None:
-        """Return a copy of a record, verified.
-
-        Returns:
-            Its bytes, or None when no record starts there.
+        """Return a verified copy of a record, or None if no record starts at the offset.
 
         Raises:
             CorruptionError: The bytes fail the record's checksum; other records are not affected.
-            ClosedError: The cache is closed.
         """
         with self._changed:
             self._check_open()
@@ -243,16 +212,11 @@ class WriteCache(BufferState):
     # --- out of the cache --------------------------------------------------------------------
 
     def flush(self, channel: Channel, *, timeout_s: float | None = None) -> bool:
-        """Write the buffer on a channel in one write; neither syncs nor empties.
+        """Write the buffer to a channel in one write; neither syncs nor empties.
 
-        Closes for writes first. Safe to repeat: flushed bytes are not written again.
-
-        Returns:
-            True when the channel has all bytes; False when reserved room was not published in time.
-
-        Raises:
-            StorageError: The channel failed; raised by every later flush, which writes nothing.
-            ClosedError: The cache is closed.
+        Closes for writes first. Safe to repeat: flushed bytes are not written again. Returns False
+        if reserved room was not published in time. After a StorageError every later flush raises it
+        again and writes nothing.
         """
         deadline = None if timeout_s is None else self._now() + timeout_s
         with self._changed:
@@ -281,23 +245,16 @@ class WriteCache(BufferState):
         return True
 
     def content(self) -> BufferView:
-        """Return a view of all bytes; hold a reference as long as it is looked at."""
+        """Return a view of all bytes; the caller holds a reference while it uses the view."""
         with self._changed:
             self._check_open()
             return join(self._pieces)
 
     def reset(self, *, keep_memory: bool = True) -> int:
-        """Drop all records, written through or not, and take new ones.
+        """Drop all records, flushed or not, and return how many; the buffer takes new ones.
 
-        Args:
-            keep_memory: False gives the memory back as well, until the next record.
-
-        Returns:
-            How many records were dropped.
-
-        Raises:
-            InvalidInputError: Somebody holds a reference, or reserved room.
-            ClosedError: The cache is closed.
+        `keep_memory=False` also frees the memory until the next record. Raises InvalidInputError
+        while the buffer is held or room is reserved.
         """
         with self._changed:
             self._check_open()
@@ -312,11 +269,11 @@ class WriteCache(BufferState):
             return dropped
 
     def close(self) -> None:
-        """Take the cache out of service: never writes, drops what it holds. Safe to repeat."""
+        """End the use of the cache: drops the content without a write. Safe to repeat."""
         with self._changed:
             self._closed = True
             self._clear()
-            # Whoever still looks at the memory keeps it alive.
+            # Views that still use the memory keep it alive.
             self._memory = None
             self._allocation = None
             self._changed.notify_all()
@@ -324,7 +281,7 @@ class WriteCache(BufferState):
     # --- inside ------------------------------------------------------------------------------
 
     def _lay(self, offset: int, nbytes: int) -> bool:
-        """Check a record that is to follow, and tell whether there is room for it."""
+        """Check the next record, and tell whether there is room for it."""
         self._check_open()
         if self._sealed:
             raise ClosedError("write cache is closed for writes", offset=offset)
@@ -342,12 +299,12 @@ class WriteCache(BufferState):
 
     def _room(self, nbytes: int) -> memoryview:
         if self._memory is None:
-            # Pages of an anonymous map cost nothing before they are touched.
+            # Pages of an anonymous map use no memory until they are touched.
             self._memory = memoryview(mmap.mmap(-1, self._capacity))
         return self._memory[self._copied : self._copied + nbytes]
 
     def _keep(self, nbytes: int) -> ByteArraySegment:
-        """Make a piece of the bytes that were just copied, or a part of the piece before."""
+        """Return a view of the bytes just copied, added to the last piece if that is a copy."""
         start = self._copied
         self._copied += nbytes
         view = ByteArraySegment(self._memory, start, self._copied)
@@ -404,7 +361,7 @@ class WriteCache(BufferState):
 
 
 class Allocation:
-    """Room for one record in a buffer: fill `data`, then `publish` or `discard` it, once."""
+    """Room for one record in a buffer: fill `data`, then call `publish` or `discard` once."""
 
     __slots__ = ("_cache", "data", "offset")
 
@@ -414,13 +371,12 @@ class Allocation:
         self.data = data
 
     def publish(self, crc: int | None = None) -> Record:
-        """Make the record readable; its bytes must not change any more.
+        """Make the record readable; its bytes must not change afterwards.
 
-        Raises:
-            ClosedError: The cache was closed meanwhile, or the room was given up.
+        Raises ClosedError if the cache was closed meanwhile, or the room was discarded.
         """
         return self._cache._publish(self, crc)  # noqa: SLF001 - two halves of one thing
 
     def discard(self) -> None:
-        """Give the room back; safe to repeat, never raises."""
+        """Return the room; safe to repeat, never raises."""
         self._cache._give_up(self)  # noqa: SLF001
