@@ -1,6 +1,6 @@
-"""Every option of segstore: one table from which parsing, errors and the README are made.
+"""Every option of segstore: one table that parsing, errors and the README are generated from.
 
-Names are case-blind. A value is text, as Spark hands it over, or already of the option's type.
+Names are case-insensitive. A value is text, as Spark passes it, or already of the option's type.
 """
 
 from segstore_ds.options.parsing import (

@@ -1,4 +1,4 @@
-"""Checks arguments of Python where they are given, so that a wrong one is named at the call."""
+"""Checks Python arguments at the call that gives them, so that errors name the wrong one."""
 
 import math
 import operator
@@ -13,10 +13,9 @@ MOST = 2**63 - 1
 
 
 def check_whole(name: str, value: Any, *, least: int = 0, optional: bool = False) -> Any:
-    """Return a whole number of Python's or NumPy's as Python's own; None where it is optional.
+    """Return an integer of Python or NumPy as a Python int; None only if `optional`.
 
-    Raises:
-        InvalidInputError: It is something else, a float or a truth among them, or out of range.
+    Other types (bool and float included) and values below `least` or above `MOST` are refused.
     """
     if optional and value is None:
         return None
@@ -35,11 +34,7 @@ def check_whole(name: str, value: Any, *, least: int = 0, optional: bool = False
 
 
 def check_seconds(name: str, value: Any, *, positive: bool = False) -> None:
-    """Refuse what no time can be reckoned from: not a number, negative, or without an end.
-
-    Raises:
-        InvalidInputError: It is one of these, or zero where it has to be positive.
-    """
+    """Refuse a duration that is not a finite number of at least 0 (above 0 if `positive`)."""
     number = isinstance(value, SupportsFloat) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or value < 0 or (positive and value == 0):
         least = "above 0" if positive else "from 0"
@@ -51,11 +46,7 @@ def check_seconds(name: str, value: Any, *, positive: bool = False) -> None:
 
 
 def check_option(name: str, value: Any) -> Any:
-    """Return an argument that is an option of the table under its name in Python.
-
-    Raises:
-        InvalidInputError: It is not of the option's kind, or out of range.
-    """
+    """Check and return an argument that is an option of the table; `name` is the Python name."""
     option = BY_NAME[name.replace("_", "")]
     if value is None and option.default is None:
         return None
@@ -67,7 +58,7 @@ def check_option(name: str, value: Any) -> Any:
             raise InvalidInputError("no such choice", remedy=remedy, **{name: value})
         return value
     names = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else None
-    if names is None or not all(isinstance(each, str) for each in names):
+    if names is None or not all(isinstance(column, str) for column in names):
         raise InvalidInputError(
             "not names of columns", remedy=f"give {name} as a list of texts", **{name: value}
         )
@@ -75,7 +66,7 @@ def check_option(name: str, value: Any) -> Any:
 
 
 def snake(name: str) -> str:
-    """Return an option's name as Python has it.
+    """Return the Python name of an option.
 
     >>> snake("mergeSchema")
     'merge_schema'

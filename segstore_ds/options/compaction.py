@@ -1,4 +1,4 @@
-"""What a compaction aims at: checked where it is made, whoever asks for it."""
+"""The targets of a compaction, checked when they are created."""
 
 from dataclasses import dataclass
 
@@ -8,24 +8,24 @@ from segstore_ds.options.parsing import default
 
 MERGE, STITCH, SPLIT = "merge", "stitch", "split"
 MODES = (MERGE, STITCH, SPLIT)
-# So many small segments make a medium one, a third of the target; so many of those a big one.
+# Small segments that make a medium one (a third of the target); medium ones that make a big one.
 MINOR = (4, 3)
 
 
 @dataclass(frozen=True, slots=True)
 class CompactRules:
-    """What a compaction aims at.
+    """The targets of a compaction.
 
     Attributes:
         mode: ``merge``, ``stitch`` or ``split``.
         target_rows: Most events of an output.
         target_bytes: Most encoded bytes of an output.
-        minor: None takes every run within the targets. ``(small, medium)`` takes only runs that are
-            worth it: at least twice their largest input, of at least that many inputs, where the
-            run stays below a third of the target, and where it does not. So an event is rewritten
-            a logarithmic number of times however often this is called.
-        budget_bytes: Most encoded bytes of all inputs together, the newest runs first; None for
-            any. No run is larger than that.
+        minor: None takes every run within the targets. ``(small, medium)`` takes only runs whose
+            size is at least twice their largest input and that have enough inputs: at least `small`
+            of them if the run stays below a third of the target, else at least `medium`. So an
+            event is rewritten a logarithmic number of times, however often compaction runs.
+        budget_bytes: Most encoded bytes of all inputs together, newest runs first; None for no
+            limit. No run is larger than that.
     """
 
     mode: str = default("compactMode")
@@ -35,11 +35,7 @@ class CompactRules:
     budget_bytes: int | None = None
 
     def __post_init__(self) -> None:
-        """Check the fields.
-
-        Raises:
-            InvalidInputError: A target or a threshold is out of range, or there is no such mode.
-        """
+        """Raise InvalidInputError if a target or threshold is out of range, or the mode unknown."""
         if self.mode not in MODES:
             raise InvalidInputError(
                 "no such compaction", remedy=f"use one of {', '.join(MODES)}", mode=self.mode

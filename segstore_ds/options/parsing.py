@@ -1,4 +1,4 @@
-"""Checks options and their values against the table; what is wrong gets an error that helps."""
+"""Checks options and their values against the table; errors say how to correct them."""
 
 import difflib
 import json
@@ -14,7 +14,7 @@ _FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
 
 BY_NAME: Mapping[str, Option] = {option.name.lower(): option for option in TABLE}
 _BY_PEER: Mapping[str, Option] = {peer: option for option in TABLE for peer in option.peers}
-# Keys that Spark itself puts among a source's options, and what ours hand to themselves.
+# Keys that Spark itself adds to a source's options, and our internal ones.
 _SPARKS_OWN = frozenset(
     [
         "paths",
@@ -36,28 +36,18 @@ _SPARKS_OWN = frozenset(
 
 
 def default(name: str) -> Any:
-    """Return an option's default.
-
-    Raises:
-        KeyError: There is no such option.
-    """
+    """Return an option's default."""
     return BY_NAME[name.lower()].default
 
 
 def parse_options(given: Mapping[str, Any], scope: str, *others: str) -> dict[str, Any]:
-    """Check the options of a read or a write and return them typed, with defaults filled in.
+    """Return the options of a read or a write with typed values, and defaults filled in.
 
-    Args:
-        given: Names in any case, values as text or typed. Spark's own keys are passed over.
-        scope: `READ`, `WRITE`, `STREAM_READ` or `STREAM_WRITE`.
-        others: Further scopes that are allowed, where it is not known yet which one it is.
-
-    Returns:
-        A value for every option of the scope, under its name as the table writes it.
-
-    Raises:
-        InvalidInputError: An unknown option (names the nearest), one of the other scope (says
-            where it belongs), another system's name (answers with ours), or a value out of range.
+    Names in `given` may have any case; Spark's own keys are ignored. `scope` is `READ`, `WRITE`,
+    `STREAM_READ` or `STREAM_WRITE`. `others` are further allowed scopes, for a caller that does not
+    know yet which one applies. The result has a value for every option of the scopes, under its
+    name in the table. The errors name the nearest known option, the scope where an option belongs,
+    or our name for another system's option.
     """
     scopes = {scope, *others}
     parsed = {option.name: option.default for option in TABLE if scopes & {*option.scopes}}
@@ -80,11 +70,7 @@ def parse_options(given: Mapping[str, Any], scope: str, *others: str) -> dict[st
 
 
 def parse_value(option: Option, value: Any) -> Any:
-    """Return one option's value typed.
-
-    Raises:
-        InvalidInputError: The value is not of the option's kind or out of range.
-    """
+    """Return one option's value typed, or raise InvalidInputError if it is not valid."""
     match option.kind:
         case "bool":
             return _boolean(option, value)
@@ -110,12 +96,7 @@ def parse_value(option: Option, value: Any) -> Any:
 
 
 def format_table(scope: str, *, beside: str | None = None) -> str:
-    """Return the options of a scope as a Markdown table, for the README.
-
-    Args:
-        scope: As in `parse_options`.
-        beside: Leave out what this other scope takes as well.
-    """
+    """Return a scope's options as a Markdown table for the README, except those of `beside`."""
     rows = ["| option | default | meaning |", "|---|---|---|"]
     for option in TABLE:
         if scope in option.scopes and beside not in option.scopes:
@@ -200,7 +181,7 @@ def _json_object(option: Option, value: Any) -> dict[str, Any]:
         try:
             value = json.loads(value)
         except ValueError:
-            # No cause: it would quote the text, which may hold a secret.
+            # No cause: it would quote the text, which may contain a secret.
             raise _wrong(option, value, "a JSON object") from None
     if not isinstance(value, Mapping):
         raise _wrong(option, value, "a JSON object")

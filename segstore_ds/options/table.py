@@ -1,16 +1,16 @@
-"""The table of options: what each is called, takes and means, and where it may stand."""
+"""The table of options: name, type, default, scopes and meaning of each."""
 
 from dataclasses import dataclass
 from typing import Any
 
 READ, WRITE = "read", "write"
-SETTLED = "__segstore_settled"  # not a user's: set by the hybrid scan on its own reads
-COPIED = "__segstore_copied"  # nor this: set by the helper `copy` on its own writes
+SETTLED = "__segstore_settled"  # internal: set by the hybrid scan on its own reads
+COPIED = "__segstore_copied"  # internal: set by the helper `copy` on its own writes
 STREAM_READ, STREAM_WRITE = "stream read", "stream write"
 COMPRESSIONS = ("zstd", "lz4", "none")
 SEGMENT_FORMATS = ("auto", "arrow", "parquet")
 
-# When an appender flushes without being asked.
+# Limits at which an appender flushes on its own.
 FLUSH_BYTES = 64 << 20
 FLUSH_ROWS = 1_000_000
 FLUSH_SECONDS = 10.0
@@ -23,15 +23,16 @@ class Option:
     """One row of the table.
 
     Attributes:
-        name: As users write it.
+        name: The name that users write.
         kind: ``text``, ``int``, ``bytes``, ``bool``, ``list``, ``json`` or ``choice``.
-        default: What holds when it is not given; None where absence means something of its own.
-        scopes: Where it may stand: `READ`, `WRITE`, `STREAM_READ`, `STREAM_WRITE`.
+        default: The value if the option is not given; None if absence has its own meaning.
+        scopes: Where it is allowed: `READ`, `WRITE`, `STREAM_READ`, `STREAM_WRITE`.
         meaning: One line for the README.
         least: Smallest number allowed.
         choices: Allowed words of a ``choice``.
-        peers: What other systems call it, so that errors can answer with ours.
-        answers: Words that it does not take but some will try, each with what to do instead.
+        peers: Its names in other systems, so that errors can answer with ours.
+        answers: Words that some users will try but that are not allowed, each with what to use
+            instead.
     """
 
     name: str
