@@ -1,1 +1,1 @@
-"""What tests of segstore, and of what is built on it, need: contract suites, fault injection."""
+"""Test tools for segstore and for code built on it: contract suites, fault injection, a model."""

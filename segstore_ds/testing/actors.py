@@ -1,8 +1,8 @@
-"""Actors of a model: real code over a storage and a clock whose answers somebody else gives.
+"""Actors of a model: real code over a storage and a clock whose answers the model chooses.
 
-No threads: an actor is deterministic in the answers it got, so it is run again from its start with
-those answers, and stops where it asks for one more. Such histories form a tree, and each place in
-it is run once.
+There are no threads. An actor is deterministic given its answers. So it is run again from the start
+with the answers so far, and stops where it asks for one more. These histories form a tree, and each
+place in it is run once.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Mapping
@@ -20,7 +20,7 @@ FAILED = object()  # the answer of a request that failed
 
 
 class _Paused(BaseException):
-    """Unwinds an actor that has asked for an answer that nobody has given yet."""
+    """Unwinds an actor that asks for an answer that does not exist yet."""
 
     def __init__(self, request: "Request") -> None:
         self.request = request
@@ -28,9 +28,10 @@ class _Paused(BaseException):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What an actor asks: a storage call by its verb, `clock`, `nap`, `note`, or `done` at its end.
+    """A request: a storage call by its verb, `clock`, `nap`, `note`, or `done` at the end.
 
-    `after` bounds a page of a listing; `payload` is what a note says, or how long a nap lasts.
+    `after` is where a page of a listing starts; `payload` is the text of a note or the length of a
+    nap in seconds.
     """
 
     verb: str
@@ -51,12 +52,9 @@ Ask = Callable[[Request], Any]
 
 
 class Actor:
-    """One actor's view of the world.
+    """One actor, with its storage and clock; `ask` answers its requests.
 
-    Args:
-        name: Its name in traces.
-        ask: Gives the answer to a request.
-        page: How many objects a listing learns in one step; None for all.
+    `page` is the number of objects that a listing returns per step; None for all.
     """
 
     def __init__(self, name: str, ask: Ask, page: int | None = None) -> None:
@@ -73,7 +71,7 @@ class Actor:
         )
 
     def note(self, kind: str, *payload: Hashable) -> None:
-        """Tell the ghost something."""
+        """Send a note to the ghost."""
         self._ask(Request("note", payload=(kind, *payload)))
 
     def _sleep(self, seconds: float) -> None:
@@ -89,11 +87,9 @@ Program = Callable[[Actor], None]
 
 
 class ModelStorage(Storage):
-    """A storage whose every call is a request; staged objects are not modelled.
+    """A storage that turns every call into a request; staged objects are not modelled.
 
-    Args:
-        ask: Gives the answer to a request.
-        page: How many objects a listing learns in one request; None for all.
+    `page` is the number of objects that a listing returns per request; None for all.
     """
 
     def __init__(self, ask: Ask, page: int | None = None) -> None:
@@ -137,7 +133,7 @@ class ModelStorage(Storage):
         after = ""
         while found := self._call(Request("list", prefix, after=after)):
             page = found[: self._page]
-            yield from (_info(*one) for one in page)
+            yield from (_info(*entry) for entry in page)
             if page == found:
                 return
             after = page[-1][0]
@@ -150,10 +146,10 @@ class ModelStorage(Storage):
 
 
 def is_dated(path: str) -> bool:
-    """Tell whether somebody asks when an object was made.
+    """Tell whether code under test reads an object's modification time.
 
-    The store's own time is asked of the hint, just written; lapses, of readers' records. That
-    nobody asks it of another object is what keeps the states of a model few.
+    It reads that of the hint just written, for the store's own time, and those of readers' records,
+    for their lapse. No other object is dated, which keeps the number of states small.
     """
     return path == names.HINT_PATH or path.startswith(f"{names.READERS_FOLDER}/")
 
@@ -164,7 +160,10 @@ def answer(
     request: Request,
     made: frozenset[tuple[str, int]] = frozenset(),
 ) -> Any:
-    """Return what a storage answers to a request that holds these objects, some of them dated."""
+    """Return a storage's answer to a request.
+
+    `files` is the storage's content, and `made` the times of its dated objects.
+    """
     path = request.path
     match request.verb:
         case "get":
@@ -190,14 +189,9 @@ def _info(path: str, size: int, made_s: int | None) -> ObjectInfo:
 
 
 class Place:
-    """A place in the tree of an actor's histories: what it asks after a run of answers.
+    """A place in the tree of an actor's histories: the actor's request after a list of answers.
 
-    Args:
-        name: The actor's.
-        program: What it runs.
-        page: How many objects a listing learns in one step; None for all.
-        parent: The place before the last answer; None at the start.
-        answer: The last answer.
+    `parent` is the place before the last answer, None at the start; `answer` is that last answer.
     """
 
     __slots__ = (
@@ -229,12 +223,12 @@ class Place:
         self.request = self._run()
 
     def after(self, answer: Any) -> tuple["Place", bool]:
-        """Return the place behind an answer, and whether the actor had to be run for it."""
+        """Return the place after an answer, and whether the actor had to be run for it."""
         found = self._children.get(answer)
         if found is not None:
             return found, False
         found = Place(self.name, self._program, self._page, self, answer)
-        if found.request.verb == "done":  # however an actor ended, it does nothing any more
+        if found.request.verb == "done":  # all ended actors are alike: they do nothing more
             found = self._ends.setdefault("done", found)
         self._children[answer] = found
         return found, True

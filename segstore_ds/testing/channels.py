@@ -1,4 +1,4 @@
-"""Channels that tests look into: in memory, with a gate before each write and failures at will."""
+"""In-memory channels for tests, with a gate before each write and failures on demand."""
 
 import threading
 from collections.abc import Sequence
@@ -7,13 +7,13 @@ from segstore_ds.errors import StorageError
 
 
 class MemoryChannel:
-    """Keeps what it is given.
+    """Keeps the bytes it is given.
 
     Attributes:
         content: All bytes so far.
         writes: The size of each write.
         committed: True after `commit`.
-        aborted: How often `abort` was called.
+        aborted: The number of calls of `abort`.
     """
 
     def __init__(self) -> None:
@@ -38,15 +38,15 @@ class MemoryChannel:
         self.aborted += 1
 
     def load(self, start: int, end: int) -> bytes:
-        """Read bytes back."""
+        """Return the bytes `[start, end)`."""
         return bytes(self.content[start:end])
 
 
 class GatedChannel(MemoryChannel):
-    """Writes only as often as it is allowed to; the others wait.
+    """Blocks each write until the test allows it.
 
     Attributes:
-        arrived: A permit for everybody who waits for a write to begin.
+        arrived: Released once by every write that reaches the gate.
     """
 
     def __init__(self) -> None:
@@ -56,12 +56,12 @@ class GatedChannel(MemoryChannel):
         self._refusal: BaseException | None = None
 
     def refuse(self, error: BaseException) -> None:
-        """Let the next write fail."""
+        """Let the next write fail with this error."""
         self._refusal = error
         self.allow()
 
     def allow(self, writes: int = 1) -> None:
-        """Let so many writes pass."""
+        """Let this many writes pass."""
         self._gate.release(writes)
 
     def write_all(self, pieces: Sequence[memoryview]) -> None:
@@ -75,11 +75,10 @@ class GatedChannel(MemoryChannel):
 
 
 class FailingChannel(MemoryChannel):
-    """Fails at one write, having taken half of it, and says so whenever it is touched again.
+    """Fails at one write after taking half of it; later calls are counted in `touched_after`.
 
-    Args:
-        at: Number of the write that fails; -1 for the commit.
-        error: What it raises.
+    `at` is the number of the failing write, from 0, or -1 for the commit. `error` is the exception
+    it raises.
     """
 
     def __init__(self, at: int, error: BaseException | None = None) -> None:

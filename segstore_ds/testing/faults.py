@@ -1,13 +1,12 @@
-"""Storages that fail, crash or dawdle on purpose, around any other storage.
+"""Storages that fail, crash or delay on purpose, around any other storage.
 
-Every request of a storage is one numbered call: each verb, opening a staged object, each write to
-it and its commit. `FaultStorage` strikes at the n-th, before or after its effect. A sweep over n
-until a run succeeds has tried every place where a real one can break.
+Every request is one numbered call: each verb, opening a staged object, each write to it and its
+commit. `FaultStorage` injects a fault at the n-th call, before or after its effect. A sweep over n
+until a run succeeds tries every place where a real storage can fail.
 
-A failure is a StorageError of one call (or of several). A crash is the end of the process: that
-call and every later one raise `Crash`, which nothing but the test catches, so that no cleanup of
-the code under test reaches the storage any more. A staged object that was not yet whole is then
-left behind in part.
+A failure is a StorageError of one call or of several. A crash is the end of the process: that call
+and every later one raise `Crash`, which only the test catches. So no cleanup of the code under test
+reaches the storage any more, and an incomplete staged object is left behind in part.
 """
 
 import threading
@@ -23,19 +22,19 @@ T = TypeVar("T")
 
 
 class Crash(BaseException):
-    """The process is gone, as far as the storage is concerned."""
+    """The process has ended, from the storage's point of view."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """When to strike and how.
+    """The calls that fail, and how.
 
     Attributes:
-        at: Number of the first call that is struck, from 1.
+        at: Number of the first call that fails, from 1.
         kind: ``fail`` raises StorageError, ``crash`` ends the process.
-        when: ``before`` the call has its effect, or ``after``.
-        calls: How many calls in a row fail; a crash has no end.
-        untouched: The failure says that the call has made nothing, as a full disk does.
+        when: ``before`` the effect of the call, or ``after``.
+        calls: How many consecutive calls fail; a crash lasts for all later calls.
+        untouched: The failure says that the call has created nothing, as a full disk does.
     """
 
     at: int
@@ -45,11 +44,7 @@ class Fault:
     untouched: bool = False
 
     def __post_init__(self) -> None:
-        """Check the fields.
-
-        Raises:
-            InvalidInputError: One has no meaning.
-        """
+        """Raise InvalidInputError if a field has no meaning."""
         known = self.kind in ("fail", "crash") and self.when in ("before", "after")
         lies = self.untouched and (self.kind, self.when) != ("fail", "before")
         if not known or lies or min(self.at, self.calls) < 1:
@@ -57,11 +52,7 @@ class Fault:
 
 
 class WrappedStorage(Storage):
-    """Hands every call on to another storage; a subclass says in `around` what else happens.
-
-    Args:
-        inner: The storage that does the work.
-    """
+    """Passes every call on to another storage, through `around`, which subclasses extend."""
 
     def __init__(self, inner: Storage) -> None:
         self.inner = inner
@@ -73,19 +64,7 @@ class WrappedStorage(Storage):
         return type(self), (self.inner,)
 
     def around(self, verb: str, path: str, work: Callable[[], T]) -> T:  # noqa: ARG002
-        """Do a call.
-
-        Args:
-            verb: Its name: that of the method, ``write`` or ``commit`` of a staged object.
-            path: The object.
-            work: The call itself.
-
-        Returns:
-            What the call returns.
-
-        Raises:
-            StorageError: As the call does.
-        """
+        """Call `work`; `verb` is its method, or a staged object's ``write`` or ``commit``."""
         return work()
 
     def get(self, path: str, *, limit_bytes: int | None = None) -> bytes:  # noqa: D102
@@ -144,13 +123,7 @@ class WrappedStorage(Storage):
 
 
 class WrappedWriter(StagedWriter):
-    """The staged writer of a wrapped storage.
-
-    Args:
-        storage: What stands around each call.
-        path: The object.
-        inner: The writer that does the work.
-    """
+    """The staged writer of a wrapped storage; its calls pass through the storage's `around`."""
 
     def __init__(self, storage: WrappedStorage, path: str, inner: StagedWriter) -> None:
         self.size = 0
@@ -170,15 +143,11 @@ class WrappedWriter(StagedWriter):
 
 
 class FaultStorage(WrappedStorage):
-    """Strikes at one call, or from one on; see the module.
-
-    Args:
-        inner: The storage that does the work.
-        fault: When and how; None only counts.
+    """Injects a fault at one call or at all calls from one on; without a fault it only counts.
 
     Attributes:
         calls: The calls so far, as ``verb path``; the n-th call is ``calls[n - 1]``.
-        struck: Whether the fault has come.
+        struck: Whether the fault has occurred.
     """
 
     def __init__(self, inner: Storage, fault: Fault | None = None) -> None:
@@ -193,7 +162,7 @@ class FaultStorage(WrappedStorage):
 
     @property
     def crashed(self) -> bool:
-        """Whether the process is gone."""
+        """Whether the process has ended."""
         return self.struck and self.fault is not None and self.fault.kind == "crash"
 
     def around(self, verb: str, path: str, work: Callable[[], T]) -> T:  # noqa: D102
@@ -237,7 +206,7 @@ class FaultStorage(WrappedStorage):
 
 
 class FaultWriter(WrappedWriter):
-    """A staged writer that leaves a part of its object behind when the process crashes."""
+    """A staged writer that leaves part of its object behind if the process crashes."""
 
     def __init__(
         self, storage: FaultStorage, path: str, inner: StagedWriter, *, replaces: bool = False
@@ -274,24 +243,18 @@ class FaultWriter(WrappedWriter):
             self._inner.abort()
 
     def _leave(self, content: bytearray) -> None:
-        # What is whole stays whole, and what was left by the crash stays as it was left.
+        # A whole object stays whole, and the part that the crash left stays unchanged.
         if self._settled:
             return
         self._settled = True
         self._inner.abort()
-        # What takes the place of another object does so whole or not at all.
+        # A replacing writer replaces the object as a whole or not at all, so it leaves no part.
         if content and not self._replaces:
             self._faults.inner.put(self._path, bytes(content))
 
 
 class LatencyStorage(WrappedStorage):
-    """Waits before every call, as a store far away does.
-
-    Args:
-        inner: The storage that does the work.
-        latency_s: How long.
-        sleep: Waits that many seconds.
-    """
+    """Waits `latency_s` seconds before every call, as for a remote store."""
 
     def __init__(
         self, inner: Storage, latency_s: float, *, sleep: Callable[[float], None] = time.sleep
@@ -304,7 +267,7 @@ class LatencyStorage(WrappedStorage):
         return LatencyStorage, (self.inner, self._latency_s)
 
     def around(self, verb: str, path: str, work: Callable[[], T]) -> T:  # noqa: D102
-        # Bytes of a staged object travel together: they cost one request, at its commit.
+        # All bytes of a staged object are sent together: one request, at its commit.
         if verb not in ("open_staged", "write", "ensure_exclusive"):
             self._sleep(self._latency_s)
         return super().around(verb, path, work)

@@ -1,16 +1,17 @@
-"""Every interleaving of a few actors that run real code over one storage in memory.
+"""Explores every interleaving of a few actors that run real code over one in-memory storage.
 
-An actor is a function over a `Storage` and a `Clock`. Whatever it asks of either is a step, and the
-order of steps, the failures and the naps are choices; `explore` goes through all of them. A state
-of everything that was met before is not explored again; so what grows is the number of states, not
-of schedules.
+An actor is a function over a `Storage` and a `Clock`. Each request to either is a step. The order
+of steps, the failures and the naps are choices; `explore` tries all of them. A state of the whole
+model that was met before is not explored again, so the cost grows with the number of states, not of
+schedules.
 
-Time stands still but for naps. A nap is a choice anywhere: time moves on while actors are between
-two steps, or between two looks at the clock. An actor that sleeps long itself waits for one.
+Time passes only in naps. A nap may come anywhere: between two steps of the actors, or between two
+reads of the clock. An actor that sleeps long waits for a nap.
 
-Failures of a put, as long as `faults` lasts: nothing happened (``fail``); an error now, the effect
-at any later time, also at once (``late``); the effect, but the answer "taken", which is what a
-client says that repeats requests on its own (``denied``). Other requests may only ``fail``.
+At most `faults` requests fail. A failed put has one of three outcomes: no effect (``fail``); an
+error now and the effect at any later time, also at once (``late``); the effect, but the answer
+"taken" (``denied``), which happens if a client repeats requests on its own. Other requests can only
+``fail``.
 """
 
 import dataclasses
@@ -28,10 +29,10 @@ class Violation(AssertionError):  # noqa: N818 - what a checker finds is no fail
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """What the ghost is told of: a request before it is carried out, or its effect.
+    """An event for the ghost: a request before it is carried out, or an effect.
 
-    `verb` is that of the request, or ``made`` and ``gone`` for an object that appeared or vanished;
-    `actor` is empty for an effect that came late.
+    `verb` is that of the request, or ``made`` or ``gone`` for an object that was created or
+    deleted. `actor` is empty for a late effect.
     """
 
     actor: str
@@ -42,21 +43,22 @@ class Event:
 
 @dataclass(frozen=True, slots=True)
 class Scene:
-    """What is explored.
+    """The model to explore.
 
     Attributes:
-        actors: Name -> program. A program notes "ready" once: up to there the actors are run one
-            after another, in the order given, without choices.
-        ghost: What the checker knows; hashable.
+        actors: Name -> program. A program notes "ready" once: up to there the actors run one after
+            another, in the given order, without choices.
+        ghost: The checker's knowledge; hashable.
         observe: Returns the ghost after an event; raises Violation.
-        check: Called for every new content of the storage, with what it holds, time and ghost.
-        files: What lies in the storage at first.
+        check: Called for every new content of the storage, with content, time and ghost.
+        files: The initial content of the storage.
         made: When that was made, as in `State`.
-        naps: How long each nap is, in seconds, in their order.
+        naps: The length of each nap in seconds, in order.
         faults: How many requests may fail.
-        kinds: Which failures: of ``fail``, ``late``, ``denied``, and ``read`` for other requests.
-        page: How many objects a listing learns in one step; None for all.
-        now_s: The time at first.
+        kinds: The possible failures: of ``fail``, ``late``, ``denied``, and ``read`` for other
+            requests.
+        page: How many objects a listing returns per step; None for all.
+        now_s: The initial time.
     """
 
     actors: Mapping[str, Program]
@@ -74,7 +76,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """How much was explored: distinct states, steps between them, runs of actors, ends."""
+    """The amount explored: distinct states, steps between them, runs of actors, ends."""
 
     states: int
     steps: int
@@ -83,7 +85,7 @@ class Explored:
 
 
 class Files(dict[str, bytes]):
-    """Content of a storage: never changed once made, made once per content, compared as itself."""
+    """Content of a storage: immutable, created once per content, and compared by identity."""
 
     __slots__ = ()
     __hash__ = object.__hash__  # type: ignore[assignment]
@@ -92,10 +94,9 @@ class Files(dict[str, bytes]):
 
 
 class State(NamedTuple):
-    """A state of everything.
+    """A state of the whole model.
 
-    `late` holds requests whose effect is still under way; `made`, when those objects were made
-    whose age somebody asks for.
+    `late` holds requests whose effect is still to come; `made` holds the times of dated objects.
     """
 
     files: Files
@@ -119,11 +120,7 @@ class Choice:
 
 
 class Model:
-    """The states of a scene and the steps between them.
-
-    Args:
-        scene: What is explored.
-    """
+    """The states of a scene and the steps between them."""
 
     def __init__(self, scene: Scene) -> None:
         self.scene = scene
@@ -131,11 +128,7 @@ class Model:
         self._contents: dict[frozenset[tuple[str, bytes]], Files] = {}
 
     def start(self) -> State:
-        """Return the first state: every actor is ready.
-
-        Raises:
-            InternalError: An actor ends before it is ready.
-        """
+        """Return the first state, in which every actor is ready."""
         scene = self.scene
         places = tuple(Place(name, run, scene.page) for name, run in scene.actors.items())
         state = State(
@@ -157,10 +150,10 @@ class Model:
         return self._settle(state._replace(faults=scene.faults, naps=scene.naps))
 
     def choices(self, state: State) -> list[Choice]:
-        """Return every step that may come next, but for orders that make no difference."""
+        """Return every possible next step, without orders that make no difference."""
         awake = [a for a in range(len(state.places)) if a not in state.asleep]
         for actor in awake:
-            # A look at the clock matters to nobody else: it comes now, or after the next nap.
+            # A read of the clock affects no other actor: it comes now, or after the next nap.
             if state.places[actor].request.verb == "clock":
                 return [Choice(actor), Choice(actor, "asleep")]
         found = [
@@ -172,11 +165,7 @@ class Model:
         return [*found, Choice()] if state.naps else found
 
     def apply(self, state: State, choice: Choice) -> State:
-        """Return the state after a step.
-
-        Raises:
-            Violation: It breaks an invariant.
-        """
+        """Return the state after a step; raises Violation if the step breaks an invariant."""
         if choice.late is not None:
             return self._effect(state._replace(late=state.late - {choice.late}), "", choice.late)
         if choice.actor is None:
@@ -250,12 +239,12 @@ class Model:
         self.scene.check(content, state.now_s, ghost)
         made = state.made
         if is_dated(request.path):
-            made = frozenset(one for one in made if one[0] != request.path)
+            made = frozenset(dated for dated in made if dated[0] != request.path)
             made |= {(request.path, state.now_s)} if verb == "made" else set()
         return state._replace(files=content, made=made, ghost=ghost)
 
     def _settle(self, state: State) -> State:
-        # Notes matter to the ghost alone, and the clock stands still once no nap is left.
+        # Notes matter only to the ghost, and the clock stands still once no nap is left.
         eager = ("note", "nap") if state.naps else ("note", "nap", "clock")
         for actor in range(len(state.places)):
             while actor not in state.asleep and state.places[actor].request.verb in eager:
@@ -269,20 +258,16 @@ class Model:
 
 
 def explore(scene: Scene, *, most_states: int = 2_000_000) -> Explored:
-    """Go through every order of steps.
-
-    Args:
-        scene: What is explored.
-        most_states: Give up beyond so many states.
+    """Try every order of steps; give up beyond `most_states` states.
 
     Raises:
-        Violation: Some order breaks an invariant, or makes an actor fail; the text shows it.
+        Violation: Some order breaks an invariant or makes an actor fail; the text shows the order.
         InternalError: The scene is too large, or an actor is not deterministic.
     """
     model = Model(scene)
     state = model.start()
     left = iter(model.choices(state))
-    seen = {hash(state)}  # 64 bits of each: a chance of 1 in a million to miss one of 10^7
+    seen = {hash(state)}  # 64-bit hashes: chance 1 in a million to miss one of 10^7 states
     path: list[tuple[State, Choice, Iterator[Choice]]] = []
     steps = ends = 0
     while True:
@@ -312,14 +297,10 @@ def explore(scene: Scene, *, most_states: int = 2_000_000) -> Explored:
 
 
 class Play:
-    """One order of steps, as a test tells it.
-
-    Args:
-        scene: Its `naps` and `faults` don't count here: the test says what happens.
-    """
+    """One order of steps, chosen by a test; the scene's `naps` and `faults` are ignored."""
 
     def __init__(self, scene: Scene) -> None:
-        # A nap that is left keeps every look at the clock a step of its own.
+        # A remaining nap keeps every read of the clock a separate step.
         self._scene = dataclasses.replace(scene, naps=(0,), faults=1)
         self._model = Model(self._scene)
         self.state = self._model.start()
@@ -327,38 +308,38 @@ class Play:
 
     @property
     def ghost(self) -> Any:
-        """What the checker knows now."""
+        """The checker's knowledge now."""
         return self.state.ghost
 
     def asks(self, name: str) -> Request:
-        """Return what an actor asks next."""
+        """Return an actor's next request."""
         return self.state.places[self._actor(name)].request
 
     def step(self, name: str, outcome: str = "done") -> None:
-        """Let one request of an actor have an outcome; raises Violation."""
+        """Give an actor's next request an outcome; raises Violation."""
         self._apply(Choice(self._actor(name), outcome))
 
     def run(self, name: str, *, until: str | None = None) -> None:
-        """Let an actor go on to its end, or until it asks for ``verb path``; raises Violation."""
+        """Run an actor to its end, or until it asks for ``verb path``; raises Violation."""
         while (request := self.asks(name)).verb != "done" and str(request) != until:
             self.step(name)
         if until is not None and self.asks(name).verb == "done":
             raise InternalError("actor never asked that", actor=name, request=until)
 
     def sleep(self, seconds: int) -> None:
-        """Let time pass for all; raises Violation."""
+        """Let time pass for all actors; raises Violation."""
         self.state = self.state._replace(naps=(seconds, 0))
         self._apply(Choice())
 
     def land(self) -> None:
-        """Let every late effect happen; raises Violation."""
+        """Carry out every late effect; raises Violation."""
         for request in sorted(self.state.late, key=str):
             self._apply(Choice(late=request))
 
     def perform(self, name: str, program: Program) -> None:
-        """Let another actor run from start to end while all others stand still; raises Violation.
+        """Run another actor from start to end while all others stand still; raises Violation.
 
-        When it sleeps, time passes for all.
+        If it sleeps, time passes for all actors.
         """
 
         def ask(request: Request) -> Any:

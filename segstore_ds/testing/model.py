@@ -1,6 +1,7 @@
-"""What a stream is, without any storage: the reference that property tests compare with.
+"""The reference model of a stream, which property tests compare with.
 
-Events in a list, every version's answer kept. It knows nothing of commits, segments or frames.
+Events are in a list, and the answer of every version is kept. It has no storage, commits, segments
+or frames.
 """
 
 from collections.abc import Callable
@@ -12,7 +13,7 @@ Event = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A stream as of one commit: range, columns, and when it was made."""
+    """A stream as of one commit: range, columns, and commit time."""
 
     head: int
     tail: int
@@ -22,7 +23,7 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A writer's last batch and where it lies."""
+    """A writer's last batch and its place."""
 
     batch_id: int
     version: int
@@ -36,8 +37,8 @@ class ModelStream:
 
     Attributes:
         columns: Of the newest version, in order.
-        events: Every event ever appended; an event's place in the list is its offset.
-        versions: Every version, the purged ones too; a version's place in the list is its number.
+        events: Every event ever appended; an event's index in the list is its offset.
+        versions: Every version, purged ones included; a version's index in the list is its number.
         writers: Writer id -> its last batch.
         log_start: The oldest version that was not purged.
         tags: Name -> offset.
@@ -56,12 +57,12 @@ class ModelStream:
     readers: dict[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        """Make version 0, the empty stream."""
+        """Commit version 0, the empty stream."""
         self._commit()
 
     @property
     def tail(self) -> int:
-        """The offset that the next event gets."""
+        """The offset of the next event."""
         return len(self.events)
 
     @property
@@ -87,16 +88,10 @@ class ModelStream:
         overwrite: bool = False,
         writer: tuple[str, int] | None = None,
     ) -> Batch | None:
-        """Append or overwrite; a batch that is known changes nothing.
+        """Append or overwrite; return the place of the events, or None without a commit.
 
-        Args:
-            events: What is written.
-            columns: Columns of it; those the stream lacks are added behind its own.
-            overwrite: Move the head to the tail first.
-            writer: Writer id and batch id.
-
-        Returns:
-            Where the events lie; None when there was nothing to commit.
+        A repeated batch changes nothing. Columns that the stream lacks are added after its own. An
+        overwrite moves the head to the tail first. `writer` is writer id and batch id.
         """
         known = self.knows(*writer) if writer else None
         if known is not None:
@@ -133,16 +128,14 @@ class ModelStream:
             self._commit()
 
     def retain(self) -> None:
-        """Drop everything that neither a tag nor a reader needs."""
+        """Drop all events before the first one that a tag or a reader needs."""
         tagged = [offset for offset in self.tags.values() if offset >= self.head]
         self.truncate(max(min([self.tail, *tagged, *self.readers.values()]), self.head))
 
     def restore(self, version: int, hidden: int) -> None:
-        """Bring a version back behind the tail.
+        """Append the events of a version again and move the head to them.
 
-        Args:
-            version: Its number.
-            hidden: How many events its first segment holds from before its head.
+        `hidden` is how many events before its head the version's first segment holds.
         """
         old = self.versions[version]
         blank: list[Event] = [{}] * hidden
@@ -152,7 +145,7 @@ class ModelStream:
         self._commit()
 
     def follow(self, version: int) -> None:
-        """Take note of commits that change nothing a reader of events sees."""
+        """Count commits that change nothing visible to a reader of events."""
         while self.version < version:
             self._commit()
 
@@ -164,7 +157,7 @@ class ModelStream:
         columns: tuple[str, ...] | None = None,
         keep: Callable[[Event], bool] = lambda _: True,
     ) -> list[tuple[int, Event]]:
-        """Return offsets and events of ``[start, end)`` that are kept, in order."""
+        """Return offsets and events of ``[start, end)`` that pass `keep`, in order."""
         wanted = self.columns if columns is None else columns
         found = []
         for offset in range(start, end):
@@ -175,17 +168,18 @@ class ModelStream:
 
     def tail_at(self, time_us: int) -> int:
         """Return the tail as of a time, purged versions included; 0 before the first commit."""
-        found = [one for one in self.versions if one.time_us <= time_us]
+        found = [earlier for earlier in self.versions if earlier.time_us <= time_us]
         return found[-1].tail if found else 0
 
     def purge(self, older_than_s: float) -> bool:
-        """Forget versions as the engine does: all below the last but one of those so old.
+        """Forget versions below the last but one that is old enough, as the engine does.
 
-        Returns:
-            Whether there was anything to forget.
+        Returns whether there was anything to forget.
         """
         limit_us = self.now_us - int(older_than_s * 1e6)
-        old = [number for number, one in enumerate(self.versions) if one.time_us <= limit_us]
+        old = [
+            number for number, earlier in enumerate(self.versions) if earlier.time_us <= limit_us
+        ]
         target = max(old[-1] - 1, 0) if old else 0
         if target <= self.log_start:
             return False

@@ -1,8 +1,8 @@
-"""What every storage has to keep, as a suite: one subclass per filesystem.
+"""The contract of every storage as a test suite: one subclass per filesystem.
 
-A subclass gives a `storage` fixture that is empty, and says how its files are seen past segstore
-(`raw_names`). The races use real threads and real processes; their losers and winners are counted
-by what lies in the storage afterwards, not only by what `create` returned.
+A subclass provides a `storage` fixture that is empty, and a view of its files outside segstore
+(`raw_names`). The races use real threads and real processes. Winners and losers are counted by the
+objects in the storage afterwards, not only by the results of `create`.
 """
 
 # pytest asserts, one sentence names a test, and fixtures are methods.
@@ -58,22 +58,22 @@ LEAVING_PATHS = (
 
 
 class StorageContract:
-    """The suite. Subclass it, name the subclass `Test...`, and give it a `storage` fixture."""
+    """The suite: subclass it as `Test...` with a `storage` fixture."""
 
-    # False for a store that other processes can't see: its races stay within one process.
+    # False for a store that other processes can't see: its races use one process.
     shared_by_processes: ClassVar[bool] = True
-    # Whether the store copies objects within itself.
+    # Whether the store copies objects internally.
     copies: ClassVar[bool] = False
-    # A value of the storage options that no text may show.
+    # A value of the storage options that must not appear in any text.
     secret: ClassVar[str] = ""
 
     @pytest.fixture
     def storage(self) -> Storage:
-        """Give an empty storage."""
+        """Return an empty storage."""
         raise NotImplementedError
 
     def raw_names(self, storage: Storage) -> list[str]:
-        """Name everything under the root, temporary files too."""
+        """Return every name under the root, temporary files included."""
         return [found.path for found in storage.list("")]
 
     def test_created_object_reads_back(self, storage: Storage) -> None:
@@ -288,7 +288,7 @@ class StorageContract:
         assert storage.get("segments/t/1") == b"abc"
 
     def test_object_is_replaced_whole_or_not_at_all(self, storage: Storage) -> None:
-        """Writers of the same bytes may meet: none of them takes another's object away."""
+        """Concurrent writers of the same bytes never remove each other's object."""
         with storage.open_staged("segments/t/1", replace=True) as first:
             first.write(b"abc")
             with storage.open_staged("segments/t/1", replace=True) as second:
@@ -306,7 +306,7 @@ class StorageContract:
     def test_copy_within_the_store_is_whole(
         self, storage: Storage, size: int, replace: bool
     ) -> None:
-        """From a root beside this one, and from this one; an object that was there is replaced."""
+        """Copies come from another root and from this one; an existing object is replaced."""
         data = secrets.token_bytes(size)
         other = storage.sibling(f"{storage.url}-other")
         other.create("segments/t/1", data)
@@ -357,7 +357,7 @@ class StorageContract:
             return _race(storage, barrier, racer)
 
         interval = sys.getswitchinterval()
-        # Threads that change places at every chance find a check-then-write that they would miss.
+        # Very frequent thread switches reveal a check-then-write race that would rarely show.
         sys.setswitchinterval(1e-6)
         try:
             with ThreadPoolExecutor(_THREADS) as pool:
@@ -403,7 +403,7 @@ class StorageContract:
             warnings.simplefilter("ignore", DeprecationWarning)
             child = os.fork()
         if child == 0:
-            signal.alarm(_PATIENCE_S)  # a child that hangs dies, and the test sees it
+            signal.alarm(_PATIENCE_S)  # kills a child that hangs, so that the test fails
             os._exit(0 if _use_in_child(storage) else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert storage.get("log/1") == b"abc"

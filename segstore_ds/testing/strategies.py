@@ -1,4 +1,4 @@
-"""Hypothesis strategies for streams: events, batches of them, filters. Needs the extra ``test``."""
+"""Hypothesis strategies for streams: events, batches, filters. Needs the extra ``test``."""
 
 import datetime as dt
 from collections.abc import Callable
@@ -29,7 +29,7 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 
 def events(columns: tuple[str, ...], *, max_size: int = 12) -> st.SearchStrategy[list[Event]]:
-    """Draw events with these columns, nulls among their values."""
+    """Draw events with these columns; values may be null."""
     fields = {name: st.none() | _VALUES[name] for name in columns}
     return st.lists(st.fixed_dictionaries(fields), max_size=max_size)
 
@@ -53,7 +53,7 @@ layouts: st.SearchStrategy[Layout] = st.builds(
 def filters(
     draw: st.DrawFn, columns: tuple[str, ...]
 ) -> tuple[list[list[Any]], Callable[[Event], bool]]:
-    """Draw filters of up to two conditions, and what they mean: nulls as in SQL."""
+    """Draw filters of up to two conditions, and a predicate with their meaning, nulls as in SQL."""
     conditions = draw(st.lists(_condition(columns), max_size=2))
     meanings = [meaning for _, meaning in conditions]
     return [text for text, _ in conditions], lambda event: all(keep(event) for keep in meanings)
@@ -83,7 +83,7 @@ _COMPARE: dict[str, Callable[[Any, Any], bool]] = {
 def _meaning(name: str, op: str, literal: Any) -> tuple[list[Any], Callable[[Event], bool]]:
     if op == "is null":
         return [name, op], lambda event: event[name] is None
-    # Strings order by their bytes, which is the order of their code points.
+    # Strings are ordered by their UTF-8 bytes, which is the order of their code points.
     compare = _COMPARE[op]
     return [
         name,

@@ -1,4 +1,4 @@
-"""Time that passes only when a test says so, for the engine and for the store alike."""
+"""Virtual time for the engine and for the store: it passes only when a test says so."""
 
 import random
 from collections.abc import Callable, Iterator
@@ -14,11 +14,9 @@ START_US = 1_760_000_000_000_000
 
 
 class VirtualTime:
-    """A clock whose waits return at once and move it on, with ids from a seed.
+    """A clock whose waits return at once and advance it; ids and jitter come from a seed.
 
-    Args:
-        seed: Of ids and jitter; two that share one make the same ids.
-        now_us: Microseconds since 1970 UTC.
+    Two clocks with the same seed create the same ids. `now_us` is microseconds since 1970 UTC.
     """
 
     def __init__(self, seed: int = 0, *, now_us: int = START_US) -> None:
@@ -38,12 +36,10 @@ class VirtualTime:
 
 
 class TimedStorage(WrappedStorage):
-    """A storage whose objects are as old as a virtual clock says, so that clocks agree.
+    """A storage whose objects have modification times of a virtual clock.
 
-    Args:
-        inner: The storage that does the work; what it holds already counts as made now.
-        time: The clock.
-        like: Another one, that it is a copy of: what it holds is as old as it is there.
+    Objects already in `inner` count as made now. `like` is the storage that this one is a copy of:
+    its objects keep the times they have there.
     """
 
     def __init__(
