@@ -134,7 +134,7 @@ class ChannelWriter:
             return
         with self._changed:
             self._busy = False
-            # An abort has emptied the queue.
+            # After an abort the queue is already empty.
             if self._dirty:
                 self._dirty.popleft()
             self._counters.channel_writes += 1

@@ -8,7 +8,7 @@ from segstore_ds.options.parsing import default
 
 MERGE, STITCH, SPLIT = "merge", "stitch", "split"
 MODES = (MERGE, STITCH, SPLIT)
-# Small segments that make a medium one (a third of the target); medium ones that make a big one.
+# How many small segments make a medium one (a third of the target), and medium ones a big one.
 MINOR = (4, 3)
 
 

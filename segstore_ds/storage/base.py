@@ -128,7 +128,7 @@ class Storage(ABC):
 
     url: str  # canonical, shown in errors; never holds secrets
     stats: StorageStats
-    least_part_bytes: int = 1  # smallest useful `StagedWriter.write`
+    least_part_bytes: int = 1  # a `StagedWriter.write` should have at least as many
 
     @abstractmethod
     def get(self, path: str, *, limit_bytes: int | None = None) -> bytes:

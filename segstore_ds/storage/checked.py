@@ -39,9 +39,10 @@ Opener = Callable[..., Storage]
 class CheckedStorage(Storage):
     """The base of the real storages.
 
-    `options` are those the caller gave: `env:NAME` is resolved only on use, so a pickle holds no
-    secret. `single_writer` is the caller's promise that only one process writes. `opener` opens
-    another location, as `open_storage` does; it must be a module-level function so that it pickles.
+    `options` are those the caller gave: `env:NAME` is resolved only on use, so a pickle does not
+    contain its value. `single_writer` is the caller's promise that only one process writes.
+    `opener` opens another location, as `open_storage` does; it must be a module-level function so
+    that it pickles.
     """
 
     def __init__(

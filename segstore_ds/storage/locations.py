@@ -25,7 +25,7 @@ _BUCKETS = ("s3", "gs", "abfs")
 _NAMELESS = ("file", "memory")
 _STRAY_BYTE = re.compile("[\udc80-\udcff]")
 _ABFS_HOST = re.compile(r"[^@:]+@[A-Za-z0-9.\-]+")
-# In these schemes the text before an @ is not a user, unless a colon separates a password.
+# In these schemes the text before an @ is no user name, unless it has a colon and a password.
 _USERLESS = frozenset({"file", "memory", "abfs", "abfss", "az"})
 # Filesystems that wrap another one, or that a stream cannot be written to.
 _NO_PLACE = frozenset(

@@ -43,7 +43,7 @@ class ObjectStorage(CheckedStorage):
 
     @property
     def fs(self) -> Any:
-        """The filesystem of this process; a forked child connects anew."""
+        """The filesystem of this process; a forked child connects again."""
         if self._connected is None or self._connected[0] != os.getpid():
             options = resolve_storage_options(self._options, self.location)
             refusals: tuple[type[BaseException], ...] = (TypeError, ValueError, KeyError)

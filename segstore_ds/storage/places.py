@@ -17,7 +17,7 @@ from segstore_ds.errors import InvalidInputError, MissingObjectError, StorageErr
 from segstore_ds.storage.base import PROBE, Storage
 from segstore_ds.storage.locations import resolve_location
 
-_LONGEST = 1000  # object stores accept no longer names; local folders compare by links
+_LONGEST = 1000  # object stores accept no longer names; links of local folders are resolved
 
 
 class Overlap(Enum):

@@ -26,7 +26,7 @@ class SingleWriterStorage(CheckedStorage):
 
     @property
     def fs(self) -> Any:
-        """The filesystem of this process; a forked child connects anew."""
+        """The filesystem of this process; a forked child connects again."""
         return self._connect()[1]
 
     def _connect(self) -> tuple[int, Any, str]:

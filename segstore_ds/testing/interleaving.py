@@ -76,7 +76,7 @@ class Scene:
 
 @dataclass(frozen=True, slots=True)
 class Explored:
-    """The amount explored: distinct states, steps between them, runs of actors, ends."""
+    """What `explore` covered: distinct states, steps between them, runs of actors, ends."""
 
     states: int
     steps: int
