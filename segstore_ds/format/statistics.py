@@ -1,9 +1,10 @@
-"""Statistics of columns: bounds and null counts that let a reader skip frames and segments.
+"""Column statistics: bounds and null counts that let a reader skip frames and segments.
 
-They must never lie: whatever cannot be bounded has no bounds. NaN gives no bounds, long strings
+Bounds must always hold: a column that cannot be bounded has none. NaN gives no bounds, long strings
 and binaries are cut so that the bounds only move outwards, and zero is stored with the sign that
-covers both zeros. Values are kept as they are compared, so dates, times, timestamps and durations
-are integers in the unit of the column (days, ns, us, us): Arrow's range is wider than Python's.
+covers both zeros. Bounds are stored in the form in which they are compared, so dates, times,
+timestamps and durations are integers in the unit of the column (days, ns, us, us): Arrow's range is
+wider than Python's.
 """
 
 import base64
@@ -31,15 +32,10 @@ Bound = bool | int | float | str | bytes | Decimal
 
 @dataclass(frozen=True, slots=True)
 class ColumnStats:
-    """What is known of one column in some rows.
+    """Bounds and null count of one column over some rows.
 
-    A bound that is None is unknown, except where `nulls` equals the number of rows: then there is
-    no value at all.
-
-    Args:
-        min: No value is below it.
-        max: No value is above it.
-        nulls: How many values are null, exactly.
+    No value is below `min` or above `max`, and `nulls` is exact. A bound of None is unknown, unless
+    `nulls` equals the number of rows: then there are no values.
     """
 
     min: Bound | None
@@ -51,32 +47,14 @@ Stats = Mapping[str, ColumnStats]
 
 
 def has_stats(data_type: pa.DataType) -> bool:
-    """Tell whether columns of the type get statistics: all but the nested ones.
-
-    Args:
-        data_type: A type in normal form.
-
-    Returns:
-        False for structs, lists and maps.
-
-    Raises:
-        Nothing.
-    """
+    """Tell whether columns of a type in normal form get statistics: all but the nested types."""
     return not t.is_nested(data_type)
 
 
 def compute(batch: pa.RecordBatch, columns: Sequence[str]) -> dict[str, ColumnStats]:
-    """Compute the statistics of some columns.
+    """Return the statistics of the named columns, in the order given.
 
-    Args:
-        batch: Rows in a schema in normal form.
-        columns: Which columns; nested ones are passed over.
-
-    Returns:
-        The statistics by column, in the order asked.
-
-    Raises:
-        InvalidInputError: A column is not in the batch.
+    Nested columns are skipped; an unknown column is an InvalidInputError.
     """
     schema = batch.schema
     result: dict[str, ColumnStats] = {}
@@ -117,9 +95,9 @@ def _min_max(array: pa.Array) -> tuple[Any, Any]:
 
 
 def _float_bounds(array: pa.Array) -> tuple[float | None, float | None]:
-    # The bits of floats order by magnitude, upwards where positive and downwards where negative,
-    # and Arrow finds the bounds of integers ten times faster than those of floats. NaN lies beyond
-    # the infinities of its sign, so it is always one of the two that are found.
+    # Read as integers, positive floats sort upwards and negative floats downwards, and Arrow finds
+    # bounds of integers ten times faster than bounds of floats. NaN lies beyond the infinity of
+    # its sign, so if there is a NaN, one of the two bounds is NaN.
     wide = t.is_float64(array.type)
     signed, unsigned = (pa.int64(), pa.uint64()) if wide else (pa.int32(), pa.uint32())
     low, high = _min_max(array.view(signed))
@@ -138,7 +116,7 @@ def _bytes_bounds(array: pa.Array, *, text: bool) -> tuple[Bound | None, Bound |
     if array.null_count:
         low, high = _min_max(array)
     else:
-        # A heap of one is twice as fast as min_max here, but not where nulls are mixed in.
+        # Selecting the top value is twice as fast as min_max, but only if there are no nulls.
         low, high = (
             array[pc.select_k_unstable(array, 1, [("", order)])[0].as_py()].as_py()
             for order in ("ascending", "descending")
@@ -153,7 +131,7 @@ def _text_bounds(low: bytes, high: bytes) -> tuple[str | None, str | None]:
 
 
 def _text_prefix(value: bytes) -> tuple[str | None, bool]:
-    """Give the first chars and whether more follow; None when they are not UTF-8."""
+    """Return the first characters and whether more follow; None if they are not UTF-8."""
     head = value[: 4 * BOUND_LENGTH]
     decoder = codecs.getincrementaldecoder("utf-8")()
     try:
@@ -182,16 +160,9 @@ def _binary_bounds(low: bytes, high: bytes) -> tuple[bytes, bytes | None]:
 
 
 def merge(parts: Iterable[tuple[int, Stats]]) -> dict[str, ColumnStats]:
-    """Merge the statistics of neighbouring rows.
+    """Merge the statistics of adjacent rows, given as pairs of row count and statistics.
 
-    Args:
-        parts: Number of rows and statistics of each part.
-
-    Returns:
-        Statistics of all rows together, for the columns that every part with rows knows.
-
-    Raises:
-        Nothing.
+    The result has the columns that every part with rows has.
     """
     filled = [(rows, stats) for rows, stats in parts if rows]
     if len(filled) < 2:
@@ -213,17 +184,7 @@ def _merge_column(parts: Sequence[tuple[int, ColumnStats]]) -> ColumnStats:
 
 
 def to_json(stats: Stats) -> dict[str, list[Any]]:
-    """Give statistics as JSON values.
-
-    Args:
-        stats: Statistics by column.
-
-    Returns:
-        ``{column: [min, max, nulls]}``.
-
-    Raises:
-        Nothing.
-    """
+    """Return statistics as JSON values: ``{column: [min, max, nulls]}``."""
     return {
         name: [encode_bound(column.min), encode_bound(column.max), column.nulls]
         for name, column in stats.items()
@@ -231,18 +192,9 @@ def to_json(stats: Stats) -> dict[str, list[Any]]:
 
 
 def from_json(value: Any, *, where: str, schema: pa.Schema | None = None) -> dict[str, ColumnStats]:
-    """Read what `to_json` gave.
+    """Parse what `to_json` returned; the value is untrusted.
 
-    Args:
-        value: A parsed JSON value; it may come from anywhere.
-        where: The object it came from, for errors.
-        schema: When given, columns and the types of bounds are checked against it.
-
-    Returns:
-        The statistics by column.
-
-    Raises:
-        CorruptionError: The value is not the JSON of statistics, or contradicts `schema`.
+    If `schema` is given, columns and the types of bounds are checked against it.
     """
     if not isinstance(value, dict):
         raise _not_stats(where)
@@ -260,16 +212,7 @@ def from_json(value: Any, *, where: str, schema: pa.Schema | None = None) -> dic
 
 
 def check_types(stats: Stats, schema: pa.Schema, *, where: str) -> None:
-    """Check that bounds have the types of their columns, so that they can be compared.
-
-    Args:
-        stats: Statistics from storage.
-        schema: The schema they are said to describe.
-        where: The object they came from, for errors.
-
-    Raises:
-        CorruptionError: A column is unknown, or a bound has another type.
-    """
+    """Check that bounds have the types of their columns, so that they can be compared."""
     for name, column in stats.items():
         index = schema.get_field_index(name)
         kind = bound_type(schema.field(index).type) if index >= 0 else None
@@ -281,17 +224,7 @@ def check_types(stats: Stats, schema: pa.Schema, *, where: str) -> None:
 
 
 def bound_type(data_type: pa.DataType) -> type | None:
-    """Give the Python type of a column's bounds.
-
-    Args:
-        data_type: A type in normal form.
-
-    Returns:
-        None for types without bounds.
-
-    Raises:
-        Nothing.
-    """
+    """Return the Python type of a column's bounds; None for types without bounds."""
     if t.is_integer(data_type) or t.is_temporal(data_type):
         return int
     for applies, kind in _BOUND_TYPES:
@@ -310,17 +243,10 @@ _BOUND_TYPES: tuple[tuple[Any, type], ...] = (
 
 
 def encode_bound(bound: Bound | None) -> Any:
-    """Give a bound as a JSON value that keeps its type.
+    """Return a bound, never NaN, as a JSON value that keeps its type.
 
-    Args:
-        bound: A bound, never NaN.
-
-    Returns:
-        Itself where JSON has the type; else an object of one tag: ``b`` binary as base64, ``d``
-        decimal as text, ``f`` an infinity.
-
-    Raises:
-        Nothing.
+    A type that JSON lacks becomes an object with one tag: ``b`` for binary as base64, ``d`` for
+    decimal as text, ``f`` for an infinity.
     """
     if isinstance(bound, bytes):
         return {"b": base64.b64encode(bound).decode("ascii")}
@@ -332,18 +258,7 @@ def encode_bound(bound: Bound | None) -> Any:
 
 
 def decode_bound(value: Any, *, where: str) -> Bound | None:
-    """Read what `encode_bound` gave.
-
-    Args:
-        value: A parsed JSON value; it may come from anywhere.
-        where: The object it came from, for errors.
-
-    Returns:
-        The bound.
-
-    Raises:
-        CorruptionError: The value is not that of a bound.
-    """
+    """Parse what `encode_bound` returned; the value is untrusted."""
     if value is None or isinstance(value, bool | int | str):
         return value
     if isinstance(value, float) and math.isfinite(value):

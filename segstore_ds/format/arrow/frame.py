@@ -1,10 +1,10 @@
 """Frames: the unit of checksum and of decoding, each a self-contained Arrow IPC stream.
 
-A frame holds exactly one record batch. Its checksum covers every byte, padding included, and is
-verified before anything else looks at them. What has the right checksum may still be crafted, so
-nothing is decompressed before its size is known to be within the limit, and every offset into a
-column is checked before the column is handed out. The contents of strings are not: Spark stores
-and hands over strings that are not UTF-8, and they come back as they went in.
+A frame holds exactly one record batch. Its checksum covers every byte, including padding, and is
+verified before anything else reads the bytes. A frame with the right checksum may still be crafted,
+so nothing is decompressed before its size is known to be within the limit, and every offset into a
+column is checked before the column is returned. The contents of strings are not checked: Spark
+stores and returns strings that are not UTF-8, and they are returned as they were written.
 """
 
 import struct
@@ -26,10 +26,10 @@ MAX_ROWS = (1 << 31) - 1
 
 Compression = Literal["zstd", "lz4", "none"]
 
-_THREADED_BYTES = 256 << 10  # below, handing columns to other threads costs more than it saves
+_THREADED_BYTES = 256 << 10  # with fewer bytes, using other threads costs more than it saves
 _CONTINUATION = 0xFFFFFFFF  # On disk, by Arrow: starts every message of a stream.
 _RECORD_BATCH = 3  # On disk, by Arrow: the kind of a message.
-# The slots of the flatbuffer tables of Arrow's Message.fbs that are read here.
+# Slots of the flatbuffer tables in Arrow's Message.fbs.
 _HEADER_TYPE, _HEADER, _BODY_LENGTH = 1, 2, 3
 _BUFFERS, _COMPRESSION = 2, 3
 _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, IndexError)
@@ -39,13 +39,9 @@ _ARROW_ERRORS = (pa.ArrowException, OSError, ValueError, KeyError, TypeError, In
 class Frame:
     """One encoded record batch.
 
-    Args:
-        data: The bytes, a multiple of 64.
-        rows: How many events it holds.
-        crc: CRC-32 of `data`.
-        stats: Statistics of some columns.
-        fingerprint: Digest of the schema.
-        raw_bytes: What its buffers take once decompressed.
+    The length of `data` is a multiple of 64 bytes, and `crc` is its CRC-32. `raw_bytes` is the size
+    of its buffers once decompressed. `fingerprint` is the digest of its schema, and `stats` covers
+    some of its columns.
     """
 
     data: pa.Buffer
@@ -63,19 +59,10 @@ def encode_frame(
     compression_level: int | None,
     stats_columns: Sequence[str],
 ) -> Frame:
-    """Encode a batch as a frame.
+    """Encode a batch, whose schema is in normal form, as a frame.
 
-    Args:
-        batch: Rows in a schema in normal form.
-        compression: How the buffers are compressed.
-        compression_level: The codec's level; None for its own default.
-        stats_columns: Columns to compute statistics of; nested ones are passed over.
-
-    Returns:
-        The frame.
-
-    Raises:
-        InvalidInputError: An argument is unknown, or the batch is too large for one frame.
+    A level of None is the codec's own default. Statistics are computed for `stats_columns`; nested
+    columns are skipped. A batch too large for one frame is an InvalidInputError.
     """
     check_size(batch)
     stats = compute(batch, stats_columns)
@@ -99,11 +86,7 @@ def encode_frame(
 
 
 def check_size(batch: pa.RecordBatch) -> None:
-    """Check that a batch may be one frame, of either format: the index counts no further.
-
-    Raises:
-        InvalidInputError: It is too large.
-    """
+    """Raise InvalidInputError if a batch exceeds what the index of either format can count."""
     if batch.nbytes > MAX_RAW_BYTES or batch.num_rows > MAX_ROWS:
         raise InvalidInputError(
             "a frame is too large",
@@ -114,9 +97,8 @@ def check_size(batch: pa.RecordBatch) -> None:
 
 
 def _exact(data: pa.Buffer) -> pa.Buffer:
-    # A stream's buffer keeps the room it grew to, up to twice its size, as long as it lives: who
-    # bounds memory by the size of what is held would be wrong by that. Copying costs 1 % of
-    # encoding.
+    # A stream's buffer keeps its capacity, up to twice its size, for as long as it lives. Callers
+    # bound memory by buffer sizes, which would then be too small. The copy costs 1 % of encoding.
     exact = pa.allocate_buffer(data.size)
     with pa.FixedSizeBufferWriter(exact) as writer:
         writer.write(data)
@@ -124,14 +106,9 @@ def _exact(data: pa.Buffer) -> pa.Buffer:
 
 
 def check_compression(compression: str, level: int | None) -> None:
-    """Check how frames are to be compressed, of either format.
+    """Raise InvalidInputError if a compression is unknown or its level is out of range.
 
-    Args:
-        compression: Its name.
-        level: The codec's level; None for its own default.
-
-    Raises:
-        InvalidInputError: The compression is unknown or its level out of range.
+    Both formats use it. A level of None is the codec's own default.
     """
     if compression == "none":
         return
@@ -167,19 +144,11 @@ def decode_frame(
     where: str,
     limit_bytes: int = MAX_RAW_BYTES,
 ) -> pa.RecordBatch:
-    """Verify a frame and decode the columns asked for.
+    """Verify a frame and decode the columns asked for, in that order; None for all.
 
-    Args:
-        data: The frame's bytes.
-        crc: What their CRC-32 has to be.
-        rows: How many events it has to hold.
-        schema: The schema it has to have, in normal form.
-        columns: Which columns, in the order wanted; None for all.
-        where: The object and place it came from, for errors.
-        limit_bytes: The most its buffers may take once decompressed.
-
-    Returns:
-        Exactly the columns asked for, in that order. Uncompressed buffers are views of `data`.
+    The frame has to have the CRC-32 `crc`, `rows` events and `schema` (in normal form), and its
+    buffers may take at most `limit_bytes` once decompressed. Uncompressed buffers are views of
+    `data`.
 
     Raises:
         InvalidInputError: A column is unknown or asked for twice.
@@ -199,7 +168,7 @@ def decode_frame(
                 "a frame is too large", where=where, raw_bytes=raw_bytes, limit_bytes=limit_bytes
             )
         batch = _read_batch(data, schema, places)
-    except MemoryError:  # Arrow's is one of its errors; it says nothing of the bytes
+    except MemoryError:  # Arrow's is also an ArrowException; it is no fault of the bytes
         raise
     except (*_ARROW_ERRORS, struct.error) as error:
         raise CorruptionError("a frame cannot be decoded", where=where) from error
@@ -223,7 +192,7 @@ def _places(schema: pa.Schema, names: Sequence[str]) -> list[int]:
 
 
 def _read_batch(data: pa.Buffer | bytes, schema: pa.Schema, places: list[int]) -> pa.RecordBatch:
-    # No field at all means every field to Arrow, so a count of rows decodes the first one.
+    # Arrow takes an empty list for all fields, so counting rows decodes the first field.
     wanted = sorted(places) or [0][: len(schema)]
     options = pa.ipc.IpcReadOptions(
         included_fields=wanted, use_threads=len(data) >= _THREADED_BYTES
@@ -237,16 +206,15 @@ def _read_batch(data: pa.Buffer | bytes, schema: pa.Schema, places: list[int]) -
     batch.validate()
     for column in batch.columns:
         check_offsets(column)
-    # Types are equal whatever the children of lists and maps are called: the names are ours.
+    # Types are equal even if children of lists and maps have other names: use the names of ours.
     return pa.RecordBatch.from_arrays(batch.columns, schema=expected) if expected.names else batch
 
 
 def declared_bytes(data: memoryview) -> int:
-    """Add up what the buffers of a stream take once decompressed, without decompressing them.
+    """Add up what a stream's buffers take once decompressed, without decompressing them.
 
-    Raises:
-        struct.error: The bytes are not messages.
-        ValueError: A message is neither a schema nor a record batch, or a size is negative.
+    Bytes that are not messages are a struct.error. A message that is neither a schema nor a record
+    batch, or a negative size, is a ValueError.
     """
     total = 0
     for place, (metadata, body) in enumerate(_messages(data)):
@@ -288,7 +256,7 @@ def _table(metadata: memoryview, place: int) -> int:
 
 
 def _field(metadata: memoryview, table: int, slot: int) -> int:
-    """Find a field of a flatbuffer table; 0 when it is absent."""
+    """Return the offset of a field of a flatbuffer table; 0 if it is absent."""
     (back,) = struct.unpack_from("<i", metadata, table)
     (size,) = struct.unpack_from("<H", metadata, table - back)
     if 4 + 2 * slot + 2 > size:

@@ -1,7 +1,7 @@
-"""The index of a segment: where each frame is and what is in it.
+"""The index of a segment: where each frame is and what it holds.
 
-Stored as JSON with one array per fact and one element per frame, which zstd shrinks to a few bytes
-per frame. Fields that a reader does not know are left alone.
+It is stored as JSON with one array per fact and one element per frame, which zstd compresses to a
+few bytes per frame. Unknown fields are ignored.
 """
 
 import json
@@ -20,16 +20,11 @@ _MAX_CRC = (1 << 32) - 1
 
 @dataclass(frozen=True, slots=True)
 class FrameEntry:
-    """What the index says of one frame.
+    """What the index says about one frame.
 
-    Args:
-        start: Where it starts in the object.
-        bytes: Its length.
-        rows: How many events it holds.
-        crc: CRC-32 of its bytes.
-        fingerprint: Digest of its schema.
-        stats: Statistics of some columns.
-        raw_bytes: What its buffers take once decompressed.
+    `start` is its offset in the object, `bytes` its length there, and `crc` the CRC-32 of these
+    bytes. `raw_bytes` is the size of its buffers once decompressed. `fingerprint` is the digest of
+    its schema, and `stats` covers some of its columns.
     """
 
     start: int
@@ -42,7 +37,7 @@ class FrameEntry:
 
     @property
     def end(self) -> int:
-        """The place after its last byte."""
+        """The offset after its last byte."""
         return self.start + self.bytes
 
 
@@ -50,13 +45,8 @@ class FrameEntry:
 class SegmentSummary:
     """What the table status keeps of a finished segment.
 
-    Args:
-        rows: How many events it holds.
-        bytes: The size of the object.
-        footer_bytes: The size of footer and trailer together.
-        footer_crc: CRC-32 of footer and trailer together.
-        stats: Statistics of all frames, merged.
-        frames: The index.
+    `bytes` is the size of the object. `footer_bytes` and `footer_crc` (a CRC-32) cover footer and
+    trailer together. `stats` is merged over all frames.
     """
 
     rows: int
@@ -68,16 +58,10 @@ class SegmentSummary:
 
 
 def build_index(frames: Sequence[FrameEntry]) -> bytes:
-    """Write the index of a segment as JSON.
+    """Encode the index of a segment's frames, which are in order and without gaps, as JSON.
 
-    Args:
-        frames: Its frames, in order, without gaps.
-
-    Returns:
-        The bytes, at most `MAX_INDEX_BYTES`; without statistics where they would not fit.
-
-    Raises:
-        InvalidInputError: There are too many frames.
+    The result has at most `MAX_INDEX_BYTES`. Statistics are left out if they would not fit; too
+    many frames are an InvalidInputError.
     """
     schemas = list(dict.fromkeys(entry.fingerprint for entry in frames))
     footer: dict[str, Any] = {
@@ -93,7 +77,7 @@ def build_index(frames: Sequence[FrameEntry]) -> bytes:
     for content in ({**footer, "stats": stats}, {**footer, "stats": {}}):
         raw = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         encoded = raw.encode()
-        # Statistics only save work: a footer that would be too large goes without.
+        # Statistics are optional: leave them out if the footer would be too large.
         if len(encoded) <= MAX_INDEX_BYTES:
             return encoded
     raise InvalidInputError("a segment has too many frames", frames=len(frames))
@@ -110,19 +94,9 @@ def _stats_arrays(columns: Sequence[ColumnStats | None]) -> list[list[Any]]:
 def parse_index(
     raw: bytes, *, frames_start: int, frames_end: int, where: str
 ) -> tuple[FrameEntry, ...]:
-    """Read what `build_index` wrote.
+    """Parse what `build_index` returned; the JSON is untrusted.
 
-    Args:
-        raw: The JSON; it may come from anywhere.
-        frames_start: Where the first frame starts in the object.
-        frames_end: Where the last one ends.
-        where: The object, for errors.
-
-    Returns:
-        The frames, in order, without gaps.
-
-    Raises:
-        CorruptionError: The bytes are no index, or contradict each other.
+    The frames are in order and fill ``[frames_start, frames_end)`` of the object without gaps.
     """
     value = parse_json(raw, where=where)
     return parse_index_value(
@@ -137,17 +111,9 @@ def parse_index(
 def parse_index_value(
     value: Any, *, frames_start: int, frames_end: int, alignment: int, where: str
 ) -> tuple[FrameEntry, ...]:
-    """Read an index that stands within other JSON; the rest is as in `parse_index`.
+    """Parse an index that is part of other JSON, with the same checks as `parse_index`.
 
-    Args:
-        value: What `build_index` wrote.
-        frames_start: Where the first frame starts in the object.
-        frames_end: Where the last one ends.
-        alignment: What each frame's length is a multiple of.
-        where: The object, for errors.
-
-    Raises:
-        CorruptionError: It is no index, or contradicts itself.
+    Each frame's length is a multiple of `alignment`.
     """
     fields = Fields(value, where=where)
     sizes = _numbers(fields, "bytes", limit=frames_end, where=where)

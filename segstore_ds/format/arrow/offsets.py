@@ -1,4 +1,4 @@
-"""Whether the offsets within an array stay within it: what wrong ones point to is no data."""
+"""Check that the offsets within an array stay within it, so that it can be read safely."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,15 +18,12 @@ _RARE = (
 
 
 def check_offsets(array: pa.Array) -> None:
-    """Check that offsets never fall and that indices name values, also within nested arrays.
+    """Check that offsets never decrease and that indices name values, also in nested arrays.
 
-    With `array.validate()`, which looks at the ends alone and costs nothing, that is enough to read
-    every value. Arrow's own full validation also refuses strings that are not UTF-8, and costs
-    thrice as much.
-
-    Raises:
-        ValueError: Offsets fall, or an index names no value.
-        pyarrow.ArrowInvalid: A view or a run is wrong.
+    After `array.validate()`, which checks only the end offsets and costs nothing, this is enough to
+    read every value. Arrow's own full validation takes three times as long and also refuses strings
+    that are not UTF-8. A failed check is a ValueError; a wrong view or run is a
+    pyarrow.ArrowInvalid.
     """
     data_type = array.type
     if isinstance(array, pa.ExtensionArray):
@@ -48,7 +45,7 @@ def check_offsets(array: pa.Array) -> None:
 def _check_order(array: pa.Array, width: Any) -> None:
     if not len(array):
         return
-    # numpy, since Arrow's own functions take longer to call than small frames to check.
+    # numpy, because calling Arrow's functions takes longer than checking a small frame.
     offsets, size = array.buffers()[1], np.dtype(width).itemsize
     ends: Any = np.frombuffer(offsets, width, len(array) + 1, size * array.offset)
     if (ends[1:] < ends[:-1]).any():
@@ -65,7 +62,7 @@ def _children(array: pa.Array) -> list[pa.Array]:
 
 
 def _check_indices(array: pa.DictionaryArray) -> None:
-    # Those of nulls mean nothing, so they are left out as Arrow leaves them out.
+    # Indices of nulls mean nothing; Arrow's validation ignores them, too.
     indices = array.indices.drop_null() if array.null_count else array.indices
     if len(indices):
         places = indices.to_numpy(zero_copy_only=False)

@@ -1,4 +1,4 @@
-"""Arrow segments: an immutable object of frames, their index and a trailer that finds it.
+"""Arrow segments: an immutable object of frames, their index and a trailer that locates it.
 
 ::
 
@@ -7,9 +7,9 @@
     footer              zstd of JSON: one array per fact, one element per frame
     trailer  40 bytes   place, size and CRC-32 of the footer, format version, CRC-32, magic
 
-Pure: bytes to values and back. A reader needs only the tail of the object; every byte it acts on
-is covered by a checksum, and the object's size has to be exactly what the trailer implies, so
-neither a cut nor an added byte passes. FORMAT.md, section "Segments", is normative.
+Pure: bytes to values and back. A reader needs only the tail of the object. A checksum covers every
+byte that the reader relies on, and the object's size has to be exactly what the trailer implies, so
+a missing or an added byte is always detected. FORMAT.md, section "Segments", is normative.
 """
 
 import struct
@@ -58,13 +58,14 @@ TRAILER_BYTES = 40
 
 _HEADER = struct.Struct("<8sI48xI")
 _TRAILER = struct.Struct("<QIIIII")  # footer start, bytes, raw bytes, crc, version, reserved
-_TRAILER_END = struct.Struct("<I8s")  # crc of what is before, magic
+_TRAILER_END = struct.Struct("<I8s")  # CRC-32 of the bytes before it, magic
 
 
 class SegmentWriter:
-    """Lays out one segment; the caller writes the bytes it returns, in order.
+    """Lays out one segment; the caller writes the returned bytes in order.
 
-    Call `start` once, `add` for every frame, `finish` once.
+    Call `start` once, `add` for every frame, `finish` once; any other order is an
+    InvalidInputError.
     """
 
     __slots__ = ("_finished", "_frames", "_place", "_rows")
@@ -77,23 +78,16 @@ class SegmentWriter:
 
     @property
     def rows(self) -> int:
-        """How many events were added."""
+        """The number of events added."""
         return self._rows
 
     @property
     def encoded_bytes(self) -> int:
-        """How many bytes were laid out."""
+        """The number of bytes laid out."""
         return self._place
 
     def start(self) -> bytes:
-        """Begin the segment.
-
-        Returns:
-            The header.
-
-        Raises:
-            InvalidInputError: The segment was begun before.
-        """
+        """Begin the segment and return its header."""
         self._expect(begun=False)
         self._place = HEADER_BYTES
         header = _HEADER.pack(HEADER_MAGIC, VERSION, 0)[:-4]
@@ -101,27 +95,16 @@ class SegmentWriter:
 
     @property
     def pieces(self) -> int:
-        """How many checksums the index has: one per frame."""
+        """The number of checksums in the index: one per frame."""
         return len(self._frames)
 
     @property
     def expected_pieces(self) -> int:
-        """How many another frame will have."""
+        """The number of checksums that another frame adds."""
         return 1
 
     def add(self, frame: Frame) -> list[pa.Buffer]:
-        """Append a frame.
-
-        Args:
-            frame: The frame; its events follow those of the frame before.
-
-        Returns:
-            The buffers to write, in order.
-
-        Raises:
-            InvalidInputError: The segment is not begun or is finished, or the frame is not a
-                multiple of 64 bytes.
-        """
+        """Append a frame, whose size is a multiple of 64 bytes; return the buffers to write."""
         self._expect(begun=True)
         size = frame.data.size
         if size % ALIGNMENT or not size:
@@ -141,14 +124,7 @@ class SegmentWriter:
         return [frame.data]
 
     def finish(self) -> tuple[bytes, SegmentSummary]:
-        """End the segment.
-
-        Returns:
-            Footer and trailer as one, and what the table status keeps.
-
-        Raises:
-            InvalidInputError: The segment is not begun, is finished, or has no frame.
-        """
+        """End the segment; return footer and trailer, and the summary for the table status."""
         self._expect(begun=True)
         if not self._frames:
             raise InvalidInputError("a segment has no frame", remedy="add a frame before finish")
@@ -177,13 +153,10 @@ class SegmentWriter:
 
 @dataclass(frozen=True, slots=True)
 class Trailer:
-    """Where the footer is.
+    """The location of the footer in the object.
 
-    Args:
-        footer_start: Where it starts in the object.
-        footer_bytes: Its length, without the trailer.
-        footer_raw_bytes: Its length once decompressed.
-        footer_crc: CRC-32 of its bytes.
+    `footer_bytes` excludes the trailer, `footer_raw_bytes` is the decompressed length, and
+    `footer_crc` is the CRC-32 of the stored bytes.
     """
 
     footer_start: int
@@ -193,15 +166,10 @@ class Trailer:
 
 
 def parse_trailer(tail: bytes, *, object_bytes: int, where: str) -> Trailer:
-    """Read the trailer, which tells how long a tail `parse_footer` needs.
+    """Parse the trailer, which tells how long a tail `parse_footer` needs.
 
-    Args:
-        tail: The last bytes of the object, at least 40.
-        object_bytes: The size of the object.
-        where: The object, for errors.
-
-    Returns:
-        The trailer; `footer_bytes` + 40 bytes at the object's end hold the index.
+    `tail` is at least the last 40 bytes of the object. The last `footer_bytes` + 40 bytes of the
+    object hold the index.
 
     Raises:
         EmptyObjectError: The object has no bytes.
@@ -242,22 +210,11 @@ def parse_trailer(tail: bytes, *, object_bytes: int, where: str) -> Trailer:
 def parse_footer(
     tail: bytes, *, object_bytes: int, where: str, footer_crc: int | None = None
 ) -> tuple[FrameEntry, ...]:
-    """Read the index of a segment.
+    """Parse the index of a segment from its tail, which holds at least footer and trailer.
 
-    Args:
-        tail: The last bytes of the object, at least footer and trailer.
-        object_bytes: The size of the object.
-        where: The object, for errors.
-        footer_crc: When known, what the CRC-32 of footer and trailer has to be.
-
-    Returns:
-        The frames, in order; they fill the object from header to footer without a gap.
-
-    Raises:
-        EmptyObjectError: The object has no bytes.
-        TruncatedObjectError: The object ends before its trailer does, or `tail` is too short.
-        CorruptionError: Bytes fail their checksum or contradict each other.
-        UnsupportedVersionError: A newer version wrote the object.
+    The frames are in order and fill the object from header to footer without gaps. If `footer_crc`
+    is given, it has to be the CRC-32 of footer and trailer together. Raises as `parse_trailer`; a
+    `tail` that is too short is a TruncatedObjectError.
     """
     trailer = parse_trailer(tail, object_bytes=object_bytes, where=where)
     needed = trailer.footer_bytes + TRAILER_BYTES
@@ -276,7 +233,7 @@ def parse_footer(
 
 def _decompress(footer: bytes, raw_bytes: int, *, where: str) -> bytes:
     try:
-        # The size in the compressed data is what would be allocated, whatever limit is passed.
+        # The decompressor allocates the size that the data declares, whatever limit is passed.
         if zstandard.frame_content_size(footer) != raw_bytes or raw_bytes > MAX_INDEX_BYTES:
             raise CorruptionError("a segment's footer has another size", where=where)
         return zstandard.ZstdDecompressor().decompress(footer, max_output_size=raw_bytes)
@@ -285,16 +242,7 @@ def _decompress(footer: bytes, raw_bytes: int, *, where: str) -> bytes:
 
 
 def check_header(data: bytes, *, where: str) -> None:
-    """Check the first 64 bytes of a segment, which reading does not need.
-
-    Args:
-        data: The first bytes of the object.
-        where: The object, for errors.
-
-    Raises:
-        TruncatedObjectError: There are fewer than 64.
-        CorruptionError: They are not the header of a segment of this version.
-    """
+    """Check the 64 bytes of a segment's header, which reading does not need."""
     if len(data) < HEADER_BYTES:
         raise TruncatedObjectError("a segment is too short", where=where, bytes=len(data))
     magic, version, crc = _HEADER.unpack(data[:HEADER_BYTES])
@@ -304,12 +252,12 @@ def check_header(data: bytes, *, where: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ArrowIndex:
-    """The index of an Arrow segment; an `SegmentIndex` (see `format.segment`)."""
+    """The index of an Arrow segment; a `SegmentIndex` (see `format.segment`)."""
 
     frames: tuple[FrameEntry, ...]
 
     def spans(self, number: int, columns: Sequence[str] | None) -> tuple[tuple[int, int], ...]:
-        """Return what of the object holds a frame: all of it, whatever columns are wanted."""
+        """Return the range of the whole frame, whichever columns are wanted."""
         del columns
         frame = self.frames[number]
         return ((frame.start, frame.end),)
@@ -346,18 +294,18 @@ class ArrowSegments:
     def parse_index(
         self, tail: bytes, *, object_bytes: int, where: str, footer_crc: int
     ) -> ArrowIndex:
-        """Read the index; raises as `parse_footer`."""
+        """Parse the index; raises as `parse_footer`."""
         return ArrowIndex(
             parse_footer(tail, object_bytes=object_bytes, where=where, footer_crc=footer_crc)
         )
 
     def measure_end(self, last: bytes) -> int:
-        """Return how many bytes footer and trailer take, as the trailer says; it is not checked."""
+        """Return the size of footer and trailer according to the trailer, unchecked."""
         if len(last) < TRAILER_BYTES:
             return 0
         size: int = _TRAILER.unpack(last[-TRAILER_BYTES : -_TRAILER_END.size])[1]
         return size + TRAILER_BYTES
 
     def check_head(self, data: bytes, *, where: str) -> None:
-        """Check what stands before the first frame; raises as `check_header`."""
+        """Check the header; raises as `check_header`."""
         check_header(data, where=where)

@@ -1,7 +1,7 @@
-"""Schemas: their stored text, their fingerprint, and the front door to what is done with them.
+"""Schemas: their stored text, their fingerprint, and one import for the other schema modules.
 
-The normal form, the contract between a stream and incoming data, and the conversion of batches
-live in modules of their own and are named here again, so that callers need one import.
+Normalisation, widening and conversion live in modules of their own and are re-exported here, so
+that callers need one import.
 """
 
 import base64
@@ -33,40 +33,24 @@ _MAX_SCHEMA_TEXT = 32 << 20
 
 
 def encode_schema(schema: pa.Schema) -> str:
-    """Write a schema as text: base64 of its Arrow IPC message.
-
-    Args:
-        schema: A schema in normal form.
-
-    Returns:
-        ASCII text.
-
-    Raises:
-        Nothing.
-    """
+    """Encode a schema in normal form as ASCII text: base64 of its Arrow IPC message."""
     return base64.b64encode(schema.serialize()).decode("ascii")
 
 
 @lru_cache(maxsize=64)
 def decode_schema(text: str) -> pa.Schema:
-    """Read what `encode_schema` wrote.
-
-    Args:
-        text: The text; it may come from anywhere.
-
-    Returns:
-        A schema in normal form.
+    """Decode what `encode_schema` returned; the text is untrusted.
 
     Raises:
-        CorruptionError: The text is not the text form of a schema in normal form.
-        UnsupportedVersionError: It holds a type that this Arrow does not know.
+        CorruptionError: The text is not that of a schema in normal form.
+        UnsupportedVersionError: The schema holds a type that this version of Arrow does not know.
     """
     if len(text) > _MAX_SCHEMA_TEXT:
         raise CorruptionError("a stored schema is too large", characters=len(text))
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
         normal = normalise_schema(schema)
-    except MemoryError:  # Arrow's is one of its errors; it says nothing of the text
+    except MemoryError:  # Arrow's is also an ArrowException; it is no fault of the text
         raise
     except pa.ArrowNotImplementedError as error:
         raise UnsupportedVersionError("a stored schema holds an unknown type") from error
@@ -78,16 +62,10 @@ def decode_schema(text: str) -> pa.Schema:
 
 
 def fingerprint(schema: pa.Schema) -> str:
-    """Give a short digest that differs when names, types or the fields' metadata differ.
+    """Return a digest that differs when names, types, nullability or field metadata differ.
 
-    Args:
-        schema: A schema in normal form.
-
-    Returns:
-        16 hexadecimal digits, the same for every version of Arrow.
-
-    Raises:
-        Nothing.
+    The schema is in normal form. The digest is 16 hexadecimal digits, the same for every version of
+    Arrow.
     """
     text = repr([_describe(field) for field in schema])
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -1,9 +1,9 @@
-"""Bring a batch to a schema: columns by name, safe casts, nulls for what is missing.
+"""Convert a batch to a schema: match columns by name, cast safely, add nulls for missing columns.
 
-It must never lose a value: a cast that would is a SchemaMismatchError that names the column, and so
-is a decimal of more digits than its type has, which a cast or another format would change later. A
-column that is right already is passed on without a copy, and nested columns are taken apart only
-where a child differs.
+A conversion never loses a value. A cast that would lose one raises a SchemaMismatchError that names
+the column. So does a decimal with more digits than its type, because a cast or another format would
+change it later. A column that already has the right type is passed on without a copy, and a nested
+column is rebuilt only if a child differs.
 """
 
 from collections.abc import Iterator
@@ -25,24 +25,19 @@ from segstore_ds.format.schema.unpacking import (
 )
 from segstore_ds.format.schema.widening import merge_type
 
-PIECE_BYTES = 1 << 28  # more than this is converted piece by piece
+PIECE_BYTES = 1 << 28  # larger batches are converted in pieces
 _MERGE_REMEDY = "set merge_schema=True to change the stream's schema"
 
 
 def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Bring incoming data to the stored schema.
+    """Convert incoming data to the stored schema; return `batch` itself if it already fits.
 
-    Args:
-        batch: Columns in any order and of any type that is narrower than, or equal to, the stored
-            one; zones, dictionaries and large variants are resolved. A missing column is null.
-        schema: The stored schema, in normal form.
-
-    Returns:
-        The batch with exactly `schema`; `batch` itself when nothing is to be done.
+    Columns come in any order, in the stored type or a narrower one; time zones, dictionaries and
+    large variants are resolved. A missing column becomes null. The stored schema is in normal form.
 
     Raises:
         InvalidInputError: A column's type cannot be stored, or a name occurs twice.
-        SchemaMismatchError: A column is unknown to `schema`, does not fit its type, or a value
+        SchemaMismatchError: A column is unknown to `schema` or does not fit its type, or a value
             would be lost or has more digits than its type; names the column.
     """
     if batch.schema.equals(schema, check_metadata=True):
@@ -56,23 +51,15 @@ def conform(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def conform_pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """Bring incoming data to the stored schema in as many pieces as bounded memory asks for.
+    """Convert incoming data as `conform` does, in as many pieces as bounded memory requires.
 
-    Args:
-        batch: As for `conform`.
-        schema: The stored schema, in normal form.
-
-    Yields:
-        The rows in order; a batch that `conform` has nothing to do for as it is.
-
-    Raises:
-        InvalidInputError: As `conform`.
-        SchemaMismatchError: As `conform`; of a size only where a single row is too large.
+    The rows keep their order, and a batch that already fits is yielded as it is. An OversizeError
+    means that a single row is too large.
     """
     if batch.schema.equals(schema, check_metadata=True):
         yield conform(batch, schema)
         return
-    size = batch.get_total_buffer_size()  # of whole buffers, even of a slice, but at no cost
+    size = batch.get_total_buffer_size()  # counts whole buffers even for a slice, but is free
     if size > PIECE_BYTES or any(is_packed(kind) for kind in batch.schema.types):
         size = sum(unpacked_bytes(column) for column in batch.columns)
     rows = batch.num_rows
@@ -108,17 +95,11 @@ def _with_sound_decimals(batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def lift(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
-    """Show a batch of an older epoch under a newer schema.
+    """Convert a batch of an older epoch to a newer schema, or to a projection of it.
 
-    Args:
-        batch: Columns as they were stored; those that `schema` does not name are left out.
-        schema: The newer schema, or a projection of it.
-
-    Returns:
-        The batch with exactly `schema`: missing columns null, narrower ones widened.
-
-    Raises:
-        SchemaMismatchError: The two schemas are not epochs of one stream; names the column.
+    Missing columns become null, narrower columns are widened, and columns that `schema` does not
+    name are dropped. If the two schemas are not epochs of one stream, a SchemaMismatchError names
+    the column.
     """
     if batch.schema.equals(schema, check_metadata=True):
         return batch
@@ -157,25 +138,18 @@ def _column(array: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def convert(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
-    """Bring one array to a type; whether the type may be another one is the caller's question.
+    """Convert one array to a type; return `array` itself if it already has that type.
 
-    Args:
-        array: The values.
-        target: A type of the same family, narrower or equal children, any nullability.
-        path: The column, for errors.
-
-    Returns:
-        The array with exactly `target`; `array` itself when nothing is to be done.
-
-    Raises:
-        SchemaMismatchError: A value would be lost; names the column.
+    The caller has checked that the type may change: `target` is of the same family, its children
+    are equal or wider, and nullability may differ. If a value would be lost, a SchemaMismatchError
+    names `path`.
     """
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if isinstance(array, pa.DictionaryArray):
         values = array.dictionary
         if t.is_nested(values.type):
-            values = convert(values, target, path)  # Arrow can't take views from within it
+            values = convert(values, target, path)  # Arrow can't `take` views in nested values
         array = decode_dictionary(values, array.indices, path)
     source = array.type
     if source.equals(target):
@@ -190,7 +164,7 @@ def convert(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
 
 def _cast(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
     if t.is_timestamp(target) and array.type.unit == target.unit:
-        return array.view(target)  # another zone of the same instants
+        return array.view(target)  # the same instants in another zone
     if t.is_string(target) or t.is_binary(target):
         array = plain_text(array, path)
     try:
@@ -234,7 +208,7 @@ def _convert_list(array: pa.Array, target: pa.DataType, path: str) -> pa.Array:
 
 
 def _with_child(array: pa.Array, target: pa.DataType, child: pa.Array) -> pa.Array:
-    # The buffers are not sliced but the array is: keep its offset and hand over the whole child.
+    # The array may be a slice, its buffers are not: keep the offset and pass the whole child.
     validity, offsets = array.buffers()[:2]
     return pa.Array.from_buffers(
         target, len(array), [validity, offsets], offset=array.offset, children=[child]

@@ -1,7 +1,8 @@
-"""Decimals of more digits than their type says, which Arrow takes and Parquet changes.
+"""Find decimals with more digits than their type, which Arrow accepts and Parquet changes.
 
-Sixteen bytes hold 38 digits, and Arrow looks at no value until it is asked to. Parquet stores a
-decimal of few digits in fewer bytes: what does not fit comes back as another number. Pure.
+A decimal takes sixteen bytes, which hold 38 digits, and Arrow checks values only on request.
+Parquet stores a decimal type of few digits in fewer bytes, so a value that does not fit is read
+back as another number. Pure.
 """
 
 from collections.abc import Iterator, Sequence
@@ -13,7 +14,7 @@ from pyarrow import types as t
 
 @lru_cache(maxsize=64)
 def decimal_columns(schema: pa.Schema) -> tuple[int, ...]:
-    """Return the places of the columns that are or hold decimals.
+    """Return the indexes of the columns that are or contain decimals.
 
     >>> decimal_columns(pa.schema([("n", pa.int64()), ("d", pa.list_(pa.decimal128(9, 2)))]))
     (1,)
@@ -24,11 +25,8 @@ def decimal_columns(schema: pa.Schema) -> tuple[int, ...]:
 def find_overlong(batch: pa.RecordBatch, places: Sequence[int]) -> str | None:
     """Return the path of the first decimal column with a value of too many digits.
 
-    What is null, or lies below a null, is no value.
-
-    Args:
-        batch: The rows.
-        places: What `decimal_columns` gives for their schema.
+    `places` is what `decimal_columns` returns for the batch's schema. Nulls and values below a null
+    are ignored.
     """
     for place in places:
         for path, leaf in _leaves(batch.column(place), batch.schema.field(place).name):
@@ -49,9 +47,9 @@ def _holds_decimals(data_type: pa.DataType) -> bool:
 
 
 def _leaves(array: pa.Array, path: str) -> Iterator[tuple[str, pa.Array]]:
-    """Yield the decimal leaves of a column that holds some, without what lies below nulls."""
+    """Yield the decimal leaves of a column, without values below nulls."""
     if t.is_map(array.type):
-        # Maps can't be flattened; the lists of entries that they are can.
+        # Arrow can't flatten a map, but it can flatten the same buffers as a list of entries.
         entries = pa.StructArray.from_arrays([array.keys, array.items], names=["key", "value"])
         validity, offsets = array.buffers()[:2]
         array = pa.Array.from_buffers(

@@ -1,10 +1,10 @@
 """The normal form of a schema: one Arrow type per Spark type.
 
-So that batches of every client, whatever its flags (large variants, session zones, dictionaries),
-end as the same bytes. Everything is nullable because Spark derives nullability from the query, so
-it differs between two writes of one table; map keys and the two children of a variant stay as they
-are, since Spark insists on them. Normalising never loses a value by itself: whether a conversion
-to the normal type would is checked where batches are converted.
+Batches from every client are stored as the same bytes, whatever the client's flags (large variants,
+session zones, dictionaries). Every field is nullable because Spark derives nullability from the
+query, so two writes of one table may differ in it. Map keys and the two children of a variant keep
+their nullability because Spark requires it. Normalising a schema loses no value; whether the
+conversion of a value to the normal type would lose it is checked when batches are converted.
 """
 
 from collections import Counter
@@ -15,10 +15,10 @@ from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError
 
-MAX_DEPTH = 60  # of types within types, a map being two; Arrow reads no more than 64
+MAX_DEPTH = 60  # levels of nested types; a map counts as two; Arrow reads at most 64
 MAX_PRECISION = 38
-# An extension's name would turn the column back into the extension's type wherever it is
-# registered; field ids are a Parquet writer's private numbers.
+# An extension's name would restore the extension type wherever it is registered. Field ids are
+# private to a Parquet writer.
 _DROPPED_METADATA = (b"ARROW:extension:name", b"ARROW:extension:metadata", b"PARQUET:field_id")
 
 INTEGERS = (pa.int8(), pa.int16(), pa.int32(), pa.int64())
@@ -41,16 +41,10 @@ _KEPT = frozenset(
 
 
 def normalise_schema(schema: pa.Schema) -> pa.Schema:
-    """Give the schema as it is stored.
+    """Return a schema in its stored form; normalising the result again changes nothing.
 
-    Args:
-        schema: Any Arrow schema; its schema-level metadata is dropped.
-
-    Returns:
-        The normal form; normalising it again changes nothing.
-
-    Raises:
-        InvalidInputError: A name occurs twice, or a type cannot be stored; names the column.
+    Schema-level metadata is dropped. If a name occurs twice (ignoring case) or a type cannot be
+    stored, an InvalidInputError names the column.
     """
     _refuse_duplicates(schema.names, where="schema")
     _refuse_deep(schema)
@@ -64,7 +58,7 @@ def normalise_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def _refuse_deep(schema: pa.Schema) -> None:
-    """Refuse what others can't be handed, before anything recurses into it."""
+    """Refuse types nested deeper than `MAX_DEPTH`, before any code recurses into them."""
     pending = [(field.type, 1, field.name) for field in schema if t.is_nested(field.type)]
     while pending:
         data_type, depth, name = pending.pop()
@@ -82,16 +76,9 @@ def _refuse_deep(schema: pa.Schema) -> None:
 
 
 def is_variant(data_type: pa.DataType) -> bool:
-    """Tell whether the type is Spark's variant, a struct that is stored exactly as it is.
+    """Tell whether a type is Spark's variant, a struct that is stored exactly as it is.
 
-    Args:
-        data_type: An Arrow type.
-
-    Returns:
-        True for struct<value, metadata> whose metadata child carries the mark ``variant``.
-
-    Raises:
-        Nothing.
+    A variant is struct<value, metadata> whose metadata child is marked ``variant``.
     """
     if not t.is_struct(data_type) or data_type.num_fields != 2:
         return False
@@ -120,18 +107,7 @@ def _normalise_field(
 
 
 def normalise_type(data_type: pa.DataType, path: str) -> pa.DataType:
-    """Give the type as it is stored.
-
-    Args:
-        data_type: Any Arrow type.
-        path: The column, for errors.
-
-    Returns:
-        The normal type; normalising it again changes nothing.
-
-    Raises:
-        InvalidInputError: The type cannot be stored.
-    """
+    """Return a type in its stored form; normalising the result again changes nothing."""
     if data_type in _KEPT:
         return data_type
     if data_type in _PLAIN:
@@ -201,17 +177,7 @@ _RULES: tuple[
 
 
 def children_of(data_type: pa.DataType) -> list[pa.Field]:
-    """List the child fields of a normal type.
-
-    Args:
-        data_type: A type in normal form.
-
-    Returns:
-        A map's key and value, a list's element, a struct's fields; nothing for other types.
-
-    Raises:
-        Nothing.
-    """
+    """Return the child fields of a type in normal form: none if it is not nested."""
     if t.is_map(data_type):
         return [data_type.key_field, data_type.item_field]
     if t.is_list(data_type):

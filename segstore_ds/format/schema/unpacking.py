@@ -1,8 +1,8 @@
-"""Bring arrays out of the layouts that Arrow packs them in: dictionaries, views, other lists.
+"""Unpack the layouts in which Arrow packs arrays: dictionaries, views, other lists.
 
-What is packed may be far larger when it is not: a dictionary holds a long text once, and a plain
-column of texts or bytes holds 2 GiB. So what would not fit is refused before it is allocated, and
-`unpacked_bytes` tells beforehand into how many pieces a batch has to be cut.
+Unpacked data may be far larger: a dictionary holds a long text once, and a plain column of texts or
+bytes holds at most 2 GiB. A result that would not fit is refused before it is allocated, and
+`unpacked_bytes` estimates beforehand into how many pieces a batch has to be cut.
 """
 
 import pyarrow as pa
@@ -11,7 +11,7 @@ from pyarrow import types as t
 
 from segstore_ds.errors import SchemaMismatchError
 
-MOST_BYTES = (1 << 31) - 1  # what the 32-bit offsets of a plain column reach
+MOST_BYTES = (1 << 31) - 1  # the largest 32-bit offset of a plain column
 
 
 class OversizeError(SchemaMismatchError):
@@ -19,35 +19,27 @@ class OversizeError(SchemaMismatchError):
 
 
 def decode_dictionary(values: pa.Array, indices: pa.Array, path: str) -> pa.Array:
-    """Return the values of a dictionary, row by row.
-
-    Raises:
-        OversizeError: They are more bytes than a column holds.
-    """
+    """Return a dictionary's values row by row; OversizeError if a column can't hold them."""
     values = without_views(values)
     check_size(_dictionary_bytes(values, indices), len(indices), path)
     return values.take(indices)
 
 
 def plain_text(array: pa.Array, path: str) -> pa.Array:
-    """Return texts or bytes without views, once it is known that a plain column holds them.
-
-    Raises:
-        OversizeError: They are more bytes than that.
-    """
+    """Return texts or bytes without views; OversizeError if a plain column can't hold them."""
     array = without_views(array)
     size = _text_bytes(array) if _is_text(array.type) else array.nbytes
     check_size(size, len(array), path)
     if t.is_large_string(array.type) or t.is_large_binary(array.type):
         data = array.buffers()[2]
         if data is not None and data.size > MOST_BYTES:
-            # Arrow's cast looks at where a slice ends, not at how long it is.
+            # Arrow's cast checks the end offset of a slice, not its length.
             return pa.concat_arrays([array])
     return array
 
 
 def without_views(array: pa.Array) -> pa.Array:
-    """Return texts and bytes in the layout that Arrow's functions take, however many they are."""
+    """Convert views of texts or bytes to the large layout, which Arrow's functions accept."""
     if t.is_string_view(array.type):
         return array.cast(pa.large_string())
     if t.is_binary_view(array.type):
@@ -56,10 +48,9 @@ def without_views(array: pa.Array) -> pa.Array:
 
 
 def plain_list(array: pa.Array, path: str) -> pa.Array:
-    """Return any kind of list as one with 32-bit offsets that has no more elements than it shows.
+    """Return any kind of list with 32-bit offsets and without unreferenced elements.
 
-    Raises:
-        OversizeError: They are more elements than a list holds.
+    More elements than such a list holds are an OversizeError.
     """
     if t.is_list(array.type) and not is_part(array):
         return array
@@ -74,18 +65,14 @@ def plain_list(array: pa.Array, path: str) -> pa.Array:
 
 
 def is_part(array: pa.Array) -> bool:
-    """Tell whether a list or map is a slice that its children reach beyond."""
+    """Tell whether a list or map is a slice of a larger child array."""
     children = array.keys if t.is_map(array.type) else array.values
     ends = array.offsets
     return bool(len(children) != ends[-1].as_py() - ends[0].as_py())
 
 
 def check_size(size: int, rows: int, path: str) -> None:
-    """Refuse what no plain column holds.
-
-    Raises:
-        OversizeError: It is larger.
-    """
+    """Raise OversizeError if a plain column can't hold `size` bytes or elements."""
     if size > MOST_BYTES:
         raise OversizeError(
             "a column is too large for its stored type",
@@ -97,7 +84,7 @@ def check_size(size: int, rows: int, path: str) -> None:
 
 
 def unpacked_bytes(array: pa.Array) -> int:
-    """Return about how many bytes an array takes when no dictionary is left in it."""
+    """Estimate how many bytes an array takes once its dictionaries are unpacked."""
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
     if isinstance(array, pa.DictionaryArray):
@@ -113,7 +100,7 @@ def unpacked_bytes(array: pa.Array) -> int:
 
 
 def is_packed(kind: pa.DataType) -> bool:
-    """Tell whether a type may take more bytes than its buffers have: it holds a dictionary."""
+    """Tell whether a type may unpack to more bytes than its buffers: it holds a dictionary."""
     if t.is_dictionary(kind) or isinstance(kind, pa.BaseExtensionType):
         return True
     if not t.is_nested(kind) or t.is_union(kind) or t.is_run_end_encoded(kind):

@@ -1,7 +1,7 @@
 """The contract between a stream's schema and incoming data: what fits, what needs a merge.
 
-Widening stays within a family (integers, floats, decimals whose digits do not shrink), null fits
-everything, and nested types are compared field by field; anything else would change the meaning
+A type widens only within its family (integers, floats, decimals that lose no digits). Null fits
+every type, and nested types are compared field by field. Any other change would alter the meaning
 of stored values and is refused.
 """
 
@@ -24,20 +24,12 @@ _MERGE_REMEDY = "set merge_schema=True to change the stream's schema"
 
 
 def plan_schema(current: pa.Schema, incoming: pa.Schema, *, merge: bool) -> pa.Schema:
-    """Decide which schema the stream has after data of another schema came.
+    """Return the schema that the stream has once it holds data of the schema `incoming`.
 
-    Args:
-        current: The stream's schema, in normal form.
-        incoming: The schema of the data; order and nullability do not matter.
-        merge: Whether the stream's schema may change.
-
-    Returns:
-        `current` itself when the data fits it; else, with `merge`, the merged schema, whose new
-        columns come last in the order of `incoming`.
-
-    Raises:
-        InvalidInputError: `incoming` has a column that cannot be stored.
-        SchemaMismatchError: The data does not fit; names columns, types and the remedy.
+    `current` is in normal form and is returned itself if the data fits it. With `merge`, the result
+    is the merged schema, whose new columns come last, in the order of `incoming`. Without it, data
+    that does not fit is a SchemaMismatchError that names columns, types and the remedy. The order
+    of columns and their nullability in `incoming` do not matter.
     """
     incoming = normalise_schema(incoming)
     _refuse_other_case(current.names, incoming.names)
@@ -94,18 +86,10 @@ def _merge_field(field: pa.Field, incoming: pa.Schema) -> pa.Field:
 
 
 def merge_type(current: pa.DataType, incoming: pa.DataType, path: str) -> pa.DataType:
-    """Find the narrowest type that holds both.
+    """Return the narrowest type that holds both types; `current` itself if the data fits it.
 
-    Args:
-        current: The stored type, in normal form.
-        incoming: The type of the data, in normal form.
-        path: The column, for errors.
-
-    Returns:
-        `current` whenever the data fits it.
-
-    Raises:
-        SchemaMismatchError: No type of the family holds both.
+    Both types are in normal form. If no type of the family holds both, a SchemaMismatchError names
+    `path`.
     """
     if t.is_null(incoming) or current.equals(incoming, check_metadata=True):
         return current
@@ -155,7 +139,7 @@ def _merge_nested(current: pa.DataType, incoming: pa.DataType, path: str) -> pa.
 
 def _merge_struct(current: pa.DataType, incoming: pa.DataType, path: str) -> pa.DataType:
     others = {field.name: field for field in incoming}
-    # Spark would find neither of two fields that differ in case only.
+    # Spark can't resolve either of two fields that differ only in case.
     _refuse_other_case([field.name for field in current], list(others), f"{path}.")
     fields = [
         field.with_type(merge_type(field.type, others[field.name].type, f"{path}.{field.name}"))
@@ -175,4 +159,4 @@ def _lacks_fields(incoming: pa.DataType, current: pa.DataType) -> bool:
         others = {field.name: field.type for field in incoming}
         return any(f.name not in others or _lacks_fields(others[f.name], f.type) for f in current)
     pairs = zip(children_of(incoming), children_of(current), strict=True)
-    return any(_lacks_fields(one.type, other.type) for one, other in pairs)
+    return any(_lacks_fields(given.type, stored.type) for given, stored in pairs)
