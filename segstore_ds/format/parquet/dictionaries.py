@@ -1,15 +1,15 @@
-"""Texts of a Parquet frame are read as words of their dictionary, where that is the faster way."""
+"""Choose which text columns of a Parquet frame decode faster as dictionaries."""
 
 from collections.abc import Iterable
 
 import pyarrow.parquet as pq
 
-MANY_VALUES = 4096  # from here on, reading numbers of words and then the words is faster
+MANY_VALUES = 4096  # from this many on, decoding as a dictionary is faster
 _DICTIONARY_ENCODINGS = frozenset({"PLAIN_DICTIONARY", "RLE_DICTIONARY"})
 
 
 def find_dictionaries(group: pq.RowGroupMetaData, leaves: Iterable[int]) -> tuple[int, ...]:
-    """Return those of some leaves of a row group to read as words of a dictionary."""
+    """Return those of some leaves of a row group that decode faster as dictionaries."""
     return tuple(leaf for leaf in leaves if _has_many_words(group.column(leaf)))
 
 

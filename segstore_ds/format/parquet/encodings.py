@@ -1,10 +1,10 @@
-"""How each column of a Parquet segment is written: its encoding, by trying, and bounds. Pure.
+"""Choose the encoding and the bounds of each column of a Parquet segment by trial. Pure.
 
-Dictionaries are what makes settled history small, and a waste of time and bytes for ids, measured
-values and times. Two small trial files, one with dictionaries and one with what suits the type
-otherwise, tell which column is which. Only encodings that every engine reads are used: plain,
-dictionary and, for whole numbers and times, delta (byte-stream split is smaller for no type that
-Spark's reader takes it for). Floats get no bounds.
+Dictionaries make compacted history small, but waste time and bytes on ids, measured values and
+times. Two small trial files, one with dictionaries and one with the encoding that otherwise suits
+the type, show which columns gain from a dictionary. Only encodings that every engine reads are
+used: plain, dictionary and, for integers and times, delta. (Byte-stream split is smaller for no
+type for which Spark's reader accepts it.) Floats get no bounds.
 """
 
 from collections.abc import Iterator
@@ -16,19 +16,17 @@ import pyarrow.parquet as pq
 from pyarrow import types as t
 
 SAMPLE_ROWS = 16_384
-# What a dictionary costs in a frame of this size, from what it costs in the sample: some grow with
-# the rows, some are whole already. Halfway between the two.
+# The cost of a dictionary is extrapolated from the sample to a frame of this size. Some grow with
+# the rows and some are complete in the sample, so the estimate is halfway between.
 _FRAME_ROWS = 65_536
 
 
 @dataclass(frozen=True, slots=True)
 class Encodings:
-    """What a writer is told of leaf columns.
+    """Settings of a Parquet writer for leaf columns.
 
-    Attributes:
-        dictionary: Those with a dictionary.
-        others: Encodings of others.
-        bounded: Those whose least and greatest value other engines may go by; None for all.
+    `dictionary` names the columns with a dictionary and `others` gives the encodings of others.
+    `bounded` names the columns whose bounds other engines may rely on; None means all.
     """
 
     dictionary: tuple[str, ...]
@@ -36,7 +34,7 @@ class Encodings:
     bounded: tuple[str, ...] | None = None
 
     def options(self) -> dict[str, Any]:
-        """Return them as `pyarrow.parquet.ParquetWriter` takes them."""
+        """Return the settings as arguments of `pyarrow.parquet.ParquetWriter`."""
         found: dict[str, Any] = {"use_dictionary": list(self.dictionary) or False}
         if self.others:
             found["column_encoding"] = self.others
@@ -46,17 +44,15 @@ class Encodings:
 
 
 def choose_encodings(batch: pa.RecordBatch, options: dict[str, Any]) -> Encodings:
-    """Choose by writing the first rows twice.
+    """Choose encodings by writing the first rows of a segment twice.
 
-    Args:
-        batch: Rows that the segment begins with; one at least.
-        options: What else the writer is told.
+    `batch` has at least one row; `options` are the writer's other arguments.
     """
     sample = pa.Table.from_batches([batch.slice(0, SAMPLE_ROWS)])
     leaves = list(leaf_types(batch.schema))
     with_dictionary = _trial(sample, {**options, "use_dictionary": True})
     paths = [with_dictionary.column(place).path_in_schema for place in range(len(leaves))]
-    # Bounds leave NaN out, which Spark and DuckDB hold above every number: they would pass over it.
+    # Parquet's bounds leave out NaN, which Spark and DuckDB order last: they would skip its rows.
     floats = {path for path, leaf in zip(paths, leaves, strict=True) if t.is_floating(leaf)}
     bounded = tuple(path for path in dict.fromkeys(paths) if path not in floats)
     twice = len(set(paths)) != len(paths)  # a name with a dot may look like a field of a struct
@@ -90,7 +86,7 @@ def _trial(sample: pa.Table, options: dict[str, Any]) -> pq.RowGroupMetaData:
 
 
 def leaf_types(schema: pa.Schema) -> Iterator[pa.DataType]:
-    """Yield the types of the leaf columns that a schema has in Parquet, in their order."""
+    """Yield the types of the leaf columns that a schema has in Parquet, in order."""
     for field in schema:
         yield from _leaves(field.type)
 
@@ -109,5 +105,5 @@ def _leaves(data_type: pa.DataType) -> Iterator[pa.DataType]:
 
 
 def suits_delta(data_type: pa.DataType) -> bool:
-    """Tell whether a leaf is stored as a whole number whose steps may be smaller than itself."""
+    """Tell whether a leaf is stored as an integer whose steps may be smaller than itself."""
     return t.is_integer(data_type) or (t.is_temporal(data_type) and not t.is_time32(data_type))

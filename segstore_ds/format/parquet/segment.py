@@ -1,4 +1,4 @@
-"""Parquet segments: one plain Parquet file, which any engine reads, and which proves every byte.
+"""Parquet segments: one plain Parquet file that any engine reads, with checksums of every byte.
 
 ::
 
@@ -7,11 +7,11 @@
     footer              as Parquet has it; our index is an entry of its key-value metadata
     length, PAR1        8 bytes
 
-A frame is a row group. Page checksums cover what lies in a page, not its header, so the index holds
-a CRC-32 of every piece (header or page) as it was written: pieces tile the row groups, so there is
-no byte that no checksum covers, and a column's pieces are checked without the others being read.
-What the footer says is covered by the CRC-32 in the table status. `ARROW:schema` is stored, so that
-types come back exactly; what Parquet can't bring back is not stored in it (`can_store`).
+A frame is a row group. Page checksums cover the content of a page but not its header, so the index
+holds a CRC-32 of every piece (header or page) as it was written. Pieces tile the row groups, so a
+checksum covers every byte, and a column's pieces are checked without reading the others. The CRC-32
+in the table status covers the footer. `ARROW:schema` is stored, so that types are restored exactly;
+a schema that Parquet can't restore is not stored in it (`can_store`).
 
 Pure: bytes to values and back. FORMAT.md 6.1 is normative.
 """
@@ -63,13 +63,13 @@ class ParquetIndex:
     lengths: tuple[list[int], ...] = field(repr=False)
     crcs: tuple[list[int], ...] = field(repr=False)
     widths: tuple[int, ...] = field(repr=False)  # how many leaves each column has
-    # By the leaves that they read as words of a dictionary.
+    # Idle decoders by the leaves that they read as dictionaries.
     _idle: dict[tuple[int, ...], list["_Decoder"]] = field(
         default_factory=dict, repr=False, compare=False
     )
 
     def spans(self, number: int, columns: Sequence[str] | None) -> tuple[tuple[int, int], ...]:
-        """Return where the chunks of some columns lie; neighbours as one."""
+        """Return the ranges of some columns' chunks; adjacent ranges are joined."""
         frame = self.frames[number]
         names = self._names(columns)
         if names is None:
@@ -97,7 +97,7 @@ class ParquetIndex:
         columns: Sequence[str] | None,
         where: str,
     ) -> pa.RecordBatch:
-        """Verify what lies in `spans` and decode it; raises as `SegmentIndex.decode`."""
+        """Verify the bytes of `spans` and decode them; raises as `SegmentIndex.decode`."""
         frame = self.frames[number]
         wanted = schema.names if columns is None else list(columns)
         if len(set(wanted)) < len(wanted) or not {*wanted} <= {*schema.names}:
@@ -110,13 +110,15 @@ class ParquetIndex:
         names = self._names(columns) or wanted or schema.names[:1]
         try:
             expected = pa.schema([schema.field(name) for name in names])
-            if not all(self.schema.field(one.name).type.equals(one.type) for one in expected):
+            if not all(
+                self.schema.field(column.name).type.equals(column.type) for column in expected
+            ):
                 raise CorruptionError("a segment has another schema", where=place)
             leaves = self._leaves_of(self._names(columns))
             words = find_dictionaries(self.metadata.row_group(number), leaves)
             decoder = self._take_decoder(words)
             batch = _as_batch(decoder.read(number, spans, data, names), expected)
-        except MemoryError:  # Arrow's is one of its errors; it says nothing of the bytes
+        except MemoryError:  # Arrow's is also an ArrowException; it is no fault of the bytes
             raise
         except PARQUET_ERRORS as error:
             raise CorruptionError("a frame cannot be decoded", where=place) from error
@@ -131,7 +133,7 @@ class ParquetIndex:
         return batch if batch.schema.names == wanted else batch.select(wanted)
 
     def _leaves_of(self, names: Sequence[str] | None) -> Iterator[int]:
-        """Yield the leaves of some columns; of all of them for None."""
+        """Yield the leaves of some columns; of all columns for None."""
         place = 0
         for name, width in zip(self.schema.names, self.widths, strict=True):
             if names is None or name in names:
@@ -141,12 +143,12 @@ class ParquetIndex:
     def _take_decoder(self, words: tuple[int, ...]) -> "_Decoder":
         try:
             return self._idle[words].pop()
-        except (KeyError, IndexError):  # threads decode at once: each has one
+        except (KeyError, IndexError):  # threads decode at the same time, each with its own
             return _Decoder(self, words)
 
     def _names(self, columns: Sequence[str] | None) -> list[str] | None:
         """Return the columns to read, in the file's order; None for all of them."""
-        # Parquet's reader takes `a.b` for a field of `a`, so such files are read as a whole.
+        # Parquet's reader takes `a.b` for field `b` of `a`, so such files are read as a whole.
         if columns is None or any("." in name for name in self.schema.names):
             return None
         wanted = {*columns} or {self.schema.names[0]}
@@ -157,7 +159,7 @@ class ParquetIndex:
     def _check(
         self, number: int, spans: Sequence[tuple[int, int]], data: Sequence[pa.Buffer], where: str
     ) -> None:
-        """Hold what was fetched of a frame against the checksums of its pieces."""
+        """Check the fetched bytes of a frame against the checksums of its pieces."""
         borders = list(accumulate(self.lengths[number], initial=self.frames[number].start))
         for span, buffer in zip(spans, data, strict=True):
             view = memoryview(buffer)
@@ -175,14 +177,14 @@ class ParquetIndex:
 
 
 class _Decoder:
-    """Parquet's reader of one segment; it serves one frame at a time, and is used again."""
+    """A reusable Parquet reader of one segment; it serves one frame at a time."""
 
     def __init__(self, index: ParquetIndex, words: tuple[int, ...]) -> None:
         self._window = Window(index.object_bytes)
         self._file = pq.ParquetFile(
             pa.PythonFile(self._window, mode="r"),
             metadata=index.metadata,
-            # Every byte that is read was checked: a page's checksum says nothing more.
+            # Every byte that is read has been checked: page checksums add nothing.
             page_checksum_verification=False,
             pre_buffer=False,
             read_dictionary=list(words),
@@ -195,7 +197,7 @@ class _Decoder:
         data: Sequence[pa.Buffer],
         names: Sequence[str],
     ) -> pa.Table:
-        """Return some columns of a row group, from what was fetched of it; raises as pyarrow."""
+        """Decode some columns of a row group from its fetched ranges; raises pyarrow's errors."""
         self._window.show(spans, data)
         table = self._file.read_row_group(number, columns=list(names), use_threads=False)
         self._window.show((), ())
@@ -203,7 +205,7 @@ class _Decoder:
 
 
 def _find_chunk(column: pq.ColumnChunkMetaData) -> tuple[int, int]:
-    """Return where a column chunk begins and ends in its file."""
+    """Return where a column chunk starts and ends in its file."""
     start = column.data_page_offset
     dictionary = column.dictionary_page_offset
     if dictionary is not None and 0 < dictionary < start:
@@ -216,9 +218,9 @@ def _as_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
     for name in schema.names:
         chunks, data_type = table.column(name), schema.field(name).type
         if not chunks.type.equals(data_type):
-            chunks = chunks.cast(data_type)  # words of a dictionary
+            chunks = chunks.cast(data_type)  # it was read as a dictionary
         arrays.append(chunks.chunk(0) if chunks.num_chunks == 1 else chunks.combine_chunks())
-    # Fields of nested types are called as ours are, and what may be null is ours to say.
+    # Our schema gives the names of nested fields and the nullability.
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     batch.validate()
     return batch
@@ -234,7 +236,7 @@ class ParquetSegments:
     def parse_index(
         self, tail: bytes, *, object_bytes: int, where: str, footer_crc: int
     ) -> ParquetIndex:
-        """Read the index; raises as `SegmentFormat.parse_index`."""
+        """Parse the index; raises as `SegmentFormat.parse_index`."""
         _check_end(tail, object_bytes=object_bytes, where=where, footer_crc=footer_crc)
         try:
             metadata = pq.read_metadata(pa.BufferReader(tail))
@@ -260,7 +262,7 @@ class ParquetSegments:
         )
         lengths, crcs = fields.items("lengths"), fields.items("crcs")
         _check_pieces(frames, lengths, crcs, where)
-        widths = tuple(len(list(leaf_types(pa.schema([one])))) for one in schema)
+        widths = tuple(len(list(leaf_types(pa.schema([column])))) for column in schema)
         _check_groups(frames, metadata, sum(widths), where)
         return ParquetIndex(
             frames,
@@ -274,7 +276,7 @@ class ParquetSegments:
         )
 
     def measure_end(self, last: bytes) -> int:
-        """Return how many bytes footer, length and magic take; they are not checked."""
+        """Return the size of footer, length and magic, unchecked."""
         if len(last) < _END.size:
             return 0
         size: int = _END.unpack(last[-_END.size :])[0]
@@ -302,7 +304,7 @@ def _check_end(tail: bytes, *, object_bytes: int, where: str, footer_crc: int) -
 
 def _decompress(data: bytes, where: str) -> bytes:
     try:
-        # The size in the compressed data is what would be allocated.
+        # The decompressor allocates the size that the data declares.
         if not 0 <= zstandard.frame_content_size(data) <= MAX_INDEX_BYTES:
             raise CorruptionError("a segment's index has another size", where=where)
         return zstandard.ZstdDecompressor().decompress(data, max_output_size=MAX_INDEX_BYTES)
@@ -315,7 +317,7 @@ def _check_pieces(
 ) -> None:
     def numbers(values: Any, least: int) -> Iterator[bool]:
         yield isinstance(values, list)
-        yield from (type(one) is int and one >= least for one in values)
+        yield from (type(number) is int and number >= least for number in values)
 
     if not len(frames) == len(lengths) == len(crcs):
         raise CorruptionError("a segment's checksums are wrong", where=where)

@@ -1,4 +1,4 @@
-"""What Parquet's own writer and reader are given in place of a file."""
+"""File-like objects for Parquet's own writer and reader."""
 
 from bisect import bisect_right
 from collections.abc import Sequence
@@ -7,7 +7,7 @@ import pyarrow as pa
 
 
 class Pieces:
-    """Takes what is written and keeps the pieces, until they are taken from it."""
+    """Keeps what is written as pieces until they are taken."""
 
     def __init__(self) -> None:
         self.place = 0
@@ -15,7 +15,7 @@ class Pieces:
         self._pieces: list[bytes] = []
 
     def write(self, data: pa.Buffer | bytes) -> int:
-        """Keep a copy: the writer may use the memory again."""
+        """Keep a copy, because the writer may reuse the memory."""
         piece = bytes(data)
         if piece:
             self._pieces.append(piece)
@@ -23,16 +23,16 @@ class Pieces:
         return len(piece)
 
     def take(self) -> list[bytes]:
-        """Return what was written since the last call."""
+        """Return the pieces written since the last call."""
         taken, self._pieces = self._pieces, []
         return taken
 
     def tell(self) -> int:
-        """Return how much was written in all."""
+        """Return the number of bytes written in total."""
         return self.place
 
     def flush(self) -> None:
-        """Do nothing: there is nothing behind this."""
+        """Do nothing: there is no file to flush to."""
 
     def close(self) -> None:
         """End writing."""
@@ -40,11 +40,7 @@ class Pieces:
 
 
 class Window:
-    """Ranges of an object that were fetched, read as if all of it were there; nothing is copied.
-
-    Args:
-        size: Of the object.
-    """
+    """Presents fetched ranges as a file of the object's `size` bytes, without copying."""
 
     def __init__(self, size: int) -> None:
         self.closed = False
@@ -54,21 +50,15 @@ class Window:
         self._place = 0
 
     def show(self, spans: Sequence[tuple[int, int]], data: Sequence[pa.Buffer]) -> None:
-        """Have these ranges read from now on, and none that were shown before.
+        """Replace the readable ranges.
 
-        Args:
-            spans: The ranges, in ascending order; none overlaps another.
-            data: What lies in them.
+        `spans` ascend and do not overlap; `data` holds their bytes.
         """
         self._starts = [start for start, _ in spans]
         self._shown = [(end, buffer) for (_, end), buffer in zip(spans, data, strict=True)]
 
     def read(self, count: int = -1) -> pa.Buffer:
-        """Return the next bytes.
-
-        Raises:
-            OSError: They were not fetched.
-        """
+        """Return the next bytes; an OSError if they were not fetched."""
         start = self._place
         end = self._size if count < 0 else start + count
         number = bisect_right(self._starts, start) - 1
@@ -80,20 +70,20 @@ class Window:
         raise OSError(start, end)
 
     def seek(self, place: int, whence: int = 0) -> int:
-        """Go to a place."""
+        """Move to a position and return it."""
         self._place = place + (0, self._place, self._size)[whence]
         return self._place
 
     def tell(self) -> int:
-        """Return the place."""
+        """Return the position."""
         return self._place
 
     def readable(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Say yes."""
+        """Return True."""
         return True
 
     def close(self) -> None:

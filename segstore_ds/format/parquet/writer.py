@@ -1,4 +1,4 @@
-"""Writes Parquet segments: what `segment_parquet` reads. Pure: batches to bytes."""
+"""Write Parquet segments, which `parquet.segment` reads. Pure: batches to bytes."""
 
 import base64
 import json
@@ -40,32 +40,25 @@ PARQUET_ERRORS = (
     IndexError,
     OverflowError,
 )
-_INDEX_BYTES_OF_PIECE = 24  # a length and a checksum, as text: about
+_INDEX_BYTES_OF_PIECE = 24  # roughly, a length and a checksum as text
 _OTHER = "change the value, or set segment_format to arrow"
-# Pages mostly end by their bytes: pyarrow's 20,000 rows give twice as many, each with a header and
-# checksum to look at. Versions of pyarrow that have no such option end pages by bytes alone.
+# Most pages should end by size: pyarrow's limit of 20,000 rows gives twice as many pages, each with
+# a header and a checksum to check. Versions of pyarrow without this option end pages by size alone.
 _PAGES = {"max_rows_per_page": 1 << 15}
-# Parquet's writer gives a dictionary up when it is as large as a page (1 MiB), in the middle of a
-# column chunk, and what follows is plain: twice the bytes of long texts that come again, and slower
-# to write and to read. Whether it is worth its size was found out before.
+# By default, Parquet's writer abandons a dictionary as large as a page (1 MiB) in the middle of a
+# column chunk and writes the rest plain. For repeated long texts, that takes twice the bytes and is
+# slower to write and to read. `choose_encodings` has decided whether the dictionary pays off.
 _DICTIONARY_BYTES = 16 << 20
 if "max_rows_per_page" not in signature(pq.ParquetWriter).parameters:
     _PAGES = {}
 
 
 class ParquetWriter:
-    """Lays out one segment; the caller writes the bytes it returns, in order.
+    """Lays out one segment; the caller writes the returned bytes in order.
 
-    Call `start` once, `add` for every frame, `finish` once.
-
-    Args:
-        schema: In normal form; `can_store` holds for it.
-        compression: How pages are compressed.
-        compression_level: The codec's level; None for its own default.
-        stats_columns: Columns to compute statistics of; nested ones are passed over.
-
-    Raises:
-        InvalidInputError: The compression is unknown or its level out of range.
+    Call `start` once, `add` for every frame, `finish` once. `schema` is in normal form, and
+    `can_store` holds for it. A level of None is the codec's own default. Statistics are computed
+    for `stats_columns`; nested columns are skipped.
     """
 
     name = NAME
@@ -98,16 +91,16 @@ class ParquetWriter:
         self._lengths: list[list[int]] = []
         self._crcs: list[list[int]] = []
         self.rows = 0
-        self.pieces = 0  # that the index has a checksum of
-        self.is_broken = False  # by a frame that was refused when some of it was written
+        self.pieces = 0  # with a checksum in the index
+        self.is_broken = False  # an encode failed part-way; the segment must be aborted
 
     @property
     def encoded_bytes(self) -> int:
-        """How many bytes were laid out."""
+        """The number of bytes laid out."""
         return self._pieces.place
 
     def expect_bytes(self, rows: int) -> int:
-        """Return about how many bytes so many more rows will take, by those of the last frame."""
+        """Estimate the bytes that `rows` more rows take, from those of the last frame."""
         if not self._frames:
             return 0
         last = self._frames[-1]
@@ -115,26 +108,22 @@ class ParquetWriter:
 
     @property
     def expected_pieces(self) -> int:
-        """About how many pieces another frame will have: as many as the last."""
+        """The estimated number of pieces of another frame: that of the last frame."""
         return len(self._lengths[-1]) if self._lengths else 0
 
     def start(self) -> bytes:
-        """Return what the segment begins with."""
+        """Return the first bytes of the segment."""
         return MAGIC
 
     def add(self, batch: pa.RecordBatch) -> tuple[bytes, int]:
-        """Append a frame; the first one decides how columns are encoded.
+        """Append a frame; return the bytes to write and their CRC-32.
 
-        Args:
-            batch: Rows in the schema; they follow those of the frame before.
-
-        Returns:
-            The bytes to write, and their CRC-32.
+        The first frame decides how columns are encoded.
 
         Raises:
             InvalidInputError: The batch has no rows, is too large for one frame, or holds a value
-                that Parquet does not take. If `is_broken` is true then, the segment can't be
-                ended any more.
+                that Parquet does not accept. If `is_broken` is then true, the segment must be
+                aborted.
         """
         if not batch.num_rows:
             raise InvalidInputError("a frame has no rows")
@@ -176,14 +165,7 @@ class ParquetWriter:
         return data, entry.crc
 
     def finish(self) -> tuple[bytes, SegmentSummary]:
-        """End the segment.
-
-        Returns:
-            Its last bytes, and what the table status keeps.
-
-        Raises:
-            InvalidInputError: It has no frame or too many of them, or it is broken.
-        """
+        """End the segment; return its last bytes and the summary for the table status."""
         self._check_sound()
         if self._writer is None:
             raise InvalidInputError("a segment has no frame", remedy="add a frame before finish")
@@ -238,7 +220,7 @@ class ParquetWriter:
 
 
 def _find_refused(batch: pa.RecordBatch) -> str | None:
-    """Return the first column that can't be written by itself; None where all of them can."""
+    """Return the first column that can't be written alone; None if all of them can."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         table = pa.table([column], names=[name])
         try:
@@ -249,7 +231,7 @@ def _find_refused(batch: pa.RecordBatch) -> str | None:
 
 
 def _without_magic(pieces: list[bytes]) -> list[bytes]:
-    # Parquet's writer begins with the magic, which `start` has returned.
+    # Parquet's writer begins with the magic, which `start` has already returned.
     if pieces[0] != MAGIC:
         raise InvalidInputError("Parquet's writer begins with something else")
     return pieces[1:]
@@ -258,7 +240,7 @@ def _without_magic(pieces: list[bytes]) -> list[bytes]:
 def _build(frames: Sequence[FrameEntry], lengths: list[list[int]], crcs: list[list[int]]) -> bytes:
     pieces = json.dumps({"version": VERSION, "lengths": lengths, "crcs": crcs}).encode()
     raw = pieces[:-1] + b',"index":' + build_index(frames) + b"}"
-    if len(raw) > MAX_INDEX_BYTES:  # statistics only save work
+    if len(raw) > MAX_INDEX_BYTES:  # statistics are optional
         bare = [replace(frame, stats={}) for frame in frames]
         raw = pieces[:-1] + b',"index":' + build_index(bare) + b"}"
     if len(raw) > MAX_INDEX_BYTES:
@@ -273,17 +255,13 @@ def _build(frames: Sequence[FrameEntry], lengths: list[list[int]], crcs: list[li
 
 @lru_cache(maxsize=64)
 def can_store(schema: pa.Schema) -> bool:
-    """Tell whether Parquet brings a schema back exactly; asked by writing an empty file.
-
-    Args:
-        schema: In normal form.
-    """
+    """Tell whether Parquet restores a schema in normal form exactly, by writing an empty file."""
     sink = pa.BufferOutputStream()
     try:
         pq.write_table(schema.empty_table(), sink, store_decimal_as_integer=True)
         with pq.ParquetFile(pa.BufferReader(sink.getvalue())) as file:
             found = file.schema_arrow
-    except MemoryError:  # says nothing of the schema, and must not be remembered
+    except MemoryError:  # says nothing about the schema, so it must not be cached
         raise
     except PARQUET_ERRORS:
         return False

@@ -1,8 +1,9 @@
 """Segments as columns: what a status part lists, a million rows without a million objects.
 
-The name of a segment is `<version>-<nonce>/<task>-<attempt>-<place><ending>` wherever segstore
-made it: five numbers, six random bytes and an ending. Those are kept as columns of their own and
-only the random bytes cost anything. A name of any other form is kept as text beside its row.
+Segments that segstore wrote are named `<version>-<nonce>/<task>-<attempt>-<place><ending>`. These
+numbers, the six random bytes of the nonce and the ending are stored in columns of their own, of
+which only the random bytes take much space. A name of any other form is stored as text with its row
+number.
 """
 
 import re
@@ -33,19 +34,19 @@ class SegmentColumns:
 
     Attributes:
         epochs: Epoch of each segment's bytes.
-        numbers: Its number.
-        rows: How many events it holds.
+        numbers: Number of the segment.
+        rows: Number of its events.
         bytes: Size of its object.
         footer_bytes: Length of footer and trailer.
         crcs: CRC-32 of footer and trailer.
-        versions: Version of its token.
+        versions: Version in its token.
         nonces: Random bytes of its token, six per row.
         tasks: First number of its name.
         attempts: Second number of its name.
         places: Third number of its name.
-        kinds: Place of its (format, ending) in `kind_names`.
+        kinds: Index of its (format, ending) in `kind_names`.
         kind_names: The pairs that occur.
-        odd: Row -> path, for names of another form.
+        odd: Paths by row, for names of another form.
     """
 
     epochs: Ints
@@ -80,7 +81,7 @@ class SegmentColumns:
         )
 
     def path(self, row: int) -> str:
-        """Return the place of one segment."""
+        """Return the path of one segment."""
         found = self.odd.get(row)
         if found is not None:
             return found
@@ -100,7 +101,7 @@ class SegmentColumns:
         return SegmentColumns(**parts, kind_names=self.kind_names, odd=odd)
 
     def take(self, rows: Ints) -> "SegmentColumns":
-        """Return some rows, in the order given, a row as often as it is named."""
+        """Return the given rows in the given order; a row may be repeated."""
         odd = {}
         if self.odd:
             listed = enumerate(rows.tolist())
@@ -118,7 +119,7 @@ _NUMBERS = tuple(name for name in _ARRAYS if name != "nonces")
 
 
 def from_entries(entries: Sequence[SegmentEntry]) -> SegmentColumns:
-    """Return segments as columns; their statistics stay behind."""
+    """Return segments as columns, without their statistics."""
     kinds: dict[tuple[str, str], int] = {}
     odd: dict[int, str] = {}
     rows: list[tuple[int, ...]] = []
@@ -145,7 +146,7 @@ def from_entries(entries: Sequence[SegmentEntry]) -> SegmentColumns:
 
 
 def concat(parts: Iterable[SegmentColumns]) -> SegmentColumns:
-    """Return the segments of several parts as one."""
+    """Join the segments of several parts in order."""
     tables = list(parts)
     kinds: dict[tuple[str, str], int] = {}
     recoded, odd, before = [], dict[int, str](), 0
@@ -181,11 +182,7 @@ def encode_columns(columns: SegmentColumns, extra: dict[str, Any]) -> bytes:
 
 
 def decode_columns(body: bytes, *, where: str) -> tuple[SegmentColumns, Unpacked]:
-    """Return the segments that a part lists, in offset order, and what else its header says.
-
-    Raises:
-        CorruptionError: The body is no part, or names something outside a stream.
-    """
+    """Decode the segments of a part, in offset order, and the other fields of its header."""
     packed = unpack(body, where=where)
     kinds = _kind_names(packed)
     crcs = np.ascontiguousarray(packed.raw("crcs", 4)).view("<u4").reshape(-1)

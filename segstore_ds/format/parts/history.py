@@ -1,7 +1,7 @@
-"""History: a row for every commit, kept when the commit's own file is purged (FORMAT.md 5.4).
+"""The history: a row for every commit, kept when the commit's own file is purged (FORMAT.md 5.4).
 
-A root holds the newest rows; older ones stand in parts of packed columns, an object per range of
-versions. Versions are dense, so a part's range says how many rows it has.
+A root holds the newest rows. Older rows are in parts of packed columns, one object per range of
+versions. Versions are dense, so a part's range gives its number of rows.
 """
 
 from collections.abc import Sequence
@@ -49,7 +49,7 @@ _numbers_of = attrgetter(*("time_us" if name == "time" else name for name in _NU
 
 def to_batch(rows: Sequence[HistoryRow]) -> pa.RecordBatch:
     """Return rows as a batch of `HISTORY_SCHEMA`."""
-    # Commits wait for this: all integers at once, not a call of Arrow for every value.
+    # Commits wait for this: convert all integers at once instead of calling Arrow per value.
     numbers = np.array([_numbers_of(row) for row in rows], np.int64).reshape(-1, len(_NUMBERS))
     found = dict(zip(_NUMBERS, numbers.T.copy(), strict=True))
     columns = []
@@ -85,11 +85,7 @@ def encode_history(batch: pa.RecordBatch) -> bytes:
 
 
 def decode_history(body: bytes, *, where: str) -> pa.RecordBatch:
-    """Return the rows of a history part.
-
-    Raises:
-        CorruptionError: The body is no history part.
-    """
+    """Decode the rows of a history part."""
     packed = unpack(body, where=where)
     arrays = []
     for field in HISTORY_SCHEMA:
@@ -119,11 +115,7 @@ def encode_history_list(parts: Sequence[HistoryPart]) -> bytes:
 
 
 def decode_history_list(body: bytes, *, where: str) -> tuple[HistoryPart, ...]:
-    """Return the history parts that a list holds.
-
-    Raises:
-        CorruptionError: It holds something else.
-    """
+    """Decode a list of history parts."""
     value = parse_json(body, where=where)
     if not isinstance(value, list) or not value:
         raise CorruptionError("object holds no history parts", where=where)
@@ -131,7 +123,7 @@ def decode_history_list(body: bytes, *, where: str) -> tuple[HistoryPart, ...]:
 
 
 def column_values(batch: pa.RecordBatch, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return a column of integers or of times as int64."""
+    """Return a column of integers or times as int64."""
     values: np.ndarray[Any, np.dtype[np.int64]] = (
         batch.column(name).view(pa.int64()).to_numpy(zero_copy_only=False)
     )

@@ -1,4 +1,4 @@
-"""Rows of the history as they stand in a root, and references to older ones (FORMAT.md 5.4)."""
+"""History rows as stored in a root, and references to older rows (FORMAT.md 5.4)."""
 
 from dataclasses import dataclass, fields
 from typing import Any
@@ -12,25 +12,25 @@ _TEXT_LIMIT = 1000
 
 @dataclass(frozen=True, slots=True)
 class HistoryRow:
-    """What one commit did, and what it took.
+    """What one commit did and what it cost.
 
     Attributes:
-        version: Its number.
+        version: The version that it committed.
         time_us: Its commit time.
-        operation: What was done.
-        head: The stream's head from then on.
-        tail: The stream's tail from then on.
+        operation: The name of the operation.
+        head: The stream's head after the commit.
+        tail: The stream's tail after the commit.
         rows: Events added.
         segments: Segments added.
-        bytes: Their encoded bytes.
+        bytes: Encoded bytes of these segments.
         writer_id: The idempotent writer, or None.
-        batch_id: Its batch, or None.
+        batch_id: The batch of that writer, or None.
         client: The software that committed.
-        application: The application that it ran in, or "".
-        attempts: How often the change was planned, this time included.
+        application: The application in which it ran, or "".
+        attempts: How often the change was planned, including the last time.
         races_lost: How often another commit came first.
-        requests: Storage requests of the commit, its staging aside.
-        request_bytes: What those wrote before the commit file itself.
+        requests: Storage requests of the commit, without staging.
+        request_bytes: Bytes that these wrote, without the commit file.
     """
 
     version: int
@@ -58,7 +58,7 @@ _NUMBERS = tuple(name for name in _FIELDS if name not in (*TEXTS, "batch_id"))
 
 @dataclass(frozen=True, slots=True)
 class HistoryPart:
-    """A history part, or a list of such: the versions ``[start, end)``.
+    """A history part, or a list of parts, for the versions ``[start, end)``.
 
     `time_us` and `last_us` are the commit times of its first and its last version.
     """
@@ -73,21 +73,17 @@ class HistoryPart:
 
     @property
     def size(self) -> int:
-        """How many versions it lists."""
+        """The number of versions it lists."""
         return self.end - self.start
 
 
 def row_value(row: HistoryRow) -> list[Any]:
-    """Return a row as it stands in JSON."""
+    """Return the JSON row of a history row."""
     return [getattr(row, name) for name in _FIELDS]
 
 
 def parse_row(value: Any, *, where: str) -> HistoryRow:
-    """Return the row that JSON holds.
-
-    Raises:
-        CorruptionError: It holds something else.
-    """
+    """Parse the JSON row of a history row."""
     if not isinstance(value, list) or len(value) != len(_FIELDS):
         raise CorruptionError("not a row of the history", where=where)
     taken = Fields(dict(zip(_FIELDS, value, strict=True)), where=where)
@@ -102,16 +98,12 @@ def parse_row(value: Any, *, where: str) -> HistoryRow:
 
 
 def part_ref_value(part: HistoryPart) -> list[Any]:
-    """Return a part's reference as it stands in JSON."""
+    """Return the JSON row of a reference to a history part."""
     return [getattr(part, field.name) for field in fields(part)]
 
 
 def parse_part_ref(value: Any, *, where: str) -> HistoryPart:
-    """Return the part's reference that JSON holds.
-
-    Raises:
-        CorruptionError: It holds something else.
-    """
+    """Parse the JSON row of a reference to a history part."""
     columns = [field.name for field in fields(HistoryPart)]
     if not isinstance(value, list) or len(value) != len(columns):
         raise CorruptionError("not a part of the history", where=where)

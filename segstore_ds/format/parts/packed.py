@@ -1,15 +1,16 @@
-"""Packed columns: the body of status and history parts, made to be small and to decode fast.
+"""Packed columns: the body of status and history parts, small and fast to decode.
 
 ::
 
     4 bytes   length of the header, little-endian
     header    JSON: {"rows": n, "columns": [[name, kind, ...], ...], ...}
-    columns   one behind the other, in the header's order, nothing between and nothing behind
+    columns   contiguous, in the header's order, up to the end of the body
 
-Integers are stored as differences to a base, in as few bytes as the largest needs, and those bytes
-plane by plane: all lowest bytes, then all second ones. A column that only counts up is stored as
-the steps between its values and takes no byte at all where every step is the same. Compression is
-the envelope's. Everything decodes in whole columns: no value becomes a Python object.
+Integers are stored as differences from a base, in as few bytes as the largest difference needs,
+plane by plane: the lowest byte of every value, then the second byte of every value, and so on. A
+column that counts up is stored as the steps between its values, and takes no bytes if all steps are
+equal. The envelope does the compression. Whole columns are decoded at once: no value becomes a
+Python object.
 """
 
 import struct
@@ -23,7 +24,7 @@ import numpy.typing as npt
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.fields import Fields, build_json, parse_json
 
-ROWS_LIMIT = 1 << 20  # of one part: more than any writer makes, and a bound of what is decoded
+ROWS_LIMIT = 1 << 20  # of one part: more than any writer makes; bounds decoding
 _PLAIN, _STEPS = 0, 1  # On disk. Never change; add a new one.
 _LENGTH = struct.Struct("<I")
 
@@ -34,9 +35,8 @@ Bytes = npt.NDArray[np.uint8]
 class Packer:
     """Builds a body column by column.
 
-    Args:
-        rows: Length of every column but those that are given one of their own.
-        extra: More fields of the header.
+    `rows` is the length of every column that is not given one of its own, and `extra` holds further
+    fields of the header.
     """
 
     def __init__(self, rows: int, extra: Mapping[str, Any] | None = None) -> None:
@@ -45,18 +45,18 @@ class Packer:
         self._pieces: list[bytes] = []
 
     def integers(self, name: str, values: Ints) -> None:
-        """Add integers: as they are or as steps, whichever takes fewer bits."""
+        """Add integers, as they are or as steps, whichever takes fewer bits."""
         if not len(values):
             self._columns.append([name, "int", 0, _PLAIN, 0, 0, 0])
             return
         first, plain_base = int(values[0]), int(values.min())
         if plain_base == int(values.max()):
-            # Most columns of a small part: a commit waits for it, so they cost nothing more.
+            # Most columns of a small part are constant; stop here, because commits wait for this.
             self._columns.append([name, "int", len(values), _PLAIN, first, plain_base, 0])
             return
         steps = np.empty_like(values)
         np.subtract(values[1:], values[:-1], out=steps[1:])
-        steps[0] = steps[1]  # does not count: the first value stands in the header
+        steps[0] = steps[1]  # ignored: the header holds the first value
         steps_base = int(steps.min())
         plain = (values - plain_base).view(np.uint64)
         stepped = (steps - steps_base).view(np.uint64)
@@ -70,7 +70,7 @@ class Packer:
         self._pieces.append(planes.T.tobytes())
 
     def raw(self, name: str, values: Bytes) -> None:
-        """Add rows of bytes of one width, as they are: what is random does not compress."""
+        """Add rows of bytes of one width unchanged: random bytes do not compress."""
         self._columns.append([name, "raw", values.shape[0], values.shape[1]])
         self._pieces.append(np.ascontiguousarray(values).tobytes())
 
@@ -87,14 +87,14 @@ class Packer:
 
 
 def _bits(values: npt.NDArray[np.uint64]) -> float:
-    # A few thousand values tell enough to choose by; either choice is right.
+    # A few thousand values are enough to choose by; either choice is correct.
     sample = values[:: len(values) // 4096 + 1]
     return float(np.log2(sample.astype(np.float64) + 1.0).sum())
 
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """A decoded body: the columns by name, and what else its header says."""
+    """A decoded body: the columns by name, and the other fields of its header."""
 
     rows: int
     columns: Mapping[str, Any]
@@ -102,11 +102,7 @@ class Unpacked:
     where: str
 
     def integers(self, name: str, *, least: int = 0, most: int = 2**63 - 1) -> Ints:
-        """Return a column of integers, one per row.
-
-        Raises:
-            CorruptionError: It is missing, of another length, or a value is out of range.
-        """
+        """Return a column of integers, one per row, each within ``[least, most]``."""
         values: Ints = self._column(name, np.int64, self.rows)
         check_range(values, least, most, name=name, where=self.where)
         return values
@@ -119,7 +115,7 @@ class Unpacked:
         return values
 
     def positions(self, name: str) -> Ints:
-        """Return row numbers that ascend, as many as there are; raises as `integers`."""
+        """Return a column of ascending row numbers, of any length; raises as `integers`."""
         values: Ints = self._column(name, np.int64, None)
         check_range(values, 0, self.rows - 1, name=name, where=self.where)
         if len(values) > 1 and int(np.diff(values).min()) < 1:
@@ -143,20 +139,15 @@ class Unpacked:
 
 
 def check_range(values: Ints, least: int, most: int, *, name: str, where: str) -> None:
-    """Check that all values lie within bounds.
-
-    Raises:
-        CorruptionError: One does not.
-    """
+    """Raise CorruptionError if a value lies outside ``[least, most]``."""
     if len(values) and (int(values.min()) < least or int(values.max()) > most):
         raise CorruptionError("value is out of range", where=where, column=name)
 
 
 def unpack(body: bytes, *, where: str, rows_limit: int = ROWS_LIMIT) -> Unpacked:
-    """Decode a body; what its columns mean is checked by whoever takes them.
+    """Decode a body of at most `rows_limit` rows.
 
-    Raises:
-        CorruptionError: It is no body of packed columns, or has more rows than allowed.
+    Callers check what the columns mean.
     """
     start = _LENGTH.size + (_LENGTH.unpack_from(body)[0] if len(body) >= _LENGTH.size else 0)
     if not _LENGTH.size < start <= len(body):
@@ -176,7 +167,7 @@ def unpack(body: bytes, *, where: str, rows_limit: int = ROWS_LIMIT) -> Unpacked
 
 
 def _take(body: bytes, cursor: int, described: Any, rows: int, where: str) -> tuple[str, Any, int]:
-    """Return the name and the value of the column at `cursor`, and the place behind it."""
+    """Return the name and the value of the column at `cursor`, and the offset after it."""
     match described:
         case [str(name), "int", int(count), int(order), int(first), int(base), int(width)]:
             size, ok = count * width, 0 <= count <= rows and 0 <= width <= 8 and order in (0, 1)

@@ -1,9 +1,9 @@
-"""Status parts of the second encoding: packed columns, statistics behind them (FORMAT.md 5).
+"""Status parts in the second encoding: packed columns followed by statistics (FORMAT.md 5).
 
-An object holds an envelope of packed columns, then envelopes of statistics, which the first one
-lists with length and digest. So one name and one digest cover everything, and a reader that needs
-no statistics reads up to the end of the columns and no further. Statistics lie in chunks, which a
-merge of large parts copies as they are.
+An object holds an envelope of packed columns, followed by envelopes of statistics, which the first
+envelope lists with length and digest. One name and one digest therefore cover everything, and a
+reader that needs no statistics stops at the end of the columns. Statistics lie in chunks, which a
+merge of large parts copies unchanged.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from segstore_ds.format.fields import MAX_INT, build_json, parse_json
 from segstore_ds.format.parts.columns import SegmentColumns, decode_columns, encode_columns
 from segstore_ds.format.parts.packed import Unpacked
 
-CHUNK_ROWS = 8192  # statistics of fewer rows than this are compressed anew by a merge
+CHUNK_ROWS = 8192  # a merge recompresses statistics of fewer rows than this
 RAW_LIMIT_BYTES = 128 << 20
 
 Stats = Sequence[str | None]
@@ -23,7 +23,7 @@ Stats = Sequence[str | None]
 
 @dataclass(frozen=True, slots=True)
 class StatsChunk:
-    """Where the statistics of some neighbouring segments lie; no bytes where none has any."""
+    """The location of the statistics of adjacent segments; no bytes if none has statistics."""
 
     rows: int
     bytes: int
@@ -32,19 +32,19 @@ class StatsChunk:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Part:
-    """The segments of a part, and where their statistics are behind the columns."""
+    """The segments of a part, and where their statistics lie after the columns."""
 
     columns: SegmentColumns
     chunks: tuple[StatsChunk, ...]
 
     @property
     def stats_bytes(self) -> int:
-        """Length of all statistics."""
+        """The length of all statistics."""
         return sum(chunk.bytes for chunk in self.chunks)
 
 
 def encode_chunk(stats: Stats) -> tuple[StatsChunk, bytes]:
-    """Return a chunk of statistics and its place in a list."""
+    """Encode a chunk of statistics; return its list entry and its bytes."""
     if all(text is None for text in stats):
         return StatsChunk(len(stats), 0, ""), b""
     data = encode_envelope(build_json(list(stats)))
@@ -52,7 +52,7 @@ def encode_chunk(stats: Stats) -> tuple[StatsChunk, bytes]:
 
 
 def encode_chunks(stats: Stats) -> tuple[tuple[StatsChunk, ...], bytes]:
-    """Return statistics as chunks, as few as their size allows."""
+    """Encode statistics in as few chunks as their size allows."""
     pieces = [
         encode_chunk(stats[start : start + CHUNK_ROWS])
         for start in range(0, len(stats), CHUNK_ROWS)
@@ -61,28 +61,20 @@ def encode_chunks(stats: Stats) -> tuple[tuple[StatsChunk, ...], bytes]:
 
 
 def encode_part(columns: SegmentColumns, chunks: Iterable[StatsChunk]) -> bytes:
-    """Return the columns of a part in their envelope; the chunks follow behind it."""
+    """Encode the columns of a part in their envelope; the caller appends the chunks."""
     listed = [[chunk.rows, chunk.bytes, chunk.digest] for chunk in chunks]
     return encode_envelope(encode_columns(columns, {"stats": listed}))
 
 
 def decode_part(data: bytes, *, where: str) -> Part:
-    """Return what the columns of a part say.
-
-    Raises:
-        FormatError: The envelope or the columns can't be read.
-    """
+    """Decode the columns of a part and the list of its statistics."""
     body = decode_envelope(data, where=where, raw_limit_bytes=RAW_LIMIT_BYTES)
     columns, packed = decode_columns(body, where=where)
     return Part(columns, _chunks(packed, where))
 
 
 def decode_chunks(part: Part, data: bytes, *, where: str) -> list[str | None]:
-    """Return the statistics of all segments of a part, from the bytes behind its columns.
-
-    Raises:
-        FormatError: They are cut, damaged or of another form.
-    """
+    """Decode the statistics of all segments of a part from the bytes after its columns."""
     stats: list[str | None] = []
     cursor = 0
     for chunk in part.chunks:

@@ -1,7 +1,8 @@
-"""Status objects: parts of the first encoding, and blobs of what outgrew the root (FORMAT.md 5).
+"""Status objects: parts in the first encoding, and blobs that the root refers to (FORMAT.md 5).
 
-The body of a part is one Arrow IPC stream, a row per segment in offset order; a blob's body is
-JSON. Both stand in an envelope, whose header names the codec, and both are named by their digest.
+The body of a part is one Arrow IPC stream with a row per segment, in offset order. The body of a
+blob, which holds what no longer fits in the root, is JSON. Both are in an envelope, whose header
+names the codec, and both are named by their digest.
 """
 
 import struct
@@ -49,11 +50,7 @@ def encode_part(entries: tuple[SegmentEntry, ...]) -> bytes:
 
 
 def decode_part(body: bytes, *, where: str) -> tuple[SegmentEntry, ...]:
-    """Return the segments that a part lists, in offset order.
-
-    Raises:
-        CorruptionError: The body is no part.
-    """
+    """Decode the segments of a part, in offset order."""
     try:
         if declared_bytes(memoryview(body)) > len(body):
             raise CorruptionError("status part is compressed within", where=where)
@@ -62,7 +59,7 @@ def decode_part(body: bytes, *, where: str) -> tuple[SegmentEntry, ...]:
             if not table.schema.equals(PART_SCHEMA):
                 raise CorruptionError("status part has other columns", where=where)
             table.validate(full=True)
-    except MemoryError:  # Arrow's is one of its errors; it says nothing of the bytes
+    except MemoryError:  # Arrow's is also an ArrowException; it is no fault of the bytes
         raise
     except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         raise CorruptionError("status part does not decode", where=where) from error
@@ -90,11 +87,7 @@ def encode_part_list(parts: tuple[PartRef, ...]) -> bytes:
 
 
 def decode_part_list(body: bytes, *, where: str) -> tuple[PartRef, ...]:
-    """Return the parts that a list holds, in offset order.
-
-    Raises:
-        CorruptionError: It holds something else.
-    """
+    """Decode a list of parts, in offset order."""
     value = parse_json(body, where=where)
     if not isinstance(value, list) or not value:
         raise CorruptionError("object holds no parts", where=where)
@@ -107,11 +100,7 @@ def encode_retired(retired: tuple[Retired, ...]) -> bytes:
 
 
 def decode_retired(body: bytes, *, where: str) -> tuple[Retired, ...]:
-    """Return the retired objects that a blob holds.
-
-    Raises:
-        CorruptionError: It holds something else.
-    """
+    """Decode a blob of retired objects."""
     value = parse_json(body, where=where)
     if not isinstance(value, list):
         raise CorruptionError("blob holds no retired objects", where=where)
@@ -124,10 +113,6 @@ def encode_writers(writers: dict[str, Writer]) -> bytes:
 
 
 def decode_writers(body: bytes, *, where: str) -> dict[str, Writer]:
-    """Return the writers that a blob holds.
-
-    Raises:
-        CorruptionError: It holds something else.
-    """
+    """Decode a blob of writers."""
     writers = parse_object(body, what="writers", where=where)
     return {name: parse_writer(item, where=where) for name, item in writers.items()}
