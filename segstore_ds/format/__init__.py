@@ -1,5 +1,5 @@
-"""Bytes <-> values, pure: names, envelope, root, status parts, segments, schemas, statistics.
+"""Encode and decode names, envelopes, roots, status parts, segments, schemas and statistics.
 
-Nothing here does I/O, reads a clock or draws a random number. FORMAT.md beside this file is the
-normative description; each module names the section it implements.
+Pure: nothing here does I/O, reads a clock or draws a random number. FORMAT.md beside this file is
+normative; each module names the section that it implements.
 """

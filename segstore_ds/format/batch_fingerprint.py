@@ -1,9 +1,10 @@
-"""The fingerprint of a batch: what a batch that comes again is compared with (FORMAT.md 3.4).
+"""Fingerprints of batches, with which a repeated batch is compared (FORMAT.md 3.4).
 
-It is made of the statistics that are computed anyway, merged over all that was staged, so it
-depends neither on the order of rows nor on how they were split into tasks, frames and segments, nor
-on the format of these. A column is compared only where both batches have it, in types whose bounds
-mean the same, and only where both know the same bounds: the same rows never look different.
+A fingerprint is computed from the statistics that are computed anyway, merged over everything that
+was staged. It therefore does not depend on the order of rows, on how they were split into tasks,
+frames and segments, or on the format of segments. A column is compared only if both batches have
+it, in types whose bounds mean the same, and only if both know the same bounds, so the same rows
+never look different.
 """
 
 import base64
@@ -22,10 +23,10 @@ from pyarrow import types as t
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.statistics import Bound, ColumnStats, Stats, compute, merge
 
-COLUMNS_MOST = 32  # On disk, of fingerprints that are made here; a reader takes any number.
+COLUMNS_MOST = 32  # On disk: the most that this version writes; a reader accepts any number.
 _CELL = struct.Struct(">4sI")  # On disk: a column's key and its digest.
 _LOW, _HIGH = 1, 2  # On disk: which bounds are known, in the lowest bits of the digest.
-_NO_BOUND = 0xFFFFFFFF  # On disk, in the place of a bound's length.
+_NO_BOUND = 0xFFFFFFFF  # On disk: replaces the length of an unknown bound.
 
 _KINDS: tuple[tuple[str, Any], ...] = (  # On disk, in a column's label.
     ("bool", t.is_boolean),
@@ -42,11 +43,9 @@ _KINDS: tuple[tuple[str, Any], ...] = (  # On disk, in a column's label.
 
 @dataclass(frozen=True, slots=True)
 class BatchFacts:
-    """What is known of a batch's rows, or of those of one task.
+    """What is known about the rows of a batch or of one task.
 
-    Attributes:
-        rows: How many there are.
-        stats: Statistics by the label of the column, `kind:name`.
+    `stats` is keyed by the label of the column, `kind:name`.
     """
 
     rows: int = 0
@@ -54,11 +53,9 @@ class BatchFacts:
 
 
 class BatchTally:
-    """Gathers the facts of rows that are not staged, since their batch is committed already.
+    """Gathers facts of rows that are not staged because their batch is already committed.
 
-    Args:
-        schema: Of the batches, in normal form.
-        columns: Those to compute statistics of.
+    The rows have `schema`, in normal form. Statistics are computed for `columns`.
     """
 
     def __init__(self, schema: pa.Schema, columns: Sequence[str]) -> None:
@@ -68,19 +65,19 @@ class BatchTally:
         self._stats: Stats = {}
 
     def add(self, batch: pa.RecordBatch) -> None:
-        """Take a batch of the schema."""
+        """Add the rows of one record batch."""
         stats = compute(batch, self._columns)
         self._stats = merge([(self._rows, self._stats), (batch.num_rows, stats)])
         self._rows += batch.num_rows
 
     @property
     def facts(self) -> BatchFacts:
-        """The facts of all rows so far."""
+        """The facts of all rows added so far."""
         return BatchFacts(self._rows, label_stats(self._stats, self._schema))
 
 
 def label_stats(stats: Stats, schema: pa.Schema) -> dict[str, ColumnStats]:
-    """Return statistics by label, of those columns that a fingerprint of the schema has room for.
+    """Return statistics by label, for the columns that fit in a fingerprint of the schema.
 
     >>> schema = pa.schema([("n", pa.int32()), ("s", pa.struct([]))])
     >>> list(label_stats({"n": ColumnStats(1, 2, 0)}, schema))
@@ -98,25 +95,21 @@ def label_stats(stats: Stats, schema: pa.Schema) -> dict[str, ColumnStats]:
 
 
 def gather_facts(parts: Iterable[BatchFacts]) -> BatchFacts:
-    """Return the facts of a batch from those of its tasks."""
+    """Merge the facts of tasks into those of their batch."""
     gathered = list(parts)
     stats = merge((part.rows, part.stats) for part in gathered)
     return BatchFacts(sum(part.rows for part in gathered), stats)
 
 
 def encode_fingerprint(facts: BatchFacts) -> str:
-    """Return the text that the root keeps of a batch; empty where there are no statistics."""
+    """Return the text that the root stores for a batch; empty without statistics."""
     cells = {_key(label): _digest(stats, facts.rows) for label, stats in facts.stats.items()}
     packed = b"".join(_CELL.pack(key, digest) for key, digest in sorted(cells.items()))
     return base64.b64encode(packed).decode()
 
 
 def decode_fingerprint(text: str, *, where: str) -> dict[bytes, int]:
-    """Return the digests of a fingerprint by the keys of their columns.
-
-    Raises:
-        CorruptionError: It is not a fingerprint.
-    """
+    """Return the digests of a fingerprint by the keys of their columns."""
     try:
         return dict(_CELL.iter_unpack(base64.b64decode(text, validate=True)))
     except (binascii.Error, ValueError, struct.error) as error:
@@ -124,9 +117,10 @@ def decode_fingerprint(text: str, *, where: str) -> dict[bytes, int]:
 
 
 def differing_columns(fingerprint: str, facts: BatchFacts) -> list[str]:
-    """Return the columns in which a batch differs from the one that a fingerprint is of.
+    """Return the columns in which a batch differs from the batch of a fingerprint.
 
-    Columns that only one of the two has don't count, nor those of which either knows less.
+    A column that only one batch has is ignored. So is a column for which only one batch knows the
+    lower bound, or only one knows the upper bound.
     """
     known = decode_fingerprint(fingerprint, where="writers")
     names = []
@@ -153,9 +147,9 @@ def _key(label: str) -> bytes:
 
 
 def _digest(stats: ColumnStats, rows: int) -> int:
-    """Return 30 bits of the null count and the bounds, and in the lowest two which are known."""
+    """Digest null count and bounds into 30 bits; the two lowest tell which bounds are known."""
     message, known = struct.pack("<Q", stats.nulls), 0
-    empty = stats.nulls == rows  # there is no value, and that is known
+    empty = stats.nulls == rows  # without values, both bounds count as known
     for bit, bound in ((_LOW, stats.min), (_HIGH, stats.max)):
         if bound is None:
             message += struct.pack("<I", _NO_BOUND)

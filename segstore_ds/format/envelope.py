@@ -7,9 +7,9 @@ r"""The envelope of every metadata file: a version line, a header line, a body (
     <body>
 
 The version line is never compressed, so that a reader of any age can tell a newer file from a
-damaged one. The digest covers the rest of the header and the stored body: no truncation and no
-flipped bit passes unnoticed. Missing (the caller's case), empty, truncated, corrupt and newer are
-five different errors.
+damaged one. The digest covers the rest of the header and the stored body, so that truncation and
+flipped bits are always detected. A missing file (which the caller reports), an empty, a truncated,
+a corrupt and a newer one are five different errors.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ def digest_of(*parts: bytes) -> str:
 
 
 def encode_envelope(body: bytes) -> bytes:
-    """Wrap a body; compressed with zstd where that makes a large one smaller.
+    """Wrap a body, compressed with zstd if that makes a large body smaller.
 
     The same body always gives the same bytes.
     """
@@ -58,18 +58,15 @@ def encode_envelope(body: bytes) -> bytes:
 
 
 def decode_envelope(data: bytes, *, where: str, raw_limit_bytes: int = RAW_LIMIT_BYTES) -> bytes:
-    """Return the body of an envelope.
+    """Return the body of an envelope, given the whole file.
 
-    Args:
-        data: The whole file.
-        where: The file's name, for errors.
-        raw_limit_bytes: Most bytes a body may have; a larger one is refused before it is decoded.
+    A body of more than `raw_limit_bytes` is refused before it is decoded.
 
     Raises:
-        EmptyObjectError: No bytes.
+        EmptyObjectError: The file has no bytes.
         TruncatedObjectError: The file ends before its body does.
-        CorruptionError: A malformed line, a wrong digest, or bytes behind the body.
-        UnsupportedVersionError: A later format.
+        CorruptionError: A line is malformed, the digest is wrong, or bytes follow the body.
+        UnsupportedVersionError: The format is newer, or the codec is unknown.
     """
     if not data:
         raise EmptyObjectError("file is empty", where=where)
@@ -106,9 +103,10 @@ def decode_envelope(data: bytes, *, where: str, raw_limit_bytes: int = RAW_LIMIT
 
 
 def split_envelope(data: bytes) -> tuple[bytes, bytes]:
-    """Return the envelope that a file begins with, and what stands behind it; checks nothing.
+    """Split a file into its first envelope and the bytes after it, without any checks.
 
-    A file that is cut or damaged comes back as the first of the two, for `decode_envelope` to name.
+    A file that is cut or damaged is returned whole as the first element, so that `decode_envelope`
+    reports the error.
     """
     lines = data[:_HEADER_LIMIT_BYTES].split(b"\n", 2)
     match = _HEADER_LINE.fullmatch(lines[1]) if len(lines) == 3 else None
@@ -119,12 +117,7 @@ def split_envelope(data: bytes) -> tuple[bytes, bytes]:
 
 
 def parse_version_line(data: bytes, *, where: str) -> int:
-    r"""Check the first line and return the place behind it.
-
-    Raises:
-        TruncatedObjectError: The file ends within the line.
-        CorruptionError: The line is not ``v`` and a positive number.
-        UnsupportedVersionError: The number is larger than this version of segstore reads.
+    r"""Check the first line and return the offset after it.
 
     >>> parse_version_line(b'v1\nrest', where='example')
     3
@@ -153,7 +146,7 @@ def _decode_body(codec: str, stored: bytes, raw_bytes: int, *, where: str) -> by
         body = stored
     elif codec == ZSTD:
         try:
-            # The library trusts the size in the frame, so a lie about it would allocate that much.
+            # The library allocates the size that the frame declares: check it first.
             if zstandard.frame_content_size(stored) != raw_bytes:
                 raise CorruptionError("body names another length", where=where, expected=raw_bytes)
             body = zstandard.ZstdDecompressor().decompress(stored, max_output_size=raw_bytes)

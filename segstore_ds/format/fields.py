@@ -1,6 +1,6 @@
-"""Typed reading of JSON objects from stored metadata: every surprise is a CorruptionError.
+"""Typed reading of JSON objects from stored metadata; anything unexpected is a CorruptionError.
 
-Keeps what it was not asked for, so that unknown fields are carried through unchanged.
+Fields that no caller asks for are kept, so that unknown fields are carried through unchanged.
 """
 
 import json
@@ -13,11 +13,7 @@ MAX_INT = 2**63 - 1
 
 
 def parse_json(body: bytes, *, where: str) -> Any:
-    """Parse a JSON text from storage.
-
-    Raises:
-        CorruptionError: It is not JSON, or nested beyond what any of our files is.
-    """
+    """Parse a JSON text from storage; invalid or too deeply nested text is a CorruptionError."""
     try:
         return json.loads(body, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -25,22 +21,21 @@ def parse_json(body: bytes, *, where: str) -> Any:
 
 
 def _refuse_constant(name: str) -> None:
-    # Python takes NaN and Infinity for JSON, which nobody else does.
+    # Python's parser accepts NaN and Infinity, which are not JSON.
     raise ValueError(name)
 
 
 def build_json(value: Any) -> bytes:
     """Return the canonical JSON of a value: sorted keys, no spaces, UTF-8.
 
-    Raises:
-        CorruptionError: It was carried over from storage and can't be written: it is nested too
-            deeply, or a number was beyond what a float can hold.
+    A value carried over from storage may be nested too deeply, or hold a number too large for a
+    float; that is a CorruptionError.
     """
     try:
         try:
             return _dump(value, ascii_only=False).encode()
         except UnicodeEncodeError:
-            # A lone surrogate, which JSON can escape and UTF-8 can't hold, is carried through too.
+            # A lone surrogate, which JSON can escape and UTF-8 can't hold, is carried through, too.
             return _dump(value, ascii_only=True).encode()
     except RecursionError as error:
         raise CorruptionError("value is nested too deeply") from error
@@ -49,7 +44,7 @@ def build_json(value: Any) -> bytes:
 
 
 def escape_text(value: Any) -> Any:
-    r"""Write out what a root may hold and Arrow may not: a lone surrogate, as a backslash has it.
+    r"""Write the lone surrogates of a text, which Arrow can't store, as backslash escapes.
 
     >>> escape_text("x\udce9"), escape_text(7)
     ('x\\udce9', 7)
@@ -58,7 +53,7 @@ def escape_text(value: Any) -> Any:
 
 
 def is_text(value: Any) -> bool:
-    """Tell whether a value is a text that can be stored: one without lone surrogates."""
+    """Tell whether a value is a text that can be stored, that is, without lone surrogates."""
     try:
         return isinstance(value, str) and value.encode() is not None
     except UnicodeEncodeError:
@@ -76,11 +71,7 @@ def _dump(value: Any, *, ascii_only: bool) -> str:
 
 
 def parse_object(body: bytes, *, what: str, where: str) -> dict[str, Any]:
-    """Parse a JSON object from storage, of something by name.
-
-    Raises:
-        CorruptionError: It is another form of JSON, or none.
-    """
+    """Parse a JSON object from storage; `what` names its content in errors."""
     value = parse_json(body, where=where)
     if not isinstance(value, dict):
         raise CorruptionError(f"blob holds no {what}", where=where)
@@ -88,15 +79,10 @@ def parse_object(body: bytes, *, what: str, where: str) -> dict[str, Any]:
 
 
 class Fields:
-    """The fields of one JSON object, taken one by one.
+    """The fields of one JSON object, taken by name.
 
-    Args:
-        value: What the JSON held.
-        where: The file and the place in it, for errors.
-
-    Raises:
-        CorruptionError: The value is no object; each method raises it too when the field is
-            missing (and has no default) or is of another type or out of range.
+    `where` is the file and the place in it, for errors. Each method raises CorruptionError if the
+    field is missing (and has no default), is of another type, or is out of range.
     """
 
     def __init__(self, value: Any, *, where: str) -> None:
@@ -113,7 +99,7 @@ class Fields:
             raise CorruptionError("missing field", where=self.where, field=name) from None
 
     def optional(self, name: str) -> Any:
-        """Take a field of any type; None where it is absent."""
+        """Take a field of any type; None if it is absent."""
         return self._left.pop(name, None)
 
     def integer(self, name: str, *, least: int = 0) -> int:
@@ -131,7 +117,7 @@ class Fields:
         return value
 
     def optional_text(self, name: str, *, limit: int = 1 << 24) -> str | None:
-        """Take a string, or None where the field is null or absent."""
+        """Take a string, or None if the field is null or absent."""
         if self._left.get(name) is None:
             self._left.pop(name, None)
             return None
@@ -152,7 +138,7 @@ class Fields:
         return value
 
     def optional_items(self, name: str) -> list[Any]:
-        """Take a list; an empty one where the field is absent."""
+        """Take a list; an empty one if the field is absent."""
         return self.items(name) if name in self._left else []
 
     def texts(self, name: str) -> tuple[str, ...]:
@@ -170,7 +156,7 @@ class Fields:
         return value
 
     def rest(self) -> Mapping[str, Any]:
-        """Return the fields nobody took: those of a newer writer."""
+        """Return the fields that were not taken: those of a newer writer."""
         return self._left
 
     def _wrong(self, name: str, expected: str) -> CorruptionError:

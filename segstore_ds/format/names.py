@@ -1,7 +1,7 @@
-"""Names of all objects of a stream, relative to its root: built and parsed in this one place.
+"""Build and parse the names of all objects of a stream, relative to its root.
 
-Owns the layout of FORMAT.md section 1. Names that come out of metadata pass through the `check_*`
-functions before they reach storage, so metadata can never name anything outside the stream.
+Owns the layout of FORMAT.md section 1. Names from metadata pass through the `check_*` functions
+before they reach storage, so metadata can never name anything outside the stream.
 """
 
 import re
@@ -20,14 +20,14 @@ READERS_FOLDER = "readers"
 FOLDERS = (LOG_FOLDER, STATUS_FOLDER, HISTORY_FOLDER, SEGMENTS_FOLDER, READERS_FOLDER)
 
 LOG_NAME_DIGITS = 20
-MAX_NUMBER = 10**18  # a number of a log file stays within int64
+MAX_NUMBER = 10**18  # numbers of log files stay within int64
 _LOG_NAME = re.compile(r"[0-9]{20}")
 _TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,100}")
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,100}/[A-Za-z0-9][A-Za-z0-9.-]{0,100}")
 _STATUS = re.compile(r"(?:status|history)/([0-9]{20})-([a-z]+)-([0-9a-f]{32})")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PLANNED = re.compile(r"([0-9]{20})-[0-9a-f]{12}")
-# What writers build, which is narrower than what readers take: nothing else is ever deleted.
+# The names that writers build; readers accept more. Nothing else is ever deleted.
 _OBJECT = re.compile(
     r"log/(?:00[0-9]{18}|_latest)"
     r"|(?:status|history)/[0-9]{20}-[a-z]+-[0-9a-f]{32}"
@@ -44,9 +44,9 @@ _HINT = re.compile(r"([0-9]{20})(?: ([0-9]{1,18}) ([!-~]{1,100}) ([0-9a-f]{8}))?
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """What a hint says: a number, and the stream and generation whose commit it is.
+    """The content of a hint: a log number, and the stream and generation of that commit.
 
-    One without a stream, as a damaged one may look, is an address and proves nothing.
+    A hint without a stream may be a damaged one: it is a place to start looking and proves nothing.
     """
 
     number: int
@@ -56,9 +56,6 @@ class Hint:
 
 def build_log_name(number: int) -> str:
     """Return the file name of a batch in a metadata log.
-
-    Raises:
-        InvalidInputError: The number is negative or does not fit.
 
     >>> build_log_name(41)
     '00000000000000000041'
@@ -83,7 +80,7 @@ def parse_log_name(name: str) -> int | None:
 
 
 def is_object(path: str) -> bool:
-    """Tell whether a path is one that a writer can have built for an object of a stream.
+    """Tell whether a writer can have built a path for an object of a stream.
 
     >>> is_object('log/00000000000000000041'), is_object('log/app.log'), is_object('notes.txt')
     (True, False, False)
@@ -92,7 +89,7 @@ def is_object(path: str) -> bool:
 
 
 def is_temporary(path: str) -> bool:
-    """Tell whether a path is one of a temporary object in a folder of a stream.
+    """Tell whether a path is that of a temporary object in a folder of a stream.
 
     >>> is_temporary('log/.tmp-12-0123456789abcdef'), is_temporary('mine/.tmp-1')
     (True, False)
@@ -101,7 +98,7 @@ def is_temporary(path: str) -> bool:
 
 
 def build_hint(hint: Hint) -> bytes:
-    """Return the content of a hint; whoever writes one has seen that commit in the log.
+    """Return the content of a hint; the caller has seen that commit in the log.
 
     >>> build_hint(Hint(41, 0, "f00"))
     b'00000000000000000041 0 f00 cfaf038a'
@@ -113,7 +110,7 @@ def build_hint(hint: Hint) -> bytes:
 
 
 def parse_hint(content: bytes) -> Hint | None:
-    """Return what a hint says; None where it says nothing that could be a number."""
+    """Parse the content of a hint; None if it is malformed or fails its checksum."""
     match = _HINT.fullmatch(content.decode("ascii", "replace"))
     number = parse_log_name(match[1]) if match else None
     if match is None or number is None:
@@ -125,14 +122,9 @@ def parse_hint(content: bytes) -> Hint | None:
 
 
 def build_token(version: int, nonce: str) -> str:
-    """Return the folder name of one writing job: the version it was planned on, then random bits.
+    """Return the folder name of one write job: the version it was planned on, then random bits.
 
-    Args:
-        version: The newest version the job had seen.
-        nonce: 12 lowercase hex digits.
-
-    Raises:
-        InvalidInputError: The nonce has another form.
+    `version` is the newest version that the job had seen, and `nonce` is 12 lowercase hex digits.
 
     >>> build_token(41, '0123456789ab')
     '00000000000000000041-0123456789ab'
@@ -154,11 +146,7 @@ def parse_token_version(token: str) -> int | None:
 
 
 def build_segment_path(token: str, name: str) -> str:
-    """Return a segment's place as the metadata stores it: ``token/name``.
-
-    Raises:
-        InvalidInputError: Token or name has a character that names may not have.
-    """
+    """Return a segment's path as metadata stores it: ``token/name``."""
     path = f"{token}/{name}"
     if _SEGMENT.fullmatch(path) is None:
         raise InvalidInputError("not a segment name", token=token, name=name)
@@ -166,28 +154,24 @@ def build_segment_path(token: str, name: str) -> str:
 
 
 def check_segment_path(path: str, *, where: str) -> str:
-    """Return a segment's place from metadata, unchanged.
-
-    Raises:
-        CorruptionError: It does not have the form of a segment's place.
-    """
+    """Return a segment's path from metadata unchanged; CorruptionError if it is malformed."""
     if not isinstance(path, str) or _SEGMENT.fullmatch(path) is None:
         raise CorruptionError("metadata names no segment of this stream", where=where, path=path)
     return path
 
 
 def build_copy_token(copy_id: str) -> str:
-    """Return the name of the folder that the objects of a copy lie in."""
+    """Return the name of the folder that holds the objects of a copy."""
     return f"copy-{copy_id}"
 
 
 def segment_token(path: str) -> str:
-    """Return the token of a segment's place."""
+    """Return the token of a segment's path."""
     return path.split("/", 1)[0]
 
 
 def segment_object(path: str) -> str:
-    """Return the object of a segment, relative to the stream's root."""
+    """Return the name of a segment's object, relative to the stream's root."""
     return f"{SEGMENTS_FOLDER}/{path}"
 
 
@@ -199,10 +183,9 @@ def build_status_path(version: int, kind: str, digest: str) -> str:
 
 
 def check_status_path(path: str, *, where: str) -> str:
-    """Return a status or history object's name from metadata, unchanged.
+    """Return a status or history object's name from metadata unchanged.
 
-    Raises:
-        CorruptionError: It does not have the form of a status object's name.
+    A malformed name is a CorruptionError.
     """
     if not isinstance(path, str) or _STATUS.fullmatch(path) is None:
         raise CorruptionError(
@@ -241,21 +224,14 @@ def parse_status_digest(path: str) -> str | None:
 
 
 def check_token(token: str) -> str:
-    """Return a token, unchanged.
-
-    Raises:
-        InvalidInputError: It does not have the form of a token.
-    """
+    """Return a token unchanged; InvalidInputError if it is malformed."""
     if _TOKEN.fullmatch(token) is None:
         raise InvalidInputError("not a token", token=token)
     return token
 
 
 def check_label(label: str, *, what: str) -> str:
-    """Return the name of a tag or a reader, unchanged.
-
-    Raises:
-        InvalidInputError: It is not a plain name.
+    """Return the name of a tag or a reader unchanged; InvalidInputError if it is malformed.
 
     >>> check_label('eod-2026.11', what='tag')
     'eod-2026.11'
@@ -271,9 +247,5 @@ def check_label(label: str, *, what: str) -> str:
 
 
 def reader_folder(name: str) -> str:
-    """Return the folder of a reader's records.
-
-    Raises:
-        InvalidInputError: Not a reader's name.
-    """
+    """Return the folder of a reader's records; InvalidInputError if the name is malformed."""
     return f"{READERS_FOLDER}/{check_label(name, what='reader')}"

@@ -1,4 +1,4 @@
-"""The record of a named reader: what one file of its metadata log holds (FORMAT.md 8)."""
+"""The record of a named reader: the content of one file of its metadata log (FORMAT.md 8)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,18 +14,20 @@ OWNER_LIMIT = 1000  # characters
 
 @dataclass(frozen=True, slots=True)
 class ReaderRecord:
-    """A reader as of one record.
+    """The state of a reader as of one record.
 
     Attributes:
-        stream_id: Of the stream that it reads.
-        generation: Of the stream, when the position was published.
-        offset: Of the next event that the reader needs; everything before it may go.
+        stream_id: The stream that it reads.
+        generation: Generation of the stream when the position was published.
+        offset: Offset of the next event that the reader needs; earlier events may be deleted.
         owner: Who may publish under the name; "" for a plain caller.
-        lapse_s: After so long without a record, by the store's time, the reader holds nothing back.
-        released: It has been given up: it holds nothing back and the name is free.
-        provisional: Its owner is not recorded anywhere else yet, so another may take the name.
+        lapse_s: Seconds without a record, by the store's time, after which the reader no longer
+            holds back retention.
+        released: True once the name is free; the reader then holds back nothing.
+        provisional: True while the owner is not recorded anywhere else, so that another may take
+            the name.
         version: The newest version that the reader had seen.
-        transaction: Of that version; "" where it is not recorded.
+        transaction: The transaction of that version; "" if it is not recorded.
         extra: Fields of a newer version, carried through.
     """
 
@@ -60,11 +62,11 @@ def encode_record(record: ReaderRecord) -> bytes:
 
 
 def decode_record(body: bytes, where: str) -> ReaderRecord:
-    """Return the record that a file's body holds.
+    """Decode the body of a record's file.
 
     Raises:
-        CorruptionError: It holds something else.
-        UnsupportedVersionError: A newer format.
+        CorruptionError: The body is not a reader's record.
+        UnsupportedVersionError: The format is newer.
     """
     fields = Fields(parse_json(body, where=where), where=where)
     found = fields.integer("format", least=1)

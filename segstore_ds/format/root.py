@@ -1,9 +1,9 @@
-"""The root: the content of one commit file, all that is needed to find the rest (FORMAT.md 3).
+"""The root: the content of one commit file, from which everything else is found (FORMAT.md 3).
 
-A root is a frozen value; `root_codec` turns it into the body of a commit file and back. Fields that
-a newer writer added are carried through unchanged in `extra`. Features are kept by name: an unknown
-reader feature means that the stream cannot be read, an unknown writer feature that it cannot be
-changed, by this version of segstore.
+A root is an immutable value, which `root_codec` encodes and decodes. Fields that a newer writer
+added are carried through unchanged in `extra`. Features are stored by name: this version of
+segstore cannot read a stream with an unknown reader feature, and cannot change one with an unknown
+writer feature.
 """
 
 from collections.abc import Iterable, Mapping
@@ -23,9 +23,9 @@ DROPPED_FEATURE = "dropped"  # On disk: the stream has ended and its objects may
 LEVELS = "levels"  # On disk: parts of packed columns, lists of parts.
 HISTORY = "history"  # On disk: every commit leaves a row in the history.
 PARQUET_SEGMENTS = "parquet-segments"  # On disk: segments of the format `parquet`.
-ORIGINS_FEATURE = "origins"  # On disk: objects may lie in the folder of another stream.
-STEPWISE_COPIES = "stepwise-copies"  # On disk: a copy into the stream may not be done.
-TAG_BLOBS = "tag-blobs"  # On disk: tags may stand in a blob.
+ORIGINS_FEATURE = "origins"  # On disk: objects may be in the folder of another stream.
+STEPWISE_COPIES = "stepwise-copies"  # On disk: a copy into the stream may be incomplete.
+TAG_BLOBS = "tag-blobs"  # On disk: tags may be in a blob.
 READER_FEATURES = frozenset(  # On disk: names this version can read.
     {DROPPED_FEATURE, LEVELS, PARQUET_SEGMENTS, ORIGINS_FEATURE, STEPWISE_COPIES, TAG_BLOBS}
 )
@@ -37,7 +37,7 @@ WRITER_FEATURES = frozenset(
 
 @dataclass(frozen=True, slots=True)
 class BlobRef:
-    """A status object that holds what outgrew the root: named by digest, immutable."""
+    """An immutable status object, named by digest, for what no longer fits in the root."""
 
     path: str
     bytes: int
@@ -46,16 +46,16 @@ class BlobRef:
 
     @property
     def size(self) -> int:
-        """How many rows it holds."""
+        """The number of rows it holds."""
         return self.count
 
 
 @dataclass(frozen=True, slots=True)
 class Epoch:
-    """One generation of the schema.
+    """One schema of the stream, numbered from 0.
 
-    Exactly one of `schema` (base64 of the Arrow IPC schema) and `blob` is given; `spark` is
-    Spark's own JSON of the schema where Spark wrote it, stored with it in the blob.
+    Exactly one of `schema` (base64 of the Arrow IPC schema) and `blob` is set. `spark` is Spark's
+    own JSON of the schema if Spark wrote it; a blob stores both.
     """
 
     number: int
@@ -67,7 +67,7 @@ class Epoch:
 
 @dataclass(frozen=True, slots=True)
 class SegmentEntry:
-    """One committed segment. It has no offset of its own: its place in the list gives it one."""
+    """One committed segment; its position in the list determines its offset."""
 
     segment_id: int
     path: str
@@ -80,15 +80,15 @@ class SegmentEntry:
 
     @property
     def epoch(self) -> int:
-        """The generation of the schema that the bytes are of."""
+        """The schema epoch of its bytes."""
         return self.segment_id >> 32
 
 
 @dataclass(frozen=True, slots=True)
 class PartRef:
-    """A status part: the segments of the offsets ``[start, end)``.
+    """A reference to a status part, which lists the segments of offsets ``[start, end)``.
 
-    `bytes` and `digest` are those of its columns; statistics may follow behind them.
+    `bytes` and `digest` are those of its columns; statistics may follow them.
     """
 
     path: str
@@ -100,13 +100,13 @@ class PartRef:
 
     @property
     def size(self) -> int:
-        """How many segments it lists."""
+        """The number of segments it lists."""
         return self.segments
 
 
 @dataclass(frozen=True, slots=True)
 class PartIndex:
-    """A list of parts that outgrew the root: ``parts`` of them, of the offsets ``[start, end)``."""
+    """A list of `parts` status parts, of offsets ``[start, end)``, too long for the root."""
 
     path: str
     start: int
@@ -119,10 +119,10 @@ class PartIndex:
 
 @dataclass(frozen=True, slots=True)
 class Retired:
-    """Objects that a commit dropped.
+    """An object that a commit dropped from the stream.
 
-    Kind ``segment`` is a segment's place, ``status`` a status object alone, ``part`` a status part
-    together with every segment that it lists.
+    Kind ``segment`` is a segment's path, ``status`` is a status object alone, and ``part`` is a
+    status part together with every segment that it lists.
     """
 
     kind: str
@@ -133,7 +133,7 @@ class Retired:
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """What a writer id committed last; `fingerprint` is that of the batch, where it has one."""
+    """The last commit of a writer id; `fingerprint` is that of the batch, if it has one."""
 
     owner: str
     batch_id: int
@@ -145,7 +145,7 @@ class Writer:
 
 @dataclass(frozen=True, slots=True)
 class Root:
-    """The state of a stream as of one version. See the glossary for each word."""
+    """The state of a stream as of one version; the glossary defines each word."""
 
     stream_id: str
     version: int
@@ -184,28 +184,24 @@ class Root:
 
     @property
     def epoch(self) -> Epoch:
-        """The newest epoch: what is appended now is of its schema."""
+        """The newest epoch, whose schema appended data has."""
         return self.epochs[-1]
 
     @property
     def listed_start(self) -> int:
-        """The offset of the first listed event; the head lies at it or behind it."""
+        """The offset of the first listed event; the head is at or after it."""
         if self.indexes:
             return self.indexes[0].start
         return self.parts[0].start if self.parts else self.inline_start
 
     @property
     def inline_start(self) -> int:
-        """The offset of the first event of the entries."""
+        """The offset of the first event of `entries`."""
         return self.tail - sum(entry.rows for entry in self.entries)
 
 
 def check_writable(root: Root) -> None:
-    """Refuse a stream that needs a writer feature this version lacks.
-
-    Raises:
-        UnsupportedVersionError: Names the features.
-    """
+    """Raise UnsupportedVersionError if the stream needs an unknown writer feature."""
     unknown = check_known(root.writer_features, WRITER_FEATURES)
     if unknown:
         raise UnsupportedVersionError(
@@ -216,7 +212,7 @@ def check_writable(root: Root) -> None:
 
 
 def add_features(root: Root) -> Root:
-    """Return the root with the features that whatever this version commits may use."""
+    """Return the root with the features that any commit of this version may use."""
     if LEVELS in root.reader_features and HISTORY in root.writer_features:
         return root
     return replace(
@@ -227,14 +223,14 @@ def add_features(root: Root) -> Root:
 
 
 def add_format_features(root: Root, formats: Iterable[str]) -> Root:
-    """Return the root with the features that a reader of segments of these formats needs."""
+    """Return the root with the features needed to read segments of these formats."""
     if "parquet" not in formats or PARQUET_SEGMENTS in root.reader_features:
         return root
     return replace(root, reader_features=(*root.reader_features, PARQUET_SEGMENTS))
 
 
 def add_tag_feature(root: Root) -> Root:
-    """Return the root with the feature that a reader of tags in a blob needs."""
+    """Return the root with the feature needed to read tags in a blob."""
     if root.tags_blob is None or TAG_BLOBS in root.reader_features:
         return root
     return replace(root, reader_features=(*root.reader_features, TAG_BLOBS))

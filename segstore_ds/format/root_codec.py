@@ -1,6 +1,7 @@
-"""The text of a root: its values as JSON rows, and back (FORMAT.md 3).
+"""Encode a root as JSON rows, and decode it (FORMAT.md 3).
 
-What is read may come from anywhere: every field is checked before a value is made of it.
+The input is untrusted: every field is checked before a value is built from it, and malformed input
+is a CorruptionError.
 """
 
 from dataclasses import astuple, replace
@@ -77,11 +78,11 @@ def encode_root(root: Root) -> bytes:
 
 
 def decode_root(body: bytes, *, where: str) -> Root:
-    """Return the root that a commit file's body holds.
+    """Decode the body of a commit file.
 
     Raises:
-        CorruptionError: Not a root, or one that contradicts itself.
-        UnsupportedVersionError: A newer format, or a reader feature this version lacks.
+        CorruptionError: The body is not a root, or contradicts itself.
+        UnsupportedVersionError: The format is newer, or this version lacks a reader feature.
     """
     fields = Fields(parse_json(body, where=where), where=where)
     found = fields.integer("format", least=1)
@@ -149,7 +150,7 @@ def _take_root(fields: Fields, reader_features: tuple[str, ...]) -> Root:
 
 
 def entry_value(entry: SegmentEntry) -> list[Any]:
-    """Return a segment entry as it stands in JSON."""
+    """Return the JSON row of a segment entry."""
     return [
         entry.segment_id,
         entry.path,
@@ -163,11 +164,7 @@ def entry_value(entry: SegmentEntry) -> list[Any]:
 
 
 def parse_entry(value: Any, *, where: str) -> SegmentEntry:
-    """Return the segment entry that JSON holds.
-
-    Raises:
-        CorruptionError: It holds something else.
-    """
+    """Parse the JSON row of a segment entry."""
     row = _row(
         value,
         ("segment_id", "path", "rows", "bytes", "footer_bytes", "footer_crc", "format", "stats"),
@@ -186,16 +183,12 @@ def parse_entry(value: Any, *, where: str) -> SegmentEntry:
 
 
 def blob_value(blob: BlobRef) -> list[Any]:
-    """Return a blob's reference as it stands in JSON."""
+    """Return the JSON row of a reference to a blob."""
     return [blob.path, blob.bytes, blob.digest, blob.count]
 
 
 def parse_blob(value: Any, *, where: str) -> BlobRef:
-    """Return the blob's reference that JSON holds.
-
-    Raises:
-        CorruptionError: It holds something else.
-    """
+    """Parse the JSON row of a reference to a blob."""
     row = _row(value, ("path", "bytes", "digest", "count"), where)
     return BlobRef(
         path=names.check_status_path(row.text("path", limit=300), where=where),
@@ -206,17 +199,13 @@ def parse_blob(value: Any, *, where: str) -> BlobRef:
 
 
 def writer_value(writer: Writer) -> list[Any]:
-    """Return a writer as it stands in JSON."""
+    """Return the JSON row of a writer, one column shorter if it has no fingerprint."""
     row = [writer.owner, writer.batch_id, writer.version, writer.rows, writer.end]
     return [*row, writer.fingerprint] if writer.fingerprint else row
 
 
 def parse_writer(value: Any, *, where: str) -> Writer:
-    """Return the writer that JSON holds.
-
-    Raises:
-        CorruptionError: It holds something else.
-    """
+    """Parse the JSON row of a writer, with or without a fingerprint."""
     columns = ("owner", "batch_id", "version", "rows", "end", "fingerprint")
     marked = isinstance(value, list) and len(value) == len(columns)
     row = _row(value, columns if marked else columns[:-1], where)
@@ -233,16 +222,12 @@ def parse_writer(value: Any, *, where: str) -> Writer:
 
 
 def retired_value(retired: Retired) -> list[Any]:
-    """Return a retired object as it stands in JSON."""
+    """Return the JSON row of a retired object."""
     return [retired.kind, retired.path, retired.version, retired.time_us]
 
 
 def parse_retired(value: Any, *, where: str) -> Retired:
-    """Return the retired object that JSON holds.
-
-    Raises:
-        CorruptionError: It holds something else.
-    """
+    """Parse the JSON row of a retired object."""
     row = _row(value, ("kind", "path", "version", "time_us"), where)
     kind, path = row.text("kind", limit=20), row.text("path", limit=300)
     check = names.check_segment_path if kind == "segment" else names.check_status_path
@@ -280,16 +265,12 @@ def _parse_epoch(value: Any, where: str) -> Epoch:
 
 
 def part_value(part: PartRef) -> list[Any]:
-    """Return a part's reference as it stands in JSON."""
+    """Return the JSON row of a reference to a status part."""
     return [part.path, part.start, part.end, part.segments, part.bytes, part.digest]
 
 
 def parse_part(value: Any, *, where: str) -> PartRef:
-    """Return the part's reference that JSON holds.
-
-    Raises:
-        CorruptionError: It holds something else.
-    """
+    """Parse the JSON row of a reference to a status part."""
     row = _row(value, ("path", "start", "end", "segments", "bytes", "digest"), where)
     return PartRef(
         path=names.check_status_path(row.text("path", limit=300), where=where),
@@ -320,7 +301,7 @@ def _parse_index(value: Any, where: str) -> PartIndex:
 
 
 def _row(value: Any, columns: tuple[str, ...], where: str) -> Fields:
-    # Rows are closed: a column more needs a feature name, since it could not be carried through.
+    # Rows have a fixed length: one more column needs a feature, since it can't be carried through.
     if not isinstance(value, list) or len(value) != len(columns):
         raise CorruptionError("not a row", where=where, columns=columns)
     return Fields(dict(zip(columns, value, strict=True)), where=where)

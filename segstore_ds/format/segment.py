@@ -1,9 +1,9 @@
-"""Segment formats: what everything that reads segments knows of them, and which ones there are.
+"""Segment formats: the interface that all readers of segments use, and the known formats.
 
-A segment's entry names its format. A format turns the end of the object, whose length and checksum
-the entry holds, into an index of frames; the index says which bytes a frame's columns lie in, and
-turns them, verified, into a record batch. Whoever reads segments uses nothing else, so a stream may
-mix formats. Pure: nothing here reads an object.
+A segment's entry names its format. A format parses the end of the object, whose length and checksum
+the entry holds, into an index of frames. The index tells which bytes hold a frame's columns,
+verifies these bytes and decodes them into a record batch. Readers of segments use nothing else, so
+a stream may mix formats. Pure: nothing here reads an object.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,28 +18,21 @@ from segstore_ds.format.parquet.segment import ParquetSegments
 
 ARROW = ArrowSegments.name
 PARQUET = ParquetSegments.name
-LAST_BYTES = 40  # enough to say how long the end of an object of any format is
+LAST_BYTES = 40  # enough to tell the length of the end of an object, in any format
 
 
 class SegmentIndex(Protocol):
-    """Where the frames of one segment are, and how they are decoded."""
+    """Where the frames of one segment are, and how to decode them."""
 
     @property
     def frames(self) -> tuple[FrameEntry, ...]:
-        """The frames in order; side by side they are all of the object but its head and its end."""
+        """The frames in order; together they fill the object between its head and its end."""
 
     def spans(self, number: int, columns: Sequence[str] | None) -> tuple[tuple[int, int], ...]:
-        """Return which ``[start, end)`` of the object `decode` needs.
+        """Return the ``[start, end)`` ranges of the object that `decode` needs.
 
-        Args:
-            number: The frame's place.
-            columns: Which columns; None for all.
-
-        Returns:
-            The ranges in ascending order, none of them empty; at least one.
-
-        Raises:
-            CorruptionError: The index contradicts itself.
+        `columns` of None means all columns. The ranges ascend; there is at least one, and none is
+        empty. An index that contradicts itself is a CorruptionError.
         """
 
     def decode(
@@ -51,17 +44,10 @@ class SegmentIndex(Protocol):
         columns: Sequence[str] | None,
         where: str,
     ) -> pa.RecordBatch:
-        """Verify the bytes of a frame and decode the columns asked for.
+        """Verify the bytes of a frame and decode the columns asked for, in that order.
 
-        Args:
-            number: The frame's place.
-            data: What lies in the ranges that `spans` gives for the same columns.
-            schema: The schema it has to have, in normal form.
-            columns: Which columns, in the order wanted; None for all.
-            where: The object, for errors.
-
-        Returns:
-            Exactly the columns asked for, in that order.
+        `data` holds the ranges that `spans` returns for the same columns; None means all columns.
+        `schema`, in normal form, is the schema that the frame has to have.
 
         Raises:
             InvalidInputError: A column is unknown or asked for twice.
@@ -70,12 +56,12 @@ class SegmentIndex(Protocol):
 
 
 class SegmentFormat(Protocol):
-    """One way to lay a segment out.
+    """One layout of segments.
 
     Attributes:
-        name: What entries call it.
-        ending: What the names of its objects end with.
-        head_bytes: How many bytes stand before the first frame.
+        name: Its name in segment entries.
+        ending: The suffix of its objects' names.
+        head_bytes: The number of bytes before the first frame.
     """
 
     name: str
@@ -85,34 +71,21 @@ class SegmentFormat(Protocol):
     def parse_index(
         self, tail: bytes, *, object_bytes: int, where: str, footer_crc: int
     ) -> SegmentIndex:
-        """Read the index from the end of the object.
+        """Parse the index from the end of the object.
 
-        Args:
-            tail: The last bytes, as many as the entry says.
-            object_bytes: The size of the object.
-            where: The object, for errors.
-            footer_crc: What the CRC-32 of `tail` has to be.
-
-        Raises:
-            FormatError: The bytes are not such an end, or not the one that was committed.
+        `tail` is as many of the last bytes as the entry says, and `footer_crc` is their expected
+        CRC-32. A FormatError means that they are malformed or not the committed ones.
         """
 
     def measure_end(self, last: bytes) -> int:
-        """Return how long the end of an object is that `parse_index` takes.
+        """Return the length of the end of the object that `parse_index` needs.
 
-        Args:
-            last: The last `LAST_BYTES` of the object.
-
-        Returns:
-            What those say, unchecked; 0 where they are too few.
+        `last` is the last `LAST_BYTES` of the object. The length is not checked; it is 0 if there
+        are too few bytes.
         """
 
     def check_head(self, data: bytes, *, where: str) -> None:
-        """Check the first `head_bytes` of the object, which reading does not need.
-
-        Raises:
-            FormatError: They are not what they have to be.
-        """
+        """Check the first `head_bytes` of the object, which reading does not need."""
 
 
 FORMATS: Mapping[str, SegmentFormat] = {
@@ -121,11 +94,7 @@ FORMATS: Mapping[str, SegmentFormat] = {
 
 
 def find_format(name: str, *, where: str) -> SegmentFormat:
-    """Return the format that an entry names.
-
-    Raises:
-        UnsupportedVersionError: This version knows none of that name.
-    """
+    """Return the format that an entry names; UnsupportedVersionError if it is unknown."""
     found = FORMATS.get(name)
     if found is None:
         raise UnsupportedVersionError(

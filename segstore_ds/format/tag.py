@@ -1,4 +1,4 @@
-"""Tags: named cuts, as the root and its blob of tags keep them (FORMAT.md 3.1)."""
+"""Tags: named cuts, as the root and its blob of tags store them (FORMAT.md 3.1)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -8,12 +8,12 @@ from segstore_ds.errors import CorruptionError
 from segstore_ds.format.fields import Fields, build_json, parse_object
 
 TAGS_LIMIT = 100_000
-SHOWN_TAGS = 50  # in an error that names the known ones
+SHOWN_TAGS = 50  # the most that an error lists
 
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A named cut: the offset, and the version and commit time that gave it its name."""
+    """A named cut: its offset, and the version and time of the commit that named it."""
 
     offset: int
     version: int
@@ -21,7 +21,7 @@ class Tag:
 
 
 def tag_value(tag: Tag) -> list[int]:
-    """Return a tag as it stands in JSON.
+    """Return the JSON row of a tag.
 
     >>> tag_value(Tag(17, 3, 1000))
     [17, 3, 1000]
@@ -30,11 +30,7 @@ def tag_value(tag: Tag) -> list[int]:
 
 
 def parse_tags(tags: Mapping[str, Any], *, where: str) -> dict[str, Tag]:
-    """Return the tags that a root holds, by name.
-
-    Raises:
-        CorruptionError: One is no tag.
-    """
+    """Parse the tags of a root, by name."""
     return {name: parse_tag(value, where=f"{where}, tag {name!r}") for name, value in tags.items()}
 
 
@@ -44,20 +40,12 @@ def encode_tags(tags: Mapping[str, Tag]) -> bytes:
 
 
 def decode_tags(body: bytes, *, where: str) -> dict[str, Tag]:
-    """Return the tags that a blob holds, by name.
-
-    Raises:
-        CorruptionError: It holds something else.
-    """
+    """Decode the body of a blob of tags, by name."""
     return parse_tags(parse_object(body, what="tags", where=where), where=where)
 
 
 def parse_tag(value: Any, *, where: str) -> Tag:
-    """Return the tag that JSON holds.
-
-    Raises:
-        CorruptionError: It is none.
-    """
+    """Parse the JSON row of a tag."""
     columns = ("offset", "version", "time_us")
     if not isinstance(value, list) or len(value) != len(columns):
         raise CorruptionError("not a tag", where=where)

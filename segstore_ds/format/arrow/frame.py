@@ -168,7 +168,7 @@ def decode_frame(
                 "a frame is too large", where=where, raw_bytes=raw_bytes, limit_bytes=limit_bytes
             )
         batch = _read_batch(data, schema, places)
-    except MemoryError:  # Arrow's is also an ArrowException; it is no fault of the bytes
+    except MemoryError:  # Arrow's is also an ArrowException; it says nothing about the bytes
         raise
     except (*_ARROW_ERRORS, struct.error) as error:
         raise CorruptionError("a frame cannot be decoded", where=where) from error
@@ -206,7 +206,7 @@ def _read_batch(data: pa.Buffer | bytes, schema: pa.Schema, places: list[int]) -
     batch.validate()
     for column in batch.columns:
         check_offsets(column)
-    # Types are equal even if children of lists and maps have other names: use the names of ours.
+    # Types are equal even if children of lists and maps have other names: restore our names.
     return pa.RecordBatch.from_arrays(batch.columns, schema=expected) if expected.names else batch
 
 

@@ -307,5 +307,5 @@ class ArrowSegments:
         return size + TRAILER_BYTES
 
     def check_head(self, data: bytes, *, where: str) -> None:
-        """Check the header; raises as `check_header`."""
+        """Check the header, which reading does not need."""
         check_header(data, where=where)

@@ -67,13 +67,13 @@ def choose_encodings(batch: pa.RecordBatch, options: dict[str, Any]) -> Encoding
     factor = max(_FRAME_ROWS / sample.num_rows, 1.0)
     chosen = []
     for place, path in enumerate(paths):
-        mine, other = with_dictionary.column(place), without.column(place)
-        size = mine.total_compressed_size
+        coded, plain = with_dictionary.column(place), without.column(place)
+        size = coded.total_compressed_size
         words = 0
-        if mine.dictionary_page_offset is not None:
-            words = mine.data_page_offset - mine.dictionary_page_offset
+        if coded.dictionary_page_offset is not None:
+            words = coded.data_page_offset - coded.dictionary_page_offset
         expected = words * (1 + factor) / 2 + (size - words) * factor
-        if expected < other.total_compressed_size * factor:
+        if expected < plain.total_compressed_size * factor:
             chosen.append(path)
     others = {path: name for path, name in deltas.items() if path not in chosen}
     return Encodings(tuple(chosen), others, bounded)

@@ -118,7 +118,7 @@ class ParquetIndex:
             words = find_dictionaries(self.metadata.row_group(number), leaves)
             decoder = self._take_decoder(words)
             batch = _as_batch(decoder.read(number, spans, data, names), expected)
-        except MemoryError:  # Arrow's is also an ArrowException; it is no fault of the bytes
+        except MemoryError:  # Arrow's is also an ArrowException; it says nothing about the bytes
             raise
         except PARQUET_ERRORS as error:
             raise CorruptionError("a frame cannot be decoded", where=place) from error
@@ -283,7 +283,7 @@ class ParquetSegments:
         return size + _END.size
 
     def check_head(self, data: bytes, *, where: str) -> None:
-        """Check the first four bytes; raises as `SegmentFormat.check_head`."""
+        """Check the first four bytes, which reading does not need."""
         if len(data) < len(MAGIC):
             raise TruncatedObjectError("a segment is too short", where=where, bytes=len(data))
         if data[: len(MAGIC)] != MAGIC:

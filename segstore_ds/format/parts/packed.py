@@ -94,7 +94,10 @@ def _bits(values: npt.NDArray[np.uint64]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Unpacked:
-    """A decoded body: the columns by name, and the other fields of its header."""
+    """A decoded body: the columns by name, and the other fields of its header.
+
+    The methods raise CorruptionError if a column is missing, malformed or out of range.
+    """
 
     rows: int
     columns: Mapping[str, Any]
@@ -108,14 +111,14 @@ class Unpacked:
         return values
 
     def raw(self, name: str, width: int) -> Bytes:
-        """Return rows of bytes; raises as `integers`."""
+        """Return rows of `width` bytes, one per row of the body."""
         values: Bytes = self._column(name, np.uint8, self.rows)
         if values.shape[1:] != (width,):
             raise CorruptionError("column has another width", where=self.where, column=name)
         return values
 
     def positions(self, name: str) -> Ints:
-        """Return a column of ascending row numbers, of any length; raises as `integers`."""
+        """Return a column of ascending row numbers, of any length."""
         values: Ints = self._column(name, np.int64, None)
         check_range(values, 0, self.rows - 1, name=name, where=self.where)
         if len(values) > 1 and int(np.diff(values).min()) < 1:
@@ -123,7 +126,7 @@ class Unpacked:
         return values
 
     def texts(self, name: str) -> tuple[str, ...]:
-        """Return a list of strings; raises as `integers`."""
+        """Return a list of strings."""
         value = self.columns.get(name)
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
             raise CorruptionError("column holds no strings", where=self.where, column=name)

@@ -59,7 +59,7 @@ def decode_part(body: bytes, *, where: str) -> tuple[SegmentEntry, ...]:
             if not table.schema.equals(PART_SCHEMA):
                 raise CorruptionError("status part has other columns", where=where)
             table.validate(full=True)
-    except MemoryError:  # Arrow's is also an ArrowException; it is no fault of the bytes
+    except MemoryError:  # Arrow's is also an ArrowException; it says nothing about the bytes
         raise
     except (pa.ArrowException, OSError, ValueError, struct.error) as error:
         raise CorruptionError("status part does not decode", where=where) from error

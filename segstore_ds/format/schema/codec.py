@@ -50,7 +50,7 @@ def decode_schema(text: str) -> pa.Schema:
     try:
         schema = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text, validate=True)))
         normal = normalise_schema(schema)
-    except MemoryError:  # Arrow's is also an ArrowException; it is no fault of the text
+    except MemoryError:  # Arrow's is also an ArrowException; it says nothing about the text
         raise
     except pa.ArrowNotImplementedError as error:
         raise UnsupportedVersionError("a stored schema holds an unknown type") from error
