@@ -288,6 +288,14 @@ def test_record_carries_fields_of_a_newer_version_through():
         decode_record(newer, "x")
 
 
+@pytest.mark.parametrize("wrong", [b'"x"', b"[1]", b"-1", b"true", b"1.5"])
+def test_record_with_a_wrong_version_is_corrupt(wrong):
+    """Stored bytes that are no number are damage, whatever else the record says."""
+    record = encode_record(ReaderRecord("s", 1, 2, "o", 3))
+    with pytest.raises(CorruptionError, match="wrong version"):
+        decode_record(record.replace(b'"version":0', b'"version":' + wrong), "x")
+
+
 @pytest.mark.parametrize("name", ["", "_x", "a/b", "..", "x" * 101])
 def test_wrong_name_of_a_reader_is_refused(name):
     """A name is a folder."""
