@@ -1,8 +1,8 @@
-"""Repair, where there are followers: what the primary lost lies there byte for byte.
+"""Restore from followers what the primary lost: they hold it byte for byte.
 
-Commits come back first, in order, as far as each follows on the one before; then the objects that
-the newest one needs. Nothing comes from a follower that was promoted: what it holds since is no
-longer this folder's history.
+Commits are restored first, in order, as long as each one is the child of the one before; then the
+objects that the newest commit needs. Nothing is taken from a follower that was promoted: what it
+committed since then is not part of this folder's history.
 """
 
 import logging
@@ -26,23 +26,11 @@ _FOLDERS = tuple(
         names.LOG_FOLDER,
     )
 )
-_PASSES = 3  # a list of parts hides parts, which hide segments
+_PASSES = 3  # a lost part list hides its parts, a lost part hides its segments
 
 
 def restore_commits(log: StreamLog, base: Root) -> list[str]:
-    """Copy commits behind the newest one that can be read here from a follower that holds them.
-
-    Args:
-        log: The primary's log.
-        base: Its newest commit that can be read.
-
-    Returns:
-        What was restored, and from where.
-
-    Raises:
-        CorruptionError: The property can't be read.
-        StorageError: The primary failed.
-    """
+    """Copy commits newer than `base` from followers that hold them; return what and from where."""
     restored: list[str] = []
     newest = base
     for follower in log.replicas.of(base):
@@ -58,15 +46,10 @@ def restore_commits(log: StreamLog, base: Root) -> list[str]:
 
 
 def restore_objects(log: StreamLog, root: Root) -> list[str]:
-    """Copy what is missing or damaged here back from a follower where it is sound.
+    """Copy missing or damaged objects back from a follower whose copy is sound.
 
-    Reads everything, here and, where something is wrong here, in the followers; safe to repeat.
-
-    Returns:
-        What was restored, and from where.
-
-    Raises:
-        StorageError: The primary failed.
+    It reads all objects here and, if something is wrong here, those of the followers too. It is
+    safe to repeat. It returns what was restored, and from where.
     """
     restored: list[str] = []
     followers = log.replicas.of(root)
@@ -90,12 +73,11 @@ def restore_objects(log: StreamLog, root: Root) -> list[str]:
 
 
 def refuse_promoted(log: StreamLog, base: Root, *, ignore_followers: bool) -> None:
-    """Refuse to go on with a folder in whose place another was promoted, or may have been.
+    """Refuse to go on if a follower was promoted in place of this folder, or may have been.
 
     Raises:
         FencedError: A follower was promoted.
-        StorageError: One can't be asked, and is not to be ignored.
-        CorruptionError: The property can't be read.
+        StorageError: A follower can't be asked, and `ignore_followers` is not set.
     """
     unasked: dict[str, Exception | None] = {}
     for follower in log.replicas.of(base):
@@ -106,7 +88,7 @@ def refuse_promoted(log: StreamLog, base: Root, *, ignore_followers: bool) -> No
             unasked[follower.url] = error
             continue
         if found is None or found.stream_id != base.stream_id:
-            unasked[follower.url] = None  # an unmounted disk looks like this
+            unasked[follower.url] = None  # an unmounted disk looks like an empty folder
         elif found.generation > base.generation:
             raise follower.fenced(base)
     if unasked and not ignore_followers:

@@ -1,4 +1,4 @@
-"""What the history says of commits whose files may be gone: offsets, counts, segment numbers."""
+"""What the history says about commits whose files may be gone: offsets, counts, segment numbers."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -7,13 +7,13 @@ from segstore_ds.errors import FormatError
 from segstore_ds.format.root import Root
 from segstore_ds.status.history import LOST, UNKNOWN, History
 
-NUMBERS_SKIPPED = 1 << 16  # what a lost commit may have given out
+NUMBERS_SKIPPED = 1 << 16  # segment numbers that a lost commit may have assigned
 _WRITES = frozenset({"append", "overwrite", "copy"})
 
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """What one commit did, by its row."""
+    """What one commit did, taken from its history row."""
 
     version: int
     operation: str
@@ -29,12 +29,9 @@ _NAMES = [field.name for field in fields(Fact)]
 
 
 class HistoryFacts:
-    """Answers by version and by offset.
+    """Answers questions by version and by offset.
 
-    Args:
-        facts: The rows by version.
-        newest: The newest version.
-        next_segment: The number that the next segment gets.
+    `next_segment` is the number that the next segment after version `newest` will get.
     """
 
     def __init__(self, facts: Mapping[int, Fact], newest: int, next_segment: int) -> None:
@@ -42,20 +39,18 @@ class HistoryFacts:
         self._next = dict(_count_down(facts, newest, next_segment))
 
     def operation(self, version: int) -> str | None:
-        """Return what a commit was; None where its row can't be read."""
+        """Return the operation of a commit; None if its row can't be read."""
         return self._facts[version].operation if version in self._facts else None
 
     def numbers(self, version: int) -> range | None:
-        """Return the segment numbers that a commit gave out; None where that can't be said."""
+        """Return the segment numbers that a commit assigned; None if they are not known."""
         first, end = self._next.get(version - 1), self._next.get(version)
         return None if first is None or end is None else range(first, end)
 
     def writers(self, version: int, count: int) -> dict[str, Fact]:
-        """Return the last batches of the writers whose last batches are the oldest, so many.
+        """Return the last batches of `count` writers, by writer id.
 
-        Args:
-            version: Later commits don't count.
-            count: How many writers.
+        The writers are those whose last batch is the oldest; commits after `version` don't count.
         """
         last = {
             fact.writer_id: fact
@@ -66,15 +61,10 @@ class HistoryFacts:
         return dict(oldest)
 
     def appended(self, start: int, end: int, *, before: int) -> list[Fact] | None:
-        """Return the commits that appended the events of a range, whole commits alone, in order.
+        """Return the commits that appended exactly the events of `[start, end)`, in order.
 
-        Args:
-            start: First offset.
-            end: Offset behind the last.
-            before: Versions from here on don't count.
-
-        Returns:
-            None where the rows don't follow on one another from start to end.
+        Versions from `before` on don't count. It returns None if the rows don't cover the range
+        without a gap, or if a commit crosses its bounds.
         """
         found: list[Fact] = []
         cursor = start
@@ -88,17 +78,18 @@ class HistoryFacts:
         return found if cursor == end else None
 
     def compacted_after(self, version: int) -> int | None:
-        """Return the first compaction behind a version: it may have added what was planned then."""
-        later = (one for one in sorted(self._facts) if one > version)
-        return next((one for one in later if self._facts[one].operation == "compact"), None)
+        """Return the first compaction after a version.
+
+        It may have added segments that were planned on that version.
+        """
+        later = (number for number in sorted(self._facts) if number > version)
+        return next(
+            (number for number in later if self._facts[number].operation == "compact"), None
+        )
 
 
 def read_facts(history: History, root: Root) -> HistoryFacts:
-    """Read all rows that can be read.
-
-    Raises:
-        StorageError: The storage failed.
-    """
+    """Read all history rows that can be read."""
     facts: dict[int, Fact] = {}
     for ref in (*root.history_lists, *root.history_parts):
         try:
@@ -118,7 +109,7 @@ def read_facts(history: History, root: Root) -> HistoryFacts:
 
 
 def _count_down(facts: Mapping[int, Fact], newest: int, next_segment: int) -> list[tuple[int, int]]:
-    """Return the next segment number behind each version, as far back as rows are known."""
+    """Return the next segment number after each version, as far back as rows are known."""
     found = [(newest, next_segment)]
     for version in range(newest, 0, -1):
         fact = facts.get(version)

@@ -1,7 +1,7 @@
 """The kept versions of a stream: what older roots still say, for repair and salvage.
 
-Only ancestors of the newest root count: a version that a repair left behind gave its offsets and
-numbers to other events. Files that can't be read are passed over; another version may say the same.
+Only ancestors of the newest root count: a version that a repair left behind assigned its offsets
+and numbers to other events. Files that can't be read are skipped; another version may say the same.
 """
 
 from collections.abc import Iterator
@@ -13,16 +13,13 @@ from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import ObjectInfo
 
 _ROOTS_KEPT = 64
-MOST_ROOTS = 4096  # read in search of one object: what it needs is near its own version
+MOST_ROOTS = 4096  # read to find one object, whose facts are near its own version
 
 
 class KeptVersions:
-    """Reads older roots, each when its turn comes: few are asked for, as a rule.
+    """Reads older roots on demand, since usually few are needed.
 
-    Args:
-        log: The stream's log.
-        status: Its table status; what it reads is kept in memory by name.
-        root: The newest root.
+    What `status` reads stays in memory by name.
     """
 
     def __init__(self, log: StreamLog, status: TableStatus, root: Root) -> None:
@@ -36,13 +33,13 @@ class KeptVersions:
         self._objects: dict[str, list[ObjectInfo]] = {}
 
     def objects(self, folder: str) -> list[ObjectInfo]:
-        """Return what lies in a folder of the stream; it is listed once."""
+        """Return the objects in a folder of the stream; the folder is listed once."""
         if folder not in self._objects:
             self._objects[folder] = list(self.storage.list(folder))
         return self._objects[folder]
 
     def at(self, version: int) -> Root | None:
-        """Return the root of a version, or None where it can't be had."""
+        """Return the root of a version; None if it is not kept or can't be read."""
         if version != self.newest.version and not self._is_kept(version):
             return None
         if version not in self._roots:
@@ -52,12 +49,12 @@ class KeptVersions:
         return self._roots[version]
 
     def older(self, version: int | None = None) -> Iterator[Root]:
-        """Yield the ancestors from a version down, or all but the newest."""
+        """Yield the ancestors from `version` down, newest first; without it, all but the newest."""
         first = self.newest.version - 1 if version is None else version
         strict = self.newest.parent if self.newest.operation == "repair" else None
         count = 0
         for number in reversed(self._numbers):
-            # A repair says which version it goes on from; those between were left behind.
+            # A repair names the version it continues from; the versions between were left behind.
             if number > first and strict is None:
                 continue
             root = self.at(number)
@@ -83,13 +80,9 @@ class KeptVersions:
     def segments_of(
         self, root: Root, start: int, end: int, *, beside: str = ""
     ) -> Iterator[PlacedSegment]:
-        """Yield the segments that a root lists of a range, as far as they can be read.
+        """Yield the segments of `[start, end)` that a root lists, as far as they can be read.
 
-        Args:
-            root: The version.
-            start: First offset.
-            end: Offset behind the last.
-            beside: A part that is known to be lost.
+        `beside` is the path of a part that is known to be lost; it is skipped.
         """
         for part in self.parts_of(root):
             if part.start < end and part.end > start and part.path != beside:

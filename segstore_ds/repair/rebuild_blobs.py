@@ -1,7 +1,7 @@
-"""Writers, tags and schemas that outgrew the root, built again from kept versions and segments.
+"""Rebuild writers, tags and schemas that outgrew the root, from kept versions and segments.
 
-It writes nothing. What it returns is proven where it has the digest that the root names, which then
-is the lost object itself.
+This module writes nothing. A result is proven if it has the digest that the root names: then it is
+the lost object itself.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -22,12 +22,12 @@ from segstore_ds.status.blobs import encode_schema_blob
 
 @dataclass(frozen=True, slots=True)
 class FoundBlob:
-    """What could be found of a lost blob.
+    """What was found of a lost blob.
 
     Attributes:
         data: Its bytes.
-        proven: It has the digest of the lost one.
-        partial: It lacks what the lost one held.
+        proven: True if `data` has the digest of the lost blob.
+        partial: True if `data` lacks something that the lost blob held.
     """
 
     data: bytes
@@ -36,19 +36,14 @@ class FoundBlob:
 
 
 class BlobRebuilder:
-    """Builds the lost blobs of one root again.
-
-    Args:
-        kept: The kept versions.
-        facts: Reads what the history says.
-    """
+    """Rebuilds the lost blobs of one root; `facts` reads the history when it is needed."""
 
     def __init__(self, kept: KeptVersions, facts: Callable[[], HistoryFacts]) -> None:
         self._kept = kept
         self._facts = facts
 
     def find_writers(self, blob: BlobRef) -> FoundBlob | None:
-        """Find the writers that one commit moved out of the root; None where nothing tells them."""
+        """Find the writers that one commit moved out of the root; None if they are not known."""
         before, behind = self._around(blob)
         if before is None or behind is None:
             return self._writers_by_history(blob)
@@ -57,16 +52,16 @@ class BlobRebuilder:
         except FormatError:
             return self._writers_by_history(blob)
         inline = {**before.writers, **behind.writers}
-        found: dict[str, Writer] = {n: one for n, one in old.items() if n not in inline}
-        found |= {n: one for n, one in inline.items() if n not in behind.writers}
+        found: dict[str, Writer] = {n: value for n, value in old.items() if n not in inline}
+        found |= {n: value for n, value in inline.items() if n not in behind.writers}
         return _judged([(len(found), encode_envelope(encode_writers(found)))], blob)
 
     def _writers_by_history(self, blob: BlobRef) -> FoundBlob | None:
-        """Find writers by the rows of their last batches; None where those miss one."""
+        """Find writers by the history rows of their last batches; None if a row is missing."""
         made = names.parse_status_version(blob.path) or 0
         last = self._facts().writers(made + 1, blob.count)
         ways: list[bytes] = []
-        # The history tells neither owners nor fingerprints.
+        # The history holds neither owners nor fingerprints.
         for of in (lambda _: "", lambda name: name):
             found = {
                 name: Writer(of(name), fact.batch_id, fact.version, fact.rows, fact.tail)
@@ -81,7 +76,7 @@ class BlobRebuilder:
         return FoundBlob((proven or ways)[0], bool(proven), partial=not proven)
 
     def find_tags(self, blob: BlobRef) -> FoundBlob | None:
-        """Find the tags that one commit moved out of the root; None where nothing tells them."""
+        """Find the tags that one commit moved out of the root; None if they are not known."""
         before, behind = self._around(blob)
         if before is None or behind is None:
             return None
@@ -90,13 +85,13 @@ class BlobRebuilder:
         except FormatError:
             return None
         ways = list(_tags_moved(tags, behind))
-        return _judged([(len(one), encode_envelope(encode_tags(one))) for one in ways], blob)
+        return _judged([(len(value), encode_envelope(encode_tags(value))) for value in ways], blob)
 
     def find_epoch(self, epoch: Epoch, blob: BlobRef) -> FoundBlob | None:
-        """Find the schema of an epoch in a segment of it; None where no segment can be read.
+        """Find an epoch's schema in one of its segments; None if no segment can be read.
 
-        Spark's own types of it stand in no segment: without them it is not the lost object, unless
-        those of another epoch are the same.
+        No segment stores Spark's own types of the schema. Without them the result is not the lost
+        object, unless another epoch has the same ones.
         """
         schema = find_schema(self._kept, epoch.number)
         if schema is None:
@@ -113,13 +108,13 @@ class BlobRebuilder:
         return FoundBlob((proven or made)[0], bool(proven), partial=not proven)
 
     def _around(self, blob: BlobRef) -> tuple[Root | None, Root | None]:
-        """Return the versions before and behind the commit that made a blob."""
+        """Return the versions before and after the commit that made a blob."""
         made = names.parse_status_version(blob.path) or 0
         return self._kept.at(made), self._kept.at(made + 1)
 
 
 def _tags_moved(tags: Mapping[str, Tag], behind: Root) -> Iterator[dict[str, Tag]]:
-    """Yield what a commit can have moved: all tags but its own, or but the one that it removed."""
+    """Yield what a commit can have moved: all tags except its own, or except the one it removed."""
     yield {name: tag for name, tag in tags.items() if name not in behind.tags}
     if behind.operation == "untag":
         for gone in tags:
@@ -127,7 +122,7 @@ def _tags_moved(tags: Mapping[str, Tag], behind: Root) -> Iterator[dict[str, Tag
 
 
 def _judged(ways: list[tuple[int, bytes]], blob: BlobRef) -> FoundBlob | None:
-    """Return the way that has the blob's digest, or the only one that has as many rows."""
+    """Return the candidate that has the blob's digest, or the only one that has its row count."""
     for _, data in ways:
         if digest_of(data) == blob.digest:
             return FoundBlob(data, proven=True)

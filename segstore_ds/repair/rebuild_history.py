@@ -1,8 +1,8 @@
-"""History parts and lists of them, built again from kept commits. It writes nothing.
+"""Rebuild history parts and lists of them from kept commits. This module writes nothing.
 
-Every root holds the rows of the newest commits up to its own, so the kept version that a part is
-named after holds the very rows that moved there. Rows out of objects that no root lists any more
-count only where the whole has the digest that the root names.
+Every root holds the rows of the newest commits up to its own. So the kept version that a part is
+named after holds the very rows that were moved into the part. Rows from objects that no root lists
+any more count only if the result has the digest that the root names.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,12 +32,12 @@ _ROWS_KIND = "rows"
 
 @dataclass(frozen=True, slots=True)
 class FoundHistory:
-    """What could be found of a lost history object.
+    """What was found of a lost history object.
 
     Attributes:
-        data: The object; with `proven` the lost one byte for byte.
-        proven: Whether it has the digest that its reference names.
-        unknown: Versions whose rows nothing tells; they stand in `data` marked so.
+        data: The object; if `proven`, the lost one byte for byte.
+        proven: Whether `data` has the digest that the reference names.
+        unknown: Versions whose rows are not known; `data` marks them as unknown.
     """
 
     data: bytes
@@ -46,18 +46,14 @@ class FoundHistory:
 
 
 class HistoryRebuilder:
-    """Builds the lost history objects of one root again.
-
-    Args:
-        kept: The kept versions.
-    """
+    """Rebuilds the lost history objects of one root."""
 
     def __init__(self, kept: KeptVersions) -> None:
         self._kept = kept
         self._history = History(kept.storage)
 
     def find_list(self, ref: HistoryPart) -> FoundHistory | None:
-        """Find a list of history parts; None where nothing tells it."""
+        """Find a list of history parts; None if its parts are not known."""
         told: dict[int, HistoryPart] = {}
         for root in self._kept.older():
             for part in self._parts_of(root.history_lists, root.history_parts):
@@ -77,11 +73,9 @@ class HistoryRebuilder:
         return None
 
     def find_rows(self, ref: HistoryPart, before: HistoryRow | None) -> FoundHistory:
-        """Find the rows of a history part.
+        """Find the rows of a history part; rows that are not known are marked as unknown.
 
-        Args:
-            ref: The part.
-            before: The row before its first one, where that can be read.
+        `before` is the row before the part's first one, if that can be read.
         """
         rows = self._told(ref)
         if len(rows) == ref.size:
@@ -99,7 +93,7 @@ class HistoryRebuilder:
         return _marked(ref, rows, before)
 
     def last_row(self, ref: HistoryPart) -> HistoryRow | None:
-        """Return the last row of a part that can be read."""
+        """Return the last row of a part; None if the part can't be read."""
         try:
             return _rows_of(self._history.part(ref).slice(ref.size - 1))[0]
         except FormatError:
@@ -110,7 +104,7 @@ class HistoryRebuilder:
         found: dict[int, HistoryRow] = {}
         newest = self._kept.newest
         for version in range(ref.end - 1, ref.start - 1, -1):
-            # Its own root has it, with those before it; so have the next ones, for a while.
+            # The version's own root holds the row and those before; the next roots keep it a while.
             if version in found:
                 continue
             for number in range(version, min(version + ROWS_HARD, newest.version) + 1):
@@ -131,7 +125,7 @@ class HistoryRebuilder:
         yield from parts
 
     def _lying(self, ref: HistoryPart) -> Iterator[tuple[pa.RecordBatch, HistoryPart]]:
-        """Yield the objects of rows within a range that lie there and have their name's digest."""
+        """Yield stored row objects within a range whose bytes have the digest in their name."""
         storage = self._kept.storage
         for info in self._kept.objects(names.HISTORY_FOLDER):
             digest = names.parse_status_digest(info.path)
@@ -163,7 +157,7 @@ def _fits(ref: HistoryPart, rows: dict[int, HistoryRow]) -> bool:
 def _marked(
     ref: HistoryPart, rows: dict[int, HistoryRow], before: HistoryRow | None
 ) -> FoundHistory:
-    """Return a part whose missing rows say that they are unknown, and nothing else."""
+    """Return a part whose missing rows are marked as unknown and say nothing else."""
     unknown = tuple(version for version in range(ref.start, ref.end) if version not in rows)
     last = before or HistoryRow(ref.start, ref.time_us, UNKNOWN, 0, 0)
     filled = dict(rows)
@@ -184,11 +178,14 @@ def _rows_of(batch: pa.RecordBatch) -> list[HistoryRow]:
 def _tilings(
     parts: Sequence[HistoryPart], start: int, end: int
 ) -> Iterator[tuple[HistoryPart, ...]]:
-    """Yield the ways in which parts follow on one another over a range, large parts first."""
+    """Yield the ways in which parts cover a range without gap or overlap, large parts first."""
     if start == end:
         yield ()
         return
-    here = sorted((one for one in parts if one.start == start), key=lambda one: -one.end)
+    here = sorted(
+        (candidate for candidate in parts if candidate.start == start),
+        key=lambda candidate: -candidate.end,
+    )
     for part in here:
         if part.end <= end:
             for rest in _tilings(parts, part.end, end):

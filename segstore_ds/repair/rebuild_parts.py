@@ -1,11 +1,11 @@
-"""Status parts and lists of parts, built again from what is left. It writes nothing.
+"""Rebuild status parts and lists of parts from what is left. This module writes nothing.
 
-A part lists what was live in its range when it was made, at the version behind the one in its name.
-The kept version before that lists the same, but for what that one commit added; those segments are
-found by their names and their own ends, and by what the history says of the commit. What is put
-together so is *proven* when its bytes have the digest that the root names: then it is the lost
-object itself. Without that (another zstd packs other bytes) it counts only if kept versions tell
-every segment.
+A part lists the segments that were live in its range when it was made. It was made by the version
+after the one in its name. The kept version before that lists the same segments, except those that
+this one commit added. Those are found by their names, by their own footers, and by what the history
+says about the commit. A result is *proven* if its bytes have the digest that the root names: then
+it is the lost object itself. Without that proof (another zstd release compresses to other bytes) a
+result counts only if kept versions name every segment.
 """
 
 from collections.abc import Iterator, Sequence
@@ -33,7 +33,7 @@ from segstore_ds.repair.unlisted import (
 from segstore_ds.status.part_files import LEVEL, build_part
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 
-_MOST_TRIED = 500  # whole parts that are packed to compare their digests
+_MOST_TRIED = 500  # whole parts that are encoded to compare their digests
 _MOST_BLOCKS = 5000  # steps of the search for the parts that were merged
 
 Added = tuple[int | None, Unlisted]  # the version that added a segment, where that is known
@@ -41,13 +41,13 @@ Added = tuple[int | None, Unlisted]  # the version that added a segment, where t
 
 @dataclass(slots=True)
 class FoundPart:
-    """What could be found of a lost part.
+    """What was found of a lost part.
 
     Attributes:
-        entries: All of its segments; empty where that can't be said.
-        data: The lost object itself, byte for byte; None where it is not proven to be that.
+        entries: All of its segments; empty if they are not all known.
+        data: The lost object itself, byte for byte; None if that is not proven.
         placed: The segments that are certain, in offset order.
-        missing: The ranges that nothing certain is known of.
+        missing: The ranges about which nothing is certain.
     """
 
     entries: tuple[SegmentEntry, ...] = ()
@@ -57,12 +57,7 @@ class FoundPart:
 
 
 class PartRebuilder:
-    """Builds the lost parts of one root again.
-
-    Args:
-        kept: The kept versions.
-        facts: What the history says.
-    """
+    """Rebuilds the lost parts of one root from kept versions and the history."""
 
     def __init__(self, kept: KeptVersions, facts: HistoryFacts) -> None:
         self._kept = kept
@@ -72,11 +67,7 @@ class PartRebuilder:
         self._knows_dropped = True
 
     def find(self, part: PartRef) -> FoundPart:
-        """Find the segments of a part.
-
-        Raises:
-            StorageError: The storage failed.
-        """
+        """Find the segments of a part."""
         made = names.parse_status_version(part.path) or 0
         known = self._own(part) or self._told(part, made)
         runs, missing = tile_known(known, part.start, part.end)
@@ -92,7 +83,7 @@ class PartRebuilder:
         return self._unproven(part, runs)
 
     def find_list(self, index: PartIndex) -> list[PartRef] | None:
-        """Find the parts of a list; None where nothing tells them."""
+        """Find the parts of a list; None if they are not known."""
         found: dict[int, PartRef] = {}
         for root in self._kept.older():
             for part in self._kept.parts_of(root):
@@ -110,7 +101,7 @@ class PartRebuilder:
         return None
 
     def _lying_parts(self) -> list[PartRef]:
-        """Return the parts that lie there and that the root does not name, by their numbers."""
+        """Return the stored parts that the root does not name, by segment number."""
         named = {part.path for part in self._kept.parts_of(self._kept.newest)}
         dropped = self._dropped(kinds=("status", "part"))
         found: list[tuple[int, PartRef]] = []
@@ -129,10 +120,10 @@ class PartRebuilder:
             found.append((entries[0].segment_id & 0xFFFFFFFF, part))
         return [part for _, part in sorted(found, key=lambda item: item[0])]
 
-    # --- what is told --------------------------------------------------------------------------
+    # --- what is listed ------------------------------------------------------------------------
 
     def _own(self, part: PartRef) -> dict[int, PlacedSegment] | None:
-        """Return what the part itself still says: its statistics alone may be damaged."""
+        """Return what the part itself still says: perhaps only its statistics are damaged."""
         alone = replace(self._kept.newest, indexes=(), parts=(part,), entries=())
         try:
             bare = list(
@@ -142,41 +133,46 @@ class PartRebuilder:
             )
         except FormatError:
             return None
-        told = {one.entry.segment_id: one.entry for one in self._told(part).values()}
+        told = {segment.entry.segment_id: segment.entry for segment in self._told(part).values()}
         found: dict[int, PlacedSegment] = {}
-        for one in bare:
-            entry = told.get(one.entry.segment_id)
-            if entry is None or replace(entry, stats=None) != one.entry:
-                read = describe(self._kept.storage, one.entry.path, one.entry.bytes)
-                entry = one.entry if read is None else replace(one.entry, stats=read.entry.stats)
-            found[one.start] = PlacedSegment(one.start, entry)
+        for segment in bare:
+            entry = told.get(segment.entry.segment_id)
+            if entry is None or replace(entry, stats=None) != segment.entry:
+                read = describe(self._kept.storage, segment.entry.path, segment.entry.bytes)
+                entry = (
+                    segment.entry
+                    if read is None
+                    else replace(segment.entry, stats=read.entry.stats)
+                )
+            found[segment.start] = PlacedSegment(segment.start, entry)
         return found
 
     def _told(self, part: PartRef, made: int | None = None) -> dict[int, PlacedSegment]:
-        """Return what versions up to the one before the part list of its range, by offset.
+        """Return the segments that versions before the part list in its range, by offset.
 
-        What was dropped after a version listed it, up to the part's own commit, is left out.
+        A segment is left out if it was dropped after the version that listed it, up to the part's
+        own commit.
         """
         made = names.parse_status_version(part.path) or 0 if made is None else made
         dropped = self._dropped()
         found: dict[int, PlacedSegment] = {}
         for root in self._kept.older(made):
             listed = {
-                one.start: one
-                for one in self._kept.segments_of(root, part.start, part.end, beside=part.path)
+                segment.start: segment
+                for segment in self._kept.segments_of(root, part.start, part.end, beside=part.path)
             }
-            for start, one in listed.items():
-                gone = dropped.get(one.entry.path, ())
+            for start, segment in listed.items():
+                gone = dropped.get(segment.entry.path, ())
                 if not any(root.version < version <= made + 1 for version in gone):
-                    found.setdefault(start, one)
+                    found.setdefault(start, segment)
             first, last = max(part.start, root.listed_start), min(part.end, root.tail)
-            # A list without a gap: older versions know nothing that it lacks.
+            # This version lists the range without a gap, so older versions add nothing.
             if tile(found, part.start, part.end) is not None or covers(listed, first, last):
                 break
         return found
 
     def _dropped(self, kinds: Sequence[str] = ("segment",)) -> dict[str, list[int]]:
-        """Return which versions dropped an object of some kinds, by its place."""
+        """Return the versions that dropped an object of some kinds, by the object's path."""
         found: dict[str, list[int]] = {}
         for item in self._retired:
             if item.kind in kinds:
@@ -185,7 +181,7 @@ class PartRebuilder:
 
     @cached_property
     def _retired(self) -> list[Retired]:
-        """What was dropped, as far as it can be read."""
+        """The objects that were dropped, as far as they can be read."""
         root, items = self._kept.newest, list(self._kept.newest.retired)
         for blob in root.retired_blobs:
             try:
@@ -194,7 +190,7 @@ class PartRebuilder:
                 self._knows_dropped = False
         return items
 
-    # --- what is not told ----------------------------------------------------------------------
+    # --- what is not listed --------------------------------------------------------------------
 
     def _fillings(
         self,
@@ -203,7 +199,7 @@ class PartRebuilder:
         runs: Sequence[PlacedSegment],
         missing: Sequence[tuple[int, int]],
     ) -> Iterator[tuple[tuple[Added, ...], ...]]:
-        """Yield what may stand in the gaps: for each gap the segments, in order."""
+        """Yield what may fill the gaps: for each gap its segments, in order."""
         if part.segments - len(runs) < len(missing):
             return
         ways = [list(islice(self._ways(gap, made), _MOST_TRIED)) for gap in missing]
@@ -215,28 +211,28 @@ class PartRebuilder:
             yield from islice(product_of(commits), _MOST_TRIED)
         if self._facts.operation(made + 1) == "restore":
             yield from self._restored(gap, made)
-        unlisted = [one for one in self._all_unlisted() if one.version <= made]
+        unlisted = [segment for segment in self._all_unlisted() if segment.version <= made]
         complete = self._kept.at(made) is not None
         for run in choose_neighbours(unlisted, gap[1] - gap[0]):
             yield tuple(
-                (made + 1 if complete else self._facts.compacted_after(one.version), one)
-                for one in run
+                (made + 1 if complete else self._facts.compacted_after(segment.version), segment)
+                for segment in run
             )
 
     def _restored(self, gap: tuple[int, int], made: int) -> Iterator[tuple[Added, ...]]:
-        """Yield what a restore can have listed again: what each kept version held."""
+        """Yield what a restore can have listed again: the segments of each kept version."""
         for root in self._kept.older(made):
             listed = list(self._kept.segments_of(root, root.head, root.tail))
-            if sum(one.entry.rows for one in listed) == gap[1] - gap[0]:
+            if sum(segment.entry.rows for segment in listed) == gap[1] - gap[0]:
                 yield tuple(
-                    (made + 1, Unlisted(one.entry, "", made, (), epoch=one.entry.epoch))
-                    for one in listed
+                    (made + 1, Unlisted(segment.entry, "", made, (), epoch=segment.entry.epoch))
+                    for segment in listed
                 )
 
     def _commits(self, gap: tuple[int, int], made: int) -> list[list[tuple[Added, ...]]] | None:
-        """Return, for each commit that appended to the gap, the segments that it can have added.
+        """Return, for each commit that appended to the gap, the segments it can have added.
 
-        None where the history does not say which commits those are.
+        It returns None if the history does not say which commits those are.
         """
         rows = self._facts.appended(*gap, before=made + 2)
         if rows is None:
@@ -247,13 +243,16 @@ class PartRebuilder:
             chosen = choose_committed(
                 unlisted, before=row.version, segments=row.segments, rows=row.rows, nbytes=row.bytes
             )
-            ways.append([tuple((row.version, one) for one in each) for each in islice(chosen, 8)])
+            ways.append(
+                [tuple((row.version, segment) for segment in each) for each in islice(chosen, 8)]
+            )
         return ways
 
     def _blocks(self, part: PartRef, made: int) -> Iterator[tuple[SegmentEntry, ...]]:
-        """Yield what parts that no root lists any more would be if they had been merged.
+        """Yield the merge results of parts that no root lists any more.
 
-        A merge drops the parts that it takes, and vacuum deletes them later than purge the commits.
+        A merge drops the parts that it takes, and vacuum deletes them later than purge deletes the
+        commits.
         """
         blocks = [
             block
@@ -293,11 +292,11 @@ class PartRebuilder:
         return entries if fits and len(entries) < part.segments else ()
 
     def _all_unlisted(self) -> list[Unlisted]:
-        """Return the segments that stand in no list of the newest version and were not dropped."""
+        """Return the segments that the newest version does not list and nobody dropped."""
         if self._unlisted is None:
             root = self._kept.newest
             placed = self._kept.segments_of(root, root.listed_start, root.tail)
-            listed = {one.entry.path: one.entry for one in placed}
+            listed = {segment.entry.path: segment.entry for segment in placed}
             self._numbers = {entry.segment_id & 0xFFFFFFFF for entry in listed.values()}
             objects = self._kept.objects(names.SEGMENTS_FOLDER)
             known = {*listed, *self._dropped()}
@@ -314,29 +313,31 @@ class PartRebuilder:
         missing: Sequence[tuple[int, int]],
         chosen: Sequence[Sequence[Added]],
     ) -> tuple[SegmentEntry, ...] | None:
-        """Return a part's segments in order, the found ones with numbers and epochs; None if not.
+        """Return a part's segments in order, found ones with numbers and epochs; None on a misfit.
 
-        A commit gives out its numbers in the order of offsets.
+        A commit assigns its numbers in offset order.
         """
         if len(runs) + sum(map(len, chosen)) != part.segments:
             return None
-        paths = [one.entry.path for added in chosen for _, one in added]
+        paths = [segment.entry.path for added in chosen for _, segment in added]
         if len(set(paths)) != len(paths):
             return None
-        used = {one.entry.segment_id & 0xFFFFFFFF for one in runs}
+        used = {segment.entry.segment_id & 0xFFFFFFFF for segment in runs}
         if missing:
             self._all_unlisted()
             used |= self._numbers
         free: dict[int, list[int]] = {}
         committed = self._kept.at(made + 1) or self._kept.newest
         epochs = epochs_by_fingerprint(self._kept, committed)
-        found: dict[int, PlacedSegment] = {one.start: one for one in runs}
+        found: dict[int, PlacedSegment] = {segment.start: segment for segment in runs}
         for (cursor, _), added in zip(missing, chosen, strict=True):
-            for version, one in added:
-                if one.copied:
-                    entry = one.entry
+            for version, segment in added:
+                if segment.copied:
+                    entry = segment.entry
                 else:
-                    epoch = epochs.get(one.fingerprint) if one.epoch is None else one.epoch
+                    epoch = (
+                        epochs.get(segment.fingerprint) if segment.epoch is None else segment.epoch
+                    )
                     if version is None or epoch is None:
                         return None
                     numbers = self._facts.numbers(version)
@@ -346,22 +347,23 @@ class PartRebuilder:
                         return None
                     number = free[version].pop(0)
                     segment_id = epoch << 32 | number
-                    entry = replace(one.entry, segment_id=segment_id)
+                    entry = replace(segment.entry, segment_id=segment_id)
                 found[cursor] = PlacedSegment(cursor, entry)
-                cursor += entry.rows  # noqa: PLW2901 - the place of the next one
+                cursor += entry.rows  # noqa: PLW2901 - the place of the next segment
         tiled = tile(found, part.start, part.end)
-        return None if tiled is None else tuple(one.entry for one in tiled)
+        return None if tiled is None else tuple(segment.entry for segment in tiled)
 
     def _unproven(self, part: PartRef, runs: list[PlacedSegment]) -> FoundPart:
-        """Return what kept versions tell: all of the part, if they tell as many segments.
+        """Return what kept versions list: the whole part, if the number of segments is right.
 
-        What fills a gap never counts here: a killed job may have left segments of the same sizes.
+        Segments found for a gap never count here: a killed job may have left segments of the same
+        sizes.
         """
-        missing = tile_known({one.start: one for one in runs}, part.start, part.end)[1]
+        missing = tile_known({segment.start: segment for segment in runs}, part.start, part.end)[1]
         found = FoundPart(placed=runs, missing=missing)
-        there = all(is_there(self._kept.storage, one.entry) for one in runs)
+        there = all(is_there(self._kept.storage, segment.entry) for segment in runs)
         if not missing and len(runs) == part.segments and there and self._knows_dropped:
-            found.entries = tuple(one.entry for one in runs)
+            found.entries = tuple(segment.entry for segment in runs)
         return found
 
 
@@ -384,7 +386,7 @@ def _sizes(parts: Sequence[PartRef]) -> tuple[int, int]:
 
 
 def _from_offset(parts: Sequence[PartRef], start: int) -> list[PartRef]:
-    """Return parts at the offsets that they have if the first one begins at `start`."""
+    """Return the parts with the offsets that they have if the first one begins at `start`."""
     placed = []
     for part in parts:
         placed.append(replace(part, start=start, end=start + part.end - part.start))
@@ -393,6 +395,6 @@ def _from_offset(parts: Sequence[PartRef], start: int) -> list[PartRef]:
 
 
 def product_of(ways: Sequence[Sequence[tuple[Added, ...]]]) -> Iterator[tuple[Added, ...]]:
-    """Yield every way to take one choice of each commit, as one sequence."""
+    """Yield every way to take one choice for each commit, as one sequence."""
     for chosen in product(*ways):
         yield tuple(item for each in chosen for item in each)

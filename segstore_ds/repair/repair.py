@@ -1,12 +1,12 @@
-"""Repair: build again what metadata can be built from what is left of it. It deletes nothing.
+"""Repair: rebuild lost or damaged metadata from what is left. It deletes nothing.
 
-- A lost or wrong hint is written anew.
-- What a follower holds comes back from there: commits first, then objects.
-- What the newest version names and that can't be read, status and history, is built again from
+- A lost or wrong hint is written again.
+- What a follower holds is copied back from there: commits first, then objects.
+- Status and history objects that the newest version names and that can't be read are rebuilt from
   kept versions, the history and the segments: see `repair_status`. Nothing is guessed.
-- A lost newest commit can't be built again: only with `allow_loss` the stream goes on from the
-  newest commit that can be read, as another generation, so that every position from before says so.
-  It goes on without followers: those hold what was left behind, or lack the number that it had.
+- A lost newest commit can't be rebuilt. Only with `allow_loss` the stream goes on from the newest
+  commit that can be read, with the next generation, so that earlier positions are refused. It goes
+  on without followers: a follower holds the lost commits, or lacks the number that the log skipped.
 """
 
 from collections.abc import Iterator
@@ -43,12 +43,12 @@ class RepairReport:
     """What `repair` found and did.
 
     Attributes:
-        repaired: What was built again.
+        repaired: What was rebuilt.
         lost: The versions that can't be read and were left behind.
-        damaged: What can't be built again, with the offsets or versions that nothing proves;
-            `salvage` reads what is around it.
-        version: The newest version from now on.
-        generation: Its generation; grown where versions were left behind.
+        damaged: What can't be rebuilt, with the offsets or versions that nothing proves; `salvage`
+            reads what is around it.
+        version: The newest version after the repair.
+        generation: Its generation; higher than before if versions were left behind.
     """
 
     repaired: list[str] = field(default_factory=list)
@@ -59,23 +59,23 @@ class RepairReport:
 
     @property
     def ok(self) -> bool:
-        """True when nothing is damaged any more, as far as metadata go; see `verify` for events."""
+        """True if no metadata is damaged any more; `verify` also checks events."""
         return not self.damaged
 
 
 def run_repair(
     log: StreamLog, *, allow_loss: bool, client: str, ignore_followers: bool = False
 ) -> RepairReport:
-    """Build again what can be built; safe to repeat. Stop writers first.
+    """Rebuild what can be rebuilt; safe to repeat. Stop writers first.
 
     Raises:
-        NotFoundError: There is no stream, or no commit of it can be read.
+        NotFoundError: There is no stream, or none of its commits can be read.
         CorruptionError: The newest commits can't be read, and loss is not allowed; names them.
-        FencedError: They can't be read, and a follower was promoted in this folder's place.
-        ConflictError: Other writers came first every time.
+        FencedError: They can't be read, and a follower was promoted in place of this folder.
+        ConflictError: Another writer committed first.
         CommitUnknownError: A repair may or may not be in the log.
-        StorageError: The storage failed; or they can't be read, a follower can't tell whether it
-            was promoted, and followers are not ignored.
+        StorageError: The storage failed; or the newest commits can't be read, a follower can't tell
+            whether it was promoted, and followers are not ignored.
     """
     report = RepairReport()
     base, lost = newest_readable(log)
@@ -114,7 +114,7 @@ def run_repair(
 
 
 def _repair_hint(log: StreamLog, report: RepairReport) -> None:
-    """Write the hint where it is wrong, and report what is read back."""
+    """Write the hint if it is wrong, and report whether it reads back."""
     if log.files.read_hint() == hint_of(log.root):
         return
     log.write_hint(log.root)
@@ -125,13 +125,12 @@ def _repair_hint(log: StreamLog, report: RepairReport) -> None:
 
 
 def newest_readable(log: StreamLog) -> tuple[Root, range]:
-    """Return the newest commit that can be read, and the versions behind it that can't.
+    """Return the newest commit that can be read, and the versions after it that can't.
 
-    Numbers too far behind it to be of commits are passed over: one flipped bit makes them.
+    Numbers too far above it to belong to commits are ignored: one flipped bit in a name makes them.
 
     Raises:
         NotFoundError: There is no commit, or none can be read.
-        StorageError: The storage failed.
     """
     hint, numbers = log.files.read_hint(), log.files.numbers()
     hinted = hint.number if hint is not None else 0
@@ -140,23 +139,22 @@ def newest_readable(log: StreamLog) -> tuple[Root, range]:
             root = log.files.get(number)
         except FormatError:
             continue
-        # A file under another number than its own is no commit of this log.
+        # A file whose name and version differ is not a commit of this log.
         if root is not None and root.version == number and not list(broken_invariants(root)):
             log.check_open(root)
             share_origins(log.storage, root)
             told = [*numbers, hinted]
-            newest = max(one for one in told if one <= number + NUMBERS_SKIPPED)
+            newest = max(version for version in told if version <= number + NUMBERS_SKIPPED)
             newest = max(newest, hinted if is_proof(hint, root) else 0)
             return root, range(number + 1, max(newest, number) + 1)
     raise NotFoundError("no commit that can be read", url=log.storage.url, versions=numbers[:20])
 
 
 def _refuse_strays(log: StreamLog, base: Root) -> None:
-    """Refuse files behind all commits: whoever lists the log takes the last one for the newest.
+    """Refuse numbers far above all commits: a listing of the log would take the last as newest.
 
     Raises:
-        CorruptionError: Names them.
-        StorageError: The storage failed.
+        CorruptionError: There are such files; names them.
     """
     numbers = log.files.numbers()
     strays = [number for number in numbers if number > base.version + NUMBERS_SKIPPED]
@@ -171,17 +169,17 @@ def _refuse_strays(log: StreamLog, base: Root) -> None:
 
 
 def _with_witnessed(log: StreamLog, base: Root, lost: range) -> range:
-    """Return the versions that are lost, those too of which only a witness tells."""
+    """Return the lost versions, including those that only a witness knows."""
     versions = [witness.version for witness in find_witnesses(log, base)]
     if not versions:
         return lost
-    # A version that is there may be another commit's now: it is lost all the same.
+    # A witnessed version may be in the log as another commit: then the witnessed one is lost.
     last = max(*versions, *lost[-1:])
     return range(min(base.version + 1, *versions), last + 1)
 
 
 def _go_on(log: StreamLog, base: Root, lost: range, *, client: str) -> None:
-    # The first free number: behind a gap it would never be found by name.
+    # The first free number: readers that probe the next name would not find it after a gap.
     version = max(log.files.numbers()) + 1
     kept = {name: text for name, text in base.properties.items() if name != PROPERTY}
     if lost[-1] > version:
@@ -219,7 +217,7 @@ def _go_on(log: StreamLog, base: Root, lost: range, *, client: str) -> None:
 
 
 def _rows_of_lost(base: Root, row: HistoryRow) -> Iterator[HistoryRow]:
-    """Yield a row for each version between the base and the repair, which are left behind."""
+    """Yield a row for each lost version between the base and the repair."""
     if base.history:
         for version in range(base.version + 1, row.version):
             yield replace(row, version=version, operation=LOST)

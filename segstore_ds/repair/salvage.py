@@ -1,10 +1,10 @@
-"""Salvage: what can be read of a damaged stream, as a new one. The old stream is left as it is.
+"""Salvage: copy what can be read of a damaged stream into a new one. The old one does not change.
 
-Every byte is checked as in a scan. Where the newest version can't be read, what any kept version
-lists of the same offsets is: parts are put together as in a repair, and the segments that a
-compaction replaced hold the same events as what it wrote. Damage that is left is an error that
-names the place, unless the caller asks to skip it; then every range that is skipped is reported,
-with the offsets that it had.
+Every byte is checked as in a scan. If the newest version can't be read somewhere, salvage reads
+what any kept version lists for the same offsets: parts are rebuilt as in a repair, and segments
+that a compaction replaced hold the same events as its result. Remaining damage is an error that
+names the place, unless the caller asks to skip it. Then every skipped range is reported with its
+old offsets.
 """
 
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ class Lost:
 
 @dataclass(frozen=True, slots=True)
 class Moved:
-    """Events that were read: the offsets that they had, and where they begin now."""
+    """Events that were read: their old offsets, and the offset where they begin now."""
 
     start: int
     end: int
@@ -49,13 +49,13 @@ class Moved:
 
 @dataclass(slots=True)
 class SalvageReport:
-    """What `salvage` brought over.
+    """What `salvage` copied.
 
     Attributes:
         url: The new stream.
         version: The version of the damaged stream that was read.
         lost_versions: Newer versions of it that can't be read.
-        moved: Runs of events that were brought over, in offset order.
+        moved: Runs of events that were copied, in offset order.
         lost: What was skipped, in offset order.
     """
 
@@ -67,23 +67,18 @@ class SalvageReport:
 
     @property
     def rows(self) -> int:
-        """How many events were brought over."""
+        """How many events were copied."""
         return sum(run.end - run.start for run in self.moved)
 
 
 class Salvager:
     """Reads what can be read of one version.
 
-    Args:
-        log: The damaged stream's log.
-        status: Its table status.
-        root: The version to read.
-        skip_damaged: Report what can't be read instead of raising.
-        report: Is filled while batches are taken.
+    It fills `report` while the caller takes batches. With `skip_damaged` it reports what can't be
+    read instead of raising.
 
     Raises:
         FormatError: The newest schema can't be read, nor found in a segment.
-        StorageError: The storage failed.
     """
 
     def __init__(
@@ -105,7 +100,7 @@ class Salvager:
 
     @property
     def spark(self) -> str | None:
-        """Spark's JSON of the newest schema; None where there is none, or it can't be read."""
+        """Spark's JSON of the newest schema; None if there is none or it can't be read."""
         try:
             return self._status.schema_texts(self._root.epoch)[1]
         except FormatError:
@@ -115,8 +110,7 @@ class Salvager:
         """Yield the events that can be read, in offset order, in the newest schema.
 
         Raises:
-            CorruptionError: Something can't be read, and is not to be skipped.
-            StorageError: The storage failed.
+            CorruptionError: Something can't be read, and must not be skipped.
         """
         root = self._root
         for start, batch in self._rows():
@@ -189,7 +183,7 @@ class Salvager:
 
     @cached_property
     def _before_compactions(self) -> list[int]:
-        """The kept versions that list other segments than the newest, of the same events."""
+        """Kept versions that list the same events in other segments than the newest does."""
         found: list[int] = []
         above = self._root
         for root in self._kept.older():
@@ -231,14 +225,16 @@ class Salvager:
             return
         start = placed.start
         for number, frame in enumerate(segment.frames):
-            clips = [(max(start, one), min(start + frame.rows, two)) for one, two in ranges]
-            clips = [(one, two) for one, two in clips if one < two]
+            clips = [(max(start, lower), min(start + frame.rows, upper)) for lower, upper in ranges]
+            clips = [(lower, upper) for lower, upper in clips if lower < upper]
             try:
                 batch = _decode(segment, number, schema) if clips else None
             except FormatError:
                 batch = None
             if batch is not None:
-                yield from ((one, batch.slice(one - start, two - one)) for one, two in clips)
+                yield from (
+                    (lower, batch.slice(lower - start, upper - lower)) for lower, upper in clips
+                )
             start += frame.rows
 
     def _schema(self, epoch: Epoch) -> pa.Schema:

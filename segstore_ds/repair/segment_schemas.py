@@ -1,4 +1,4 @@
-"""Which epoch bytes are of, by the fingerprint of their schema; and schemas out of segments."""
+"""Find the epoch of a schema by its fingerprint, and read schemas back from segments."""
 
 import pyarrow as pa
 
@@ -12,7 +12,7 @@ from segstore_ds.status.epochs import epoch_schema
 
 
 def epochs_by_fingerprint(kept: KeptVersions, root: Root) -> dict[str, int]:
-    """Return the newest epoch of each schema of a root, so far as they can be read."""
+    """Return the newest epoch of each schema of a root, as far as schemas can be read."""
     found: dict[str, int] = {}
     for epoch in root.epochs:
         try:
@@ -25,7 +25,7 @@ def epochs_by_fingerprint(kept: KeptVersions, root: Root) -> dict[str, int]:
 
 
 def find_schema(kept: KeptVersions, number: int) -> pa.Schema | None:
-    """Return the schema of an epoch as a segment of it has it; None where none can be read."""
+    """Return an epoch's schema as one of its segments stores it; None if none can be read."""
     root = kept.newest
     for placed in kept.segments_of(root, root.listed_start, root.tail):
         if placed.entry.epoch != number:

@@ -1,9 +1,10 @@
-"""Repair of what a root names: history, blobs, lists of parts and parts. It deletes nothing.
+"""Repair what a root names: history, blobs, lists of parts and parts. It deletes nothing.
 
-What is found again byte for byte is put back under its own name, which repairs every version that
-names it, at once and without a commit. What is found without that proof takes another name, and one
-commit puts all of it in the place of what was lost. What was dropped, where the list of it is lost,
-is dropped once more by that commit: it is deleted later than it might be, and nothing else.
+An object that is found again byte for byte is written under its own name. This repairs every
+version that names it, at once and without a commit. What is found without that proof gets another
+name, and one commit replaces all lost references with the new ones. If a list of dropped objects is
+lost, the same commit drops those objects again: they are deleted later than necessary, and nothing
+else is.
 """
 
 from collections.abc import Callable, Iterator
@@ -35,27 +36,22 @@ _FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER, names.HISTORY_FOLDER)
 
 @dataclass(slots=True)
 class Findings:
-    """What a repair of the status did: what was built again, and what could not be."""
+    """What a repair of the status did: what was rebuilt, and what could not be."""
 
     repaired: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
 
 
 def repair_status(log: StreamLog, root: Root, *, allow_loss: bool, client: str) -> Findings:
-    """Build again what a root names and that can't be read; safe to repeat.
+    """Rebuild what a root names and that can't be read; safe to repeat.
 
-    Args:
-        log: The stream's log.
-        root: Its newest root.
-        allow_loss: Mark rows of the history that nothing tells as unknown; forget Spark's own types
-            of a schema that only segments tell, and owners and fingerprints of writers that only
-            the history tells.
-        client: Who repairs.
+    With `allow_loss`, history rows that are not known are marked as unknown; Spark's own types are
+    dropped if only segments hold the schema; and owners and fingerprints of writers are dropped if
+    only the history holds their batches.
 
     Raises:
-        ConflictError: A writer came first.
+        ConflictError: Another writer committed first.
         CommitUnknownError: The repair may or may not be in the log.
-        StorageError: The storage failed.
     """
     return _StatusRepair(log, root, allow_loss=allow_loss).run(client)
 
@@ -65,7 +61,7 @@ class _StatusRepair:
         self._log = log
         self._storage = log.storage
         self._root = root  # the newest version
-        self._planned = root  # what is to take its place, if it has to
+        self._planned = root  # what replaces it, if anything changes
         self._allow_loss = allow_loss
         self._gone: list[str] = []
         self._findings = Findings()
@@ -82,7 +78,7 @@ class _StatusRepair:
         return self._findings
 
     def _start_over(self) -> None:
-        """Read again: what was just put back may be what the next one is found by."""
+        """Read everything again: an object that was just restored may help to find the next one."""
         self._status = TableStatus(self._storage)
         self._history = History(self._storage)
         self._kept = KeptVersions(self._log, self._status, self._root)
@@ -113,7 +109,7 @@ class _StatusRepair:
         if _reads(partial(self._history.part, ref)):
             return ref
         rebuilder = HistoryRebuilder(self._kept)
-        before = next((one for one in self._history_refs() if one.end == ref.start), None)
+        before = next((other for other in self._history_refs() if other.end == ref.start), None)
         found = rebuilder.find_rows(ref, rebuilder.last_row(before) if before else None)
         if found.unknown and not self._allow_loss:
             told = _ranges(found.unknown)
@@ -158,7 +154,7 @@ class _StatusRepair:
                 )
                 continue
             changed = replace(epoch, blob=self._repair_blob(epoch.blob, found))
-            epochs = tuple(changed if one is epoch else one for one in self._planned.epochs)
+            epochs = tuple(changed if other is epoch else other for other in self._planned.epochs)
             self._planned = replace(self._planned, epochs=epochs)
         blob = root.writers_blob
         if blob is not None and not _reads(partial(self._status.writers_blob, blob)):
@@ -214,7 +210,7 @@ class _StatusRepair:
         self._start_over()
 
     def _change_list(self, old: PartIndex, new: PartIndex) -> None:
-        lists = tuple(new if one == old else one for one in self._planned.indexes)
+        lists = tuple(new if other == old else other for other in self._planned.indexes)
         self._planned = replace(self._planned, indexes=lists)
 
     def _repair_parts(self) -> None:
@@ -259,7 +255,7 @@ class _StatusRepair:
     # --- what was dropped ----------------------------------------------------------------------
 
     def _lost_retired(self) -> tuple[Retired, ...] | None:
-        """Return what is known of what was dropped, where some of the lists of it are lost."""
+        """Return the known dropped objects if some of their lists are lost; else None."""
         lost: list[str] = []
         known: list[Retired] = []
         for blob in self._root.retired_blobs:
@@ -288,10 +284,10 @@ class _StatusRepair:
         )
 
     def _put_back_retired(self, item: Retired) -> bool:
-        """Put a dropped part back where what the version before listed proves it."""
+        """Restore a dropped part if the version before its drop proves it."""
         root = self._kept.at(item.version - 1)
         listed = self._kept.parts_of(root) if root is not None else []
-        for part in (one for one in listed if one.path == item.path):
+        for part in (other for other in listed if other.path == item.path):
             found = self._rebuilder(None).find(part)
             if found.data is not None:
                 self._put_back(part.path, found.data)
@@ -334,7 +330,7 @@ class _StatusRepair:
         self._log.commit(build, transaction=self._log.clock.new_id())
 
     def _put_back(self, path: str, data: bytes) -> None:
-        """Put an object in the place of the damaged one, in one step, and read it back."""
+        """Replace the damaged object in one step, and read it back."""
         put_back(self._storage, path, data)
         if self._storage.get(path) == data:
             self._findings.repaired.append(path)
@@ -348,11 +344,7 @@ class _StatusRepair:
 
 
 def put_back(storage: Storage, path: str, data: bytes) -> None:
-    """Put an object in the place of whatever lies under its name, in one step.
-
-    Raises:
-        StorageError: The storage failed; what lay there still does, or the object is there.
-    """
+    """Write an object over whatever its name holds, in one step: a failure leaves old or new."""
     with storage.open_staged(path, replace=True) as writer:
         writer.write(data)
         writer.commit()

@@ -1,4 +1,4 @@
-"""Tiling: pieces that follow on one another over a range of offsets or versions. Pure."""
+"""Tiling: pieces that cover a range of offsets or versions without gap or overlap. Pure."""
 
 from collections.abc import Mapping
 from typing import Protocol, TypeVar
@@ -25,7 +25,7 @@ def covers(found: Mapping[int, T], start: int, end: int) -> bool:
 
 
 def tile(found: Mapping[int, T], start: int, end: int) -> list[T] | None:
-    """Return the pieces that follow on one another from start to end, or None. Pure."""
+    """Return the pieces that cover a range without gap or overlap, or None. Pure."""
     tiled, missing = tile_known(found, start, end)
     return None if missing else tiled
 
@@ -33,7 +33,7 @@ def tile(found: Mapping[int, T], start: int, end: int) -> list[T] | None:
 def tile_known(
     found: Mapping[int, T], start: int, end: int
 ) -> tuple[list[T], list[tuple[int, int]]]:
-    """Return the pieces that lie within a range without overlap, and the gaps between. Pure.
+    """Return the pieces within a range that don't overlap, and the gaps between them. Pure.
 
     >>> tile_known({}, 0, 5), tile_known({}, 5, 5)
     (([], [(0, 5)]), ([], []))

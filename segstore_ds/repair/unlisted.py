@@ -1,8 +1,8 @@
-"""Segments that no list names: what their names and their own ends say of them.
+"""Segments that no list names: what their names and their own footers say about them.
 
-A segment stores no offset and no number. Its name holds the version that its job was planned on,
-its end holds rows, checksums, statistics and the fingerprint of its schema. Whether a commit ever
-listed it, only the commits and the history know.
+A segment stores no offset and no number. Its name holds the version that its job was planned on;
+its footer holds rows, checksums, statistics and the fingerprint of its schema. Only the commits and
+the history know whether a commit ever listed it.
 """
 
 import re
@@ -21,7 +21,7 @@ from segstore_ds.storage import ObjectInfo, Storage
 from segstore_ds.write.staged import entry_stats
 
 _COPIED = re.compile(r"copy-[^/]+/([0-9a-f]{16})-[0-9a-f]{12}\.[a-z]+")
-_MOST_TRIED = 2000  # ways to choose the segments of one commit among those that lie there
+_MOST_TRIED = 2000  # ways to choose the segments of one commit among those found
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,12 +29,12 @@ class Unlisted:
     """A segment as it describes itself.
 
     Attributes:
-        entry: What a list would say of it; its id is only known where `copied`.
+        entry: What a list would say about it; its id is known only if `copied`.
         fingerprint: Digest of its schema.
-        version: The version that its job was planned on; -1 where the name does not say.
+        version: The version that its job was planned on; -1 if the name does not say.
         order: Its place among the segments of its job.
-        copied: Whether its name holds its id: it came with a copy by segments.
-        epoch: Its epoch, where a list told it.
+        copied: Whether its name holds its id, because a copy by segments wrote it.
+        epoch: Its epoch, if a list named it.
     """
 
     entry: SegmentEntry
@@ -48,34 +48,24 @@ class Unlisted:
 def find_unlisted(
     storage: Storage, objects: Sequence[ObjectInfo], listed: Collection[str]
 ) -> list[Unlisted]:
-    """Return the segments that lie in a folder and stand in no list, in the order of their names.
+    """Return the segments in `objects` that are not in `listed`, in the order of their names.
 
-    What can't be read is passed over.
-
-    Args:
-        storage: The stream's folder.
-        objects: What lies in its folder of segments.
-        listed: Places of segments that are known already.
-
-    Raises:
-        StorageError: The storage failed.
+    Segments that can't be read are skipped.
     """
     prefix = f"{names.SEGMENTS_FOLDER}/"
     found = (
-        describe(storage, one.path.removeprefix(prefix), one.size)
-        for one in objects
-        if one.path.removeprefix(prefix) not in listed
+        describe(storage, item.path.removeprefix(prefix), item.size)
+        for item in objects
+        if item.path.removeprefix(prefix) not in listed
     )
-    return sorted((one for one in found if one is not None), key=lambda one: one.order)
+    return sorted((item for item in found if item is not None), key=lambda item: item.order)
 
 
 def describe(storage: Storage, path: str, size: int) -> Unlisted | None:
-    """Read what a segment says of itself; None where it can't be read.
-
-    Raises:
-        StorageError: The storage failed.
-    """
-    form = next((one for one in FORMATS.values() if path.endswith(one.ending)), None)
+    """Read what a segment says about itself; None if it can't be read."""
+    form = next(
+        (candidate for candidate in FORMATS.values() if path.endswith(candidate.ending)), None
+    )
     name = names.segment_object(path)
     if form is None or not size:
         return None
@@ -111,11 +101,7 @@ def describe(storage: Storage, path: str, size: int) -> Unlisted | None:
 
 
 def is_there(storage: Storage, entry: SegmentEntry) -> bool:
-    """Tell whether the object of an entry is there with its size.
-
-    Raises:
-        StorageError: The storage failed.
-    """
+    """Tell whether the object of an entry exists with the right size."""
     try:
         return storage.info(names.segment_object(entry.path)).size == entry.bytes
     except FormatError:
@@ -125,36 +111,35 @@ def is_there(storage: Storage, entry: SegmentEntry) -> bool:
 def choose_committed(
     unlisted: Sequence[Unlisted], *, before: int, segments: int, rows: int, nbytes: int
 ) -> Iterator[tuple[Unlisted, ...]]:
-    """Yield the segments that one commit can have added, by what the history says of it. Pure.
+    """Yield the segments that one commit can have added, by its history row. Pure.
 
-    Those planned on the latest version come first: without a race that is the commit's parent.
-
-    Args:
-        unlisted: What lies there, in the order of names.
-        before: The commit's version: what was planned on it or later can't be its.
-        segments: How many it added.
-        rows: How many events they hold together.
-        nbytes: Their bytes together.
+    `unlisted` is in the order of names. `before` is the commit's version: segments planned on it or
+    later can't belong to it. `segments`, `rows` and `nbytes` are the sums that the history gives.
+    Segments planned on the latest version come first: without a race that is the commit's parent.
     """
-    versions = sorted({one.version for one in unlisted if one.version < before}, reverse=True)
+    versions = sorted(
+        {segment.version for segment in unlisted if segment.version < before}, reverse=True
+    )
     for version in versions:
         staged = [
-            one
-            for one in unlisted
-            if one.version == version and one.entry.rows <= rows and one.entry.bytes <= nbytes
+            segment
+            for segment in unlisted
+            if segment.version == version
+            and segment.entry.rows <= rows
+            and segment.entry.bytes <= nbytes
         ]
-        # Segments of one commit stand in the order of their tasks, whatever folder they lie in.
-        staged.sort(key=lambda one: one.order[2:])
+        # Segments of one commit are in task order, whatever folder they are in.
+        staged.sort(key=lambda segment: segment.order[2:])
         if comb(len(staged), segments) > _MOST_TRIED:
             continue
         for chosen in combinations(staged, segments):
-            sizes = [(one.entry.rows, one.entry.bytes) for one in chosen]
+            sizes = [(segment.entry.rows, segment.entry.bytes) for segment in chosen]
             if (sum(size[0] for size in sizes), sum(size[1] for size in sizes)) == (rows, nbytes):
                 yield chosen
 
 
 def choose_neighbours(unlisted: Sequence[Unlisted], rows: int) -> Iterator[tuple[Unlisted, ...]]:
-    """Yield runs of segments, side by side in the order of their names, of so many events. Pure."""
+    """Yield runs of segments, adjacent in name order, that hold `rows` events. Pure."""
     for first in range(len(unlisted)):
         left = rows
         for last in range(first, len(unlisted)):

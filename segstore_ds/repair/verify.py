@@ -1,4 +1,4 @@
-"""Verify: read a whole stream and say exactly what is wrong where. It changes nothing."""
+"""Verify: read a whole stream and report exactly what is wrong where. It changes nothing."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -44,11 +44,11 @@ class Report:
         segments: Segments read.
         frames: Frames verified.
         rows: Events verified.
-        leftovers: Objects that nothing refers to: staged and not (or never) committed. They are
+        leftovers: Objects that nothing refers to: staged, and not yet or never committed. They are
             no damage.
-        abandoned: Commit files that can't be read, or are missing, and that a repair left behind.
-        unclaimed: Those of the leftovers that were planned on the newest version or a later one:
-            staged just now, or of a commit that is gone.
+        abandoned: Commit files that can't be read or are missing, and that a repair left behind.
+        unclaimed: The leftovers that were planned on the newest version or a later one: staged just
+            now, or part of a commit that is gone.
     """
 
     problems: list[Problem] = field(default_factory=list)
@@ -62,14 +62,14 @@ class Report:
 
     @property
     def ok(self) -> bool:
-        """True when nothing is wrong."""
+        """True if nothing is wrong."""
         return not self.problems
 
     def check(self) -> "Report":
         """Return this report if nothing is wrong.
 
         Raises:
-            CorruptionError: Something is; lists it.
+            CorruptionError: Something is wrong; lists the problems.
         """
         if self.problems:
             raise CorruptionError(
@@ -79,14 +79,13 @@ class Report:
 
 
 def run_verify(log: StreamLog, status: TableStatus) -> Report:
-    """Read every commit file, status object and segment of a stream and check all invariants.
+    """Read every commit file, status object and segment and check all invariants.
 
-    Returns:
-        The report; damage is reported, not raised.
+    Damage is reported, not raised.
 
     Raises:
         NotFoundError: There is no stream.
-        StorageError: The storage failed, so nothing can be said.
+        StorageError: The storage failed, so nothing can be said about the stream.
     """
     return _Verifier(log, status).run()
 
@@ -113,7 +112,7 @@ class _Verifier:
         self._report.problems.append(Problem(CorruptionError.code, where, what))
 
     def _verify_log(self) -> Root | None:
-        # The hint is asked first: afterwards it may name what was committed since the listing.
+        # Read the hint first: read later, it may name a commit made after the listing.
         hint = self._log.files.read_hint()
         numbers = self._log.files.numbers()
         if not numbers:
@@ -136,14 +135,14 @@ class _Verifier:
         older = newest
         self._verify_root(newest)
         for number in reversed([n for n in numbers if newest.log_start <= n < newest.version]):
-            # Without a history: what lies right below a repair, and can't be read, it was made for.
+            # Without a history: an unreadable version right below a repair is why it was made.
             repaired = older.operation == "repair" and older.version == number + 1
             root = self._read_root(number, abandoned=repaired or number in lost)
             if root is None:
                 continue
             self._verify_root(root)
             if older.version == number + 1:
-                # Whoever committed checked the same rules; what a later version adds is not known.
+                # The committer checked the same rules; fields of later formats are not known here.
                 for rule in broken_rules(root, replace(older, extra=root.extra)):
                     self._wrong(self._log.files.path(older.version), f"broken rule: {rule}")
             older = root
@@ -160,7 +159,7 @@ class _Verifier:
         try:
             return History(self._log.storage).lost(newest, newest.log_start, newest.version)
         except FormatError:
-            return frozenset()  # the history's own check says what is wrong with it
+            return frozenset()  # the check of the history reports what is wrong with it
 
     def _read_root(self, number: int, *, abandoned: bool = False) -> Root | None:
         where = self._log.files.path(number)
@@ -197,15 +196,15 @@ class _Verifier:
                 self._problem(part.path, error)
         inline = replace(root, indexes=(), parts=(), entries=root.entries)
         placed.extend(self._status.segments(inline, inline.listed_start, root.tail))
-        numbers = [one.entry.segment_id & 0xFFFFFFFF for one in placed]
+        numbers = [item.entry.segment_id & 0xFFFFFFFF for item in placed]
         if len(set(numbers)) != len(numbers):
             self._wrong("status", "segment numbers are not unique")
-        for one in placed:
-            self._verify_segment(one, schemas)
+        for item in placed:
+            self._verify_segment(item, schemas)
         self._find_leftovers(root)
 
     def _verify_history(self, root: Root) -> None:
-        history, tail = History(self._log.storage), 0  # nothing kept in memory counts
+        history, tail = History(self._log.storage), 0  # a new one, without a cache
         for ref in (*root.history_lists, *root.history_parts):
             alone = (ref,)
             inside = ref in root.history_lists
@@ -325,12 +324,14 @@ class _Verifier:
                         self._report.unclaimed.append(info.path)
 
     def _name_retired(self, retired: tuple[Retired, ...]) -> None:
-        for one in retired:
-            self._named.add(names.segment_object(one.path) if one.kind == "segment" else one.path)
-            if one.kind == "part":
+        for item in retired:
+            self._named.add(
+                names.segment_object(item.path) if item.kind == "segment" else item.path
+            )
+            if item.kind == "part":
                 try:
-                    entries = self._status.retired_part(one.path)
+                    entries = self._status.retired_part(item.path)
                 except FormatError as error:
-                    self._problem(one.path, error)
+                    self._problem(item.path, error)
                     continue
                 self._named.update(names.segment_object(entry.path) for entry in entries)

@@ -1,8 +1,8 @@
-"""Witnesses: what outside the log proves that it held more commits than it does now.
+"""Witnesses: what outside the log proves that the log held more commits than it does now.
 
-The hint, named readers and followers say which commit they have seen; the name of a staged object
-says which version its writer had seen. Each is believed only about this stream and generation, and
-after it was read the log is asked again: it may have grown meanwhile.
+The hint, named readers and followers say which commit they have seen. The name of a staged object
+says which version its writer had seen. A witness counts only for the same stream and generation.
+After the witnesses are read, the log is listed again, since it may have grown meanwhile.
 """
 
 from collections.abc import Iterator
@@ -20,36 +20,29 @@ ABANDONED = "abandoned"  # On disk: the property below. Never change.
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """What proves that a version was committed which is not in the log, or is another there."""
+    """What proves that a version was committed that the log lacks, or holds as another commit."""
 
     version: int
     what: str
 
 
 def find_witnesses(log: StreamLog, newest: Root) -> list[Witness]:
-    """Return what proves that commits are gone, the newest version first; empty for a sound log.
+    """Return what proves that commits are gone, newest version first; empty for a sound log.
 
     What can't be read or reached proves nothing.
-
-    Args:
-        log: The stream's log.
-        newest: Its newest commit that can be read.
-
-    Raises:
-        StorageError: The stream's own storage failed.
     """
     found = [*_hint(log, newest), *_readers(log, newest), *_followers(log, newest)]
     found += _names(log, newest)
     end = (log.files.newest_listed() or 0) if found else 0
-    # The log may have grown meanwhile, or ends with what can't be read, which is another error.
-    gone = [one for one in found if one.version <= newest.version or one.version > end]
+    # The log may have grown, or end with an unreadable file, which is another error.
+    gone = [claim for claim in found if claim.version <= newest.version or claim.version > end]
     return sorted(gone, key=lambda witness: -witness.version)
 
 
 def abandoned_through(root: Root) -> int:
-    """Return the newest version that a repair with loss has left behind; -1 for none.
+    """Return the newest version that a repair with loss left behind; -1 for none.
 
-    Names of objects don't tell the generation: up to there they prove nothing.
+    Names of objects don't hold the generation, so up to this version they prove nothing.
     """
     text = root.properties.get(ABANDONED, "")
     number = names.parse_log_name(text)
@@ -57,7 +50,7 @@ def abandoned_through(root: Root) -> int:
 
 
 def planned_on(path: str) -> int | None:
-    """Return the version that an object was planned on, which its name says; None for others."""
+    """Return the version in an object's name that it was planned on; None for other names."""
     version = names.parse_status_version(path)
     if version is None and path.startswith(f"{names.SEGMENTS_FOLDER}/"):
         token = names.segment_token(path.removeprefix(f"{names.SEGMENTS_FOLDER}/"))
@@ -101,7 +94,7 @@ def _followers(log: StreamLog, newest: Root) -> Iterator[Witness]:
 
 def _names(log: StreamLog, newest: Root) -> Iterator[Witness]:
     if newest.copies:
-        return  # a clone's objects bear the versions of its origin
+        return  # a clone's objects carry versions of its origin
     known = max(newest.version, abandoned_through(newest))
     for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER, names.HISTORY_FOLDER):
         for info in log.storage.list(folder):
