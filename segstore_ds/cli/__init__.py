@@ -1,4 +1,5 @@
 """The command line: `segstore demo`, `segstore info`, `segstore verify`.
 
-A client of the public API. Imports no pyspark; what the demo runs in Spark is text that it prints.
+This package is a client of the public API. It imports no pyspark; what the demo runs in Spark is
+text that the demo prints.
 """

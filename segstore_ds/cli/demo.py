@@ -16,7 +16,7 @@ from segstore_ds.errors import InvalidInputError
 
 _MONTH = "flights-2013-01.parquet"
 _LOG_LINES = 15
-# Quiet, independent of the machine's host name, and nothing beside the demo's own folder.
+# Quiet, independent of the machine's host name, and writing only to the demo's folder.
 _SPARK_SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
@@ -27,18 +27,13 @@ _SPARK_SETTINGS = {
 
 
 def run_demo(folder: Path | None, *, install_jdk: bool) -> int:
-    """Tell the story; without a Java that runs Spark the part of it that needs none.
+    """Tell the story and return the exit status, 0; without Java, tell the part without Spark.
 
-    Args:
-        folder: Where the streams are written and stay; None for a temporary one.
-        install_jdk: Fetch a Java, where none will do, without asking.
-
-    Returns:
-        The exit status, 0.
+    The streams are written to `folder` and stay there; None means a temporary folder. With
+    `install_jdk` a missing Java is fetched without asking.
 
     Raises:
         InvalidInputError: The folder is not empty.
-        SegstoreError: segstore failed.
     """
     started = time.monotonic()
     with _opened(folder) as place:
@@ -78,12 +73,12 @@ def _opened(folder: Path | None) -> Iterator[Path]:
 
 
 def _month() -> str:
-    """Return the path of the month of flights that the package holds."""
+    """Return the path of the month of flights in the package."""
     return str(resources.files("segstore_ds").joinpath("data", _MONTH))
 
 
 def _prepare_java(story: Story, *, install_jdk: bool) -> bool:
-    """Make Spark find a Java that will do; tell what to do where there is none."""
+    """Make Spark find a suitable Java; if there is none, say what to do."""
     search = search_java(os.environ, user_folder=Path.home())
     if search.found:
         search.apply(os.environ)
@@ -117,9 +112,9 @@ def _agreed() -> bool:
 
 @contextmanager
 def _quiet_spark(place: Path) -> Iterator[None]:
-    """Let a Spark that starts here be the installed one, and write its log to a file.
+    """Make a Spark that starts here use the installed pyspark, and write its log to a file.
 
-    Its JVM and Python workers inherit the error output; a failure shows the end of the log.
+    Its JVM and Python workers inherit the error output. A failure prints the end of the log.
     """
     for name in ("SPARK_HOME", "SPARK_CONF_DIR", "SPARK_REMOTE", "PYSPARK_DRIVER_PYTHON"):
         os.environ.pop(name, None)

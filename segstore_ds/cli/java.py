@@ -1,4 +1,4 @@
-"""Java for Spark: whether there is one that will do, how to get one, and fetching it when asked."""
+"""Java for Spark: find a suitable one, say how to install one, and fetch one on request."""
 
 import os
 import platform
@@ -11,12 +11,12 @@ from pathlib import Path
 
 LEAST_JAVA = 17
 FETCHED_JAVA = "17"
-# Spark opens it when it starts; runtimes that were trimmed lack it.
+# Spark opens this module when it starts; trimmed runtimes lack it.
 NEEDED_MODULE = "jdk.incubator.vector"
 _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 _START_S = 60
 
-# The first whose name is the distribution's, or one that it says it is like; % is for sudo.
+# The first row named in the distribution's ID or ID_LIKE is used; % stands for sudo.
 _LINUX = (
     ("amzn", "%dnf install -y java-21-amazon-corretto-headless"),
     ("ubuntu", "%apt-get update && %apt-get install -y openjdk-17-jre-headless"),
@@ -31,12 +31,12 @@ _LINUX = (
 
 @dataclass(frozen=True, slots=True)
 class JavaSearch:
-    """What a look for Java found.
+    """What a search for Java found.
 
     Attributes:
-        home: What JAVA_HOME has to be for Spark to take it; None when `on_path` or none will do.
-        on_path: The one on the PATH will do.
-        looked: One line for each place that will not do: where, and why.
+        home: The value of JAVA_HOME that Spark needs; None if `on_path` or if nothing is suitable.
+        on_path: The Java on the PATH is suitable.
+        looked: One line for each place that is not suitable: where, and why.
     """
 
     home: Path | None
@@ -45,11 +45,11 @@ class JavaSearch:
 
     @property
     def found(self) -> bool:
-        """True when there is one that will do."""
+        """True if there is a suitable Java."""
         return self.on_path or self.home is not None
 
     def apply(self, environment: MutableMapping[str, str]) -> None:
-        """Make Spark take what was found: it takes JAVA_HOME first, then the PATH."""
+        """Make Spark use what was found: Spark tries JAVA_HOME first, then the PATH."""
         if self.home is not None:
             environment["JAVA_HOME"] = str(self.home)
         elif self.on_path:
@@ -81,7 +81,7 @@ def search_java(environment: Mapping[str, str], *, user_folder: Path) -> JavaSea
 
 
 def parse_java_version(banner: str) -> int | None:
-    """Return the major version that `java -version` printed; None when it printed none.
+    """Return the major version that `java -version` printed; None if it printed none.
 
     >>> parse_java_version('openjdk version "17.0.15" 2025-04-15')
     17
@@ -96,12 +96,10 @@ def parse_java_version(banner: str) -> int | None:
 
 
 def install_command(system: str, release: Mapping[str, str], *, superuser: bool) -> str:
-    """Return the command that installs a Java which runs Spark.
+    """Return the command that installs a Java that runs Spark.
 
-    Args:
-        system: As `platform.system()` names it.
-        release: On Linux the fields of /etc/os-release, as far as known.
-        superuser: No sudo is needed.
+    `system` is what `platform.system()` returns; `release` holds the fields of /etc/os-release on
+    Linux, as far as known. A `superuser` needs no sudo.
     """
     if system == "Darwin":
         return "brew install --cask temurin@17"
@@ -128,10 +126,9 @@ def read_install_command() -> str:
 
 
 def fetch_java() -> tuple[Path | None, str]:
-    """Download a Java into the user's folder ~/.jdk with the package install-jdk.
+    """Download a Java into ~/.jdk with the package install-jdk.
 
-    Returns:
-        Its JAVA_HOME, or None and why it did not work, in one line.
+    It returns the JAVA_HOME, or None and one line that says why it failed.
     """
     try:
         import jdk
@@ -148,7 +145,7 @@ def fetch_java() -> tuple[Path | None, str]:
 
 
 def _has_java_17(release: Mapping[str, str]) -> bool:
-    """Tell whether a Debian has Java 17: up to 12; testing and sid give no version."""
+    """Tell whether a Debian has Java 17: up to release 12; testing and sid name no release."""
     return release.get("ID") != "debian" or release.get("VERSION_ID", "") in ("11", "12")
 
 
@@ -157,7 +154,7 @@ def _command_of(home: Path) -> Path:
 
 
 def _problem(command: Path) -> str | None:
-    """Return why a Java will not do, None when it will."""
+    """Return why a Java is not suitable; None if it is."""
     if not command.is_file():
         return f"holds no bin/{command.name}"
     version = parse_java_version(_output(command, "-version")[1])

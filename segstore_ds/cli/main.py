@@ -24,7 +24,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command and return its exit status: 0, 1 for a damaged stream, 2 for a failure."""
     for out in (sys.stdout, sys.stderr):
         if isinstance(out, io.TextIOWrapper):
-            out.reconfigure(errors="backslashreplace")  # names may hold what a terminal can't show
+            out.reconfigure(errors="backslashreplace")  # names may hold unprintable characters
     options = _parser().parse_args(arguments)
     try:
         status: int = options.run(options)
@@ -34,7 +34,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except BrokenPipeError:
-        # Whoever read the output has gone; flushing it at exit must not fail again.
+        # The reader of the output is gone; flushing at exit must not fail again.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return FAILED
     except Exception as error:  # noqa: BLE001 - the outermost line of the command
@@ -83,7 +83,9 @@ def _open(options: argparse.Namespace) -> segstore.Stream:
 def _info(options: argparse.Namespace) -> int:
     stream = _open(options)
     known, writers = stream.info(), stream.metadata("writers").read_all().to_pylist()
-    named = [f"{one['writer_id']} (batch {one['batch_id']})" for one in writers[:SHOWN_WRITERS]]
+    named = [
+        f"{writer['writer_id']} (batch {writer['batch_id']})" for writer in writers[:SHOWN_WRITERS]
+    ]
     if len(writers) > len(named):
         named.append(f"and {len(writers) - len(named):,} more")
     facts = {
@@ -126,7 +128,7 @@ def _json(text: str) -> dict[str, Any]:
     except ValueError:
         value = None
     if not isinstance(value, dict):
-        # Without the text: it may hold a secret.
+        # The message leaves the text out: it may hold a secret.
         raise argparse.ArgumentTypeError("must be a JSON object")
     return value
 

@@ -1,4 +1,4 @@
-"""The demo's snippets: printed, then run. They use `month`, `url` and what earlier ones made."""
+"""The demo's snippets: printed, then run. They use `month`, `url` and names of earlier snippets."""
 
 SESSION = """
 import os, sys
@@ -77,7 +77,7 @@ for carrier in delays.sort_by([("count_all", "descending")]).slice(0, 5).to_pyli
     print(carrier)
 """
 
-# Module that is needed, its name, the snippet behind READ; the first installed one runs.
+# The needed module, its name, the snippet after READ; the first installed one runs.
 QUERIES = (
     ("duckdb", "DuckDB", QUERY_DUCKDB),
     ("pandas", "pandas", QUERY_PANDAS),

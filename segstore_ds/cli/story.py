@@ -9,11 +9,7 @@ from typing import Any
 
 
 class Story:
-    """Prints code and runs exactly what it printed, with one set of names.
-
-    Args:
-        names: What the snippets can use from the start.
-    """
+    """Prints code and runs exactly what it printed; the snippets share the given names."""
 
     def __init__(self, **names: Any) -> None:
         self.names = names
@@ -28,11 +24,7 @@ class Story:
         self.say(f"\n{self._styled('1', '== ' + title)}\n")
 
     def run(self, snippet: str) -> None:
-        """Print a snippet, then run it.
-
-        Raises:
-            Whatever the snippet raises.
-        """
+        """Print a snippet, then run it; raises what the snippet raises."""
         code = dedent(snippet).strip()
         self.say(self._styled("36", indent(code, "    ")) + "\n")
         exec(compile(code, "<demo>", "exec"), self.names)  # noqa: S102 - our own text, shown as it runs

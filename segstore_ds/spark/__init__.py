@@ -1,7 +1,7 @@
 """Spark: the format `segstore` and the helpers around it. The only importer of pyspark.
 
-A client of the public API. The JVM is reached by one guarded function in `session` alone, and what
-needs it has another way: so everything works the same through Spark Connect.
+This package is a client of the public API. Only one guarded function in `active` reaches the JVM,
+and what needs the JVM has a fallback, so everything works the same through Spark Connect.
 """
 
 from segstore_ds.spark.jobs.compaction import compact

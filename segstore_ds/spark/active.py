@@ -8,14 +8,14 @@ from pyspark.sql import SparkSession
 
 
 def find_jvm(spark: SparkSession) -> tuple[Any, Any] | None:
-    """Return the JVM of a session and the session in it; None with Connect, which has none."""
+    """Return a session's JVM and the session inside it; None with Connect, which has no JVM."""
     jvm = getattr(spark, "_jvm", None)
     return None if jvm is None else (jvm, spark._jsparkSession)  # noqa: SLF001 - no public way
 
 
 @contextmanager
 def activated(spark: SparkSession) -> Iterator[None]:
-    """Make a session the active one of this thread: `DataFrameWriter.save()` looks nowhere else."""
+    """Make a session this thread's active one: `DataFrameWriter.save()` looks nowhere else."""
     found = find_jvm(spark)
     if found is not None:
         jvm, session = found

@@ -1,10 +1,10 @@
-"""Where errors leave for Spark: what it shows of them, and how they name options.
+"""The boundary where errors reach Spark: what Spark shows of them, and how they name options.
 
-Spark shows an error as the text of its traceback, in a message of its own, so whatever the
-traceback holds stands before our text. At the entry points of the format an error therefore loses
-the frames within segstore and its causes, which the log keeps at INFO, and names options as Spark's
-users write them (``mergeSchema=true``), where the engine has Python's arguments. Only errors that
-we raise on purpose: a bug keeps its traceback.
+Spark shows an error as the text of its traceback, in a message of its own, so the traceback comes
+before our text. At the format's entry points an error therefore loses its causes and its frames
+inside segstore; the log keeps them at INFO. Options are named as Spark's users write them
+(``mergeSchema=true``), where the engine names Python's arguments. This applies only to errors that
+segstore raises on purpose: a bug keeps its traceback.
 """
 
 import functools
@@ -21,7 +21,7 @@ from segstore_ds.options.arguments import snake
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
 
-# What Spark calls. A writer of a streaming query plans when it is pickled.
+# What Spark calls. The writer of a streaming query plans when it is pickled.
 ENTRY_POINTS = frozenset(
     {"schema", "reader", "writer", "streamReader", "streamWriter", "partitions", "read", "write"}
     | {"commit", "initialOffset", "latestOffset", "reportLatestOffset", "__getstate__"}
@@ -32,7 +32,7 @@ _NAME = re.compile(rf"\b({'|'.join(_OPTIONS)})\b(=True\b|=False\b)?")
 
 
 def spell_for_spark(text: str) -> str:
-    """Return a text with arguments of Python respelled as options.
+    """Return a text in which Python's arguments are spelled as options.
 
     >>> spell_for_spark("set merge_schema=True, or give another writer_id")
     'set mergeSchema=true, or give another writerId'
@@ -41,14 +41,14 @@ def spell_for_spark(text: str) -> str:
 
 
 def at_boundary(cls: type[T]) -> type[T]:
-    """Have the entry points that a class defines raise our errors as Spark should show them."""
+    """Make the entry points that a class defines raise errors as Spark should show them."""
     for name in ENTRY_POINTS & vars(cls).keys():
         setattr(cls, name, _guarded(vars(cls)[name]))
     return cls
 
 
 def in_sparks_words(function: Callable[..., T]) -> Callable[..., T]:
-    """Have a helper that takes options name them in its errors as its caller does."""
+    """Make a helper that takes options name them in its errors as its caller does."""
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> T:
@@ -62,7 +62,7 @@ def in_sparks_words(function: Callable[..., T]) -> Callable[..., T]:
 
 
 def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
-    # The error leaves a list as it is raised: else it would hold its frame, and the frame it.
+    # The error is popped from a list when raised: a local name would make a reference cycle.
     @functools.wraps(method)
     def call(*args: Any, **given: Any) -> Any:
         try:

@@ -1,4 +1,4 @@
-"""Options as Python writes them, and as Spark hands them over: as texts."""
+"""Options as Python writes them, turned into texts as Spark passes them."""
 
 import base64
 import json
@@ -13,7 +13,7 @@ from segstore_ds.options import BY_NAME
 from segstore_ds.stream.connector import NAN, resolve_location
 
 _SPECIAL = {float("inf"): "Infinity", float("-inf"): "-Infinity"}
-# A literal of a filter means the same as JSON has it; what is not named here is JSON's own.
+# How a filter's literal becomes JSON; types that are not named here are JSON's own.
 _LITERALS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
     (Mapping, lambda value: {name: _as_json(inner) for name, inner in value.items()}),
     (str, lambda value: value),
@@ -27,24 +27,23 @@ _LITERALS: tuple[tuple[type | tuple[type, ...], Callable[[Any], Any]], ...] = (
 
 
 def as_location(url: str | os.PathLike[str]) -> str:
-    """Return a location as Spark takes it: as given, or canonical where only that is plain text.
+    """Return a location as Spark takes it: as given, or canonical if only that is printable.
 
     Raises:
-        InvalidInputError: It is no location.
+        InvalidInputError: It is not a location.
     """
     location, text = resolve_location(url), os.fspath(url)
     return text if text.isprintable() else location.url
 
 
 def as_texts(options: Mapping[str, Any]) -> dict[str, str]:
-    """Return options as Spark hands them over, under their names as the table writes them.
+    """Return options as texts, under the names that the table of options gives them.
 
-    Args:
-        options: Values may be Python's: lists, mappings, numbers, truths, dates, times. None means
-            that the option is not given.
+    Values may be Python's: lists, mappings, numbers, booleans, dates, times. None means that the
+    option is not given.
 
     Raises:
-        InvalidInputError: A value is of a type that no option takes.
+        InvalidInputError: A value has a type that no option takes.
     """
     texts = {}
     for name, value in options.items():

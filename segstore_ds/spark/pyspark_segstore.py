@@ -1,8 +1,8 @@
-"""What Spark finds by itself: installed as the top-level module `pyspark_segstore`.
+"""The module that Spark finds by itself, installed at the top level as `pyspark_segstore`.
 
-Spark imports every module called `pyspark_*` in a process of its own and takes `DefaultSource` from
-it; one such module that fails to import disables them all. So this one imports nothing of segstore
-before Spark asks for something.
+Spark imports every module called `pyspark_*` in a separate process and takes `DefaultSource` from
+it. If one such module fails to import, all of them are disabled. So this module imports nothing of
+segstore before Spark uses the format.
 """
 
 from typing import Any

@@ -1,8 +1,9 @@
-"""Spark's schemas and ours: what is stored of a Spark schema, and how it comes back exactly.
+"""Spark's schemas and ours: what is stored of a Spark schema, and how it is restored exactly.
 
-The stored Arrow schema decides; Spark's own JSON is kept beside it for what Arrow cannot say:
-comments, char and varchar lengths, collations, user-defined types, users' own metadata. What a
-session noted in a column's metadata for its own plans is not: in another session it changes rows.
+The stored Arrow schema decides. Spark's own JSON is stored beside it for what Arrow can't express:
+comments, char and varchar lengths, collations, user-defined types, users' own metadata. Notes that
+a session put into a column's metadata for its own plans are not stored: in another session they
+change rows.
 """
 
 import importlib
@@ -29,8 +30,8 @@ from segstore_ds.errors import SchemaMismatchError
 from segstore_ds.format.schema.codec import normalise_schema
 
 CHAR_KEY = "__CHAR_VARCHAR_TYPE_STRING"  # Spark's own name for a char's length in metadata
-# What Spark notes of a column for the plan at hand. Handed to a later session, a watermark drops
-# rows there, and a window's mark merges groups that differ.
+# What Spark notes about a column for the plan at hand. In a later session a watermark would drop
+# rows, and a window's mark would merge groups that differ.
 _PLAN_KEYS = frozenset(
     [
         "spark.watermarkDelayMs",
@@ -60,7 +61,7 @@ def to_stored(schema: StructType) -> pa.Schema:
     """Return the Arrow schema in which a DataFrame is stored.
 
     Raises:
-        SchemaMismatchError: A column has a type that can't be kept, or a name occurs twice.
+        SchemaMismatchError: A column has a type that can't be stored, or a name occurs twice.
     """
     for path, data_type in _walk(schema, ""):
         remedy = _REFUSED.get(type(data_type).__name__)
@@ -81,10 +82,10 @@ def to_stored(schema: StructType) -> pa.Schema:
 
 
 def to_spark_json(schema: StructType) -> str:
-    """Return the JSON that is kept of a DataFrame's schema.
+    """Return the JSON that is stored of a DataFrame's schema.
 
-    Of a user-defined type only its name is kept: Spark's JSON also holds its pickled class, and a
-    stream must never hand code to its readers. Nor what Spark noted for the plan at hand.
+    Of a user-defined type only the name is stored: Spark's JSON also holds its pickled class, and a
+    stream must never give code to its readers. Spark's notes for the plan at hand are removed too.
     """
     text = _plain_struct(schema).json()
     return json.dumps(json.loads(text, object_hook=_cleaned))
@@ -93,12 +94,10 @@ def to_spark_json(schema: StructType) -> str:
 def from_stored(schema: pa.Schema, spark_json: str | None) -> StructType:
     """Return the DataFrame schema of stored columns, everything nullable.
 
-    Args:
-        schema: In stored form.
-        spark_json: What `to_spark_json` gave, or part of it; columns whose type in it is not the
-            stored one any more come from Arrow.
+    `spark_json` is what `to_spark_json` gave, or part of it. A column whose type in it is no longer
+    the stored one gets its type from Arrow.
     """
-    # Cleaned again: streams hold what was written before it was left out, or by somebody else.
+    # Cleaned again: a stream may hold JSON from before the cleaning, or from another writer.
     values = json.loads(spark_json, object_hook=_cleaned)["fields"] if spark_json else ()
     known = {field.name: field for field in map(_known_field, values) if field is not None}
     return StructType([_spark_field(field, known.get(field.name)) for field in schema])
@@ -115,7 +114,7 @@ def to_arrow(schema: StructType) -> pa.Schema:
 
 
 def _cleaned(value: dict[str, Any]) -> dict[str, Any]:
-    """Take code and plan notes out of an object of Spark's JSON; nested ones have been before."""
+    """Remove code and plan notes from an object of Spark's JSON, whose inner objects are clean."""
     value.pop("serializedClass", None)
     metadata = value.get("metadata")
     if value.keys() >= _FIELD and isinstance(metadata, dict):
@@ -128,7 +127,7 @@ def _cleaned(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _known_field(value: dict[str, Any]) -> StructField | None:
-    """Return a field of Spark's JSON, or None where a user-defined type's class is not here."""
+    """Return a field of Spark's JSON; None if the class of a user-defined type is not here."""
     try:
         _check_classes(value)
         return StructField.fromJson(value)
@@ -140,7 +139,7 @@ def _check_classes(value: Any) -> None:
     """Check that classes named in a schema's JSON are user-defined types, before Spark calls them.
 
     Raises:
-        ImportError: A class is not here, or it is something else.
+        ImportError: A class is not here, or is not a user-defined type.
     """
     if isinstance(value, dict):
         if value.get("type") == "udt":
@@ -190,7 +189,7 @@ def _plain(data_type: DataType) -> DataType:
 
 
 def _plain_struct(schema: StructType) -> StructType:
-    """Turn char and varchar into strings and note the type in the column's metadata, as Spark."""
+    """Replace char and varchar by string and note the type in the metadata, as Spark does."""
     fields = []
     for field in schema:
         metadata = dict(field.metadata or {})

@@ -40,7 +40,7 @@ class Registration:
     """What `register` did to a session.
 
     Attributes:
-        settings: Setting -> value that was set; empty where the user had set it already.
+        settings: Setting -> value that was set; empty if the user had set it already.
         notes: Setting -> what it costs.
     """
 
@@ -60,17 +60,17 @@ def register(
     Safe to repeat; the last storage options hold. Works in Spark Connect.
 
     Args:
-        spark: The session. Others, also those made by `newSession()`, are not touched.
+        spark: The session. Others, also those made by `newSession()`, do not change.
         storage_options: Bound to the session: they reach planners and tasks, but no plan, no
-            option, no event log. Flat or keyed by URL prefix; `env:NAME` values are read where they
-            are used, so executors need the variable then.
-        tune: Set what makes it fast, unless the session has a value of its own.
+            option and no event log. Flat or keyed by URL prefix; `env:NAME` values are read where
+            they are used, so executors need the variable.
+        tune: Set what makes the format fast, unless the session has a value of its own.
 
     Returns:
         What was set, and what that costs; prints as text.
 
     Raises:
-        InvalidInputError: The storage options are no mapping.
+        InvalidInputError: The storage options are not a mapping.
     """
     if storage_options is not None and not isinstance(storage_options, Mapping):
         raise InvalidInputError(
@@ -105,8 +105,8 @@ def write(
 ) -> None:
     """Write a DataFrame to a stream with the fast settings for just this write.
 
-    Restores the session's settings afterwards, also when writes overlap in several threads, and
-    works from threads, where `df.write.save()` does not find the format.
+    It restores the session's settings afterwards, also if writes overlap in several threads. It
+    works in threads, where `df.write.save()` does not find the format.
 
     Args:
         df: The rows.
@@ -129,10 +129,10 @@ def write(
 
 
 def bound_source(spark: SparkSession) -> type[SegstoreDataSource]:
-    """Return the format as `register` bound it to a session, or to the one it was cloned from.
+    """Return the format as `register` bound it to this session, or to the one it was cloned from.
 
     Raises:
-        InvalidInputError: Storage options were bound to the session by another process.
+        InvalidInputError: Another process bound storage options to the session.
     """
     key = spark.conf.get(_BOUND, None)
     if key is None:
@@ -145,8 +145,8 @@ def bound_source(spark: SparkSession) -> type[SegstoreDataSource]:
     return _bound(_bound_options[key])
 
 
-# A setting that holds nothing but the key to what is bound. Settings are what goes along when Spark
-# clones a session, as for each streaming query, whose batches know only the clone.
+# A setting that holds only the key of the bound options. When Spark clones a session, as for each
+# streaming query, the clone gets the settings, and the query's batches know only the clone.
 _BOUND = "spark.segstore.bound"
 _bound_options: dict[str, Mapping[str, Any]] = {}
 
@@ -168,7 +168,7 @@ def _bound(
         return SegstoreDataSource
     bound = None if storage_options is None else dict(storage_options)
 
-    # A class of its own, which travels by value: so the options are in no plan and no option.
+    # A new class, pickled by value: so the storage options are in no plan and no option.
     class BoundSegstoreDataSource(SegstoreDataSource):
         bound_storage_options: ClassVar[Mapping[str, Any] | None] = bound
         bound_application: ClassVar[str | None] = application
@@ -182,7 +182,7 @@ _tuning_users: dict[int, int] = {}
 
 @contextmanager
 def _tuned(spark: SparkSession) -> Iterator[None]:
-    """Tune a session while at least one write runs; the last one restores what was there."""
+    """Tune a session while at least one write runs; the last write restores the setting."""
     key = id(spark)
     with _tuning_lock:
         users = _tuning_users.get(key, 0)

@@ -1,8 +1,8 @@
-"""The format `segstore` for Spark: which reader and which writer answers, and the pinned version.
+"""The format `segstore` for Spark: it chooses the reader or writer and pins the version.
 
-Spark calls each method in a process of its own; what crosses between them is pickled. `schema()`
-runs when a DataFrame is loaded and pins the version: the root travels with the DataFrame, so every
-later plan of it reads the same events.
+Spark calls each method in a process of its own, and what crosses between them is pickled.
+`schema()` runs when a DataFrame is loaded and pins the version: the root travels with the
+DataFrame, so every later plan of it reads the same events.
 """
 
 import json
@@ -66,7 +66,7 @@ class SegstoreDataSource(DataSource):
     """
 
     bound_storage_options: ClassVar[Mapping[str, Any] | None] = None
-    bound_application: ClassVar[str | None] = None  # planners and tasks are not told its id
+    bound_application: ClassVar[str | None] = None  # Spark does not tell planners and tasks its id
 
     def __init__(self, options: Mapping[str, str]) -> None:
         super().__init__(dict(options))
@@ -83,11 +83,9 @@ class SegstoreDataSource(DataSource):
         Raises:
             InvalidInputError: An option is not valid, or there is no path.
             NotFoundError: There is no stream.
-            FormatError: The stream's metadata can't be read.
-            StorageError: The filesystem failed.
         """
-        # Spark asks batch and streaming reads alike. Cuts are parsed but not bound: a query that
-        # starts again must not fail because a version it once began at is gone.
+        # Spark calls this for batch and streaming reads. Cuts are parsed but not bound: a query
+        # that restarts must not fail because the version it once began at is gone.
         options = parse_options(self.options, READ, STREAM_READ)
         for cut in (options["startCut"], options["endCut"]):
             parse_cut(cut)
@@ -107,14 +105,13 @@ class SegstoreDataSource(DataSource):
         return from_stored(reading.result_schema, stream.spark_schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """Plan a read of the pinned version.
+        """Plan a read of the pinned version; raises as `Stream.read`.
 
-        Args:
-            schema: What `schema` gave, or the user's own, which projects to its columns.
+        `schema` is what `schema()` gave, or the user's own, whose columns are then the only ones
+        read.
 
         Raises:
             SchemaMismatchError: The user's schema names other columns or types.
-            As `segstore_ds.Stream.read` otherwise.
         """
         options = parse_options(self.options, READ)
         root = self._pinned_root()
@@ -131,10 +128,9 @@ class SegstoreDataSource(DataSource):
         return plan_reader(stream, options, root, schema, settled=settled)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Plan a write: create the stream if it is missing, check the columns, fix the token.
+        """Plan a write: create a missing stream, check the columns, fix the token.
 
-        Raises:
-            As `segstore_ds.Stream.plan_write`.
+        It raises as `Stream.plan_write` does.
         """
         given, copied = take_range(self.options)
         options = {**parse_options(given, WRITE), APPLICATION: self.bound_application}
@@ -153,23 +149,16 @@ class SegstoreDataSource(DataSource):
         return SegstoreWriter(plan_writer(storage, options, schema, overwrite=overwrite))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return what answers for a streaming query; sends no request.
+        """Return the reader of a streaming query; sends no request.
 
-        Args:
-            schema: What `schema` gave, or the user's own, which projects to its columns.
-
-        Raises:
-            InvalidInputError: An option is not valid, or there is no path.
+        `schema` is what `schema()` gave, or the user's own, whose columns are then the only ones
+        read.
         """
         options = parse_options(self.options, STREAM_READ)
         return SegstoreStreamReader(self.open_storage(options), options, schema)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:
-        """Return what writes a streaming query's micro-batches; sends no request.
-
-        Raises:
-            InvalidInputError: An option is not valid, or there is no path.
-        """
+        """Return the writer of a streaming query's micro-batches; sends no request."""
         options = {**parse_options(self.options, STREAM_WRITE), APPLICATION: self.bound_application}
         given = {name.lower(): value for name, value in self.options.items()}
         return SegstoreStreamWriter(
@@ -181,15 +170,11 @@ class SegstoreDataSource(DataSource):
         )
 
     def open_stream(self, options: Mapping[str, Any]) -> Stream:
-        """Open the stream at the version that parsed options name, or at its newest one.
-
-        Raises:
-            As `schema`, but for the cuts and columns.
-        """
+        """Open the stream at the version that parsed options name, or at the newest one."""
         return self._as_of(self.open_storage(options), options)
 
     def _as_of(self, storage: Storage, options: Mapping[str, Any]) -> Stream:
-        """Open the stream at the version that the options name, or at its newest one."""
+        """Open the stream at the version that the options name, or at the newest one."""
         stream = open_on(storage)
         version, timestamp = options["versionAsOf"], options["timestampAsOf"]
         if version is None and timestamp is None:

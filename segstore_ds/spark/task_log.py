@@ -1,4 +1,4 @@
-"""What a Spark task tells at INFO, where Spark collects what its Python workers log."""
+"""What a Spark task logs at INFO, where Spark collects the logs of its Python workers."""
 
 import logging
 import os
@@ -8,10 +8,10 @@ _COLLECTED = "PYSPARK_SPARK_SESSION_UUID"
 
 
 def show_info() -> None:
-    """Let lines at INFO through if Spark collects them and nobody has chosen a level.
+    """Let INFO records through if Spark collects them and nobody has chosen a level.
 
-    Workers begin with Python's default, which drops them; a worker belongs to Spark, so there is no
-    program whose choice this could be.
+    Workers start with Python's default level, which drops INFO. A worker belongs to Spark, so there
+    is no program whose choice this could override.
     """
     logger = logging.getLogger("segstore_ds")
     if _COLLECTED in os.environ and logger.level == logging.NOTSET:

@@ -1,4 +1,4 @@
-"""Batch reads of what is known about a stream: the option `metadata`."""
+"""Batch reads of a stream's metadata tables: the option `metadata`."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -26,24 +26,22 @@ _EVENTS_ONLY = ("columns", "filters", "offsetColumn", "segmentColumn", "commitTi
 
 
 def is_view(name: str | None) -> bool:
-    """Tell whether the option names a view of this module."""
+    """Tell whether the option names a metadata table of this module."""
     return name in VIEWS
 
 
 def view_schema(name: str) -> StructType:
-    """Return a view's columns."""
+    """Return a metadata table's columns."""
     return from_stored(find_view(name).schema, None)
 
 
 def plan_view_reader(
     stream: Stream, options: Mapping[str, Any], root: Root, schema: StructType
 ) -> "ViewReader":
-    """Plan the read of a view as of a version.
+    """Plan the read of a metadata table as of a version.
 
     Raises:
-        InvalidInputError: Options for events are given, or a schema of one's own.
-        FormatError: Metadata can't be read.
-        StorageError: The storage failed.
+        InvalidInputError: Options for events, or a schema of the user's own, are given.
     """
     name = options["metadata"]
     given = [option for option in _EVENTS_ONLY if options[option] is not None]
@@ -58,7 +56,7 @@ def plan_view_reader(
 
 @at_boundary
 class ViewReader(DataSourceReader):
-    """Reads a view, a partition per range of it."""
+    """Reads a metadata table, one partition per range of offsets."""
 
     def __init__(
         self,
@@ -75,16 +73,11 @@ class ViewReader(DataSourceReader):
         self._schema = schema
 
     def partitions(self) -> list[InputPartition]:
-        """Return a partition per range."""
+        """Return one partition per range."""
         return [InputPartition(span) for span in self._ranges]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield the rows of a range.
-
-        Raises:
-            FormatError: Metadata can't be read.
-            StorageError: The storage failed.
-        """
+        """Yield the rows of a range."""
         if partition is None or partition.value is None:
             return
         root = decode_root(decode_envelope(self._root, where="pinned"), where="pinned")

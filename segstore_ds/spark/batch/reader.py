@@ -1,4 +1,4 @@
-"""Batch reads: a plan that is made once in the planner, and tasks that carry parts of it out."""
+"""Batch reads: the planner makes a plan once, and tasks carry out parts of it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
@@ -22,11 +22,7 @@ _ASKED = (
 
 
 def plan_reading(stream: Stream, options: Mapping[str, Any], root: Root) -> Reading:
-    """Bind a read to offsets and columns from Spark's options.
-
-    Raises:
-        As `segstore_ds.Stream.read`.
-    """
+    """Bind a read to offsets and columns from Spark's options; raises as `Stream.read`."""
     return stream.plan_read(
         options["startCut"],
         options["endCut"],
@@ -48,10 +44,9 @@ def plan_reader(
     *,
     settled: tuple[int, ...] = (),
 ) -> "SegstoreReader":
-    """Plan a read and its tasks, without the Parquet segments of the epochs that are `settled`.
+    """Plan a read and its tasks, without the Parquet segments of the `settled` epochs.
 
-    Raises:
-        As `segstore_ds.Stream.read`.
+    It raises as `Stream.read` does.
     """
     reading = replace(plan_reading(stream, options, root), settled=settled)
     tasks = stream.plan_tasks(
@@ -65,11 +60,10 @@ def plan_reader(
 
 
 def slice_batches(reading: Reading, task: ReadTask, schema: StructType) -> Iterator[pa.RecordBatch]:
-    """Yield the events of a task as Spark wants its batches.
+    """Yield the events of a task as the batches that Spark expects.
 
     Raises:
-        SchemaMismatchError: A column of the user's schema is NOT NULL and there is a null.
-        As `segstore_ds.read.scan.run_task` otherwise.
+        SchemaMismatchError: A column that the user's schema declares NOT NULL holds a null.
     """
     target = to_arrow(schema)
     for batch in run_task(reading, task):
@@ -80,12 +74,10 @@ def slice_batches(reading: Reading, task: ReadTask, schema: StructType) -> Itera
 
 
 def project(stream: Stream, options: Mapping[str, Any], schema: StructType) -> tuple[str, ...]:
-    """Return the columns of the stream that a schema asks for, in its order.
+    """Return the stream's columns that a schema asks for, in the schema's order.
 
     Raises:
-        SchemaMismatchError: It asks for a column that the stream has not, or not of that type.
-        FormatError: The stream's schema can't be read.
-        StorageError: The storage failed.
+        SchemaMismatchError: The stream lacks a column, or has it in another type.
     """
     numbers = {options["offsetColumn"], options["segmentColumn"]} - {None}
     times = {options["commitTimeColumn"]} - {None}
@@ -125,7 +117,7 @@ def project(stream: Stream, options: Mapping[str, Any], schema: StructType) -> t
 
 @at_boundary
 class SegstoreReader(DataSourceReader):
-    """Reads the tasks of a plan; only what all tasks share travels with each of them."""
+    """Reads the tasks of a plan; each partition carries only its task, the reader the rest."""
 
     def __init__(self, reading: Reading, tasks: list[ReadTask], schema: StructType) -> None:
         self._reading = reading
@@ -136,15 +128,14 @@ class SegstoreReader(DataSourceReader):
         return {"_reading": self._reading, "_tasks": [], "_schema": self._schema}
 
     def partitions(self) -> list[InputPartition]:
-        """Return a partition per task; Spark makes one of None out of an empty list."""
+        """Return one partition per task; for an empty list Spark makes one with the value None."""
         return [InputPartition(task) for task in self._tasks]
 
     def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
-        """Yield the events of a partition in offset order, as Spark wants its batches.
+        """Yield the events of a partition in offset order, as the batches that Spark expects.
 
         Raises:
-            SchemaMismatchError: A column of the user's schema is NOT NULL and there is a null.
-            As `segstore_ds.read.scan.run_task` otherwise.
+            SchemaMismatchError: A column that the user's schema declares NOT NULL holds a null.
         """
         if partition is None or partition.value is None:
             return
@@ -152,7 +143,7 @@ class SegstoreReader(DataSourceReader):
 
 
 def _spark_column(column: pa.Array, field: pa.Field) -> pa.Array:
-    """Give a column Spark's own nullability, which some of its types insist on inside."""
+    """Give a column Spark's own nullability, which Spark requires inside some types."""
     if not field.nullable and column.null_count:
         # Spark would crash.
         raise SchemaMismatchError(

@@ -32,12 +32,12 @@ from segstore_ds.stream.connector import (
     writer_key,
 )
 
-APPLICATION = "application"  # beside the options of users: no option has this name
+APPLICATION = "application"  # a key beside the users' options: no option has this name
 
 
 @dataclass(frozen=True)
 class StagedMessage(WriterCommitMessage):
-    """What one task staged, on its way to the driver."""
+    """What one task staged, sent to the driver."""
 
     staged: StagedTask
 
@@ -45,11 +45,10 @@ class StagedMessage(WriterCommitMessage):
 def plan_writer(
     storage: Storage, options: Mapping[str, Any], schema: StructType, *, overwrite: bool
 ) -> WriteJob:
-    """Plan a write from Spark's options.
+    """Plan a write from Spark's options; raises as `Stream.plan_write`.
 
     Raises:
-        NotFoundError: There is no stream, and createIfMissing is false or something is expected.
-        As `segstore_ds.Stream.plan_write` otherwise.
+        NotFoundError: There is no stream, and createIfMissing is false or an expectation is given.
     """
     expected = (options["expectedTail"], options["expectedVersion"])
     key = writer_key(
@@ -72,17 +71,12 @@ def build_request(
     writer: WriterKey | None,
     unset: str = "off",
 ) -> WriteRequest:
-    """Return what Spark's options and a DataFrame's schema ask to write.
+    """Return the write that Spark's options and a DataFrame's schema ask for.
 
-    Args:
-        options: Parsed.
-        schema: Of the DataFrame.
-        overwrite: Replace what is there.
-        writer: The idempotence key.
-        unset: What the option `compact` means where it is not given.
+    `unset` is what the option `compact` means if it is not given.
 
     Raises:
-        SchemaMismatchError: A column has a type that can't be kept.
+        SchemaMismatchError: A column has a type that can't be stored.
     """
     return WriteRequest(
         schema=to_stored(schema),
@@ -98,10 +92,9 @@ def build_request(
 
 
 def client_of(options: Mapping[str, Any]) -> str:
-    """Return who writes, for the history: the software, and the application where it is known.
+    """Return who writes, for the history: the software, and the application if it is known.
 
-    Args:
-        options: Parsed, and under `APPLICATION` the id that `register` found in its session.
+    Under the key `APPLICATION` the options hold the id that `register` found in its session.
     """
     application = options.get(APPLICATION)
     suffix = f" app/{application}" if application else ""
@@ -109,17 +102,13 @@ def client_of(options: Mapping[str, Any]) -> str:
 
 
 def compact_rules(options: Mapping[str, Any]) -> AutoRules:
-    """Return what Spark's options ask compaction to aim at.
-
-    Raises:
-        InvalidInputError: A target is out of range.
-    """
+    """Return the compaction targets of Spark's options."""
     rules = CompactRules(options["compactMode"], options["compactRows"], options["compactBytes"])
     return AutoRules(rules, layout_of(options))
 
 
 def layout_of(options: Mapping[str, Any]) -> Layout:
-    """Return the layout that write options ask for."""
+    """Return the layout of write options."""
     return Layout(
         compression=options["compression"],
         compression_level=options["compressionLevel"],
@@ -136,18 +125,17 @@ def layout_of(options: Mapping[str, Any]) -> Layout:
 
 
 def open_or_create(storage: Storage, request: WriteRequest, *, create: bool) -> Stream:
-    """Open a stream to write to; make it where there is none, if the caller allows it.
+    """Open a stream to write to; create it if it is missing and `create` is true.
 
     Raises:
         NotFoundError: There is no stream, and `create` is false.
-        As `segstore_ds.create` otherwise.
     """
     try:
         return open_on(storage)
     except NotFoundError:
         if not create:
             raise
-    # A write that is going to be refused leaves no stream behind.
+    # Check before creating: a refused write must leave no stream behind.
     check_arguments(request, request.schema)
     try:
         return create_on(storage, request.schema, spark_schema=request.spark_schema)
@@ -158,7 +146,7 @@ def open_or_create(storage: Storage, request: WriteRequest, *, create: bool) -> 
 
 @at_boundary
 class SegstoreWriter(DataSourceArrowWriter):
-    """Stages in tasks, commits in the driver; every copy of it holds the same job."""
+    """Stages in tasks and commits in the driver; every copy of it holds the same job."""
 
     def __init__(self, job: WriteJob) -> None:
         self._job = job
@@ -168,13 +156,13 @@ class SegstoreWriter(DataSourceArrowWriter):
 
         Raises:
             SchemaMismatchError: A value would be lost.
-            StorageError: The filesystem failed; Spark tries the task again.
+            StorageError: The filesystem failed; Spark retries the task.
         """
         context = TaskContext.get()
         if context is None:
             raise InternalError("write runs outside a Spark task")
         show_info()
-        # A task attempt's id is never used twice within an application, and the token is one job's.
+        # A task attempt's id is unique within an application, and the token belongs to one job.
         stager = self._job.open_task(context.partitionId(), str(context.taskAttemptId()))
         schema = self._job.schema
         try:
@@ -187,17 +175,13 @@ class SegstoreWriter(DataSourceArrowWriter):
             raise
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Commit everything that was staged, in partition order.
-
-        Raises:
-            As `segstore_ds.Stream.commit`.
-        """
+        """Commit everything that was staged, in partition order; raises as `Stream.commit`."""
         open_on(self._job.storage).commit(self._job, staged_of(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Clean up after a job that failed; never raises.
+        """Clean up after a failed job; never raises.
 
-        With every message there the commit was tried and may have landed: nothing is deleted then.
+        If every message arrived, the commit was tried and may have landed, so nothing is deleted.
         """
         if all(message is not None for message in messages):
             return
@@ -208,5 +192,5 @@ class SegstoreWriter(DataSourceArrowWriter):
 
 
 def staged_of(messages: Sequence[WriterCommitMessage | None]) -> list[StagedTask]:
-    """Return what tasks staged, of the messages that arrived."""
+    """Return what tasks staged, from the messages that arrived."""
     return [message.staged for message in messages if isinstance(message, StagedMessage)]

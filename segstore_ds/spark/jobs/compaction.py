@@ -1,7 +1,7 @@
 """Compaction as a Spark job: a plan that is read as rows, and a write that takes such rows.
 
-One row is one whole group of segments. Tasks merge whole groups, the driver commits once. Rows of
-events are refused when the write is planned, before any task runs.
+One row is one whole group of segments. Tasks merge whole groups, and the driver commits once. Rows
+of events are refused when the write is planned, before any task runs.
 """
 
 import secrets
@@ -62,11 +62,10 @@ def plan_schema() -> StructType:
 def plan_rows(
     stream: Stream, options: Mapping[str, Any], root: Root, schema: StructType
 ) -> "PlanReader":
-    """Plan a compaction of a range and return its rows' reader.
+    """Plan the compaction of a range and return a reader of its rows; raises as `Stream.read`.
 
     Raises:
-        InvalidInputError: Options of event reads are given, or a schema of one's own.
-        As `segstore_ds.Stream.read` otherwise.
+        InvalidInputError: Options for events, or a schema of the user's own, are given.
     """
     given = [name for name in _EVENT_OPTIONS if options[name] is not None]
     if given or schema.names != PLAN_SCHEMA.names:
@@ -90,12 +89,12 @@ def plan_rows(
 @at_boundary
 @dataclass(frozen=True)
 class PlanReader(DataSourceReader):
-    """Gives the rows of a plan: a partition per group, 256 at most."""
+    """Reads the rows of a plan: one partition per group, 256 at most."""
 
     rows: list[dict[str, Any]]
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"rows": []}  # each partition carries its own
+        return {"rows": []}  # each partition carries its own rows
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         object.__setattr__(self, "rows", state["rows"])
@@ -114,7 +113,7 @@ class PlanReader(DataSourceReader):
 
 @dataclass(frozen=True)
 class GroupsMessage(WriterCommitMessage):
-    """What one task wrote, on its way to the driver."""
+    """What one task wrote, sent to the driver."""
 
     done: tuple[Replacement, ...]
 
@@ -122,13 +121,11 @@ class GroupsMessage(WriterCommitMessage):
 def plan_compact_writer(
     storage: Storage, options: Mapping[str, Any], schema: StructType, *, overwrite: bool
 ) -> "CompactWriter":
-    """Check that rows of a plan are written, and fix what all tasks share.
+    """Check that the rows are those of a plan, and fix what all tasks share.
 
     Raises:
-        InvalidInputError: Not the columns of a plan, or mode overwrite.
+        InvalidInputError: The columns are not those of a plan, or the mode is overwrite.
         NotFoundError: There is no stream.
-        FormatError: The stream's metadata can't be read.
-        StorageError: The storage failed.
     """
     wanted = plan_schema()
     found = [(field.name, field.dataType) for field in schema]
@@ -148,18 +145,17 @@ def plan_compact_writer(
 
 @at_boundary
 class CompactWriter(DataSourceArrowWriter):
-    """Merges groups in tasks, commits in the driver; every copy of it holds the same job."""
+    """Merges groups in tasks and commits in the driver; every copy of it holds the same job."""
 
     def __init__(self, job: CompactJob, transaction: str) -> None:
         self._job = job
         self._transaction = transaction
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write what replaces the groups of one task.
+        """Write the segments that replace the groups of one task.
 
         Raises:
-            InvalidInputError: A row was altered, or is of another stream.
-            As `segstore_ds.compact.rewrite.run_group` otherwise.
+            InvalidInputError: A row was altered, or belongs to another stream.
         """
         done: list[Replacement] = []
         try:
@@ -173,14 +169,12 @@ class CompactWriter(DataSourceArrowWriter):
         return GroupsMessage(tuple(done))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Swap all groups in one commit.
+        """Replace all groups in one commit.
 
         Raises:
             ConflictError: Every group's inputs have changed since the plan, or all races were lost.
-            StagedExpiredError: It took longer than vacuum's grace.
-            CommitUnknownError: It may or may not be in the log.
-            FormatError: Metadata can't be read.
-            StorageError: The storage failed.
+            StagedExpiredError: The job took longer than vacuum's grace.
+            CommitUnknownError: The commit may or may not be in the log.
         """
         done = _done(messages)
         if not done:
@@ -197,9 +191,9 @@ class CompactWriter(DataSourceArrowWriter):
         )
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Clean up after a job that failed; never raises.
+        """Clean up after a failed job; never raises.
 
-        With every message there the commit was tried and may have landed: nothing is deleted then.
+        If every message arrived, the commit was tried and may have landed, so nothing is deleted.
         """
         if any(message is None for message in messages):
             delete_staged(self._job.storage, _outputs(_done(messages)))
@@ -207,9 +201,9 @@ class CompactWriter(DataSourceArrowWriter):
 
 @in_sparks_words
 def compact(spark: SparkSession, path: str, **options: Any) -> int:
-    """Compact a stream with Spark's tasks: plan, merge, commit, until there is nothing to do.
+    """Compact a stream with Spark's tasks: plan, merge and commit until there is nothing to do.
 
-    Each round is one commit. Safe to repeat, and beside readers and writers.
+    Each round is one commit. It is safe to repeat, and to run beside readers and writers.
 
     Args:
         spark: A session with the format registered.
@@ -232,7 +226,7 @@ def compact(spark: SparkSession, path: str, **options: Any) -> int:
     for _ in range(ROUNDS):
         plan = spark.read.format("segstore").options(**reads, metadata=PLAN).load(path)
         groups, version = plan.selectExpr("count(*)", "max(version)").collect()[0]
-        # On the same version again: what was written was no gain, so it was not committed.
+        # Planned on the same version again: the result was no gain, so it was not committed.
         if not groups or version == planned:
             break
         planned = version
@@ -252,8 +246,10 @@ def _split(options: Mapping[str, Any], scope: str) -> dict[str, Any]:
 
 
 def _done(messages: Sequence[WriterCommitMessage | None]) -> list[Replacement]:
-    return [run for one in messages if isinstance(one, GroupsMessage) for run in one.done]
+    return [
+        run for message in messages if isinstance(message, GroupsMessage) for run in message.done
+    ]
 
 
 def _outputs(done: Sequence[Replacement]) -> Iterator[Any]:
-    return (one for run in done for one in run.outputs)
+    return (output for run in done for output in run.outputs)

@@ -1,4 +1,4 @@
-"""`copy` and `clone`: the helpers for whole copies from a Spark session."""
+"""`copy` and `clone`: helpers for whole copies from a Spark session."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -44,31 +44,31 @@ def copy(
 ) -> Copied:
     """Copy a stream with Spark's tasks, as one commit.
 
-    By segments the objects are copied (`segstore_ds.Stream.copy_to` also copies empty streams and
-    ranges). By events rows are written anew, transformed on the way; order is kept as long as the
-    transformation keeps it, as row-local ones do (no joins, sorts or shuffles). The range is bound
-    by the first call; a job that failed is started anew by the next call under the same id, and
-    until one ends well nobody can read the destination.
+    By segments, the objects are copied (`segstore_ds.Stream.copy_to` also copies empty streams and
+    ranges). By events, rows are written again and can be transformed on the way. The order is kept
+    if the transformation keeps it, as row-local ones do (no joins, sorts or shuffles). The first
+    call binds the range. If a job fails, the next call with the same id starts it again; until one
+    succeeds, nobody can read the destination.
 
     Args:
         spark: A session with the format registered; this process opens both streams as well.
         source: The stream.
-        target: Where there is none yet, on any filesystem.
-        copy_id: Letters, digits and dashes: the same copy again does nothing when it is done.
-        transform: Makes the rows that are written of the events; needs mode ``events``.
-        mode: ``segments`` or ``events``; None is ``events`` where there is a transformation.
-        start: First event, of mode ``events``; any form of cut but a time object.
+        target: A location without a stream, on any filesystem.
+        copy_id: Letters, digits and dashes; repeating a finished copy with its id does nothing.
+        transform: Turns the events into the rows that are written; needs mode ``events``.
+        mode: ``segments`` or ``events``; None means ``events`` if there is a transformation.
+        start: First event, for mode ``events``; any form of cut except a time object.
         end: The event behind the last, likewise.
-        seal: The copy ends with its last event.
+        seal: Seal the copy after its last event.
         single_writer: Allow filesystems without exclusive create, for both streams.
 
     Returns:
-        What was copied; `repeated` where it had been done before.
+        What was copied; `repeated` if the copy had been done before.
 
     Raises:
-        InvalidInputError: A mode or a cut is not valid, or the id stands for another copy.
+        InvalidInputError: A mode or a cut is not valid, or the id belongs to another copy.
         AlreadyExistsError: There is another stream at the destination.
-        SegstoreError: As `segstore_ds.Stream.copy_to` otherwise, for what is asked before the job.
+        SegstoreError: As `segstore_ds.Stream.copy_to` otherwise, for the checks before the job.
         pyspark.errors.PySparkException: The job failed; the text names our error and the remedy.
     """
     mode = mode or (EVENTS if transform is not None else SEGMENTS)
@@ -102,12 +102,12 @@ def clone(
     Args:
         spark: A session with the format registered.
         source: The origin.
-        target: Where there is no stream yet, on the origin's filesystem.
-        copy_id: Names the clone's pin in the origin: the same id again does nothing.
-        seal: The clone ends with its last event.
+        target: A location without a stream, on the origin's filesystem.
+        copy_id: Names the clone's pin in the origin; repeating the clone with its id does nothing.
+        seal: Seal the clone after its last event.
 
     Returns:
-        What is shared; `repeated` where it had been done before.
+        What is shared; `repeated` if the clone had been made before.
 
     Raises:
         SegstoreError: As `segstore_ds.Stream.copy_to`.
@@ -135,7 +135,7 @@ def _copy_events(
         first, last = cuts if state is None else (state.start, state.end)
         return transform(_rows(spark, options, startCut=first, endCut=last))
 
-    # What the rows look like has to be known before the destination is made and binds the range.
+    # The rows' schema must be known before the destination is created and binds the range.
     asked = {**options, "copyMode": EVENTS}
     parsed = {**parse_options(asked, WRITE), COPIED: json.dumps(cuts)}
     state = plan_events_copy(old, new, parsed, rows_of(known).schema).state

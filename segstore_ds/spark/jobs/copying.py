@@ -1,8 +1,8 @@
 """Copies as a Spark job: tasks copy segment objects, the driver commits once.
 
-The rows that are written are those of `metadata=segments`; only each segment's offset and id count,
-everything else is looked up in the source. What has arrived is never deleted by a job that failed:
-the next one under the same id goes on from there.
+The job writes the rows of `metadata=segments`. Only each segment's offset and id count; everything
+else is looked up in the source. A failed job never deletes what it has copied: the next job with
+the same id continues from there.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -37,11 +37,11 @@ _EXPECTED = ("expectedTail", "expectedVersion")
 
 
 def check_copy_options(options: Mapping[str, Any]) -> str | None:
-    """Return how a write copies, ``segments`` or ``events``; None for one that does not.
+    """Return how a write copies, ``segments`` or ``events``; None if it is not a copy.
 
     Raises:
-        InvalidInputError: An option of a copy is missing or given for another write, or one of
-            appends for a copy or a compaction.
+        InvalidInputError: An option of a copy is missing or given for another write, or an option
+            of appends is given for a copy or a compaction.
     """
     copies, mode = options["operation"] == "copy", options["copyMode"]
     expected = [name for name in _EXPECTED if options[name] is not None]
@@ -82,11 +82,10 @@ def plan_copy_writer(
     *,
     overwrite: bool,
 ) -> "CopyWriter":
-    """Check that rows of segments are written, and fix the version that is copied.
+    """Check that the rows describe segments, and fix the version that is copied.
 
     Raises:
-        InvalidInputError: Not the columns of the view, or mode overwrite.
-        As `segstore_ds.copy.segment_tasks.plan_copy_job` otherwise.
+        InvalidInputError: The columns are not those of `metadata=segments`, or mode overwrite.
     """
     found = [(field.name, field.dataType) for field in schema]
     wanted = [(field.name, field.dataType) for field in view_schema(SEGMENTS)]
@@ -102,24 +101,20 @@ def plan_copy_writer(
 
 @dataclass(frozen=True)
 class CopiedMessage(WriterCommitMessage):
-    """What one task copied, on its way to the driver."""
+    """What one task copied, sent to the driver."""
 
     found: tuple[PlacedSegment, ...]
 
 
 @at_boundary
 class CopyWriter(DataSourceArrowWriter):
-    """Copies segments in tasks, commits in the driver; every copy of it holds the same job."""
+    """Copies segments in tasks and commits in the driver; every copy of it holds the same job."""
 
     def __init__(self, job: CopyJob) -> None:
         self._job = job
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Copy the segments of one task; nothing where the copy had been made before.
-
-        Raises:
-            As `segstore_ds.copy.segment_tasks.copy_segments`.
-        """
+        """Copy the segments of one task; nothing if the copy was done before."""
         wanted: list[tuple[int, int]] = []
         for batch in iterator:
             starts, ids = batch.column("start").to_pylist(), batch.column("segment_id").to_pylist()
@@ -127,14 +122,15 @@ class CopyWriter(DataSourceArrowWriter):
         return CopiedMessage(() if self._job.done else copy_segments(self._job, wanted))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Make the destination, all at once.
-
-        Raises:
-            As `segstore_ds.copy.segment_tasks.commit_segments`.
-        """
-        found = [one for each in messages if isinstance(each, CopiedMessage) for one in each.found]
+        """Create the destination, all at once."""
+        found = [
+            segment
+            for each in messages
+            if isinstance(each, CopiedMessage)
+            for segment in each.found
+        ]
         client = f"{client_name()} pyspark/{pyspark.__version__}"
         commit_segments(self._job, found, client=client)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Leave what has arrived to the next attempt; never raises."""
+        """Leave what was copied to the next attempt; never raises."""

@@ -33,19 +33,16 @@ _OTHERS = ("writerId", "batchId", "writerTakeover", "mergeSchema", "overwriteSch
 
 
 def take_range(given: Mapping[str, str]) -> tuple[Mapping[str, str], str | None]:
-    """Take the range of a copy by events out of a write's options.
+    """Take the range of a copy by events out of a write's options, as Spark hands them over.
 
-    The rows of a DataFrame are those of the moment it was loaded, so the range of a write by hand
-    has to be said, in cuts that stand for the same events now.
+    The rows of a DataFrame are those of the moment it was loaded. So a write without the helper
+    must name its range, in cuts that still mean the same events now.
 
-    Args:
-        given: As Spark hands them over.
-
-    Returns:
-        The other options, and the range for `plan_events_copy`; None where nothing is copied so.
+    It returns the other options, and the range for `plan_events_copy`; None if this is no such
+    copy.
 
     Raises:
-        InvalidInputError: Not both cuts are given, or one of them moves.
+        InvalidInputError: A cut is missing, or is one that moves.
     """
     named = {name.lower(): value for name, value in given.items()}
     if str(named.get("copymode")).strip().lower() != EVENTS:
@@ -75,16 +72,10 @@ def plan_events_copy(
 ) -> RowsCopy:
     """Fix the range and what all tasks share, in the destination's root.
 
-    Args:
-        source: The source's folder.
-        target: The destination's.
-        options: Parsed; under `COPIED` the range that was asked for, a JSON list of two cuts.
-        schema: Of the rows.
-        overwrite: Mode overwrite was asked for.
+    Under the key `COPIED` the options hold the range that was asked for, a JSON list of two cuts.
 
     Raises:
         InvalidInputError: Mode overwrite, or an option that makes no sense with a copy.
-        As `segstore_ds.copy.event_rows.plan_rows_copy` otherwise.
     """
     given = [name for name in _OTHERS if options[name]]
     if overwrite or given or options["compact"] == "auto":
@@ -107,25 +98,21 @@ def plan_events_copy(
 
 @at_boundary
 class EventsCopyWriter(SegstoreWriter):
-    """Stages rows in tasks, commits them as the whole of a new stream."""
+    """Stages rows in tasks and commits them as the whole of a new stream."""
 
     def __init__(self, work: RowsCopy) -> None:
         super().__init__(work.job)
         self._work = work
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Fill the destination, all at once, in partition order.
-
-        Raises:
-            As `segstore_ds.copy.event_rows.commit_rows_copy`.
-        """
+        """Fill the destination, all at once, in partition order."""
         commit_rows_copy(self._work, staged_of(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Clean up after a job that failed; never raises.
+        """Clean up after a failed job; never raises.
 
-        With every message there the commit was tried and may have landed: nothing is deleted then.
+        If every message arrived, the commit was tried and may have landed, so nothing is deleted.
         """
         if any(message is None for message in messages):
-            segments = [one for task in staged_of(messages) for one in task.segments]
+            segments = [segment for task in staged_of(messages) for segment in task.segments]
             delete_staged(self._work.job.storage, segments)

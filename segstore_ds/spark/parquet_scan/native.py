@@ -1,6 +1,7 @@
-"""What Spark's own Parquet reader brings back exactly, and filters in its words.
+"""What Spark's own Parquet reader reads exactly, and filters as Spark's expressions.
 
-Pure, but that columns of Spark are built. What is not named here goes through the source.
+Pure, except that it builds Spark columns. Types that are not named here are read through the
+source.
 """
 
 from collections.abc import Callable, Iterator
@@ -53,13 +54,13 @@ _PLAIN = (
 )
 START_NAME, OFFSET_NAME = "__segstore_start", "__segstore_offset"
 SEGMENT_NAME = "__segstore_segment"
-# Spark's hidden column, which a stream's own of that name would stand before, and ours.
+# Spark's hidden column, which a stream's column of that name would hide, and our own.
 _RESERVED = ("_metadata", START_NAME, OFFSET_NAME, SEGMENT_NAME)
-# What a column says beside its type, and Spark's Parquet reader goes by: the number under which it
-# looks for a column instead of its name. It stays within structs, where nothing takes it away.
+# A field's metadata key that Spark's Parquet reader obeys: it finds the column by this number, not
+# by its name. Inside structs nothing removes the key.
 _FIELD_ID = "parquet.field.id"
-# The days that Java's older calendar does not have, and one on either side for zones: Spark turns a
-# literal of these into another day before it pushes it down.
+# The days that Java's older calendar lacks, and one on either side for zones: before Spark pushes
+# down a literal of these days, it turns it into another day.
 _GAP = tuple((date(1582, 10, day) - date(1970, 1, 1)).days for day in (4, 15))
 _DAY_US = 86_400_000_000
 _COMPARE: dict[str, Any] = {
@@ -74,7 +75,7 @@ _COMPARE: dict[str, Any] = {
 
 
 def is_native(data_type: DataType) -> bool:
-    """Tell whether Spark's Parquet reader brings a type back exactly."""
+    """Tell whether Spark's Parquet reader reads a type exactly."""
     if isinstance(data_type, StructType):
         distinct = len({*map(_fold, data_type.names)}) == len(data_type.names)
         plain = not any(_FIELD_ID in (field.metadata or {}) for field in data_type)
@@ -89,24 +90,21 @@ def is_native(data_type: DataType) -> bool:
 
 
 def _is_native_field(field: StructField) -> bool:
-    # A char is a string whose column says how long it is; the source pads it.
+    # A char is a string whose length is in the column's metadata; the source pads it.
     return CHAR_KEY not in (field.metadata or {}) and is_native(field.dataType)
 
 
 def _fold(name: str) -> str:
-    """Return what names have in common that Spark may take for one: as Java compares them."""
+    """Return a name folded as Java compares it, so that names that Spark may confuse are equal."""
     return name.upper().lower()
 
 
 def find_native_epochs(reading: Reading, needed: StructType) -> tuple[int, ...]:
     """Return the epochs whose Parquet segments Spark reads as the source would.
 
-    A segment of such an epoch has every needed column in the type asked for, or not at all: then
-    its values are null in both. Names that differ in case only, those asked for included, are left
-    to the source, since it depends on the session what Spark takes them for.
-
-    Raises:
-        FormatError: A schema can't be read.
+    A segment of such an epoch has every needed column in the requested type, or not at all: then
+    its values are null in both readers. Epochs with names that differ only in case, requested names
+    included, are left to the source, since the session decides which of them Spark confuses.
     """
     if not all(map(_is_native_field, needed)):
         return ()
@@ -143,7 +141,7 @@ def holds_floats(data_type: DataType) -> bool:
 
     >>> holds_floats(StructType().add("x", DoubleType()))
     True
-    >>> holds_floats(ArrayType(DoubleType()))  # nothing is pushed down to what lies in these
+    >>> holds_floats(ArrayType(DoubleType()))  # nothing is pushed down into arrays
     False
     """
     if isinstance(data_type, StructType):
@@ -152,8 +150,12 @@ def holds_floats(data_type: DataType) -> bool:
 
 
 def find_unpushed(filters: Filters) -> set[str]:
-    """Return the columns on which Spark would push down another filter than the one asked for."""
-    return {one.column for one in filters.conditions if any(map(_in_gap(one), _literals(one)))}
+    """Return the columns on which Spark would push down another filter than the requested one."""
+    return {
+        condition.column
+        for condition in filters.conditions
+        if any(map(_in_gap(condition), _literals(condition)))
+    }
 
 
 def _in_gap(condition: Condition) -> Callable[[Any], bool]:
@@ -169,7 +171,7 @@ def _literals(condition: Condition) -> tuple[Any, ...]:
 
 
 def filter_column(filters: Filters) -> Column | None:
-    """Return what rows have to satisfy as one column; None for no filters."""
+    """Return the condition that rows must satisfy as one column; None for no filters."""
     columns = [_condition(condition) for condition in filters.conditions]
     return reduce(Column.__and__, columns) if columns else None
 
@@ -181,7 +183,7 @@ def _condition(condition: Condition) -> Column:
     if condition.op == "is not null":
         return column.isNotNull()
     if condition.op in ("in", "not in"):
-        # Spark's IN takes the two zeros for different once its list is long.
+        # Spark's IN treats 0.0 and -0.0 as different once its list is long.
         found = reduce(Column.__or__, _each_equal(condition, column))
         return found if condition.op == "in" else ~found
     compared: Column = _COMPARE[condition.op](column, _literal(condition.literal, condition.type))

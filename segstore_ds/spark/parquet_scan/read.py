@@ -1,9 +1,9 @@
-"""The hybrid scan: settled history by Spark's own Parquet reader, the rest through the source.
+"""The hybrid scan: Parquet-backed history by Spark's own reader, the rest through the source.
 
-One plan, bound to one version. Parquet segments are handed to Spark as the files they are, so that
-it prunes columns, pushes filters down and knows sizes; Arrow segments, and what Spark would not
-bring back exactly, are read through `format("segstore")`. Both halves are cut from one plan by one
-rule, so each segment is in exactly one of them.
+There is one plan, bound to one version. Spark gets Parquet segments as plain files, so it prunes
+columns, pushes filters down and knows sizes. Arrow segments, and what Spark would not read exactly,
+are read through `format("segstore")`. One rule splits the plan into the two halves, so each segment
+is in exactly one of them.
 """
 
 import json
@@ -72,12 +72,12 @@ class _Scan:
 
 @in_sparks_words
 def read(spark: SparkSession, url: str | os.PathLike[str], **options: Any) -> DataFrame:
-    """Read a stream's events; settled history at the speed of Spark's own Parquet reader.
+    """Read a stream's events, Parquet-backed history at the speed of Spark's own Parquet reader.
 
-    Takes the options of ``spark.read.format("segstore")`` and gives the same rows and columns, as
-    of the version that is newest now or the one asked for. Rows come in no particular order:
-    `offsetColumn` gives one. Where Spark can't reach the files itself, everything is read through
-    the source, and a warning says so once.
+    It takes the options of ``spark.read.format("segstore")`` and gives the same rows and columns,
+    as of the newest version or the requested one. Rows come in no particular order: `offsetColumn`
+    gives one. If Spark can't reach the files itself, everything is read through the source, and a
+    warning says so once.
 
     Args:
         spark: The session.
@@ -91,7 +91,7 @@ def read(spark: SparkSession, url: str | os.PathLike[str], **options: Any) -> Da
     Raises:
         InvalidInputError: An option is not valid.
         PositionError: A cut beyond the tail, or a position of another stream or generation.
-        TruncatedError: The start lies below the head.
+        TruncatedError: The start is below the head.
         NotFoundError: There is no stream, or no such version, tag or reader.
         SnapshotExpiredError: The version was purged.
         FormatError: The stream's metadata can't be read.
@@ -131,7 +131,7 @@ def read(spark: SparkSession, url: str | os.PathLike[str], **options: Any) -> Da
 
 
 def _may_settle(root: Root, reading: Reading) -> bool:
-    """Tell whether files can stand for events: they know no commit times and no other folder."""
+    """Tell whether plain files can do: they hold no commit times, and a clone's are elsewhere."""
     plain = reading.commit_time_column is None and not any(origins_of(root))
     return plain and reading.end <= MAX_START
 
@@ -141,27 +141,27 @@ def _read_source(spark: SparkSession, url: str, options: Mapping[str, str]) -> D
 
 
 def _read_settled(scan: _Scan, slices: list[Slice]) -> list[DataFrame]:
-    """Return the rows of Parquet segments: those taken whole, and those that a cut divides.
+    """Return the rows of Parquet segments: those read whole, and those that a cut divides.
 
     Raises:
-        UnreachableError: Spark can't read them itself.
+        UnreachableError: Spark can't read the files itself.
     """
-    whole = [one for one in slices if one.rows == (0, one.segment_rows)]
-    divided = [one for one in slices if one.rows != (0, one.segment_rows)]
+    whole = [piece for piece in slices if piece.rows == (0, piece.segment_rows)]
+    divided = [piece for piece in slices if piece.rows != (0, piece.segment_rows)]
     base = find_base(scan.spark, resolve_location(scan.stream.url), _native_file(slices[0]))
-    # Rows have to be counted only where a cut divides a segment: in two of them at most.
+    # Row positions are needed only in segments that a cut divides: two at most.
     parts = ((whole, False), (divided, True))
     return [_read_files(scan, base, part, divided=cut) for part, cut in parts if part]
 
 
 def _read_files(scan: _Scan, base: str, slices: list[Slice], *, divided: bool) -> DataFrame:
     reading = scan.reading
-    # Names and types alone: what else a column says must not change how the file is read.
+    # Names and types alone: a column's metadata must not change how the file is read.
     plain = StructType([StructField(field.name, field.dataType) for field in scan.needed])
     frame = open_files(
         scan.spark,
         base,
-        [_native_file(one) for one in slices],
+        [_native_file(piece) for piece in slices],
         plain,
         name=f"{scan.stream.stream_id}/{scan.root.version}",
         unpushed=find_unpushed(reading.filters),
@@ -181,12 +181,12 @@ def _read_files(scan: _Scan, base: str, slices: list[Slice], *, divided: bool) -
     if kept is not None:
         frame = frame.where(kept)
     if reading.segment_column is not None:
-        starts, numbers = [one.start for one in slices], [one.segment_id for one in slices]
+        starts, numbers = [piece.start for piece in slices], [piece.segment_id for piece in slices]
         table = scan.spark.createDataFrame(pa.table({START_NAME: starts, SEGMENT_NAME: numbers}))
         frame = frame.join(F.broadcast(table), START_NAME, "left")
     names = [field.name for field in scan.result]
     if names == [*plain.names, *added] and not any(field.metadata for field in scan.result):
-        return frame  # each column said once more would take Spark a millisecond
+        return frame  # naming every column again would cost a millisecond
     return frame.select(*_result_columns(scan))
 
 

@@ -1,14 +1,14 @@
-"""Parquet files that Spark reads by itself: exactly those named, without listing anything.
+"""Parquet files that Spark reads by itself: exactly the named ones, without listing anything.
 
-It talks to the JVM, so it needs a classic session. Spark keeps a list
-of files for each folder that it has seen; here such a list is made by hand and Spark finds it under
-an address that can't be listed. So no other file can get into the scan, and whatever makes Spark
-list again (`REFRESH`) is a loud error. A file's time of modification, which Spark uses for nothing
-but the column `_metadata.file_modification_time`, carries the offset of its first event: so offsets
-cost no join.
+This module talks to the JVM, so it needs a classic session. Spark keeps a list of files for each
+folder that it has seen. Here such a list is made by hand, and Spark finds it under an address that
+can't be listed. So no other file can get into the scan, and anything that makes Spark list again
+(`REFRESH`) is a loud error. Spark uses a file's modification time only for the column
+`_metadata.file_modification_time`; here it carries the offset of the file's first event, so offsets
+need no join.
 
-To Spark two lists under one address are the same, so it would answer one scan from the cache, the
-exchange or the subquery of the other: the address is made of what is listed.
+Spark treats two lists under one address as equal and would answer one scan from the cache, the
+exchange or the subquery of the other. So the address contains a digest of the list.
 """
 
 import hashlib
@@ -29,21 +29,21 @@ from segstore_ds.stream.connector import Location
 
 MAX_START = (1 << 63) // 1_000 - 1  # Spark keeps milliseconds as microseconds
 START = "unix_millis(_metadata.file_modification_time)"  # the offset of the file's first event
-# Nullable, as the source's column is; the optimizer takes the condition away again.
+# Nullable, as the source's column is; the optimizer removes the condition again.
 OFFSET = f"CASE WHEN _metadata.row_index IS NOT NULL THEN {START} + _metadata.row_index END"
-# Hadoop knows the scheme, and that nothing can be listed there.
+# Hadoop knows this scheme and can't list anything under it.
 _NOWHERE = "http://segstore.invalid"
 _SCHEMES = {"file": ("file",), "s3": ("s3", "s3a"), "gs": ("gs",), "abfs": ("abfss", "abfs")}
 _MISSING = "java.io.FileNotFoundException"
 _OPTIONS = {
     "recursiveFileLookup": "true",
-    "ignoredPathSegmentRegex": "^[._]",  # with another one Spark would not take our list
-    # Whatever the session says: a file that is gone or damaged must not vanish from a sum.
+    "ignoredPathSegmentRegex": "^[._]",  # with another value Spark would not use our list
+    # Overrides the session: a missing or damaged file must not vanish from a sum.
     "ignoreMissingFiles": "false",
     "ignoreCorruptFiles": "false",
-    # Whatever the session says: dates and times are stored as they are.
+    # Overrides the session: dates and times are stored without rebasing.
     "datetimeRebaseMode": "CORRECTED",
-    # Without effect, since no segment has such times and the schema is given: so that it stays so.
+    # No effect today (no segment has INT96 times, the schema is given); set to keep it so.
     "int96RebaseMode": "CORRECTED",
     "mergeSchema": "false",
     "parquet.page.verify-checksum.enabled": "true",
@@ -66,7 +66,7 @@ class NativeFile:
 
 
 class UnreachableError(Exception):
-    """Spark can't read these files itself; says why. Never leaves this package.
+    """Spark can't read these files itself; the text says why. Never leaves this package.
 
     Attributes:
         kind: The same for all files that can't be read for this reason.
@@ -78,7 +78,7 @@ class UnreachableError(Exception):
 
 
 def find_base(spark: SparkSession, location: Location, probe: NativeFile) -> str:
-    """Return the stream's address as Hadoop reads it, after a look at one file.
+    """Return the stream's address as Hadoop reads it, after probing one file.
 
     Raises:
         UnreachableError: The session is Spark Connect's, or Spark does not see the file.
@@ -119,20 +119,18 @@ def open_files(
 ) -> DataFrame:
     """Return the rows of some Parquet files; sends no request.
 
-    Args:
-        spark: A classic session.
-        base: From `find_base`.
-        files: At least one.
-        schema: Columns to read; a file that lacks one has nulls there.
-        name: What plans call it.
-        unpushed: Columns on which no filter is pushed down, beside those that hold floats.
+    `base` comes from `find_base`; `files` holds at least one; a file that lacks a column of
+    `schema` has nulls there. Plans show `name`. No filter is pushed down on `unpushed` columns, nor
+    on columns that hold floats.
 
     Raises:
-        UnreachableError: This Spark is not made as the ones we know.
+        UnreachableError: This Spark's internals are not as expected.
     """
     try:
         frame = _open_files(spark, base, files, schema, name)
-        names = [one.name for one in schema if one.name in unpushed or holds_floats(one.dataType)]
+        names = [
+            field.name for field in schema if field.name in unpushed or holds_floats(field.dataType)
+        ]
         frame = _guard(_classes(spark), frame, names)
     except (Py4JError, PySparkException, TypeError) as error:
         raise _foreign(error) from error
@@ -146,9 +144,9 @@ def _open_files(
     listed = _describe(base, files)
     digest = hashlib.blake2b(listed.encode(), digest_size=16).hexdigest()
     place = known.path(f"{_NOWHERE}/{name}/{digest}")
-    # A cache of our own: the session's may be off, or drop the list before it is asked.
+    # A cache of our own: the session's may be off, or evict the list before it is used.
     cache = known.cache(1 << 62, -1).createForNewClient()
-    # Hadoop's descriptions of all files in one call; one each would take seconds.
+    # One call describes all files to Hadoop; a call for each would take seconds.
     cache.putLeafFiles(place, known.mapper.readValue(listed, known.statuses))
     columns = known.data_type.fromJson(schema.json())
     index = known.index(
@@ -176,12 +174,12 @@ def _describe(base: str, files: Sequence[NativeFile]) -> str:
 
 
 def _guard(known: "_Classes", frame: Any, names: Sequence[str]) -> Any:
-    """Return the rows in a form in which no filter on some columns is pushed down to the files.
+    """Return the rows so that no filter on some columns is pushed down to the files.
 
-    A dictionary has the two zeros as two words, and older files of ours bounds that leave NaN out;
-    Spark holds the zeros equal and NaN above every number, so a filter on floats that it pushes
-    down would lose rows. "May be null" changes no value and costs nothing, and Spark pushes down
-    what it says of columns, not of expressions.
+    A dictionary stores 0.0 and -0.0 as two values, and the bounds in our older files leave NaN out.
+    Spark treats the zeros as equal and NaN as above every number, so a pushed-down filter on floats
+    would lose rows. Marking a column "may be null" changes no value and costs nothing, and Spark
+    pushes down filters on columns, not on expressions.
     """
     if not names:
         return frame
@@ -192,9 +190,9 @@ def _guard(known: "_Classes", frame: Any, names: Sequence[str]) -> Any:
 
 
 class _Classes:
-    """What Spark has of classes and constants, looked up once: each look takes up to a millisecond.
+    """Spark's classes and constants, looked up once: each look-up takes up to a millisecond.
 
-    Its attributes are JVM's, of no session.
+    Its attributes belong to the JVM, not to a session.
     """
 
     def __init__(self, jvm: Any) -> None:
@@ -220,7 +218,7 @@ class _Classes:
 
 
 def _make_mapper(jvm: Any, find: Any) -> Any:
-    """Return what reads fields as they are called, since Hadoop has no setters."""
+    """Return a JSON mapper that sets fields by their names, since Hadoop's class has no setters."""
     json_classes = jvm.com.fasterxml.jackson
     levels = find("com.fasterxml.jackson.annotation.JsonAutoDetect$Visibility").getEnumConstants()
     visible = {str(level): level for level in levels}

@@ -1,12 +1,13 @@
 """The position that a streaming query publishes under `readerName`, so that retention waits for it.
 
-Spark asks for the next batch only once the one before is committed, so whatever lies before the
-offset it then names is done with. It asks once more when an `AvailableNow` query, or one that has
-come to its `endCut`, finds nothing left; so that position is published too. A query that ends in
-another way (`Trigger.Once`, `stop()`, a kill) publishes its last position when it starts again.
+Spark asks for the next batch only after the previous one is committed, so the query is done with
+everything before the offset that Spark then names. Spark asks once more when an `AvailableNow`
+query, or one that has reached its `endCut`, finds nothing left; so that position is published too.
+A query that ends in another way (`Trigger.Once`, `stop()`, a kill) publishes its last position when
+it starts again.
 
-A source is not told its query's id. The reader's owner is a token of our own that travels in the
-offsets of the checkpoint; until Spark has logged it, the registration is provisional.
+Spark does not tell a source its query's id. The reader's owner is a token of our own that travels
+in the offsets of the checkpoint; until Spark has logged it, the registration is provisional.
 """
 
 import logging
@@ -19,13 +20,7 @@ _TOKEN_DIGITS = 16
 
 
 class PublishedPosition:
-    """A query's named reader.
-
-    Args:
-        log: The stream's log.
-        name: Of the reader.
-        fail_on_data_loss: Whether a position below the head is an error.
-    """
+    """A query's named reader; `fail_on_data_loss` makes a position below the head an error."""
 
     def __init__(self, log: StreamLog, name: str, *, fail_on_data_loss: bool) -> None:
         self._log = log
@@ -36,21 +31,15 @@ class PublishedPosition:
         self._token = ""
 
     def hold(self, offset: int, logged: str) -> str:
-        """Register at an offset, or publish that everything before it is done with.
+        """Register at an offset, or publish that the query is done with everything before it.
 
-        Args:
-            offset: Everything before it is done with.
-            logged: The token in the offset that Spark handed over; "" where there is none.
-
-        Returns:
-            The token that the next offset has to carry.
+        `logged` is the token in the offset that Spark passed in, or "". It returns the token that
+        the next offset must carry.
 
         Raises:
             ReaderConflictError: The name belongs to another query.
-            TruncatedError: Events that are due lie below the head.
+            TruncatedError: Events that are due are below the head.
             ConflictError: Every race was lost.
-            FormatError: A record can't be read.
-            StorageError: The storage failed while the reader was registered.
         """
         self._token = logged or self._token or self._log.clock.new_id()[:_TOKEN_DIGITS]
         provisional = not logged
@@ -62,7 +51,7 @@ class PublishedPosition:
         return self._token
 
     def publish(self, offset: int, logged: str) -> None:
-        """Publish what Spark has committed, where this query has registered; raises as `hold`."""
+        """Publish what Spark has committed, if this query has registered; raises as `hold`."""
         reader = self._reader
         if reader is not None and logged == self._token and offset > reader.offset:
             self._publish(reader, offset, provisional=False)
@@ -71,7 +60,7 @@ class PublishedPosition:
         try:
             reader.publish(offset, provisional=provisional)
         except (StorageError, CommitUnknownError) as error:
-            # The earlier position holds back more; the next batch publishes again.
+            # The earlier position keeps more events; the next batch publishes again.
             _LOG.warning("position of reader %r was not published: %s", self._name, error)
         else:
             self._provisional = provisional

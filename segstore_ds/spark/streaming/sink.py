@@ -1,13 +1,13 @@
-"""The streaming sink: each micro-batch is one commit, and a batch that is repeated changes nothing.
+"""The streaming sink: each micro-batch is one commit, and a repeated batch changes nothing.
 
 Spark plans a micro-batch in one process, stages it in others, and commits it in yet another, with a
-writer that was never planned. So what a commit needs travels in the tasks' messages: the job, and
-the query's id, which Spark tells only to tasks. The commit carries the data and (writer id, batch
-id) together; there is no moment at which one is there without the other.
+writer that was never planned. So the tasks' messages carry what a commit needs: the job, and the
+query's id, which Spark tells only to tasks. The commit carries the data and (writer id, batch id)
+together: neither is ever visible without the other.
 
-A writer is planned when it is pickled for its tasks, so the commit's writer plans nothing. A plan
-that fails does not end the query by itself: if the batch is in the stream already, then it is done,
-whatever has changed since.
+A writer is planned when it is pickled for its tasks, so the commit's writer plans nothing. A failed
+plan does not end the query by itself: if the batch is in the stream already, it is done, whatever
+has changed since.
 """
 
 import pickle
@@ -60,9 +60,9 @@ class SinkPlan:
     """What the tasks of one micro-batch share.
 
     Attributes:
-        root: The version it was planned on, without its lists: tasks look for their writer in it.
-        job: The write; None where it can't be planned.
-        failure: Why not.
+        root: The version it was planned on, without its lists: tasks look up their writer in it.
+        job: The write; None if it can't be planned.
+        failure: Why it can't be planned.
     """
 
     root: Root
@@ -83,12 +83,8 @@ class SinkMessage(WriterCommitMessage):
 class SegstoreStreamWriter(DataSourceStreamArrowWriter):
     """Stages micro-batches in tasks and commits each once.
 
-    Args:
-        storage: The stream's folder.
-        options: Of a stream write, parsed.
-        schema: Of the DataFrame.
-        overwrite: Each batch takes the place of what is there (complete mode).
-        checkpoint: Where the query's checkpoint is, if that was an option.
+    With `overwrite` each batch replaces the events in the stream (complete mode). `checkpoint` is
+    the query's checkpoint location, if that was an option.
     """
 
     def __init__(
@@ -109,17 +105,17 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         self._plan: SinkPlan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        # Spark pickles a writer twice for the same tasks: they must share one plan.
+        # Spark pickles a writer twice for the same tasks: both copies must share one plan.
         if self._plan is None:
             self._plan = self._make_plan()
         return self.__dict__
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Stage one task's rows, or none where the batch is in the stream already.
+        """Stage one task's rows, or none if the batch is in the stream already.
 
         Raises:
             SchemaMismatchError: A value would be lost.
-            StorageError: The filesystem failed; Spark tries the task again.
+            StorageError: The filesystem failed; Spark retries the task.
         """
         context = TaskContext.get()
         query_id = context.getLocalProperty(_QUERY_ID) if context else None
@@ -133,7 +129,7 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         if job is None or self._is_settled(self._plan.root, key):
             return SinkMessage(self._tally(task, iterator), query_id, plan)
         show_info()
-        # A task attempt's id is never used twice within an application; the token is one plan's.
+        # A task attempt's id is unique within an application; the token belongs to one plan.
         stager, schema = job.open_task(task, str(context.taskAttemptId())), job.schema
         try:
             for batch in iterator:
@@ -145,13 +141,12 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
             raise
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
-        """Commit a micro-batch; one that is in the stream already changes nothing.
+        """Commit a micro-batch; a batch that is in the stream already changes nothing.
 
         Raises:
-            WriterConflictError: The batch is older than the query's last one or holds other events
-                than that, or its writer id is another query's: a checkpoint was set back, deleted
-                or shared.
-            As `segstore_ds.Stream.commit` otherwise.
+            WriterConflictError: The batch is older than the query's last one, or holds other events
+                than that, or its writer id belongs to another query: a checkpoint was set back,
+                deleted or shared.
         """
         ours = _messages(messages)
         plan = next((message.plan for message in ours if message.plan is not None), None)
@@ -168,9 +163,9 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         stream.commit(replace(plan.job, writer=key), [message.staged for message in ours])
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
-        """Clean up after a micro-batch that failed; never raises.
+        """Clean up after a failed micro-batch; never raises.
 
-        With every message there the commit was tried and may have landed: nothing is deleted then.
+        If every message arrived, the commit was tried and may have landed, so nothing is deleted.
         """
         if all(message is not None for message in messages):
             return
@@ -191,7 +186,7 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         return replace(key, claim=self._claim, dense=True)
 
     def _tally(self, task: int, batches: Iterator[pa.RecordBatch]) -> StagedTask:
-        """Stage nothing: the commit compares the rows with what is in the stream."""
+        """Stage nothing: the commit compares the rows' facts with those in the stream."""
         schema = normalise_schema(to_stored(self._schema))
         tally = BatchTally(schema, layout_of(self._options).chosen_stats(schema))
         for batch in batches:
@@ -204,7 +199,7 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         try:
             return find_repeated(TableStatus(self._storage), root, key, batch=None) is not None
         except WriterConflictError:
-            # The commit asks again and says so: an error of a task reads worse.
+            # The commit checks again and raises: an error from a task is harder to read.
             return True
 
     def _make_plan(self) -> SinkPlan:
@@ -222,10 +217,10 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
 
 
 def _open_kept(storage: Storage, stream_id: str) -> Stream:
-    """Return the handle that this process committed the batch before with, or a new one.
+    """Return the handle with which this process committed the previous batch, or a new one.
 
-    Spark commits batch after batch in one process; a handle that is kept asks less of the storage.
-    One on a stream that was made anew meanwhile is not used again.
+    Spark commits batch after batch in one process, and a kept handle sends fewer requests. A handle
+    is not reused if the stream was created again meanwhile.
     """
     key = pickle.dumps(storage)
     kept = _KEPT.pop(key, None)

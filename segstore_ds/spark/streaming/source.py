@@ -1,13 +1,13 @@
 """The streaming source: offsets, how far each micro-batch goes, and what its tasks read.
 
-One process asks for offsets and partitions over the life of a query; it keeps a handle on the log
-and pays one small request per idle poll. The tasks' copy of the reader holds the columns only.
+One process asks for offsets and partitions over the life of a query. It keeps a handle on the log
+and sends one small request per idle poll. The tasks' copy of the reader holds only the columns.
 
-Where a query began must not be bound twice: until Spark has logged the first batch it asks for the
-initial offset again at every restart, when `tail` is another place and `version:3` may be purged.
-So the initial offset is the cut as it was written, which asks nothing of the storage, and every
-later offset carries the place the cut was bound to, as `origin`. As the two differ as text, Spark
-logs a first batch at once, be it empty.
+The start of a query must not be bound twice. Until Spark has logged the first batch, it asks for
+the initial offset again at every restart; by then `tail` is another place, and `version:3` may be
+purged. So the initial offset is the cut as it was written, which sends no request, and every later
+offset carries the offset that the cut was bound to, as `origin`. Since the two differ as text,
+Spark logs a first batch at once, even an empty one.
 """
 
 from collections.abc import Iterator, Mapping
@@ -49,7 +49,7 @@ from segstore_ds.stream.connector import (
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """What Spark keeps of a query's progress: a position, and the offset the query began at.
+    """What Spark stores of a query's progress: a position, and the offset where the query began.
 
     `reader` is the token that owns the query's named reader; "" for a query without one.
     """
@@ -71,10 +71,10 @@ class StreamOffset:
 
 
 def parse_offset(value: Mapping[str, Any]) -> StreamOffset | None:
-    """Return the offset that Spark hands back; None for the initial one. Pure.
+    """Return the offset that Spark passes back; None for the initial one. Pure.
 
     Raises:
-        PositionError: It was made by something else.
+        PositionError: Something other than segstore made it.
     """
     match value:
         case {"cut": str()}:
@@ -97,13 +97,7 @@ def parse_offset(value: Mapping[str, Any]) -> StreamOffset | None:
 
 @at_boundary
 class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """Answers Spark's questions about one streaming query, and reads its partitions.
-
-    Args:
-        storage: The stream's folder.
-        options: Of a stream read, parsed.
-        schema: Of the DataFrame.
-    """
+    """Answers Spark's questions about one streaming query, and reads its partitions."""
 
     def __init__(self, storage: Storage, options: Mapping[str, Any], schema: StructType) -> None:
         self._options = options
@@ -135,29 +129,27 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- offsets, in the one process that lives as long as the query --------------------------
 
     def initialOffset(self) -> dict[str, Any]:
-        """Return the start as it was written; see the module."""
+        """Return the start as it was written; the module says why."""
         return {"cut": self._options["startCut"]}
 
     def prepareForTriggerAvailableNow(self) -> None:
-        """Take today's tail for the end of the query; raises as `latestOffset`."""
+        """Use the current tail as the query's end; raises as `latestOffset`."""
         self._target = self._follow().tail
 
     def getDefaultReadLimit(self) -> ReadLimit:
-        """Return a limit that stands for all limits of the options; Spark knows only one."""
+        """Return one limit that stands for all limits of the options; Spark knows only one."""
         return ReadMaxFiles(self._limits.segments or 1)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return how far the next batch goes: within every limit, never back, never past `endCut`.
+        """Return the next batch's end: within every limit, never back, never past `endCut`.
 
         Raises:
-            PositionError: The checkpoint is of another stream, or lies beyond the tail.
-            TruncatedError: Events that are due lie below the head; names them.
-            InvalidInputError: The start lies behind the end.
+            PositionError: The checkpoint belongs to another stream, or is beyond the tail.
+            TruncatedError: Events that are due are below the head; names them.
+            InvalidInputError: The start is after the end.
             NotFoundError: There is no stream, or no such version.
             SnapshotExpiredError: A version that a cut names was purged.
             ReaderConflictError: The reader's name belongs to another query.
-            FormatError: Metadata can't be read.
-            StorageError: The storage failed.
         """
         root = self._follow()
         given = parse_offset(start)
@@ -179,18 +171,19 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return begun.at(Position.of(root, last)).to_value()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
-        """Return the tail as it was last seen, so that progress shows how far behind a query is."""
+        """Return the tail as last seen, so that progress shows how far behind a query is."""
         root = self._root
         if root is None:
             return None
         return {"generation": root.generation, "offset": root.tail, "stream": root.stream_id}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Plan the tasks of a batch on the newest version; its events are the same in every one.
+        """Plan the tasks of a batch on the newest version; every version holds the same events.
+
+        It raises as `latestOffset` does.
 
         Raises:
-            SchemaMismatchError: The stream's columns no longer are those of the DataFrame.
-            As `latestOffset` otherwise.
+            SchemaMismatchError: The stream's columns are no longer those of the DataFrame.
         """
         finish = parse_offset(end)
         if finish is None:
@@ -224,26 +217,18 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return [InputPartition((reading, task)) for task in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
-        """Publish the position, where the query has a `readerName`.
-
-        Raises:
-            As `PublishedPosition.hold`.
-        """
+        """Publish the position, if the query has a `readerName`."""
         finish = parse_offset(end)
         if self._published is not None and finish is not None:
             self._published.publish(finish.position.offset, finish.reader)
 
     def stop(self) -> None:
-        """Take note of the end; Spark may also end without a word."""
+        """Do nothing; Spark may also end a query without this call."""
 
     # --- tasks -------------------------------------------------------------------------------
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """Yield the events of a partition in offset order.
-
-        Raises:
-            As `segstore_ds.read.scan.run_task`.
-        """
+        """Yield the events of a partition in offset order."""
         if partition is None or partition.value is None:
             return
         reading, task = partition.value
@@ -256,9 +241,9 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return self._root
 
     def _check_held(self, position: Position) -> None:
-        """Check that the log holds what the checkpoint has seen, once in this process's life.
+        """Check once per process that the log holds what the checkpoint has seen.
 
-        From then on the handle notices whether what it has seen is there.
+        After that the handle itself notices if commits that it has seen are gone.
         """
         if not self._held:
             check_held(self._log, position)
@@ -283,7 +268,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return min(bound for bound in bounds if bound is not None)
 
     def _bound_end(self, root: Root) -> int | None:
-        """Return the offset of `endCut` once it is certain; None while the end is still to come."""
+        """Return the offset of `endCut` once it is certain; None while it is in the future."""
         cut = self._end_cut
         if self._end is None and cut is not None:
             ahead = cut.kind == "version" and cut.value > root.version
