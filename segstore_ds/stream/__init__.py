@@ -1,8 +1,8 @@
 """The front door: `create`, `open`, `exists`, `drop`, `list_streams` and `Stream`.
 
-A `Stream` is a handle: it remembers the newest root it has seen and follows the log from there. It
-may be used by several threads one after another, not at once; open one handle per thread. Its
-methods lie by what they do, in modules named for that; they only put engine parts together.
+A `Stream` is a handle: it remembers the newest root it has seen and follows the log from there.
+Several threads may use it one after another, but not at once; open one handle per thread. Its
+methods are grouped by what they do, one module per group, and only put engine parts together.
 """
 
 from segstore_ds.stream.catalog import drop, list_streams

@@ -1,4 +1,4 @@
-"""The appender: events one by one, over a long time, with those not yet committed readable."""
+"""The appender: takes events one by one, over a long time, and reads uncommitted ones back."""
 
 from segstore_ds import options
 from segstore_ds.commit.commit import StreamLog
@@ -25,14 +25,14 @@ class Appending(Writes, Reads):
     ) -> LiveAppender:
         """Open a long-lived appender that takes events one by one and reads its own back.
 
-        It works on a handle of its own and may be used by several threads. Use it in a `with`
-        block, which flushes at the end.
+        It works on a handle of its own, and several threads may use it. Use it in a `with` block,
+        which flushes at the end.
 
         Args:
             flush_bytes: Flush when so many bytes, before compression, are not flushed.
             flush_rows: Flush when so many events are not flushed.
-            flush_seconds: Flush when an event is not flushed for so long; None for never.
-            merge_schema: Go on when others add columns: they are null in events from here.
+            flush_seconds: Flush when an event has waited so many seconds; None for never.
+            merge_schema: Go on if others add columns: they are null in events from here.
             layout: Sizes and compression.
 
         Returns:

@@ -1,4 +1,4 @@
-"""Streams as such: finding and deleting them. There is no catalog but the storage itself."""
+"""Finding and deleting streams. There is no catalog: the storage itself lists them."""
 
 import os
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ def list_streams(
 ) -> list[str]:
     """Return the locations of all streams in a folder, sorted.
 
-    A folder in it that the caller may not list is passed over, with a warning in the log.
+    A subfolder that the caller may not list is skipped, with a warning in the log.
 
     Args:
         url: The folder; it may be a stream itself.
@@ -30,8 +30,8 @@ def list_streams(
     Raises:
         InvalidInputError: The location or the options are not valid, or it is a file.
         NotFoundError: There is no such folder.
-        StorageError: A folder could not be listed; names it, and the streams that were found in all
-            the others.
+        StorageError: A folder could not be listed; names it, and the streams found in all the
+            others.
     """
     depth = check_whole("depth", depth)
     storage = open_storage(url, storage_options, single_writer=True)
@@ -48,12 +48,13 @@ def drop(
 ) -> Dropped:
     """Delete a stream. There is no way back.
 
-    Only names that segstore builds are deleted: whatever else lies in the folder stays, and is
+    Only names that segstore builds are deleted. Everything else in the folder stays, and is
     reported.
 
-    A last commit ends the stream for every handle; then its data goes, its log last. Refused while
-    there are clones or followers (promote a folder that follows, or has, first). Safe to repeat
-    until it returns: an interrupted drop leaves no stream that can be read.
+    A last commit ends the stream for every handle. Then the data is deleted, and the log last. A
+    drop is refused while there are clones or followers (first promote a folder that is or was a
+    follower). It is safe to repeat until it returns: an interrupted drop leaves no stream that can
+    be read.
 
     Args:
         url: The stream.
@@ -63,8 +64,7 @@ def drop(
         clock: Time and ids.
 
     Returns:
-        How many objects were deleted, and the names of those that stay, since they are not the
-        stream's.
+        How many objects were deleted, and the names that stay because they are not the stream's.
 
     Raises:
         InvalidInputError: The confirmation names another location, or a location is not valid.

@@ -1,8 +1,8 @@
 """The only door for a connector: what `spark/` needs below the front door, and nothing else.
 
 `Stream` serves people. A connector plans in one process, runs tasks in others and commits in a
-third, so it also needs the values that travel between them. They are handed on here under the names
-that they have in their rooms.
+third, so it also needs the values that travel between them. This module re-exports them under the
+names that they have in their own packages.
 """
 
 from segstore_ds.commit.commit import StreamLog

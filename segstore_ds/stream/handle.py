@@ -1,4 +1,4 @@
-"""What every part of a stream's handle shares: the log, the table status, the newest root seen."""
+"""What all parts of a stream's handle share: the log, the table status, the newest root seen."""
 
 import datetime as dt
 import platform
@@ -28,17 +28,12 @@ from segstore_ds.write.append import Appender
 
 
 def client_name() -> str:
-    """Return who writes, for the history of a stream."""
+    """Return the name of this writer for a stream's history."""
     return f"segstore/{__version__} python/{platform.python_version()} pyarrow/{pa.__version__}"
 
 
 class Handle:
-    """One stream as one thread sees it: what has been seen of the log, and how to look again.
-
-    Args:
-        log: The stream's log.
-        status: Its table status.
-    """
+    """One stream as one thread sees it: what it has seen of the log, and how to look again."""
 
     def __init__(self, log: StreamLog, status: TableStatus) -> None:
         self._log = log
@@ -86,7 +81,7 @@ class Handle:
 
     @property
     def sealed(self) -> bool:
-        """True when nothing can be appended any more."""
+        """True if nothing can be appended any more."""
         return self._log.root.sealed
 
     @property
@@ -94,17 +89,17 @@ class Handle:
         """The columns of the events, in stored form.
 
         Raises:
-            FormatError: It can't be read.
+            FormatError: The schema can't be read.
             StorageError: The storage failed.
         """
         return epoch_schema(self._status, self._log.root.epoch)
 
     @property
     def spark_schema(self) -> str | None:
-        """Spark's JSON of the schema, or of some columns of it; None where Spark never wrote one.
+        """Spark's JSON of the schema, or of some of its columns; None if Spark never wrote one.
 
         Raises:
-            FormatError: It can't be read.
+            FormatError: The schema can't be read.
             StorageError: The storage failed.
         """
         return self._status.schema_texts(self._log.root.epoch)[1]
@@ -113,7 +108,7 @@ class Handle:
         """Look for newer commits and return this handle; it never goes back to an older one.
 
         Raises:
-            MissingObjectError: Commits that it has seen are gone from the log.
+            MissingObjectError: Commits that this handle has seen are gone from the log.
             FormatError: The newest root can't be read.
             StorageError: The storage failed.
         """
@@ -121,7 +116,7 @@ class Handle:
         return self
 
     def position(self, cut: CutLike = "tail") -> Position:
-        """Return a cut and its stream as one, for a checkpoint; raises as `read`."""
+        """Return a cut together with its stream, for a checkpoint; raises as `read`."""
         root = self._log.root
         offset = resolve_cut(self._log, root, parse_cut(cut))
         return Position.of(root, offset)
@@ -129,17 +124,17 @@ class Handle:
     def root_as_of(
         self, *, version: int | None = None, timestamp: str | dt.datetime | None = None
     ) -> Root:
-        """Return the root of an earlier version; the newest one that was seen without arguments.
+        """Return the root of an earlier version; without arguments the newest one seen.
 
         Args:
             version: Its number.
             timestamp: A datetime or text with a zone: the newest version committed at or before it.
 
         Raises:
-            InvalidInputError: Both are given, or they are no number and no time with a zone.
-            NotFoundError: The stream has not got that far, or was made later.
+            InvalidInputError: Both are given, or one is not a number or not a time with a zone.
+            NotFoundError: The stream has no such version yet, or was created later.
             SnapshotExpiredError: The version was purged.
-            IncompleteStreamError: A copy into the stream was not done then.
+            IncompleteStreamError: A copy into the stream was not done at that version.
             FormatError: A commit file can't be read.
             StorageError: The storage failed.
         """
@@ -168,7 +163,7 @@ class Handle:
 
         Args:
             transaction: As the error names it.
-            version: As the error names it; without it every version kept is searched.
+            version: As the error names it; without it every kept version is searched.
 
         Returns:
             COMMITTED, NOT_COMMITTED, or UNKNOWN while a late request could still land.
@@ -186,6 +181,6 @@ class Handle:
         version = check_whole("version", version, optional=True)
         found = outcome(self._log, transaction, version)
         if found.state is OutcomeState.COMMITTED:
-            # An acknowledgement like any other: the followers have to have it.
+            # This acknowledges the commit, so the followers must have it first.
             self._log.replicas.ship(self._log.root)
         return found

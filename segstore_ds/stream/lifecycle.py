@@ -1,4 +1,4 @@
-"""The life of a stream: its ends, its named cuts and its named readers."""
+"""The life of a stream: truncation, seal, restore, retention, tags and named readers."""
 
 from segstore_ds.commit.properties import run_set_properties
 from segstore_ds.errors import InvalidInputError
@@ -15,20 +15,20 @@ from segstore_ds.stream.handle import Handle, client_name
 
 
 class Lifecycle(Handle):
-    """The part of a stream that says what belongs to it, and who still needs it."""
+    """The part of a stream that decides what belongs to it, and who still needs it."""
 
     def truncate(self, cut: CutLike) -> int:
         """Forget the events before a cut: the head moves there, no offset changes.
 
-        The segment that straddles the new head stays; segments below it are deleted by `vacuum`
-        after its grace. Allowed on sealed streams; does not ask readers and tags, as `retain` does.
-        Safe to repeat: a cut at the head changes nothing.
+        The segment that holds the new head stays; segments below it are deleted by `vacuum` after
+        its grace. Allowed on sealed streams. Unlike `retain`, it ignores readers and tags. Safe to
+        repeat: a cut at the head changes nothing.
 
         Returns:
             The head.
 
         Raises:
-            TruncatedError: The cut lies below the head.
+            TruncatedError: The cut is below the head.
             PositionError: A cut beyond the tail, or of another stream or generation.
             NotFoundError: There is no such version, tag or reader.
             SnapshotExpiredError: The version that the cut names was purged.
@@ -43,8 +43,8 @@ class Lifecycle(Handle):
     def seal(self) -> int:
         """End the stream: every later append is refused with SealedError. Safe to repeat.
 
-        Appends in flight either come before the seal or are refused whole. Reading, truncating and
-        batches that are repeated work as before.
+        An append in flight either commits before the seal or is refused whole. Reads, truncation
+        and repeated batches work as before.
 
         Returns:
             The tail, which no longer moves.
@@ -58,10 +58,11 @@ class Lifecycle(Handle):
         return run_seal(self._log, client=client_name()).root.tail
 
     def restore(self, version: int) -> Commit:
-        """Bring back what the stream held as of a version, in one commit that copies no event.
+        """Restore the events of an earlier version, in one commit that copies no event.
 
-        Its events get new offsets behind the tail, its columns come back as well, and what was
-        there until now lies below the head. Restoring the version before undoes it.
+        The restored events get new offsets from the tail on, and the columns of that version are
+        restored as well. The events that were there until now end up below the head. Restoring the
+        version before undoes it.
 
         Raises:
             InvalidInputError: Not the number of a version.
@@ -86,14 +87,15 @@ class Lifecycle(Handle):
     ) -> int:
         """Forget what exceeds a maximum, once; a minimum wins. Safe to repeat.
 
-        Without a maximum, what every live reader is done with is forgotten. Ages count from the
-        commit that brought an event, by the store's clock; what no kept version can date stays.
+        Without a maximum, it forgets the events that every live reader is done with. Ages count
+        from the commit that appended an event, by the store's clock; events that no kept version
+        can date stay.
 
         Args:
             max_bytes: Drop the oldest segments while the rest is larger (encoded bytes).
-            max_age_s: Drop what was committed longer ago.
-            min_bytes: Keep at least so much.
-            min_age_s: Keep what was committed within that time.
+            max_age_s: Drop events that were committed more seconds ago.
+            min_bytes: Keep at least so many encoded bytes.
+            min_age_s: Keep events that were committed within so many seconds.
             respect_readers: Keep what a tag or a live reader needs.
 
         Returns:
@@ -114,21 +116,21 @@ class Lifecycle(Handle):
         """The policy that is applied after commits, as of the newest version seen.
 
         Raises:
-            CorruptionError: It can't be read.
+            CorruptionError: The policy can't be read.
         """
         text = self._log.root.properties.get(PROPERTY)
         return None if text is None else parse_policy(text)
 
     def set_retention(self, policy: RetentionPolicy | None) -> None:
-        """Have a policy applied after commits, about once a minute, by whoever commits.
+        """Set a policy that every committer applies after its commits, about once a minute.
 
-        A failure to apply it is a warning in the log and never makes the commit fail.
+        If applying it fails, the log gets a warning, and the commit does not fail.
 
         Args:
             policy: What is kept; None ends it.
 
         Raises:
-            InvalidInputError: It is no policy.
+            InvalidInputError: It is not a policy.
             ConflictError: Every race was lost; nothing was committed.
             CommitUnknownError: It may or may not be in the log.
             FormatError: Metadata can't be read.
@@ -148,24 +150,24 @@ class Lifecycle(Handle):
         """The named cuts, by name, as of the newest version seen.
 
         Raises:
-            CorruptionError: One can't be read.
+            CorruptionError: A tag can't be read.
         """
         return dict(sorted(self._status.tags(self._log.root).items()))
 
     def tag(self, name: str, cut: CutLike = "tail", *, move: bool = False) -> Tag:
         """Give a cut a name; from then on `tag:NAME` is accepted wherever a cut is.
 
-        `retain` keeps what lies behind a tag. Safe to repeat.
+        `retain` keeps the events from a tag on. Safe to repeat.
 
         Args:
             name: Letters, digits, dots, dashes and underscores.
             cut: Any form of cut, bound once.
-            move: Let a tag of that name move here.
+            move: Allow a tag of that name to move here.
 
         Raises:
-            AlreadyExistsError: The tag stands at another cut.
+            AlreadyExistsError: The tag names another cut.
             InvalidInputError: Not a name or not a cut, or too many tags.
-            TruncatedError: The cut lies below the head.
+            TruncatedError: The cut is below the head.
             PositionError: A cut beyond the tail, or of another stream or generation.
             NotFoundError: There is no such version, tag or reader.
             ConflictError: Every race was lost; nothing was committed.
@@ -199,23 +201,24 @@ class Lifecycle(Handle):
         takeover: bool = False,
         provisional: bool = False,
     ) -> NamedReader:
-        """Register a named reader, or go on with the one of that owner.
+        """Register a named reader, or continue with the one of that owner.
 
-        From its return on `retain` keeps what lies behind the reader's position, until the reader
+        Once it returns, `retain` keeps the events from the reader's position on, until the reader
         is released, or publishes nothing for `lapse_s`. `reader:NAME` is accepted wherever a cut
         is.
 
         Args:
             name: Letters, digits, dots, dashes and underscores.
             owner: Who may publish under the name; one reader, one owner.
-            start: The first event it needs; None for where it was published last, or the head.
-            lapse_s: After so long without a word, by the store's time, it holds nothing back.
+            start: The first event it needs; None for the position published last, or the head.
+            lapse_s: After so many seconds without a publication or renewal, by the store's time, it
+                holds nothing back.
             takeover: Take the name over from another owner.
             provisional: Let another owner take the name until the next publication.
 
         Raises:
             ReaderConflictError: The name belongs to another owner.
-            TruncatedError: The position lies below the head: names what is lost.
+            TruncatedError: The position is below the head: names what is lost.
             PositionError: A cut beyond the tail, or of another stream or generation.
             InvalidInputError: Not a name or not a cut.
             ConflictError: Every race was lost.
@@ -246,7 +249,7 @@ class Lifecycle(Handle):
         return list_readers(self._log)
 
     def release_reader(self, name: str) -> bool:
-        """Release a named reader whoever owns it; False where there is none to release.
+        """Release a named reader, whoever owns it; False if there is none to release.
 
         Raises:
             InvalidInputError: Not a reader's name.

@@ -21,7 +21,7 @@ from segstore_ds.write.create import run_create
 
 
 class Stream(Appending, Lifecycle, Replication, Upkeep, Views):
-    """A handle on one stream. Made by `create` and `open`.
+    """A handle on one stream, made by `create` and `open`.
 
     `head`, `tail`, `sealed`, `schema` and `version` are those of the newest version this handle has
     seen; `refresh()` looks again.
@@ -29,7 +29,7 @@ class Stream(Appending, Lifecycle, Replication, Upkeep, Views):
 
     @classmethod
     def at_root(cls, storage: Storage, root: Root) -> Self:
-        """Return a handle that has seen a root but not looked for newer ones; sends no request."""
+        """Return a handle on a given root that has not looked for newer ones; sends no request."""
         log = StreamLog(storage)
         log.adopt(root)
         return cls(log, TableStatus(storage))
@@ -46,14 +46,14 @@ def create(
 ) -> Stream:
     """Create an empty stream.
 
-    Durable when it returns. Of several that create at once exactly one succeeds.
+    Durable when it returns. If several create at once, exactly one succeeds.
 
     Args:
         url: Where; a folder of its own, missing or empty.
-        schema: Columns of the events. Stored nullable, zones as UTC, large and dictionary types as
-            plain ones.
+        schema: Columns of the events. Stored as nullable, zones as UTC, large and dictionary types
+            as plain ones.
         storage_options: For the filesystem, flat or keyed by URL prefix; `env:NAME` values allowed.
-        spark_schema: Spark's JSON of the schema, where Spark creates the stream.
+        spark_schema: Spark's JSON of the schema, if Spark creates the stream.
         single_writer: Allow a filesystem without exclusive create.
         clock: Time and ids.
 
@@ -62,9 +62,9 @@ def create(
 
     Raises:
         AlreadyExistsError: There is a stream already.
-        SchemaMismatchError: A column has a type that can't be kept.
+        SchemaMismatchError: A column has a type that can't be stored.
         InvalidInputError: The location, the options or the schema are not valid; or the folder
-            holds something else, or lies in another stream.
+            holds something else, or is inside another stream.
         CorruptionError: The folder holds segments but no log.
         CommitUnknownError: The storage never said whether the stream was created.
         UnsafeFilesystemError: The filesystem can't create exclusively.
@@ -100,8 +100,8 @@ def open(  # noqa: A001 - segstore.open(url) is the name users expect
         url: Where it is.
         storage_options: For the filesystem, flat or keyed by URL prefix; `env:NAME` values allowed.
         single_writer: Allow a filesystem without exclusive create.
-        incomplete: Open it although a copy into it is not done: `info`, `history`, `verify`,
-            `vacuum` and `purge` work then; reads and every other change are refused all the same.
+        incomplete: Open it even if a copy into it is not done: then `info`, `history`, `verify`,
+            `vacuum` and `purge` work; reads and every other change are refused.
         clock: Time and ids.
 
     Raises:
@@ -117,7 +117,7 @@ def open(  # noqa: A001 - segstore.open(url) is the name users expect
 
 
 def open_on(storage: Storage, *, incomplete: bool = False, clock: Clock = SYSTEM_CLOCK) -> Stream:
-    """Open a stream on a storage that is open already; see `open`, raises as it does."""
+    """Open a stream on an open storage; see `open`, raises as it does."""
     log = StreamLog(storage, clock=clock, incomplete=incomplete)
     log.open()
     return Stream(log, TableStatus(storage))
@@ -126,7 +126,7 @@ def open_on(storage: Storage, *, incomplete: bool = False, clock: Clock = SYSTEM
 def exists(
     url: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None
 ) -> bool:
-    """Tell whether there is a stream. A read error is raised, never taken for "no".
+    """Tell whether there is a stream. A read error is raised, and never means "no".
 
     Raises:
         InvalidInputError: The location or the options are not valid.

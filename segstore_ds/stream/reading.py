@@ -24,7 +24,7 @@ from segstore_ds.read.scan import run_tasks
 from segstore_ds.status.slices import SliceTable
 from segstore_ds.stream.handle import Handle
 
-READ_THREADS = 4  # frames decoded at once; twice as many are held, of `AHEAD_BYTES` at most
+READ_THREADS = 4  # frames decoded at once; twice as many are held, `AHEAD_BYTES` at most
 
 
 class Reads(Handle):
@@ -49,34 +49,34 @@ class Reads(Handle):
         Args:
             start: First event; an offset, 'head', 'tail', 'version:N', 'tag:NAME', 'reader:NAME', a
                 position, or a time with a zone.
-            end: The event behind the last, in the same forms.
+            end: The event after the last, in the same forms.
             columns: Which columns, in order; None for all.
             filters: ``[column, op, literal]`` lists that must all hold; SQL's rules for null.
             offset_column: Name of an extra int64 column with each event's offset.
             segment_column: Name of an extra int64 column with each event's segment id.
             commit_time_column: Name of an extra column with the time of each event's commit (UTC).
-            fail_on_data_loss: False starts at the head where the start lies below it, with a
-                warning in the log.
+            fail_on_data_loss: False starts at the head if the start is below it, with a warning in
+                the log.
             version_as_of: Read this version; None for the newest.
             timestamp_as_of: Or the newest version at that time, a datetime or text with a zone.
 
         Returns:
-            A reader that DuckDB, Polars and pandas take without a copy. Up to four frames are
-            decoded at once, in threads; the order stays. Twice as many may be held, and the one in
-            use: 144 MiB where frames are of 16 MiB, as they are unless `frameBytes` is larger;
-            and of larger frames no more than come to 256 MiB, or one.
+            A reader that DuckDB, Polars and pandas take without a copy. Threads decode up to four
+            frames at once; the order stays. Up to eight decoded frames may be held, and the one in
+            use. That is 144 MiB if frames have 16 MiB, as they do unless `frameBytes` is larger. Of
+            larger frames, at most 256 MiB or one frame is held.
 
-            The threads end with the last frame, or when nothing refers to the reader any more.
-            Its `close`, and `with`, are pyarrow's and do nothing; those of
-            `pa.RecordBatchReader.from_stream(stream.read())` do, but there an error is Arrow's.
-            In a forked process, reading on raises InvalidInputError.
+            The threads end with the last frame, or when nothing refers to the reader any more. Its
+            `close` and `with` are pyarrow's and do nothing. Those of
+            `pa.RecordBatchReader.from_stream(stream.read())` end the threads, but there an error is
+            Arrow's. In a forked process, reading on raises InvalidInputError.
 
         Raises:
-            InvalidInputError: A cut, a column or a filter is not valid, or start lies behind end.
+            InvalidInputError: A cut, a column or a filter is not valid, or start is after end.
             PositionError: A cut beyond the tail, or a position of another stream or generation.
-            TruncatedError: The start lies below the head.
-            NotFoundError: There is no such version; or commit times are asked for that are older
-                than the stream's history.
+            TruncatedError: The start is below the head.
+            NotFoundError: There is no such version; or the requested commit times are older than
+                the stream's history.
             SnapshotExpiredError: The version was purged.
             FormatError: Metadata can't be read; a damaged segment raises while reading.
             StorageError: The storage failed.
@@ -96,7 +96,7 @@ class Reads(Handle):
         )
         tasks = self.plan_tasks(reading, root=root)
         threads = min(os.cpu_count() or 1, READ_THREADS)
-        # No name for the events: nothing but the reader is to hold what reads them.
+        # Not bound to a name: only the reader may hold the generator, so that its end is seen.
         return pa.RecordBatchReader.from_batches(
             reading.result_schema, run_tasks(reading, tasks, threads=threads)
         )
@@ -114,19 +114,19 @@ class Reads(Handle):
         fail_on_data_loss: bool = True,
         root: Root | None = None,
     ) -> Reading:
-        """Bind a read to a version and to offsets; `plan_tasks` packs it.
+        """Bind a read to a version and to offsets; `plan_tasks` splits it into tasks.
 
         Cuts, columns and errors are those of `read`.
 
         Args:
             start: First event.
-            end: The event behind the last.
+            end: The event after the last.
             columns: Which columns, in order; None for all.
-            filters: What must hold.
+            filters: Conditions that must all hold.
             offset_column: Name of an extra column with offsets.
             segment_column: Name of an extra column with segment ids.
             commit_time_column: Name of an extra column with commit times.
-            fail_on_data_loss: False starts at the head where the start lies below it.
+            fail_on_data_loss: False starts at the head if the start is below it.
             root: The version to read as of; None for the newest that this handle has seen.
 
         Returns:
@@ -148,11 +148,11 @@ class Reads(Handle):
         )
 
     def plan_slices(self, reading: Reading, *, root: Root | None = None) -> SliceTable:
-        """Return what a bound read takes of each segment, in offset order.
+        """Return which rows of each segment a bound read takes, in offset order.
 
         Args:
             reading: From `plan_read`.
-            root: The version that the read is bound to, where it is at hand; None looks it up.
+            root: The version that the read is bound to, if the caller has it; None looks it up.
 
         Raises:
             As `plan_tasks`.
@@ -168,23 +168,23 @@ class Reads(Handle):
         min_partitions: int | None = None,
         root: Root | None = None,
     ) -> list[ReadTask]:
-        """Pack a bound read into tasks that any number of processes carry out with `run_task`.
+        """Split a bound read into tasks that any number of processes carry out with `run_task`.
 
         Args:
             reading: From `plan_read`.
-            partition_bytes: Encoded bytes per task, about.
-            partition_rows: Rows per task, about.
-            min_partitions: Tasks wanted at least.
-            root: The version that the read is bound to, where it is at hand; None looks it up.
+            partition_bytes: Encoded bytes per task, approximately.
+            partition_rows: Rows per task, approximately.
+            min_partitions: The wanted least number of tasks.
+            root: The version that the read is bound to, if the caller has it; None looks it up.
 
         Returns:
-            Picklable tasks in offset order; none where nothing can match.
+            Picklable tasks in offset order; none if nothing can match.
 
         Raises:
-            InvalidInputError: The read is bound to another stream or version, or a target is no
+            InvalidInputError: The read is bound to another stream or version, or a target is not a
                 whole number from 1.
             SnapshotExpiredError: Its version was purged.
-            NotFoundError: Commit times are asked for that are older than the stream's history.
+            NotFoundError: The requested commit times are older than the stream's history.
             FormatError: A status part can't be read.
             StorageError: The storage failed.
         """

@@ -1,4 +1,4 @@
-"""Replication: followers that hold every acknowledged commit, and taking over from the primary."""
+"""Replication: followers that hold every acknowledged commit, and promotion of one of them."""
 
 from segstore_ds.commit.replicas import ShipTo, followers_of
 from segstore_ds.format.root import Root
@@ -19,7 +19,7 @@ class Replication(Handle):
         return followers_of(self._log.root)
 
     def ship_to(self, root: Root) -> ShipTo | None:
-        """Return the followers that take what is staged on a root buffer by buffer.
+        """Return the followers that receive staged objects buffer by buffer, as of a root.
 
         Raises:
             CorruptionError: The property can't be read.
@@ -28,31 +28,31 @@ class Replication(Handle):
         return self._log.replicas.ready(root)
 
     def add_follower(self, url: str) -> None:
-        """Keep a second copy of the stream in another folder, from now on and of all that there is.
+        """Keep a second copy of the whole stream in another folder, from now on.
 
-        From its return on every commit, whoever makes it, is acknowledged only when the follower
-        has it too. A follower can be read like any stream; commits through it are refused until
-        `promote`. Safe to repeat. Commits by versions of segstore that know no followers are
-        refused from now on.
+        Once it returns, every commit, whoever makes it, is acknowledged only when the follower has
+        it too. A follower can be read like any stream; commits through it are refused until
+        `promote`. Safe to repeat. From now on, commits by versions of segstore that don't know
+        followers are refused.
 
         Args:
             url: An empty folder, opened with this stream's storage options.
 
         Raises:
             AlreadyExistsError: The folder holds another stream.
-            InvalidInputError: The stream's own folder by whatever name, one within or around it, or
+            InvalidInputError: The stream's own folder under any name, one inside or around it, or
                 one that can't be opened.
             FencedError: This folder is a follower itself.
             ConflictError: Every race was lost; nothing was committed.
             CommitUnknownError: It may or may not be in the log.
             UnderReplicatedError: It is in the log, but the follower lacks a part.
-            FormatError: Something that is to be copied is damaged.
+            FormatError: An object that must be copied is damaged.
             StorageError: A storage failed.
         """
         run_add_follower(self._log, url, client=client_name())
 
     def remove_follower(self, url: str) -> None:
-        """Go on without a follower, also when it is lost; its folder stays. Safe to repeat.
+        """Continue without a follower, even if it is lost; its folder stays. Safe to repeat.
 
         Raises:
             As `add_follower`, but for AlreadyExistsError.
@@ -62,9 +62,10 @@ class Replication(Handle):
     def promote(self) -> int:
         """Make this follower a primary, when the old one is lost or given up. Safe to repeat.
 
-        It holds every acknowledged commit. From its return on the old primary, should it come back,
-        acknowledges nothing any more. Positions of before are refused, since commits that the old
-        primary did not acknowledge may be missing here; followers are to be added again.
+        A follower holds every acknowledged commit. Once this returns, the old primary can
+        acknowledge nothing any more, even if it comes back. Earlier positions are refused, since
+        commits that the old primary did not acknowledge may be missing here. Followers must be
+        added again.
 
         Returns:
             The generation.

@@ -1,4 +1,4 @@
-"""Rescue: what can be done for a stream that is damaged, from its location, as it may not open."""
+"""Rescue: what can be done for a damaged stream by its location, since it may not open."""
 
 import os
 from collections.abc import Mapping
@@ -31,29 +31,30 @@ def repair(
     single_writer: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> RepairReport:
-    """Build again what metadata can be built from what is left of it; deletes nothing.
+    """Rebuild lost or damaged metadata from what is left of it; deletes nothing.
 
-    A lost hint is written; lost status and history objects are built again from followers, kept
-    versions, the history and the segments themselves, and nothing is guessed: what can't be proven
-    is reported as damaged. A newest commit that can't be read is left behind only with
-    `allow_loss`: the stream goes on from the commit before, as another generation. Stop writers
-    first. Safe to repeat.
+    A lost hint is written again. Lost status and history objects are rebuilt from followers, kept
+    versions, the history and the segments themselves. Nothing is guessed: what can't be proven is
+    reported as damaged. A newest commit that can't be read is left behind only with `allow_loss`:
+    the stream goes on from the commit before, as another generation. Stop writers first. Safe to
+    repeat.
 
     Args:
         url: The stream.
-        allow_loss: Leave newest commits behind that can't be read; mark rows of the history that
-            nothing tells as unknown; forget Spark's own types of a schema that only segments tell.
-        ignore_followers: With `allow_loss`: go on though a follower can't be asked whether it was
+        allow_loss: Leave unreadable newest commits behind; mark unknown rows of the history as
+            unknown; drop Spark's own types of a schema that only segments hold, and owners and
+            fingerprints of writers that only the history holds.
+        ignore_followers: With `allow_loss`: go on even if a follower can't be asked whether it was
             promoted. If it was, two streams go on under one id and generation.
         storage_options: Flat or keyed by URL prefix.
         single_writer: Nobody else writes, and the filesystem has no exclusive create.
         clock: Time and ids.
 
     Raises:
-        NotFoundError: There is no stream, or no commit of it can be read.
+        NotFoundError: There is no stream, or none of its commits can be read.
         CorruptionError: The newest commits can't be read, and loss is not allowed; names them.
-        FencedError: They can't be read, and a follower was promoted in this folder's place.
-        ConflictError: A writer came first.
+        FencedError: They can't be read, and a follower was promoted in place of this folder.
+        ConflictError: Another writer committed first.
         CommitUnknownError: A repair may or may not be in the log.
         InvalidInputError: The location or the options are not valid.
         StorageError: The filesystem failed; or loss is allowed, a follower can't be asked, and
@@ -64,13 +65,12 @@ def repair(
 
 
 def verify_on(storage: Storage, *, clock: Clock = SYSTEM_CLOCK) -> Report:
-    """Read a whole stream and report what is wrong with it, also where it can't be opened for that.
+    """Read a whole stream and report what is wrong with it, even if damage keeps it from opening.
 
     Raises:
         NotFoundError: There is no stream.
         IncompleteStreamError: A copy into it is not done.
         UnsupportedVersionError: A newer version of segstore wrote it, so nothing can be said.
-        StorageError: The storage failed, so nothing can be said.
     """
     log, damage = StreamLog(storage, clock=clock), None
     try:
@@ -80,8 +80,8 @@ def verify_on(storage: Storage, *, clock: Clock = SYSTEM_CLOCK) -> Report:
     except FormatError as error:
         damage = error
     report = run_verify(log, TableStatus(storage))
-    if damage is not None and all(one.what != str(damage) for one in report.problems):
-        # What keeps everybody from opening it is damage, also where no object is.
+    if damage is not None and all(problem.what != str(damage) for problem in report.problems):
+        # What keeps the stream from opening is damage, even if no object is at fault.
         report.problems.append(Problem(damage.code, names.LOG_FOLDER, str(damage)))
     return report
 
@@ -111,24 +111,25 @@ def salvage(
     storage_options: Mapping[str, Any] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> SalvageReport:
-    """Write what can be read of a damaged stream into a new one; the old one is left as it is.
+    """Write what can be read of a damaged stream into a new one; the old one does not change.
 
-    Where the newest version can't be read, what any kept version lists of the same offsets is.
-    Offsets begin anew; the report says which events are where. Tags, readers and writers are not
-    brought over. Damage is an error that names the place, and then there is no new stream.
+    If the newest version can't be read somewhere, salvage reads what any kept version lists for the
+    same offsets. The new stream's offsets start at 0; the report maps old offsets to new ones.
+    Tags, readers and writers are not copied. Damage is an error that names the place, and then
+    there is no new stream.
 
     Args:
         url: The damaged stream.
-        new_url: Where there is no stream yet.
+        new_url: A location without a stream.
         skip_damaged: Leave out what can't be read, and report it.
         storage_options: For both locations, flat or keyed by URL prefix.
         clock: Time and ids.
 
     Raises:
-        NotFoundError: There is no stream, or no commit of it can be read.
+        NotFoundError: There is no stream, or none of its commits can be read.
         IncompleteStreamError: A copy into it is not done.
         AlreadyExistsError: There is a stream at the new location.
-        CorruptionError: Something can't be read, and is not to be skipped.
+        CorruptionError: Something can't be read, and must not be skipped.
         FormatError: The newest schema can't be read.
         InvalidInputError: A location or the options are not valid.
         StorageError: The filesystem failed.
@@ -155,7 +156,7 @@ def salvage_on(
     try:
         stream.append(pa.RecordBatchReader.from_batches(salvager.schema, salvager.batches()))
     except BaseException:
-        # It was made above; an append that failed in doubt may have filled it, but told nobody.
+        # It was created above; an append that failed in doubt may have filled it, unacknowledged.
         run_drop(new, confirm=new.url, clock=clock, client=client_name())
         raise
     return report

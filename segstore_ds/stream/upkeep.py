@@ -1,4 +1,4 @@
-"""Upkeep: what is done to a stream beside reading and writing its events."""
+"""Upkeep: history, purge, vacuum, compaction, copies, pins and verification of a stream."""
 
 import os
 from collections.abc import Mapping, Sequence
@@ -36,14 +36,15 @@ class Upkeep(Handle):
     """The part of a stream that keeps it in order."""
 
     def history(self, start: int = 0, end: int | None = None) -> pa.RecordBatchReader:
-        """Read what every commit did, oldest first; streams through any number of them.
+        """Read what every commit did, oldest first; streams through any number of commits.
 
-        Rows outlive purge: version, time, operation, head and tail from then on, counts of what was
-        added, writer and batch, client and application, attempts, races lost, requests and bytes.
+        Rows outlive purge. A row holds version, time, operation, head and tail after the commit,
+        counts of what was added, writer and batch, client and application, attempts, races lost,
+        requests and bytes.
 
         Args:
             start: First version.
-            end: The version behind the last; None for all that there are.
+            end: The version after the last; None for all.
 
         Raises:
             InvalidInputError: Not numbers of versions.
@@ -63,7 +64,7 @@ class Upkeep(Handle):
         Safe to repeat.
 
         Args:
-            older_than_s: Least time since they were superseded.
+            older_than_s: Least number of seconds since they were superseded.
             keep_versions: How many of the newest versions stay, however old they are.
 
         Returns:
@@ -82,16 +83,16 @@ class Upkeep(Handle):
     def vacuum(
         self, *, dry_run: bool = True, grace_s: float = GRACE_S, short_grace: bool = False
     ) -> VacuumReport:
-        """Delete what no version, no pin and no commit in flight can need; by default only say so.
+        """Delete what no version, pin or commit in flight can need; by default only report it.
 
-        That is what was dropped longer ago than the grace and before the oldest version kept (see
-        `purge`), and what was staged on a version older than the grace and never committed. Safe to
-        repeat, and to run beside writers, readers and other vacuums.
+        It deletes objects that were dropped before the oldest version kept (see `purge`) and longer
+        ago than the grace, and objects that were staged on a version older than the grace and never
+        committed. Safe to repeat, and to run beside writers, readers and other vacuums.
 
         Args:
             dry_run: Change nothing, and report what would be deleted and why.
-            grace_s: How long what was dropped stays for readers of older versions, and how long a
-                writing job may take.
+            grace_s: How many seconds dropped objects stay for readers of older versions, and how
+                long a writing job may take.
             short_grace: Allow a grace of less than a day: you promise that nobody needs it.
 
         Returns:
@@ -126,32 +127,32 @@ class Upkeep(Handle):
         budget_bytes: int | None = None,
         layout: Layout | None = None,
     ) -> Compaction:
-        """Replace runs of neighbouring segments by few large ones, or large ones by several.
+        """Replace runs of neighbouring segments by a few large ones, or a large one by several.
 
-        Events, offsets and order stay as they are. Each commit swaps whole runs; what was replaced
-        is deleted by `vacuum` after its grace. Safe to repeat, to kill at any point, and to run
-        beside readers, writers and other compactions: what another commit changed gives way and is
-        planned again. A second call finds nothing to do.
+        Events, offsets and order do not change. Each commit replaces whole runs; `vacuum` deletes
+        the replaced segments after its grace. Safe to repeat, to kill at any point, and to run
+        beside readers, writers and other compactions: a group that another commit changed is
+        skipped and planned again. A second call finds nothing to do.
 
         Args:
             start: Where to begin; None for the oldest segment.
             end: Where to end; segments that hold events in between count.
-            mode: ``merge`` decodes and writes large frames, ``stitch`` joins frames of Arrow as
-                they are and leaves Parquet segments alone, ``split`` cuts segments that are over a
-                target into near-equal pieces.
+            mode: ``merge`` decodes and writes large frames, ``stitch`` joins frames of Arrow
+                unchanged and leaves Parquet segments alone, ``split`` cuts segments that exceed a
+                target into pieces of nearly equal size.
             target_rows: Most events of a segment.
             target_bytes: Most encoded bytes of a segment.
             minor: Only runs that are worth it, of at least ``(small, medium)`` segments: a quick
-                pass for every few commits, such as ``(4, 3)``. None takes every run.
-            budget_bytes: Most encoded bytes to rewrite, the newest first; None for any.
+                pass after every few commits, such as ``(4, 3)``. None takes every run.
+            budget_bytes: Most encoded bytes to rewrite, the newest first; None for no limit.
             layout: Compression and frames of what is written.
 
         Returns:
-            What was done; `commits` is 0 where there was nothing to do.
+            What was done; `commits` is 0 if there was nothing to do.
 
         Raises:
             InvalidInputError: A target, a mode or a cut is not valid.
-            TruncatedError: A cut lies below the head.
+            TruncatedError: A cut is below the head.
             PositionError: A cut beyond the tail, or of another stream or generation.
             NotFoundError: There is no such version, tag or reader.
             ConflictError: Others changed the segments every time, or every race was lost.
@@ -189,39 +190,40 @@ class Upkeep(Handle):
     ) -> Copied:
         """Make a new stream of this one's segments, or of its events.
 
-        By segments ids, epochs and offsets stay, and there is no stream at the destination before
-        all of it is there. By events they are written anew, in today's schema, with offsets from 0,
-        a bounded step per commit; until the last one every read of the destination answers
-        IncompleteStreamError, and every commit but the copy's is refused.
+        By segments, ids, epochs and offsets stay, and the destination becomes a stream only when
+        all of it is there. By events, they are written again in the newest schema, with offsets
+        from 0, a bounded step per commit. Until the last step, every read of the destination raises
+        IncompleteStreamError, and every commit except the copy's is refused.
 
-        Interrupted and run again it goes on where it stopped; run again when done it does nothing.
-        Both ends are bound once; what is appended meanwhile is not copied, nor are writers,
-        readers, tags and properties.
+        An interrupted copy continues where it stopped when it runs again; a finished one does
+        nothing. Both ends are bound once. Events that are appended meanwhile are not copied, nor
+        are writers, readers, tags and properties.
 
-        A clone copies nothing and shares what this stream holds, however long it is: three commits.
-        Both go their own way, and `vacuum` here spares what the clone needs until it is dropped or
-        materialized, or the pin named by the copy id is taken away with `unpin`.
+        A clone copies nothing and shares this stream's segments, in three commits for any length.
+        Each stream then changes on its own. `vacuum` here keeps what the clone needs until the
+        clone is dropped or materialized, or `unpin` removes the pin that has the copy id as its
+        name.
 
         Args:
             url: Where; a folder of its own, on any filesystem.
             copy_id: Letters, digits and dashes: the same id again is the same copy.
-            mode: ``segments`` copies the objects, ``events`` writes anew, ``clone`` shares.
-            start: First event; a segment that it cuts is written anew.
-            end: The event behind the last, likewise.
-            seal: The copy ends with its last event: nothing can be appended to it.
+            mode: ``segments`` copies the objects, ``events`` writes events again, ``clone`` shares.
+            start: First event; a segment that it divides is rewritten.
+            end: The event after the last, likewise.
+            seal: Seal the copy after its last event: nothing can be appended to it.
             storage_options: For the destination's filesystem; a clone takes this stream's.
 
         Returns:
-            What was copied; `repeated` where it had been done before.
+            What was copied; `repeated` if it had been done before.
 
         Raises:
             AlreadyExistsError: There is another stream at the destination.
-            InvalidInputError: A cut, the mode or the id is not valid, the id stands for another
-                copy, or the destination is the stream itself. Of clones also: a range is given, the
-                stream is a clone itself, or the destination is on another filesystem.
-            ConflictError: Of clones: every race was lost, or the pin was taken away meanwhile. Of
+            InvalidInputError: A cut, the mode or the id is not valid, the id belongs to another
+                copy, or the destination is the stream itself. For clones also: a range is given,
+                the stream is a clone itself, or the destination is on another filesystem.
+            ConflictError: For clones: every race was lost, or the pin was removed meanwhile. For
                 events: every race was lost, or a step took longer than vacuum's grace: copy again.
-            TruncatedError: The start lies below the head, or events that are still to be copied do.
+            TruncatedError: The start, or events that are still to be copied, are below the head.
             PositionError: A cut beyond the tail, or of another stream or generation.
             IncompleteStreamError: Another copy into the destination is not done.
             NotFoundError: There is no such version, tag or reader.
@@ -273,16 +275,16 @@ class Upkeep(Handle):
         return run_clone(self._log, target, request, client=client_name(), clock=clock)
 
     def materialize(self) -> int:
-        """Copy what this clone shares with its origin, and let go of it.
+        """Copy the objects that this clone shares with its origin, and release the pin.
 
-        Interrupted and run again it goes on where it stopped; a stream that shares nothing is left
-        as it is. From then on the origin may be vacuumed, moved and dropped.
+        If it is interrupted, the next call continues where it stopped; a stream that shares nothing
+        does not change. After it, the origin may be vacuumed, moved and dropped.
 
         Returns:
             How many objects were copied.
 
         Raises:
-            MissingObjectError: The origin is gone, or was vacuumed after its pin was taken away.
+            MissingObjectError: The origin is gone, or was vacuumed after its pin was removed.
             ConflictError: Every race was lost.
             CommitUnknownError: It may or may not be in the log: run it again.
             FormatError: Metadata can't be read.
@@ -295,14 +297,14 @@ class Upkeep(Handle):
         """The versions that clones need, by copy id, as of the newest version seen.
 
         Raises:
-            CorruptionError: One can't be read.
+            CorruptionError: A pin can't be read.
         """
         return pins_of(self._log.root)
 
     def unpin(self, name: str) -> None:
-        """Take a clone's pin away: `vacuum` may then delete what the clone reads.
+        """Remove a clone's pin: `vacuum` may then delete what the clone reads.
 
-        For clones that are gone; others are dropped or materialized instead.
+        Use it for clones that are gone; drop or materialize other clones instead.
 
         Raises:
             NotFoundError: There is no such pin.
@@ -316,14 +318,14 @@ class Upkeep(Handle):
     def commit_groups(
         self, done: Sequence[Replacement], *, transaction: str, client: str = ""
     ) -> int:
-        """Commit what tasks of a distributed compaction wrote; groups that changed give way.
+        """Commit what tasks of a distributed compaction wrote; skip groups that changed.
 
         Returns:
             How many groups were replaced.
 
         Raises:
             ConflictError: Every group's inputs were changed, or every race was lost.
-            StagedExpiredError: It was written on a version below the staging floor.
+            StagedExpiredError: The tasks' job was planned on a version below the staging floor.
             CommitUnknownError: It may or may not be in the log; nothing was deleted.
             FormatError: Metadata can't be read.
             StorageError: The storage failed.
@@ -338,6 +340,6 @@ class Upkeep(Handle):
 
         Raises:
             NotFoundError: The stream is gone.
-            StorageError: The storage failed, so nothing can be said.
+            StorageError: The storage failed, so nothing can be said about the stream.
         """
         return run_verify(self._log, TableStatus(self._log.storage))

@@ -1,4 +1,4 @@
-"""Views: what is known about a stream, as rows."""
+"""Metadata tables: what is known about a stream, as rows."""
 
 import datetime as dt
 from typing import Any
@@ -13,14 +13,14 @@ from segstore_ds.read.parquet_files import ParquetFile, list_parquet_files
 from segstore_ds.stream.handle import Handle
 
 SEGMENTS_PER_RANGE = 65_536
-_ALWAYS = ("info", "history")  # tell nothing about events, also while a copy is not done
+_ALWAYS = ("info", "history")  # hold no events, so they are readable while a copy is not done
 
 
 class Views(Handle):
-    """The part of a stream that tells what is known about it."""
+    """The part of a stream that returns its metadata tables and its Parquet files."""
 
     def segments(self) -> pa.RecordBatchReader:
-        """Return the segments that hold kept events, a row each, in offset order.
+        """Return the segments that hold kept events, one row each, in offset order.
 
         Raises:
             FormatError: Metadata can't be read.
@@ -41,24 +41,24 @@ class Views(Handle):
         """List the plain Parquet files that hold the events between two cuts, in offset order.
 
         Row n of a file is the event at its `start` + n. The events of the range are exactly the
-        rows ``[row_start, row_end)`` of each file: the first file may begin before `start`, and
-        the last end behind `end`. A file stays for the grace of vacuum after the version that
-        lists it was superseded.
+        rows ``[row_start, row_end)`` of each file: the first file may begin before `start`, and the
+        last may end after `end`. After the version that lists a file is superseded, the file stays
+        for vacuum's grace.
 
         Args:
             start: First event; any form of cut.
-            end: The event behind the last, in the same forms.
+            end: The event after the last, in the same forms.
             version_as_of: Look at this version; None for the newest.
             timestamp_as_of: Or the newest version at that time, a datetime or text with a zone.
-            partial: Leave out events in Arrow segments, which lie between the files; `read` has
-                them.
+            partial: Leave out the events in Arrow segments, which are between the files; `read`
+                returns them.
             root: Or this root.
 
         Raises:
-            InvalidInputError: A cut is not valid, or start lies behind end; or the range holds
-                events in Arrow segments, and not `partial`.
+            InvalidInputError: A cut is not valid, or start is after end; or the range holds events
+                in Arrow segments and `partial` is false.
             PositionError: A cut beyond the tail, or a position of another stream or generation.
-            TruncatedError: The start lies below the head.
+            TruncatedError: The start is below the head.
             NotFoundError: There is no such version.
             SnapshotExpiredError: The version was purged.
             FormatError: Metadata can't be read.
@@ -73,7 +73,7 @@ class Views(Handle):
         return list_parquet_files(self._status, root, bounds, url=url, partial=partial)
 
     def info(self) -> dict[str, Any]:
-        """Return what the stream is as of now: its range, sizes, and what is kept of its past.
+        """Return the stream's current range and sizes, and what is kept of its past.
 
         Raises:
             FormatError: Metadata can't be read.
@@ -85,18 +85,20 @@ class Views(Handle):
     def metadata(
         self, view: str, *, root: Root | None = None, span: tuple[int, int] | None = None
     ) -> pa.RecordBatchReader:
-        """Return a view: `segments`, `frames`, `history`, `info`, `writers`, `readers`, `tags`.
+        """Return a metadata table, one of the names below, as batches.
 
-        Rows come in batches as they are read; a million segments are never held at once.
+        They are `segments`, `frames`, `history`, `info`, `writers`, `readers` and `tags`. Rows come
+        in batches as they are read; a million segments are never held at once.
 
         Args:
-            view: Which.
+            view: The table's name.
             root: The version to look at; None for the newest.
-            span: For a view by range: only the segments of these offsets, from `plan_metadata`.
+            span: For a table by range: only the segments of these offsets, from `plan_metadata`.
 
         Raises:
-            InvalidInputError: There is no such view.
-            IncompleteStreamError: A copy into the stream is not done; `info`, `history` go on.
+            InvalidInputError: There is no such table.
+            IncompleteStreamError: A copy into the stream is not done; `info` and `history` still
+                work.
             FormatError: Metadata can't be read.
             StorageError: The storage failed.
         """
@@ -109,6 +111,6 @@ class Views(Handle):
         return pa.RecordBatchReader.from_batches(found.schema, batches)
 
     def plan_metadata(self, view: str, *, root: Root | None = None) -> list[tuple[int, int]]:
-        """Return the ranges of offsets that many processes read a view by; raises as `metadata`."""
+        """Return offset ranges for reading a metadata table in parallel; raises as `metadata`."""
         pinned = root or self._log.refresh()
         return plan_view(self._status, pinned, find_view(view), most_segments=SEGMENTS_PER_RANGE)

@@ -53,7 +53,7 @@ class Writes(Handle):
 
         Durable and visible when it returns. With a writer id and a batch id it is safe to repeat:
         the same batch again changes nothing and returns the first commit. Other events under the
-        same ids are an error, as far as rows, null counts and bounds of columns tell.
+        same ids are an error, as far as row counts, null counts and column bounds show it.
 
         Args:
             data: A Table, RecordBatch, RecordBatchReader, iterable of batches, or anything with
@@ -61,14 +61,14 @@ class Writes(Handle):
             writer_id: Name of an idempotent writer.
             batch_id: Number of its batch; grows.
             writer_takeover: Take the writer id over from another owner, or set it back.
-            on_repeat: What other events under the last batch id are: ``error``; or ``skip``, which
-                keeps those committed first and drops these, with a warning in the log.
+            on_repeat: What to do with other events under the last batch id: ``error``; or ``skip``,
+                which keeps those committed first and drops these, with a warning in the log.
             expected_tail: Commit only if the tail is still this.
             expected_version: Commit only on top of this version.
             merge_schema: Allow new columns, missing columns and wider types.
             layout: Sizes and compression.
-            compact: ``auto`` merges the newest small segments afterwards: bounded work, and a
-                failure of it never fails the commit. ``off`` leaves them to `compact`.
+            compact: ``auto`` merges the newest small segments afterwards: the work is bounded, and
+                its failure never fails the commit. ``off`` leaves them to `compact`.
 
         Returns:
             The commit, with the offsets that the events got.
@@ -107,10 +107,10 @@ class Writes(Handle):
         overwrite_schema: bool = False,
         layout: Layout | None = None,
     ) -> Commit:
-        """Replace the events up to the tail as of now by others, in one commit.
+        """Replace the events up to the current tail by others, in one commit.
 
-        Offsets go on: the head moves to today's tail and the new events stand behind it. What
-        others append meanwhile stays. Arguments and errors are those of `append`; with
+        Offsets go on: the head moves to the current tail, and the new events follow it. Events that
+        others append meanwhile stay. Arguments and errors are those of `append`; with
         `overwrite_schema` the schema is replaced as well.
         """
         return self._write(
@@ -140,12 +140,13 @@ class Writes(Handle):
 
         Args:
             schema: Of the incoming data.
-            writer: The idempotence key, which says also what other events under its batch id are.
-            overwrite: Replace what is there up to the tail as of now.
+            writer: The idempotence key, which also says what to do with other events under its
+                batch id.
+            overwrite: Replace the events up to the current tail.
             expected_tail: Commit only if the tail is still this.
             expected_version: Commit only on top of this version.
             merge_schema: Allow new columns, missing columns and wider types.
-            replace_schema: With `overwrite`: the schema takes the place of the stream's.
+            replace_schema: With `overwrite`: replace the stream's schema by this one.
             spark_schema: Spark's JSON of the schema.
             layout: Sizes and compression.
             client: Who writes.
@@ -178,7 +179,7 @@ class Writes(Handle):
         )
 
     def plan(self, request: WriteRequest) -> WriteJob:
-        """Plan a write that is described as one value; see `plan_write`, raises as it does."""
+        """Plan a write that one value describes; see `plan_write`, raises as it does."""
         return plan_job(self._log, self._status, request)
 
     def commit(
@@ -186,33 +187,33 @@ class Writes(Handle):
     ) -> Commit:
         """Commit what tasks staged for a job, in task order; safe to repeat for a writer's batch.
 
-        On an error that says that nothing was committed, what was staged is deleted (with
-        `keep_staged` it is the caller's to delete), and the job has ended. A job is repeated
-        through the handle that it was first committed through.
+        If an error says that nothing was committed, the staged objects are deleted (with
+        `keep_staged` the caller must delete them), and the job has ended. A job must be repeated
+        through the handle that committed it first.
 
         Raises:
-            As `append`; InvalidInputError where a staged object can't be seen from here;
-            PositionError where the stream is not the one that the job was planned on any more; and
-            ClosedError for a job that has ended.
+            As `append`; InvalidInputError if a staged object can't be seen from here; PositionError
+            if the location no longer holds the stream that the job was planned on; and ClosedError
+            if the job has ended.
         """
         if self._jobs.get(job.transaction) == _ENDED:
             raise ClosedError("write job has ended", remedy="write the data again", token=job.token)
         repeated = job.transaction in self._jobs
         self._remember(job, _TRIED)
-        staged = tuple(one for task in tasks for one in task.segments)
+        staged = tuple(segment for task in tasks for segment in task.segments)
         segments, ours = staged, list[StagedSegment]()
         try:
             check_stream(self._log.root, job.stream_id)
             self._appender.check_visible(tasks)
             segments = self._appender.stage_inline(tasks, token=job.token, ship_to=job.ship_to)
-            ours = [one for one in segments if one not in staged]
+            ours = [segment for segment in segments if segment not in staged]
             self._appender.check_clock(ours[-1] if ours else None)
             plan = job.append_plan(segments, tasks)
             commit = self._appender.commit(plan, transaction=job.transaction)
         except MAYBE_COMMITTED:
             raise
         except SegstoreError:
-            # What tasks staged may stand in the log already if this is not the first try.
+            # If this is not the first try, staged segments may already be in the log.
             self._appender.discard(ours if repeated or keep_staged else segments)
             if not repeated:
                 self._remember(job, _ENDED)
