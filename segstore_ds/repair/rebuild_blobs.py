@@ -44,16 +44,16 @@ class BlobRebuilder:
 
     def find_writers(self, blob: BlobRef) -> FoundBlob | None:
         """Find the writers that one commit moved out of the root; None if they are not known."""
-        before, behind = self._around(blob)
-        if before is None or behind is None:
+        before, after = self._around(blob)
+        if before is None or after is None:
             return self._writers_by_history(blob)
         try:
             old = self._kept.status.writers_blob(before.writers_blob) if before.writers_blob else {}
         except FormatError:
             return self._writers_by_history(blob)
-        inline = {**before.writers, **behind.writers}
+        inline = {**before.writers, **after.writers}
         found: dict[str, Writer] = {n: value for n, value in old.items() if n not in inline}
-        found |= {n: value for n, value in inline.items() if n not in behind.writers}
+        found |= {n: value for n, value in inline.items() if n not in after.writers}
         return _judged([(len(found), encode_envelope(encode_writers(found)))], blob)
 
     def _writers_by_history(self, blob: BlobRef) -> FoundBlob | None:
@@ -77,14 +77,14 @@ class BlobRebuilder:
 
     def find_tags(self, blob: BlobRef) -> FoundBlob | None:
         """Find the tags that one commit moved out of the root; None if they are not known."""
-        before, behind = self._around(blob)
-        if before is None or behind is None:
+        before, after = self._around(blob)
+        if before is None or after is None:
             return None
         try:
             tags = self._kept.status.tags(before)
         except FormatError:
             return None
-        ways = list(_tags_moved(tags, behind))
+        ways = list(_tags_moved(tags, after))
         return _judged([(len(value), encode_envelope(encode_tags(value))) for value in ways], blob)
 
     def find_epoch(self, epoch: Epoch, blob: BlobRef) -> FoundBlob | None:

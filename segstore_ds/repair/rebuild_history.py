@@ -54,19 +54,19 @@ class HistoryRebuilder:
 
     def find_list(self, ref: HistoryPart) -> FoundHistory | None:
         """Find a list of history parts; None if its parts are not known."""
-        told: dict[int, HistoryPart] = {}
+        listed: dict[int, HistoryPart] = {}
         for root in self._kept.older():
             for part in self._parts_of(root.history_lists, root.history_parts):
                 if ref.start <= part.start and part.end <= ref.end:
-                    told.setdefault(part.start, part)
-            if tile(told, ref.start, ref.end) is not None:
+                    listed.setdefault(part.start, part)
+            if tile(listed, ref.start, ref.end) is not None:
                 break
-        tiled = tile(told, ref.start, ref.end)
+        tiled = tile(listed, ref.start, ref.end)
         if tiled is not None:
             data = encode_envelope(encode_history_list(tiled))
             return FoundHistory(data, digest_of(data) == ref.digest)
-        lying = [part for _, part in self._lying(ref)]
-        for parts in islice(_tilings(lying, ref.start, ref.end), _MOST_TRIED):
+        stored = [part for _, part in self._lying(ref)]
+        for parts in islice(_tilings(stored, ref.start, ref.end), _MOST_TRIED):
             data = encode_envelope(encode_history_list(parts))
             if digest_of(data) == ref.digest:
                 return FoundHistory(data, proven=True)
@@ -82,12 +82,12 @@ class HistoryRebuilder:
             found = _packed(ref, rows)
             if found.proven or _fits(ref, rows):
                 return found
-        lying = dict(rows)
+        stored = dict(rows)
         for batch, _ in self._lying(ref):
             for row in _rows_of(batch):
-                lying.setdefault(row.version, row)
-        if len(lying) == ref.size:
-            found = _packed(ref, lying)
+                stored.setdefault(row.version, row)
+        if len(stored) == ref.size:
+            found = _packed(ref, stored)
             if found.proven:
                 return found
         return _marked(ref, rows, before)

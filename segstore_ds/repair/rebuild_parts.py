@@ -92,9 +92,9 @@ class PartRebuilder:
             tiled = tile(found, index.start, index.end)
             if tiled is not None and _sizes(tiled) == (index.parts, index.segments):
                 return tiled
-        lying = self._lying_parts()
-        for first in range(len(lying) - index.parts + 1):
-            parts = _from_offset(lying[first : first + index.parts], index.start)
+        stored = self._lying_parts()
+        for first in range(len(stored) - index.parts + 1):
+            parts = _from_offset(stored[first : first + index.parts], index.start)
             data = encode_envelope(encode_part_list(tuple(parts)))
             if digest_of(data) == index.digest:
                 return parts
@@ -133,10 +133,12 @@ class PartRebuilder:
             )
         except FormatError:
             return None
-        told = {segment.entry.segment_id: segment.entry for segment in self._told(part).values()}
+        recorded = {
+            segment.entry.segment_id: segment.entry for segment in self._told(part).values()
+        }
         found: dict[int, PlacedSegment] = {}
         for segment in bare:
-            entry = told.get(segment.entry.segment_id)
+            entry = recorded.get(segment.entry.segment_id)
             if entry is None or replace(entry, stats=None) != segment.entry:
                 read = describe(self._kept.storage, segment.entry.path, segment.entry.bytes)
                 entry = (
@@ -244,7 +246,10 @@ class PartRebuilder:
                 unlisted, before=row.version, segments=row.segments, rows=row.rows, nbytes=row.bytes
             )
             ways.append(
-                [tuple((row.version, segment) for segment in each) for each in islice(chosen, 8)]
+                [
+                    tuple((row.version, segment) for segment in candidate)
+                    for candidate in islice(chosen, 8)
+                ]
             )
         return ways
 
@@ -369,8 +374,8 @@ class PartRebuilder:
 
 def _packed(part: PartRef, entries: Sequence[SegmentEntry]) -> bytes | None:
     """Return the part as an object if it has the digest that its reference names."""
-    data, behind = build_part(entries)
-    return data + behind if (len(data), digest_of(data)) == (part.bytes, part.digest) else None
+    data, rest = build_part(entries)
+    return data + rest if (len(data), digest_of(data)) == (part.bytes, part.digest) else None
 
 
 def _place(start: int, entries: Sequence[SegmentEntry]) -> list[PlacedSegment]:
@@ -397,4 +402,4 @@ def _from_offset(parts: Sequence[PartRef], start: int) -> list[PartRef]:
 def product_of(ways: Sequence[Sequence[tuple[Added, ...]]]) -> Iterator[tuple[Added, ...]]:
     """Yield every way to take one choice for each commit, as one sequence."""
     for chosen in product(*ways):
-        yield tuple(item for each in chosen for item in each)
+        yield tuple(item for choice in chosen for item in choice)

@@ -143,8 +143,8 @@ def newest_readable(log: StreamLog) -> tuple[Root, range]:
         if root is not None and root.version == number and not list(broken_invariants(root)):
             log.check_open(root)
             share_origins(log.storage, root)
-            told = [*numbers, hinted]
-            newest = max(version for version in told if version <= number + NUMBERS_SKIPPED)
+            candidates = [*numbers, hinted]
+            newest = max(version for version in candidates if version <= number + NUMBERS_SKIPPED)
             newest = max(newest, hinted if is_proof(hint, root) else 0)
             return root, range(number + 1, max(newest, number) + 1)
     raise NotFoundError("no commit that can be read", url=log.storage.url, versions=numbers[:20])

@@ -112,9 +112,9 @@ class _StatusRepair:
         before = next((other for other in self._history_refs() if other.end == ref.start), None)
         found = rebuilder.find_rows(ref, rebuilder.last_row(before) if before else None)
         if found.unknown and not self._allow_loss:
-            told = _ranges(found.unknown)
+            versions = _ranges(found.unknown)
             self._findings.damaged.append(
-                f"{ref.path} can't be built again: nothing tells the rows of versions {told}; "
+                f"{ref.path} can't be built again: nothing tells the rows of versions {versions}; "
                 "allow_loss=True marks them as unknown"
             )
             return ref
@@ -301,7 +301,7 @@ class _StatusRepair:
         refs = read_references(status, bare)
         named = refs.live | {*refs.retired}
         prefix = f"{names.SEGMENTS_FOLDER}/"
-        anew = [
+        added = [
             slot.retire("segment", info.path.removeprefix(prefix))
             if info.path.startswith(prefix)
             else slot.retire("status", info.path)
@@ -309,7 +309,7 @@ class _StatusRepair:
             for info in self._storage.list(folder)
             if info.path not in named
         ]
-        return replace(bare, retired=(*known, *anew))
+        return replace(bare, retired=(*known, *added))
 
     # --- writing -------------------------------------------------------------------------------
 
@@ -324,8 +324,8 @@ class _StatusRepair:
                 changed = self._drop_again(planned, dropped, slot)
             gone = {path: slot.retire("status", path) for path in self._gone}
             items = {*(item.path for item in changed.retired)}
-            anew = tuple(item for path, item in gone.items() if path not in items)
-            return status.tidy(replace(changed, retired=(*changed.retired, *anew)), slot)
+            added = tuple(item for path, item in gone.items() if path not in items)
+            return status.tidy(replace(changed, retired=(*changed.retired, *added)), slot)
 
         self._log.commit(build, transaction=self._log.clock.new_id())
 

@@ -129,9 +129,9 @@ class _Verifier:
         there = {number for number in numbers if number >= newest.log_start}
         self._report.abandoned += [self._log.files.path(number) for number in sorted(lost - there)]
         kept = [newest.log_start - 1, *sorted(there | lost)]
-        for before, behind in pairwise(kept):
-            if behind != before + 1:
-                self._wrong("log", f"versions are missing: {before + 1} to {behind - 1}")
+        for before, after in pairwise(kept):
+            if after != before + 1:
+                self._wrong("log", f"versions are missing: {before + 1} to {after - 1}")
         older = newest
         self._verify_root(newest)
         for number in reversed([n for n in numbers if newest.log_start <= n < newest.version]):

@@ -125,9 +125,9 @@ class CopyWriter(DataSourceArrowWriter):
         """Create the destination, all at once."""
         found = [
             segment
-            for each in messages
-            if isinstance(each, CopiedMessage)
-            for segment in each.found
+            for message in messages
+            if isinstance(message, CopiedMessage)
+            for segment in message.found
         ]
         client = f"{client_name()} pyspark/{pyspark.__version__}"
         commit_segments(self._job, found, client=client)
