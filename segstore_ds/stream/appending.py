@@ -29,9 +29,9 @@ class Appending(Writes, Reads):
         which flushes at the end.
 
         Args:
-            flush_bytes: Flush when so many bytes, before compression, are not flushed.
-            flush_rows: Flush when so many events are not flushed.
-            flush_seconds: Flush when an event has waited so many seconds; None for never.
+            flush_bytes: Flush when this many bytes, before compression, are not flushed.
+            flush_rows: Flush when this many events are not flushed.
+            flush_seconds: Flush when an event has waited this many seconds; None for never.
             merge_schema: Go on if others add columns: they are null in events from here.
             layout: Sizes and compression.
 

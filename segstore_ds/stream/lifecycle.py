@@ -93,9 +93,9 @@ class Lifecycle(Handle):
 
         Args:
             max_bytes: Drop the oldest segments while the rest is larger (encoded bytes).
-            max_age_s: Drop events that were committed more seconds ago.
-            min_bytes: Keep at least so many encoded bytes.
-            min_age_s: Keep events that were committed within so many seconds.
+            max_age_s: Drop events that were committed more than this many seconds ago.
+            min_bytes: Keep at least this many encoded bytes.
+            min_age_s: Keep events that were committed within this many seconds.
             respect_readers: Keep what a tag or a live reader needs.
 
         Returns:
@@ -211,7 +211,7 @@ class Lifecycle(Handle):
             name: Letters, digits, dots, dashes and underscores.
             owner: Who may publish under the name; one reader, one owner.
             start: The first event it needs; None for the position published last, or the head.
-            lapse_s: After so many seconds without a publication or renewal, by the store's time, it
+            lapse_s: After this many seconds without publication or renewal, by the store's time, it
                 holds nothing back.
             takeover: Take the name over from another owner.
             provisional: Let another owner take the name until the next publication.
