@@ -4,7 +4,6 @@ They were added when those features were; `make_golden` writes them, as all othe
 """
 
 import datetime as dt
-import shutil
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -81,15 +80,6 @@ def kept(stream: Stream) -> None:
     assert stream.root.log_start > before
 
 
-def continued(stream: Stream) -> None:
-    """A stream of the first format that went on: parts of both encodings, a history from then."""
-    for n in range(4):
-        stream._log.clock.sleep(60)
-        stream.append(events(50 + n, 51 + n))
-    kinds = {part.path.split("-")[1] for part in stream._status.parts(stream.root)}
-    assert kinds == {"part", "level"}
-
-
 def copied(stream: Stream) -> None:
     """A stream that is a copy of a range of another one, and went on."""
     stream.append(events(30, 32))
@@ -105,14 +95,8 @@ def start_copied(timed: TimedStorage, time: VirtualTime) -> Stream:
     return open_on(timed, clock=time.clock)
 
 
-def start_continued(timed: TimedStorage, time: VirtualTime) -> Stream:
-    """Go on with a golden stream of the first format, which is copied here."""
-    shutil.copytree(HERE / "v1" / "parts", timed.url.removeprefix("file://"), dirs_exist_ok=True)
-    return open_on(timed, clock=time.clock)
-
-
-STARTS = {"copied": start_copied, "continued": start_continued}
-LEVELS = {"levels": levels, "kept": kept, "continued": continued, "copied": copied}
+STARTS = {"copied": start_copied}
+LEVELS = {"levels": levels, "kept": kept, "copied": copied}
 # Levels so small that a few commits fill them; they are no part of the format.
 TINY_STATUS = {
     "INLINE_SOFT": 2,

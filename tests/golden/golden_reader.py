@@ -268,19 +268,25 @@ def read_arrow(data: bytes, end_bytes: int, schema: pa.Schema) -> pa.Table:
 
 def fingerprint(schema: pa.Schema) -> str:
     """Return the fingerprint of a schema (FORMAT.md 6)."""
-    return hashlib.sha256(repr([describe(field) for field in schema]).encode()).hexdigest()[:16]
+    text = json.dumps([describe(field) for field in schema], sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()[:16]
 
 
-def describe(field: pa.Field) -> tuple[Any, ...]:
+def describe(field: pa.Field) -> dict[str, Any]:
     """Return what a fingerprint covers of a field."""
-    metadata = sorted((field.metadata or {}).items())
+    pairs = (field.metadata or {}).items()
+    metadata = {key.decode("latin-1"): value.decode("latin-1") for key, value in pairs}
     kind = field.type
+    described: Any = str(kind)
     if pa.types.is_struct(kind):
-        name, children = "struct", [kind.field(n) for n in range(kind.num_fields)]
+        described = {"struct": [describe(kind.field(n)) for n in range(kind.num_fields)]}
     elif pa.types.is_map(kind):
-        name, children = "map", [kind.key_field, kind.item_field]
+        described = {"map": [describe(kind.key_field), describe(kind.item_field)]}
     elif pa.types.is_list(kind):
-        name, children = "list", [kind.value_field]
-    else:
-        return field.name, str(kind), field.nullable, metadata
-    return field.name, name, [describe(child) for child in children], field.nullable, metadata
+        described = {"list": [describe(kind.value_field)]}
+    return {
+        "name": field.name,
+        "type": described,
+        "nullable": field.nullable,
+        "metadata": metadata,
+    }

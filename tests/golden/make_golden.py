@@ -157,13 +157,20 @@ def feature(**changes: Any) -> Callable[[Stream], None]:
     def make(stream: Stream) -> None:
         stream.append(events(0, 3))
         root = stream.root
+        version = root.version + 1
+        added = {
+            name: (*getattr(root, name), *value) if name.endswith("_features") else value
+            for name, value in changes.items()
+        }
+        row = replace(root.history[-1], version=version, operation="from-the-future", rows=0)
         changed = replace(
             root,
-            version=root.version + 1,
+            version=version,
             parent=root.transaction,
             transaction="f" * 32,
             operation="from-the-future",
-            **changes,
+            history=(*root.history, row),
+            **added,
         )
         path = f"log/{changed.version:020d}"
         stream.storage.create(path, encode_envelope(encode_root(changed)))

@@ -12,7 +12,7 @@ from golden_reader import newest_root, read_history, read_readers, read_stream
 from make_golden import LATER, SETS, as_json, events
 
 import segstore_ds as segstore
-from segstore_ds.errors import TruncatedError, UnsupportedVersionError
+from segstore_ds.errors import TruncatedError, UnsupportedVersionError, WriterConflictError
 from segstore_ds.storage import open_storage
 
 HERE = Path(__file__).parent
@@ -177,8 +177,11 @@ def test_batches_of_golden_writers_are_known(tmp_path: Path) -> None:
     """A batch that was committed then is a repeat now, inline or in a blob."""
     stream = segstore.open(copied(FIRST / "writers", tmp_path))
     assert stream.root.writers_blob is not None
-    for writer, batch in [("writer 0", 9), ("writer 1", 1), ("writer 5", 5)]:
-        assert stream.append(events(0, 1), writer_id=writer, batch_id=batch).repeated
+    for writer, batch, start in [("writer 0", 9, 6), ("writer 1", 1, 1), ("writer 5", 5, 5)]:
+        same = events(start, start + 1)
+        assert stream.append(same, writer_id=writer, batch_id=batch).repeated
+        with pytest.raises(WriterConflictError):
+            stream.append(events(8, 9), writer_id=writer, batch_id=batch)
     assert stream.refresh().tail == expected(FIRST / "writers")["tail"]
 
 

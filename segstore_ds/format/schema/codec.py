@@ -7,7 +7,9 @@ that callers need one import.
 import base64
 import binascii
 import hashlib
+import json
 from functools import lru_cache
+from typing import Any
 
 import pyarrow as pa
 from pyarrow import types as t
@@ -67,20 +69,21 @@ def fingerprint(schema: pa.Schema) -> str:
     The schema is in normal form. The digest is 16 hexadecimal digits, the same for every version of
     Arrow.
     """
-    text = repr([_describe(field) for field in schema])
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    fields = [_describe(field) for field in schema]
+    # ASCII alone, and keys in order: no interpreter's tables decide what is escaped.
+    text = json.dumps(fields, ensure_ascii=True, sort_keys=True, separators=(",", ":"))
+    return hashlib.blake2b(text.encode("ascii"), digest_size=16).hexdigest()[:16]
 
 
-def _describe(field: pa.Field) -> tuple[object, ...]:
-    metadata = sorted((field.metadata or {}).items())
+def _describe(field: pa.Field) -> dict[str, Any]:
     data_type = field.type
-    if not t.is_nested(data_type):
-        return field.name, str(data_type), field.nullable, metadata
-    kind = "struct" if t.is_struct(data_type) else "map" if t.is_map(data_type) else "list"
-    return (
-        field.name,
-        kind,
-        [_describe(f) for f in children_of(data_type)],
-        field.nullable,
-        metadata,
-    )
+    kind: Any = str(data_type)
+    if t.is_nested(data_type):
+        name = "struct" if t.is_struct(data_type) else "map" if t.is_map(data_type) else "list"
+        kind = {name: [_describe(child) for child in children_of(data_type)]}
+    # Bytes of metadata as characters U+0000 to U+00FF.
+    metadata = {
+        key.decode("latin-1"): value.decode("latin-1")
+        for key, value in (field.metadata or {}).items()
+    }
+    return {"metadata": metadata, "name": field.name, "nullable": field.nullable, "type": kind}

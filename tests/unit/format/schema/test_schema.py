@@ -1,11 +1,15 @@
 """What is stored, what fits it, and how a batch is brought to it."""
 
 import base64
+import hashlib
+import re
 from decimal import Decimal
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
+import segstore_ds.format
 from segstore_ds.errors import CorruptionError, InvalidInputError, SchemaMismatchError
 from segstore_ds.format.schema.codec import (
     conform,
@@ -159,10 +163,22 @@ def test_fingerprint_depends_on_names_types_and_metadata_only():
     assert len({fingerprint(schema) for schema in (base, *others)}) == 6
 
 
-def test_fingerprint_never_changes():
-    """It is on disk: a new value here means that old segments no longer match."""
-    schema = normalise_schema(pa.schema([("a", pa.int64()), ("m", pa.map_(pa.string(), UTC))]))
-    assert fingerprint(schema) == "9be37fddd69d355c"
+def test_fingerprints_are_those_of_the_format():
+    """They are on disk; U+1E4D0 is printable to some interpreters and not to others."""
+    text = (Path(segstore_ds.format.__file__).parent / "FORMAT.md").read_text(encoding="utf-8")
+    vectors = re.findall(r"^\| `(\[.*\])` \| `([0-9a-f]{16})` \|$", text, re.MULTILINE)
+    comment = {"comment": "größe"}
+    schemas = [
+        pa.schema([("n", pa.int64())]),
+        pa.schema([("\U0001e4d0", pa.string()), ("t", UTC)]),
+        pa.schema([pa.field("a", pa.list_(pa.int32()), metadata=comment)]),
+    ]
+    assert [expected for _, expected in vectors] == [
+        fingerprint(normalise_schema(schema)) for schema in schemas
+    ]
+    for canonical, expected in vectors:
+        digest = hashlib.blake2b(canonical.encode("ascii"), digest_size=16)
+        assert digest.hexdigest()[:16] == expected
 
 
 @pytest.mark.parametrize(
