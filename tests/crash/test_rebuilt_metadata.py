@@ -9,6 +9,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from rebuild_kit import KINDS, MAKERS, Made, damaged, named, said, tight
 
 from segstore_ds.format import envelope
+from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.stream import open_on
 from segstore_ds.stream.rescue import repair_on
@@ -47,9 +48,13 @@ def lose(storage: Storage, path: str, kind: str) -> None:
 def may_be_dropped(made: Made) -> set[str]:
     """Return the lists of what was dropped, and the dropped parts of a stream that was restored."""
     storage, _ = made.open()
-    root = open_on(storage).root
-    restored = any(row.operation == "restore" for row in root.history)
-    parts = {item.path for item in root.retired if item.kind == "part" and restored}
+    stream = open_on(storage)
+    root = stream.root
+    restored = "restore" in stream.history().read_all()["operation"].to_pylist()
+    status = TableStatus(storage)
+    blobs = [item for blob in root.retired_blobs for item in status.retired_blob(blob)]
+    retired = [*blobs, *root.retired] if restored else []
+    parts = {item.path for item in retired if item.kind == "part"}
     return {blob.path for blob in root.retired_blobs} | parts
 
 
