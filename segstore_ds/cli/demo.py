@@ -1,7 +1,6 @@
 """`segstore demo`: a month of real flights, told in snippets that are printed and then run."""
 
 import os
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -10,12 +9,19 @@ from importlib import resources, util
 from pathlib import Path
 
 from segstore_ds.cli import snippets
-from segstore_ds.cli.java import fetch_java, read_install_command, search_java
+from segstore_ds.cli.java import fetch_java, find_java, read_install_command
 from segstore_ds.cli.story import Story, draw_tree
 from segstore_ds.errors import InvalidInputError
 
 _MONTH = "flights-2013-01.parquet"
 _LOG_LINES = 15
+_NO_JAVA = """\
+Spark needs Java 17 or newer, and none in JAVA_HOME, on the PATH or in ~/.jdk will do. To get one:
+
+    {command}
+
+or without the system's packages: segstore demo --install-jdk (200 MB, into ~/.jdk).
+Until then, this is the part that needs no Spark."""
 # Quiet, independent of the machine's host name, and writing only to the demo's folder.
 _SPARK_SETTINGS = {
     "spark.ui.enabled": "false",
@@ -30,7 +36,7 @@ def run_demo(folder: Path | None, *, install_jdk: bool) -> int:
     """Tell the story and return the exit status, 0; without Java, tell the part without Spark.
 
     The streams are written to `folder` and stay there; None means a temporary folder. With
-    `install_jdk` a missing Java is fetched without asking.
+    `install_jdk` a missing Java is fetched.
 
     Raises:
         InvalidInputError: The folder is not empty.
@@ -38,12 +44,11 @@ def run_demo(folder: Path | None, *, install_jdk: bool) -> int:
     started = time.monotonic()
     with _opened(folder) as place:
         story = Story(month=_month(), url=str(place / "flights"))
-        with_spark = _prepare_java(story, install_jdk=install_jdk)
-        if with_spark:
+        if _prepare_java(story, install_jdk=install_jdk):
             with _quiet_spark(place):
                 _tell_spark(story)
         else:
-            _tell_python(story)
+            _tell(story, snippets.APPEND_PYTHON, snippets.CUTS_PYTHON, snippets.REPEAT_PYTHON)
         story.step("The folder: no server, no catalog, no lock")
         for line in draw_tree(place / "flights"):
             story.say(line)
@@ -78,36 +83,19 @@ def _month() -> str:
 
 
 def _prepare_java(story: Story, *, install_jdk: bool) -> bool:
-    """Make Spark find a suitable Java; if there is none, say what to do."""
-    search = search_java(os.environ, user_folder=Path.home())
-    if search.found:
-        search.apply(os.environ)
-        return True
-    story.say("Spark needs Java 17 or newer, and there is none that will do here:")
-    for line in search.looked:
-        story.say(f"  - {line}")
-    story.say(f"To install one:\n\n    {read_install_command()}\n")
-    if install_jdk or _agreed():
-        story.say("Fetching a Java into ~/.jdk ...")
-        home, problem = fetch_java()
-        if home is not None:
-            os.environ["JAVA_HOME"] = str(home)
-            return True
-        story.say(f"That did not work: {problem}")
-    story.say("So this is the part that needs no Spark. Run the demo again for the rest.")
-    return False
-
-
-def _agreed() -> bool:
-    """Ask whether to fetch a Java; without a terminal say how to have it fetched instead."""
-    if not (sys.stdin.isatty() and sys.stdout.isatty()):
-        print("Or let the demo fetch one into ~/.jdk (200 MB): segstore demo --install-jdk")
+    """Make Spark find a suitable Java; if there is none, say how to get one."""
+    java = find_java(os.environ, Path.home())
+    if java is None and install_jdk:
+        story.say("Fetching a Java into ~/.jdk (200 MB, from Adoptium) ...")
+        if problem := fetch_java():
+            story.say(f"That did not work: {problem}")
+        java = find_java(os.environ, Path.home())
+    if java is None:
+        story.say(_NO_JAVA.format(command=read_install_command()))
         return False
-    try:
-        answer = input("Shall the demo fetch one into ~/.jdk (200 MB, from Adoptium)? [y/N] ")
-    except EOFError:
-        return False
-    return answer.strip().lower() in ("y", "yes")
+    os.environ.pop("JAVA_HOME", None)  # Spark would try it before the PATH
+    os.environ["PATH"] = f"{java.parent}{os.pathsep}{os.environ.get('PATH', '')}"
+    return True
 
 
 @contextmanager
@@ -140,32 +128,19 @@ def _tell_spark(story: Story) -> None:
     story.step("A Spark session with the format registered")
     story.run(snippets.SESSION)
     try:
-        story.step("Append a real month, 27,004 flights from New York: one commit, or nothing")
-        story.run(snippets.APPEND)
-        story.step("Read between two cuts: every event has an offset that never changes")
-        story.run(snippets.CUTS)
-        story.step("The same batch again: nothing changes")
-        story.run(snippets.REPEAT)
-        _tell_query(story)
+        _tell(story, snippets.APPEND, snippets.CUTS, snippets.REPEAT)
     finally:
-        if "spark" in story.names:
-            story.names["spark"].stop()
+        story.names["spark"].stop()
 
 
-def _tell_python(story: Story) -> None:
+def _tell(story: Story, append: str, cuts: str, repeat: str) -> None:
     story.step("Append a real month, 27,004 flights from New York: one commit, or nothing")
-    story.run(snippets.APPEND_PYTHON)
+    story.run(append)
     story.step("Read between two cuts: every event has an offset that never changes")
-    story.run(snippets.CUTS_PYTHON)
+    story.run(cuts)
     story.step("The same batch again: nothing changes")
-    story.run(snippets.REPEAT_PYTHON)
-    _tell_query(story)
-
-
-def _tell_query(story: Story) -> None:
-    for module, name, snippet in snippets.QUERIES:
-        if util.find_spec(module) is not None:
-            story.step(f"The same stream from {name}, without Spark")
-            story.run(snippets.READ)
-            story.run(snippet)
-            return
+    story.run(repeat)
+    query = snippets.QUERY_DUCKDB if util.find_spec("duckdb") else snippets.QUERY_ARROW
+    story.step("The same stream without Spark")
+    story.run(snippets.READ)
+    story.run(query)

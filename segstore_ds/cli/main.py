@@ -53,7 +53,7 @@ def _parser() -> argparse.ArgumentParser:
     demo = commands.add_parser("demo", help="show what segstore does, in under a minute")
     demo.add_argument("--folder", type=Path, help="keep the streams here; must be empty or missing")
     demo.add_argument(
-        "--install-jdk", action="store_true", help="fetch a Java where none will do, unasked"
+        "--install-jdk", action="store_true", help="fetch a Java into ~/.jdk if none will do"
     )
     demo.set_defaults(run=_demo)
 

@@ -66,20 +66,8 @@ print(duckdb.sql(\"\"\"
 \"\"\"))
 """
 
-QUERY_PANDAS = """
-delays = reader.read_pandas().groupby("carrier")["dep_delay"]
-print(delays.agg(["size", "mean"]).round(1).nlargest(5, "size"))
-"""
-
 QUERY_ARROW = """
 delays = reader.read_all().group_by("carrier").aggregate([([], "count_all"), ("dep_delay", "mean")])
 for carrier in delays.sort_by([("count_all", "descending")]).slice(0, 5).to_pylist():
     print(carrier)
 """
-
-# The needed module, its name, the snippet after READ; the first installed one runs.
-QUERIES = (
-    ("duckdb", "DuckDB", QUERY_DUCKDB),
-    ("pandas", "pandas", QUERY_PANDAS),
-    ("pyarrow", "Arrow", QUERY_ARROW),
-)

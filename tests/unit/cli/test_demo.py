@@ -1,6 +1,5 @@
 """The demo, run as users run it: a child process, its environment not activated."""
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -42,7 +41,10 @@ def run_demo(folder, *options, **environment):
 def test_without_java_says_how_to_get_one_and_shows_what_needs_no_spark(tmp_path):
     done = run_demo(tmp_path, PATH="", JAVA_HOME="")
     assert done.returncode == 0, done.stderr
-    assert "Spark needs Java 17 or newer, and there is none that will do here:" in done.stdout
+    assert (
+        "Spark needs Java 17 or newer, and none in JAVA_HOME, on the PATH or in ~/.jdk will do."
+        in done.stdout
+    )
     assert "segstore demo --install-jdk" in done.stdout
     assert "end=27004, repeated=False" in done.stdout
     assert "end=27004, repeated=True" in done.stdout
@@ -61,32 +63,6 @@ def test_java_that_cannot_be_fetched_is_one_line(tmp_path):
     assert "Connection refused" in line
     assert "end=27004, repeated=True" in done.stdout
     assert done.stderr == ""
-
-
-@pytest.mark.skipif(os.name == "nt", reason="needs a pseudo-terminal")
-@pytest.mark.parametrize("answer", [b"n\n", b"\n", b"\x04"])
-def test_on_a_terminal_asks_before_it_fetches_a_java(answer, tmp_path):
-    ours, theirs = os.openpty()
-    child = subprocess.Popen(
-        _COMMAND,
-        cwd=tmp_path,
-        env=child_environment(tmp_path, PATH="", JAVA_HOME=""),
-        stdin=theirs,
-        stdout=theirs,
-        stderr=theirs,
-    )
-    os.close(theirs)
-    shown, answered = b"", False
-    with contextlib.suppress(OSError):  # Linux's way to say that the terminal was closed
-        while data := os.read(ours, 4096):
-            shown += data
-            if b"[y/N]" in shown and not answered:
-                answered = os.write(ours, answer) > 0
-    os.close(ours)
-    assert child.wait(60) == 0
-    assert answered
-    assert b"Fetching" not in shown
-    assert b"end=27004, repeated=True" in shown
 
 
 def test_folder_that_is_named_stays(tmp_path):
@@ -110,7 +86,7 @@ def test_spark_that_does_not_start_shows_why(tmp_path):
     command.parent.mkdir(parents=True)
     command.write_text(
         "#!/bin/sh\n"
-        'case "$*" in *-version) echo \'openjdk version "17.0.1"\' >&2; exit 0;; esac\n'
+        'case "$*" in *-version) exit 0;; esac\n'
         "echo 'no memory for a heap' >&2\nexit 1\n"
     )
     command.chmod(0o755)
