@@ -6,6 +6,7 @@ would have to wait, so an object of one buffer never needs one.
 """
 
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from segstore_ds.cache.channel import Channel
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.cache.first_error import FirstError
 from segstore_ds.cache.record import Record
-from segstore_ds.cache.second_copy import SecondCopy
+from segstore_ds.cache.second_copy import FlushedBuffer, Observer
 from segstore_ds.cache.views import BufferView
 from segstore_ds.cache.write_cache import WriteCache
 from segstore_ds.errors import ClosedError
@@ -40,8 +41,7 @@ class ChannelWriter:
 
     The caller holds the lock of `changed`, which the service shares, except for `drain`,
     `write_next`, `commit` and `join`. `written` is called under the lock with each item that the
-    channel has taken. `second_copy` gets each item after the channel. `start` is the position of
-    the first byte, and `now` a clock in seconds.
+    channel has taken. `second_copy` is called with each item after the channel.
     """
 
     def __init__(
@@ -50,19 +50,16 @@ class ChannelWriter:
         changed: threading.Condition,
         written: Callable[[Item], None],
         *,
-        second_copy: SecondCopy | None,
+        second_copy: Observer | None,
         counters: CacheCounters,
-        start: int,
-        now: Callable[[], float],
     ) -> None:
-        self.flushed = start  # the channel has all bytes below
+        self.flushed = 0  # the channel has all bytes below
         self.committed = False
         self._channel = channel
         self._changed = changed
         self._written = written
         self._second_copy = second_copy
         self._counters = counters
-        self._now = now
         self._sequence = 0
         self._dirty: deque[Item] = deque()
         self._thread: threading.Thread | None = None
@@ -89,27 +86,21 @@ class ChannelWriter:
             )
             self._thread.start()
 
-    def drain(self, target: int, timeout_s: float | None = None) -> bool:
-        """Return once the channel has all bytes below `target`; False if the timeout comes first.
+    def drain(self, target: int) -> None:
+        """Return once the channel has all bytes below `target`.
 
         Writes the items in this thread if the writer's own thread is not running. Raises
         ClosedError if the writer was aborted meanwhile.
         """
-        deadline = None if timeout_s is None else self._now() + timeout_s
         while True:
             with self._changed:
                 self.failure.check()
                 if self._aborted:
                     raise ClosedError("write cache service was closed")
                 if self.flushed >= target:
-                    return True
-                left = None if deadline is None else deadline - self._now()
-                if left is not None and left <= 0:
-                    return False
-                if left is not None:
-                    self.start()
+                    return
                 if self._busy or self._thread is not None:
-                    self._changed.wait(left)
+                    self._changed.wait()
                     continue
             self.write_next()
 
@@ -124,7 +115,7 @@ class ChannelWriter:
                 return
             item = self._dirty[0]
             self._busy = True
-        started = self._now()
+        started = time.monotonic()
         try:
             size = self._send(item)
         except BaseException as error:
@@ -139,7 +130,7 @@ class ChannelWriter:
                 self._dirty.popleft()
             self._counters.channel_writes += 1
             self._counters.channel_bytes += size
-            self._counters.write_seconds += self._now() - started
+            self._counters.write_seconds += time.monotonic() - started
             self._sequence += 1
             self.flushed += size
             self._written(item)
@@ -204,7 +195,7 @@ class ChannelWriter:
             view = item.view
             self._channel.write_all(list(view.buffers()))
         if self._second_copy is not None:
-            self._second_copy.send(view, sequence=self._sequence, start=self.flushed)
+            self._second_copy(FlushedBuffer.of(view, self._sequence, self.flushed))
         return view.length
 
     def _fail(self, error: BaseException) -> None:

@@ -36,10 +36,6 @@ class CompositeView(BufferView):
         return self._starts[-1]
 
     @property
-    def allocated_bytes(self) -> int:  # noqa: D102
-        return sum(part.allocated_bytes for part in self._parts)
-
-    @property
     def parts(self) -> tuple[ArrayView, ...]:
         """The components."""
         return self._parts

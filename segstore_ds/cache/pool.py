@@ -8,11 +8,10 @@ class BufferPool:
     """Buffers of one size, lent to one service at a time.
 
     Each buffer's memory is allocated on first use and kept from one service to the next. With a
-    single buffer, encoding waits while that buffer is written. `checksum` keeps a checksum of each
-    buffer's content.
+    single buffer, encoding waits while that buffer is written.
     """
 
-    def __init__(self, buffers: int, buffer_bytes: int, *, checksum: bool = False) -> None:
+    def __init__(self, buffers: int, buffer_bytes: int) -> None:
         if buffers < 1 or buffer_bytes < 1:
             raise InvalidInputError(
                 "a pool has at least one buffer of one byte",
@@ -21,7 +20,7 @@ class BufferPool:
             )
         self.buffers = buffers
         self.buffer_bytes = buffer_bytes
-        self._caches = [WriteCache(buffer_bytes, checksum=checksum) for _ in range(buffers)]
+        self._caches = [WriteCache(buffer_bytes) for _ in range(buffers)]
         self._lent = False
         self._closed = False
 

@@ -1,19 +1,10 @@
-"""The hook for a second copy: every flushed buffer as a message with its payload."""
+"""The second copy: every flushed buffer as a message with its payload."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Self
 
-from segstore_ds.cache.views import BufferView, ByteArraySegment
-
-
-class Compressor(Protocol):
-    """Compresses the second copy; the object's own bytes stay unchanged."""
-
-    name: str
-
-    def compress(self, data: BufferView) -> bytes:
-        """Return the compressed bytes in one piece."""
+from segstore_ds.cache.views import BufferView
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +15,7 @@ class FlushedBuffer:
         sequence: Its number, dense from 0; empty buffers take none.
         start: Position of its first byte in the object.
         size: Bytes in the object.
-        checksum: CRC-32 of `payload`, compressed or not.
-        compressor: Name of the compressor; None if `payload` is plain.
+        checksum: CRC-32 of `payload`.
         payload: Its bytes, not copied; valid only during the call.
     """
 
@@ -33,29 +23,13 @@ class FlushedBuffer:
     start: int
     size: int
     checksum: int
-    compressor: str | None
     payload: BufferView
 
+    @classmethod
+    def of(cls, view: BufferView, sequence: int, start: int) -> Self:
+        """Return the message for a view of the buffer's bytes."""
+        return cls(sequence, start, view.length, view.crc32(), view)
 
+
+# Called in the writing thread, in order; its exceptions count as failures of the channel.
 Observer = Callable[[FlushedBuffer], None]
-
-
-class SecondCopy:
-    """Passes flushed buffers to an observer, compressed if there is a compressor.
-
-    The observer is called in the writing thread, in order. Its exceptions count as failures of the
-    channel.
-    """
-
-    def __init__(self, observer: Observer, compressor: Compressor | None = None) -> None:
-        self._observer = observer
-        self._compressor = compressor
-
-    def send(self, view: BufferView, *, sequence: int, start: int) -> None:
-        """Pass one buffer to the observer."""
-        payload, name = view, None
-        if self._compressor is not None:
-            payload = ByteArraySegment(self._compressor.compress(view))
-            name = self._compressor.name
-        checksum = payload.crc32()
-        self._observer(FlushedBuffer(sequence, start, view.length, checksum, name, payload))

@@ -6,9 +6,8 @@ pool's buffers and one record. A record larger than a buffer bypasses the buffer
 place in the order. Several threads may append; appends are serialized, so offsets are dense and
 follow the order of the bytes.
 
-Four frontiers of the object are tracked separately: accepted, flushed, durable, visible. Below a
-fifth, recycled, no buffer holds the bytes: they are read through the loader, with one load for all
-concurrent readers.
+A record that no buffer holds any more is read through the loader, with one load for all concurrent
+readers.
 
 After a failure of the channel nothing more is written, and reads continue. Closing never commits.
 
@@ -18,18 +17,16 @@ Source: Blazegraph's WriteCacheService, append-only (WORM) mode.
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Self
 
 from segstore_ds.cache.channel import Channel
 from segstore_ds.cache.channel_writer import ChannelWriter, Item, LargeRecord
 from segstore_ds.cache.counters import CacheCounters
-from segstore_ds.cache.frontiers import Frontiers
 from segstore_ds.cache.pool import BufferPool
 from segstore_ds.cache.read_through import Loader, ReadThrough, verified
 from segstore_ds.cache.record import LAST_OFFSET, Record
-from segstore_ds.cache.second_copy import SecondCopy
+from segstore_ds.cache.second_copy import Observer
 from segstore_ds.cache.views import BufferView, as_view
 from segstore_ds.cache.write_cache import WriteCache
 from segstore_ds.errors import ClosedError, InvalidInputError
@@ -40,9 +37,9 @@ class WriteCacheService:
 
     As a context manager it closes, which aborts an object that was not committed. Only this service
     writes to `channel`, and it holds the pool's buffers until `close` or `release_buffers`.
-    `first_offset` is the position of the first byte in the object. `load` reads `[start, end)` of
-    the object back, for recycled records. `second_copy` gets every buffer after the channel.
-    Successive services may share `counters`. `now` is a clock in seconds.
+    `load` reads `[start, end)` of the object back, for records that no buffer holds any more.
+    `second_copy` is called with every buffer after the channel has taken it. Successive services
+    may share `counters`.
     """
 
     def __init__(
@@ -50,22 +47,16 @@ class WriteCacheService:
         channel: Channel,
         pool: BufferPool,
         *,
-        first_offset: int = 0,
         load: Loader | None = None,
-        second_copy: SecondCopy | None = None,
+        second_copy: Observer | None = None,
         counters: CacheCounters | None = None,
-        now: Callable[[], float] = time.monotonic,
     ) -> None:
-        if not 0 <= first_offset <= LAST_OFFSET:
-            raise InvalidInputError("offset is out of range", offset=first_offset)
         self._pool = pool
         self._counters = counters or CacheCounters()
-        self._now = now
         self._append = threading.Lock()
         self._changed = threading.Condition()
         self._through = load and ReadThrough(load, self._count_load)
-        self._first = self._next = first_offset
-        self._durable = self._visible = first_offset
+        self._next = 0  # the offset of the next record
         self._map: dict[int, tuple[Record, Item]] = {}
         self._current: WriteCache | None = None
         self._clean: deque[WriteCache] = deque()
@@ -76,8 +67,6 @@ class WriteCacheService:
             self._written,
             second_copy=second_copy,
             counters=self._counters,
-            start=first_offset,
-            now=now,
         )
         self._lent: list[WriteCache] = pool.lend()
         self._free = list(self._lent)
@@ -125,10 +114,8 @@ class WriteCacheService:
                 return False
             return bool(self._free) or (self._current is not None and self._current.room >= nbytes)
 
-    def flush(self, timeout_s: float | None = None) -> bool:
-        """Wait until the channel has all bytes accepted before this call; False at the timeout.
-
-        The bytes are not durable yet. After a timeout writing continues.
+    def flush(self) -> None:
+        """Wait until the channel has all bytes accepted before this call; they are not durable yet.
 
         Raises:
             StorageError: The channel failed, now or before.
@@ -139,7 +126,7 @@ class WriteCacheService:
             self._writer.failure.check()
             self._push_current()
             target = self._next
-        return self._writer.drain(target, timeout_s)
+        self._writer.drain(target)
 
     def commit(self) -> int:
         """Flush, make the object whole and durable, and return the channel's size of it.
@@ -153,24 +140,11 @@ class WriteCacheService:
         with self._changed:
             self._check_writable()
             self._finished = True
-            self._push_current()
             self._changed.notify_all()
-        self._writer.drain(self._next)
+        self.flush()
         size = self._writer.commit()
-        with self._changed:
-            self._durable = self._next
-            for cache in self._clean:
-                cache.mark_durable()
         self._writer.join()
         return size
-
-    def mark_visible(self) -> None:
-        """Record that a commit names the object, which must be durable."""
-        with self._changed:
-            self._check_committed()
-            self._visible = self._durable
-            for cache in self._clean:
-                cache.mark_visible()
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -179,16 +153,6 @@ class WriteCacheService:
         """A copy of the counters."""
         with self._changed:
             return self._counters.snapshot()
-
-    @property
-    def frontiers(self) -> Frontiers:
-        """The progress of the object."""
-        with self._changed:
-            self._check_open()
-            flushed = self._writer.flushed
-            firsts = [cache.first_offset for cache in self._clean]
-            recycled = min((first for first in firsts if first is not None), default=flushed)
-            return Frontiers(self._next, flushed, self._durable, self._visible, recycled)
 
     def read(self, record: Record) -> bytes | None:
         """Return a verified copy of a record, from a buffer or from the channel.
@@ -202,7 +166,7 @@ class WriteCacheService:
         with self._changed:
             self._check_open()
             known, holder = self._map.get(record.offset, (record, None))
-            if known != record or not self._first <= record.offset < record.end <= self._next:
+            if known != record or not 0 <= record.offset < record.end <= self._next:
                 raise InvalidInputError("no such record", offset=record.offset, end=self._next)
             self._counters.hits += holder is not None
             self._counters.misses += holder is None
@@ -334,7 +298,7 @@ class WriteCacheService:
 
     def _wait(self, waits: int) -> None:
         self._counters.waits += waits == 0
-        started = self._now()
+        started = time.monotonic()
         if self._writer.idle:
             # A thread that has to wait for a write does the write itself.
             self._changed.release()
@@ -344,7 +308,7 @@ class WriteCacheService:
                 self._changed.acquire()
         else:
             self._changed.wait()
-        self._counters.wait_seconds += self._now() - started
+        self._counters.wait_seconds += time.monotonic() - started
         self._check_writable()
 
     def _let_go(self) -> None:

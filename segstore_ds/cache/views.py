@@ -1,9 +1,8 @@
 """Views: bytes that are passed on, sliced and joined without a copy.
 
-A view keeps its underlying memory alive. It is read-only unless created as writable, so a receiver
-cannot change stored bytes. The owner promises not to change them either. Lengths and positions are
-plain integers, so nothing is limited to 2 GiB. Positions never count from the end: a negative one
-is an error.
+A view keeps its underlying memory alive. It is read-only, so a receiver cannot change stored bytes.
+The owner promises not to change them either. Lengths and positions are plain integers, so nothing
+is limited to 2 GiB. Positions never count from the end: a negative one is an error.
 
 Equality and hash are those of the content, independent of component boundaries.
 
@@ -30,11 +29,6 @@ class BufferView(ABC):
     @abstractmethod
     def length(self) -> int:
         """The number of bytes."""
-
-    @property
-    @abstractmethod
-    def allocated_bytes(self) -> int:
-        """The bytes of memory it keeps alive, including those outside the slice."""
 
     @abstractmethod
     def slice(self, start: int = 0, end: int | None = None) -> "BufferView":
@@ -64,12 +58,6 @@ class BufferView(ABC):
             if place == len(window):
                 break
         return place
-
-    def write_to(self, sink: Any) -> int:
-        """Pass every component to `sink.write`, which must take all of it; return the length."""
-        for buffer in self.buffers():
-            sink.write(buffer)
-        return self.length
 
     def crc32(self, start: int = 0) -> int:
         """Return the CRC-32 of the content, continued from the CRC-32 of bytes before it."""
@@ -118,65 +106,30 @@ class ArrayView(BufferView):
 class ByteArraySegment(ArrayView):
     """The bytes `[start, end)` of an object that supports the buffer protocol.
 
-    bytes, bytearray, memoryview, mmap and pyarrow.Buffer are used without a copy. `writable` allows
-    `copy_from`, here and in slices of this view; the change is visible in every view of the same
-    bytes.
+    bytes, bytearray, memoryview, mmap and pyarrow.Buffer are used without a copy.
     """
 
-    __slots__ = ("_window", "_writable")
+    __slots__ = ("_window",)
 
-    def __init__(
-        self, data: Any, start: int = 0, end: int | None = None, *, writable: bool = False
-    ) -> None:
+    def __init__(self, data: Any, start: int = 0, end: int | None = None) -> None:
         whole = data.data if isinstance(data, ArrayView) else _bytes_of(data)
         start, end = check_range(start, end, len(whole))
-        if writable and whole.readonly:
-            raise InvalidInputError("bytes are read-only", remedy="give a bytearray or a copy")
         window = whole if end - start == len(whole) else whole[start:end]
-        self._window: memoryview = window if writable or window.readonly else window.toreadonly()
-        self._writable = writable
+        self._window: memoryview = window.toreadonly()
 
     @property
     def length(self) -> int:  # noqa: D102
         return len(self._window)
 
     @property
-    def allocated_bytes(self) -> int:  # noqa: D102
-        return _allocated_bytes(self._window)
-
-    @property
     def data(self) -> memoryview:  # noqa: D102
-        return self._window.toreadonly()
-
-    @property
-    def writable(self) -> bool:
-        """True if bytes may be changed through this view."""
-        return self._writable
+        return self._window
 
     def slice(self, start: int = 0, end: int | None = None) -> "ByteArraySegment":  # noqa: D102
         start, end = check_range(start, end, len(self._window))
         cut = object.__new__(ByteArraySegment)
         cut._window = self._window[start:end]
-        cut._writable = self._writable
         return cut
-
-    def copy_from(self, source: BufferView, place: int = 0) -> int:
-        """Copy a whole view to `place` in this one; return how many bytes were copied.
-
-        If it does not fit there, InvalidInputError is raised and nothing is changed.
-        """
-        self._check_writable()
-        start, end = check_range(place, place + source.length, self.length)
-        return source.copy_to(self._window[start:end])
-
-    def __hash__(self) -> int:
-        if self._writable:
-            raise TypeError("unhashable: a writable view")
-        return super().__hash__()
-
-    def _check_writable(self) -> None:
-        if not self._writable:
-            raise InvalidInputError("view is read-only", remedy="make it with writable=True")
 
 
 def as_view(data: Any) -> BufferView:
@@ -204,16 +157,6 @@ def _bytes_of(data: Any) -> memoryview:
             remedy="give bytes, a contiguous memoryview, an mmap or a pyarrow.Buffer",
             type=type(data).__name__,
         ) from error
-
-
-def _allocated_bytes(window: memoryview) -> int:
-    owner: Any = window.obj
-    while isinstance(owner, pa.Buffer) and owner.parent is not None:
-        owner = owner.parent
-    try:
-        return max(memoryview(owner).nbytes, len(window))
-    except TypeError:  # the owner does not export its bytes: a ctypes pointer, a C exporter
-        return len(window)
 
 
 def _equal(ours: Iterator[memoryview], theirs: Iterator[memoryview]) -> bool:

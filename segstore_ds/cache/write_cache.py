@@ -6,17 +6,16 @@ their offsets, which the caller ensures. Small records are copied into the buffe
 Large ones are held by reference if their owner promises not to change them: they still count
 against the capacity, and the write gathers them without a copy.
 
-Its states are in `buffer_state.py`. A failed flush is never repeated, because the channel may have
-taken any part of the buffer.
+A flush neither syncs nor empties: flushed records stay readable until the buffer is reset. A failed
+flush is never repeated, because the channel may have taken any part of the buffer.
 
 Source: Blazegraph's WriteCache, append-only (WORM) mode; held references and gathering writes
-replace its direct buffers. A scattered layout would differ only in `_lay` and `flush`.
+replace its direct buffers.
 """
 
 import mmap
-import time
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import MappingProxyType
 from typing import Any
 
@@ -34,24 +33,15 @@ class WriteCache(BufferState):
     """One buffer, its record map, and its flush to a channel. Safe to use from several threads.
 
     `capacity` is the buffer's size in bytes, which is also the largest record it takes; its memory
-    is allocated when the first record is copied. `checksum` keeps a checksum of all bytes as they
-    are written. `now` is a clock in seconds, for timeouts. After `close` everything but `close`
-    itself raises ClosedError.
+    is allocated when the first record is copied. After `close` everything but `close` itself raises
+    ClosedError.
     """
 
-    def __init__(
-        self,
-        capacity: int,
-        *,
-        checksum: bool = False,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
+    def __init__(self, capacity: int) -> None:
         if capacity < 1:
             raise InvalidInputError("a buffer holds at least one byte", capacity=capacity)
-        self._capacity = capacity
-        self._wants_checksum = checksum
-        self._now = now
         super().__init__()
+        self._capacity = capacity
         self._memory: memoryview | None = None
         self._copied = 0
         self._piece_start: int | None = None  # start of the last piece if that is a copy
@@ -60,23 +50,9 @@ class WriteCache(BufferState):
         self._views: dict[int, BufferView] = {}
         self._first: int | None = None
         self._bytes = 0
-        self._crc = 0
-        self._allocation: Allocation | None = None
         self._failure: BaseException | None = None
 
     # --- what it holds -----------------------------------------------------------------------
-
-    @property
-    def capacity(self) -> int:
-        """The largest record that can be written, in bytes."""
-        self._check_open()
-        return self._capacity
-
-    @property
-    def bytes_written(self) -> int:
-        """The number of bytes in the buffer."""
-        self._check_open()
-        return self._bytes
 
     @property
     def room(self) -> int:
@@ -90,45 +66,6 @@ class WriteCache(BufferState):
         with self._changed:
             self._check_open()
             return MappingProxyType(dict(self._records))
-
-    @property
-    def first_offset(self) -> int | None:
-        """Offset of the first record; None without records."""
-        self._check_open()
-        return self._first
-
-    @property
-    def last_offset(self) -> int | None:
-        """Offset of the last record; None without records."""
-        with self._changed:
-            self._check_open()
-            return next(reversed(self._records), None)
-
-    @property
-    def end_offset(self) -> int | None:
-        """The offset after the last byte; None without records."""
-        with self._changed:
-            self._check_open()
-            return None if self._first is None else self._first + self._bytes
-
-    @property
-    def checksum(self) -> int:
-        """CRC-32 of all bytes, updated on every write; only if the cache was made with it."""
-        self._check_open()
-        if not self._wants_checksum:
-            raise InvalidInputError("cache keeps no checksum", remedy="make it with checksum=True")
-        return self._crc
-
-    def recompute_checksum(self) -> int:
-        """Return the CRC-32 of all bytes, recomputed."""
-        with self._changed:
-            self._check_open()
-            return join(self._pieces).crc32()
-
-    def contains(self, offset: int) -> bool:
-        """Tell whether a record starts at an offset."""
-        self._check_open()
-        return offset in self._records
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -157,26 +94,10 @@ class WriteCache(BufferState):
             self._enter(Record(offset, length, crc), view)
             return True
 
-    def allocate(self, offset: int, nbytes: int) -> "Allocation | None":
-        """Reserve room for a record that is read or encoded directly into the buffer.
-
-        Returns None if there is not enough room; an exact fit is enough. Until the room is
-        published or discarded, nothing else can be written.
-        """
-        with self._changed:
-            if not self._lay(offset, nbytes):
-                return None
-            self._allocation = Allocation(self, offset, self._room(nbytes))
-            return self._allocation
-
     def close_for_writes(self) -> None:
-        """Freeze bytes and record map until `reset`; safe to repeat.
-
-        Reserved room must be published or discarded before.
-        """
+        """Freeze bytes and record map until `reset`; safe to repeat."""
         with self._changed:
             self._check_open()
-            self._refuse_allocation()
             self._sealed = True
 
     # --- reading -----------------------------------------------------------------------------
@@ -211,38 +132,32 @@ class WriteCache(BufferState):
 
     # --- out of the cache --------------------------------------------------------------------
 
-    def flush(self, channel: Channel, *, timeout_s: float | None = None) -> bool:
+    def flush(self, channel: Channel) -> None:
         """Write the buffer to a channel in one write; neither syncs nor empties.
 
-        Closes for writes first. Safe to repeat: flushed bytes are not written again. Returns False
-        if reserved room was not published in time. After a StorageError every later flush raises it
-        again and writes nothing.
+        Closes for writes first. Safe to repeat: flushed bytes are not written again. After a
+        StorageError every later flush raises it again and writes nothing.
         """
-        deadline = None if timeout_s is None else self._now() + timeout_s
         with self._changed:
             self._check_open()
-            while self._allocation is not None:
-                left = None if deadline is None else deadline - self._now()
-                if left is not None and left <= 0:
-                    return False
-                self._changed.wait(left)
-                self._check_open()
             if self._failure is not None:
                 raise self._failure
             if self._flushed or not self._bytes:
-                return True
+                return
             self._sealed = True
             self._references += 1
             pieces = list(self.content().buffers())
+        failure: BaseException | None = None
         try:
             channel.write_all(pieces)
         except BaseException as error:
-            self._failure = error
+            failure = error
             raise
         finally:
-            self.release()
-        self._flushed = True
-        return True
+            with self._changed:
+                # Before the release: afterwards another thread may reset and refill the buffer.
+                self._flushed, self._failure = failure is None, failure
+                self.release()
 
     def content(self) -> BufferView:
         """Return a view of all bytes; the caller holds a reference while it uses the view."""
@@ -254,15 +169,13 @@ class WriteCache(BufferState):
         """Drop all records, flushed or not, and return how many; the buffer takes new ones.
 
         `keep_memory=False` also frees the memory until the next record. Raises InvalidInputError
-        while the buffer is held or room is reserved.
+        while the buffer is held.
         """
         with self._changed:
             self._check_open()
-            self._refuse_allocation()
             if self._references:
                 raise InvalidInputError("buffer is in use", references=self._references)
             dropped = len(self._records)
-            self._recycled = self._recycled or dropped > 0
             self._clear()
             if not keep_memory:
                 self._memory = None
@@ -275,8 +188,6 @@ class WriteCache(BufferState):
             self._clear()
             # Views that still use the memory keep it alive.
             self._memory = None
-            self._allocation = None
-            self._changed.notify_all()
 
     # --- inside ------------------------------------------------------------------------------
 
@@ -285,7 +196,6 @@ class WriteCache(BufferState):
         self._check_open()
         if self._sealed:
             raise ClosedError("write cache is closed for writes", offset=offset)
-        self._refuse_allocation()
         if not 1 <= nbytes <= self._capacity:
             raise InvalidInputError(
                 "record is empty or larger than the buffer", bytes=nbytes, capacity=self._capacity
@@ -316,67 +226,16 @@ class WriteCache(BufferState):
         return view
 
     def _enter(self, record: Record, view: BufferView) -> None:
-        if self._wants_checksum:
-            self._crc = view.crc32(self._crc)
         if self._first is None:
             self._first = record.offset
-            self._recycled = False
         self._bytes += record.length
         self._records[record.offset] = record
         self._views[record.offset] = view
 
-    def _publish(self, allocation: "Allocation", crc: int | None) -> Record:
-        with self._changed:
-            self._check_open()
-            if self._allocation is not allocation:
-                raise ClosedError("room was published or given up", offset=allocation.offset)
-            if crc is None:
-                crc = zlib.crc32(allocation.data)
-            record = Record(allocation.offset, len(allocation.data), crc)
-            self._enter(record, self._keep(record.length))
-            self._allocation = None
-            self._changed.notify_all()
-            return record
-
-    def _give_up(self, allocation: "Allocation") -> None:
-        with self._changed:
-            if self._allocation is allocation:
-                self._allocation = None
-                self._changed.notify_all()
-
     def _clear(self) -> None:
         self._records, self._views, self._pieces = {}, {}, []
         self._first = None
-        self._bytes = self._crc = self._copied = 0
+        self._bytes = self._copied = 0
         self._piece_start = None
-        self._sealed = False
-        self._flushed = self._durable = self._visible = False
+        self._sealed = self._flushed = False
         self._failure = None
-
-    def _refuse_allocation(self) -> None:
-        if self._allocation is not None:
-            raise InvalidInputError(
-                "room is reserved", remedy="publish or discard it first", offset=self._first
-            )
-
-
-class Allocation:
-    """Room for one record in a buffer: fill `data`, then call `publish` or `discard` once."""
-
-    __slots__ = ("_cache", "data", "offset")
-
-    def __init__(self, cache: WriteCache, offset: int, data: memoryview) -> None:
-        self._cache = cache
-        self.offset = offset
-        self.data = data
-
-    def publish(self, crc: int | None = None) -> Record:
-        """Make the record readable; its bytes must not change afterwards.
-
-        Raises ClosedError if the cache was closed meanwhile, or the room was discarded.
-        """
-        return self._cache._publish(self, crc)  # noqa: SLF001 - two halves of one thing
-
-    def discard(self) -> None:
-        """Return the room; safe to repeat, never raises."""
-        self._cache._give_up(self)  # noqa: SLF001

@@ -9,7 +9,6 @@ import pyarrow as pa
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.cache.pool import BufferPool
 from segstore_ds.cache.record import Record
-from segstore_ds.cache.second_copy import SecondCopy
 from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.errors import FormatError, InternalError, InvalidInputError
@@ -54,7 +53,7 @@ class SegmentStager:
             channel,
             pool,
             load=self._load,
-            second_copy=SecondCopy(self._shipment.send) if self._shipment else None,
+            second_copy=self._shipment.send if self._shipment else None,
             counters=counters,
         )
         self._cache.write(self._writer.start())

@@ -60,7 +60,7 @@ class Receiver:
         expected = (self._stream_id, self._path, self._sequence, self._size)
         found = (message.stream_id, message.path, buffer.sequence, buffer.start)
         damaged = actual != buffer.checksum or buffer.payload.length != buffer.size
-        if found != expected or damaged or buffer.compressor is not None:
+        if found != expected or damaged:
             raise CorruptionError(
                 "a follower refuses a buffer",
                 follower=self.url,
