@@ -52,24 +52,18 @@ def moment_at(log: StreamLog, time_us: int) -> Moment | None:
 def outcome(log: StreamLog, transaction: str, version: int | None = None) -> Outcome:
     """Tell whether a transaction is in the log.
 
-    `transaction` and `version` are those that CommitUnknownError names; without a version every
-    kept version is read, newest first. The answer is COMMITTED with the version; NOT_COMMITTED when
-    the slot holds another commit or was abandoned by a repair; UNKNOWN when the slot is free (a
-    late put may still fill it) or was purged, or when no kept version holds the transaction.
+    `transaction` and `version` are those that CommitUnknownError names; without a version the whole
+    history is searched. The history answers, so purged versions are known as well. The answer is
+    COMMITTED with the version; NOT_COMMITTED when the version is another commit's or was abandoned
+    by a repair; UNKNOWN when the slot is free (a late put may still fill it), when the version's
+    row is lost, or when no row has the transaction.
     """
     newest = log.reopen()
-    if version is not None:
-        if not newest.log_start <= version <= newest.version:
-            return Outcome(OutcomeState.UNKNOWN)
-        lost = log.history.lost(newest, version, version + 1)
-        if not lost and log.read_version(version).transaction == transaction:
-            return Outcome(OutcomeState.COMMITTED, version)
-        return Outcome(OutcomeState.NOT_COMMITTED)
-    lost = log.history.lost(newest, newest.log_start, newest.version)
-    for number in range(newest.version, newest.log_start - 1, -1):
-        if number not in lost and log.read_version(number).transaction == transaction:
-            return Outcome(OutcomeState.COMMITTED, number)
-    return Outcome(OutcomeState.UNKNOWN)
+    found = log.history.find_transaction(newest, transaction, version)
+    if found is not None:
+        return Outcome(OutcomeState.COMMITTED, found)
+    decided = version is not None and log.history.is_known(newest, version)
+    return Outcome(OutcomeState.NOT_COMMITTED if decided else OutcomeState.UNKNOWN)
 
 
 def _search(log: StreamLog, newest: Root, first: int | None, time_us: int) -> Moment | None:

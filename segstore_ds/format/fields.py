@@ -4,7 +4,7 @@ Fields that no caller asks for are kept, so that unknown fields are carried thro
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from segstore_ds.errors import CorruptionError
@@ -76,6 +76,20 @@ def parse_object(body: bytes, *, what: str, where: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise CorruptionError(f"blob holds no {what}", where=where)
     return value
+
+
+def parse_cells(value: Any, columns: Sequence[str], *, where: str) -> "Fields":
+    """Return the cells of a JSON row by the names of its columns.
+
+    Cells after those are ignored: a newer writer put them there, and its writer feature keeps this
+    version from writing rows without them.
+
+    >>> parse_cells([1, 2, 3], ("a", "b"), where="").rest()
+    {'a': 1, 'b': 2}
+    """
+    if not isinstance(value, list) or len(value) < len(columns):
+        raise CorruptionError("not a row", where=where, columns=tuple(columns))
+    return Fields(dict(zip(columns, value, strict=False)), where=where)
 
 
 class Fields:

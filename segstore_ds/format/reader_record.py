@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from segstore_ds.errors import CorruptionError, UnsupportedVersionError
+from segstore_ds.errors import UnsupportedVersionError
 from segstore_ds.format.fields import Fields, build_json, parse_json
 
 RECORD_FORMAT = 1  # On disk. Never change; add a new one.
@@ -27,7 +27,7 @@ class ReaderRecord:
         provisional: True while the owner is not recorded anywhere else, so that another may take
             the name.
         version: The newest version that the reader had seen.
-        transaction: The transaction of that version; "" if it is not recorded.
+        transaction: The transaction of that version.
         extra: Fields of a newer version, carried through.
     """
 
@@ -74,9 +74,6 @@ def decode_record(body: bytes, where: str) -> ReaderRecord:
         raise UnsupportedVersionError(
             "reader's record is of a newer format", where=where, found=found, known=RECORD_FORMAT
         )
-    version = fields.optional("version") or 0
-    if type(version) is not int or not 0 <= version < 1 << 63:
-        raise CorruptionError("reader's record has a wrong version", where=where, version=version)
     return ReaderRecord(
         stream_id=fields.text("stream_id", limit=100),
         generation=fields.integer("generation"),
@@ -85,7 +82,7 @@ def decode_record(body: bytes, where: str) -> ReaderRecord:
         lapse_s=fields.integer("lapse_s", least=1),
         released=fields.flag("released"),
         provisional=fields.flag("provisional"),
-        transaction=fields.optional_text("transaction", limit=100) or "",
-        version=version,
+        version=fields.integer("version"),
+        transaction=fields.text("transaction", limit=100),
         extra=dict(fields.rest()),
     )

@@ -10,7 +10,7 @@ from typing import Any
 from segstore_ds.errors import CorruptionError, UnsupportedVersionError
 from segstore_ds.format import names
 from segstore_ds.format.batch_fingerprint import decode_fingerprint
-from segstore_ds.format.fields import Fields, build_json, check_known, parse_json
+from segstore_ds.format.fields import Fields, build_json, check_known, parse_cells, parse_json
 from segstore_ds.format.parts.history_rows import (
     HistoryPart,
     parse_part_ref,
@@ -165,10 +165,10 @@ def entry_value(entry: SegmentEntry) -> list[Any]:
 
 def parse_entry(value: Any, *, where: str) -> SegmentEntry:
     """Parse the JSON row of a segment entry."""
-    row = _row(
+    row = parse_cells(
         value,
         ("segment_id", "path", "rows", "bytes", "footer_bytes", "footer_crc", "format", "stats"),
-        where,
+        where=where,
     )
     return SegmentEntry(
         segment_id=row.integer("segment_id"),
@@ -189,7 +189,7 @@ def blob_value(blob: BlobRef) -> list[Any]:
 
 def parse_blob(value: Any, *, where: str) -> BlobRef:
     """Parse the JSON row of a reference to a blob."""
-    row = _row(value, ("path", "bytes", "digest", "count"), where)
+    row = parse_cells(value, ("path", "bytes", "digest", "count"), where=where)
     return BlobRef(
         path=names.check_status_path(row.text("path", limit=300), where=where),
         bytes=row.integer("bytes", least=1),
@@ -199,17 +199,15 @@ def parse_blob(value: Any, *, where: str) -> BlobRef:
 
 
 def writer_value(writer: Writer) -> list[Any]:
-    """Return the JSON row of a writer, one column shorter if it has no fingerprint."""
-    row = [writer.owner, writer.batch_id, writer.version, writer.rows, writer.end]
-    return [*row, writer.fingerprint] if writer.fingerprint else row
+    """Return the JSON row of a writer."""
+    return list(astuple(writer))
 
 
 def parse_writer(value: Any, *, where: str) -> Writer:
-    """Parse the JSON row of a writer, with or without a fingerprint."""
+    """Parse the JSON row of a writer."""
     columns = ("owner", "batch_id", "version", "rows", "end", "fingerprint")
-    marked = isinstance(value, list) and len(value) == len(columns)
-    row = _row(value, columns if marked else columns[:-1], where)
-    fingerprint = row.text("fingerprint", limit=FINGERPRINT_LIMIT) if marked else ""
+    row = parse_cells(value, columns, where=where)
+    fingerprint = row.text("fingerprint", limit=FINGERPRINT_LIMIT)
     decode_fingerprint(fingerprint, where=where)
     return Writer(
         owner=row.text("owner", limit=1000),
@@ -228,7 +226,7 @@ def retired_value(retired: Retired) -> list[Any]:
 
 def parse_retired(value: Any, *, where: str) -> Retired:
     """Parse the JSON row of a retired object."""
-    row = _row(value, ("kind", "path", "version", "time_us"), where)
+    row = parse_cells(value, ("kind", "path", "version", "time_us"), where=where)
     kind, path = row.text("kind", limit=20), row.text("path", limit=300)
     check = names.check_segment_path if kind == "segment" else names.check_status_path
     return Retired(
@@ -271,7 +269,7 @@ def part_value(part: PartRef) -> list[Any]:
 
 def parse_part(value: Any, *, where: str) -> PartRef:
     """Parse the JSON row of a reference to a status part."""
-    row = _row(value, ("path", "start", "end", "segments", "bytes", "digest"), where)
+    row = parse_cells(value, ("path", "start", "end", "segments", "bytes", "digest"), where=where)
     return PartRef(
         path=names.check_status_path(row.text("path", limit=300), where=where),
         start=row.integer("start"),
@@ -288,7 +286,9 @@ def _history_parts(fields: Fields, name: str) -> tuple[HistoryPart, ...]:
 
 
 def _parse_index(value: Any, where: str) -> PartIndex:
-    row = _row(value, ("path", "start", "end", "parts", "segments", "bytes", "digest"), where)
+    row = parse_cells(
+        value, ("path", "start", "end", "parts", "segments", "bytes", "digest"), where=where
+    )
     return PartIndex(
         path=names.check_status_path(row.text("path", limit=300), where=where),
         start=row.integer("start"),
@@ -298,10 +298,3 @@ def _parse_index(value: Any, where: str) -> PartIndex:
         bytes=row.integer("bytes", least=1),
         digest=row.text("digest", limit=32),
     )
-
-
-def _row(value: Any, columns: tuple[str, ...], where: str) -> Fields:
-    # Rows have a fixed length: one more column needs a feature, since it can't be carried through.
-    if not isinstance(value, list) or len(value) != len(columns):
-        raise CorruptionError("not a row", where=where, columns=columns)
-    return Fields(dict(zip(columns, value, strict=True)), where=where)

@@ -4,8 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from segstore_ds.errors import CorruptionError
-from segstore_ds.format.fields import Fields, build_json, parse_object
+from segstore_ds.format.fields import build_json, parse_cells, parse_object
 
 TAGS_LIMIT = 100_000
 SHOWN_TAGS = 50  # the most that an error lists
@@ -47,7 +46,5 @@ def decode_tags(body: bytes, *, where: str) -> dict[str, Tag]:
 def parse_tag(value: Any, *, where: str) -> Tag:
     """Parse the JSON row of a tag."""
     columns = ("offset", "version", "time_us")
-    if not isinstance(value, list) or len(value) != len(columns):
-        raise CorruptionError("not a tag", where=where)
-    fields = Fields(dict(zip(columns, value, strict=True)), where=where)
+    fields = parse_cells(value, columns, where=where)
     return Tag(*(fields.integer(name) for name in columns))

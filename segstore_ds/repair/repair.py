@@ -23,7 +23,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.parts.history_rows import HistoryRow
-from segstore_ds.format.root import Root
+from segstore_ds.format.root import Root, check_writable
 from segstore_ds.log.origins import share_origins
 from segstore_ds.log.seen import hint_of, is_proof
 from segstore_ds.log.transition import Slot, broken_invariants
@@ -179,6 +179,7 @@ def _with_witnessed(log: StreamLog, base: Root, lost: range) -> range:
 
 
 def _go_on(log: StreamLog, base: Root, lost: range, *, client: str) -> None:
+    check_writable(base)
     # The first free number: readers that probe the next name would not find it after a gap.
     version = max(log.files.numbers()) + 1
     kept = {name: text for name, text in base.properties.items() if name != PROPERTY}
@@ -220,4 +221,4 @@ def _rows_of_lost(base: Root, row: HistoryRow) -> Iterator[HistoryRow]:
     """Yield a row for each lost version between the base and the repair."""
     if base.history:
         for version in range(base.version + 1, row.version):
-            yield replace(row, version=version, operation=LOST)
+            yield replace(row, version=version, operation=LOST, transaction="")

@@ -173,6 +173,25 @@ class History:
             for version in batch.filter(pc.equal(batch["operation"], LOST))["version"].to_pylist()
         )
 
+    def find_transaction(
+        self, root: Root, transaction: str, version: int | None = None
+    ) -> int | None:
+        """Return the version that a transaction committed, or None; only `version` if given."""
+        start, end = (0, root.version + 1) if version is None else (version, version + 1)
+        for batch in self.batches(root, start, end):
+            found = batch.filter(pc.equal(batch["transaction"], transaction))
+            if found.num_rows:
+                number: int = found["version"][0].as_py()
+                return number
+        return None
+
+    def is_known(self, root: Root, version: int) -> bool:
+        """Tell whether a version exists and its row is not lost."""
+        return any(
+            batch["operation"][0].as_py() != UNKNOWN
+            for batch in self.batches(root, version, version + 1)
+        )
+
     def base_of(self, root: Root, version: int) -> int:
         """Return the version that another one was committed on; abandoned versions are skipped."""
         base = version - 1
@@ -332,6 +351,7 @@ def describe_commit(old: Root | None, new: Root, note: Note) -> HistoryRow:
         batch_id=note.batch_id,
         client=" ".join(word for word in words if not word.startswith(_APPLICATION)),
         application=next((word[4:] for word in words if word.startswith(_APPLICATION)), ""),
+        transaction=new.transaction,
     )
 
 

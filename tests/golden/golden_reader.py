@@ -72,7 +72,7 @@ def read_history(folder: Path) -> list[list[Any]]:
 def history_row(columns: dict[str, Any], place: int) -> list[Any]:
     """Return a row of a history part."""
     names = "version time operation head tail rows segments bytes writer_id batch_id client"
-    names += " application attempts races_lost requests request_bytes"
+    names += " application attempts races_lost requests request_bytes transaction"
     row = []
     for name in names.split():
         value = columns[name][place]

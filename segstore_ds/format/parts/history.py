@@ -41,6 +41,7 @@ HISTORY_SCHEMA = pa.schema(
         ("races_lost", pa.int64()),
         ("requests", pa.int64()),
         ("request_bytes", pa.int64()),
+        ("transaction", pa.string()),
     ]
 )
 _NUMBERS = tuple(field.name for field in HISTORY_SCHEMA if field.name not in (*TEXTS, "batch_id"))

@@ -5,7 +5,7 @@ from typing import Any
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
-from segstore_ds.format.fields import Fields
+from segstore_ds.format.fields import parse_cells
 
 _TEXT_LIMIT = 1000
 
@@ -31,6 +31,7 @@ class HistoryRow:
         races_lost: How often another commit came first.
         requests: Storage requests of the commit, without staging.
         request_bytes: Bytes that these wrote, without the commit file.
+        transaction: The id of the commit; "" where it is not known.
     """
 
     version: int
@@ -49,10 +50,11 @@ class HistoryRow:
     races_lost: int = 0
     requests: int = 0
     request_bytes: int = 0
+    transaction: str = ""
 
 
 _FIELDS = tuple(field.name for field in fields(HistoryRow))
-TEXTS = ("operation", "writer_id", "client", "application")
+TEXTS = ("operation", "writer_id", "client", "application", "transaction")
 _NUMBERS = tuple(name for name in _FIELDS if name not in (*TEXTS, "batch_id"))
 
 
@@ -84,11 +86,9 @@ def row_value(row: HistoryRow) -> list[Any]:
 
 def parse_row(value: Any, *, where: str) -> HistoryRow:
     """Parse the JSON row of a history row."""
-    if not isinstance(value, list) or len(value) != len(_FIELDS):
-        raise CorruptionError("not a row of the history", where=where)
-    taken = Fields(dict(zip(_FIELDS, value, strict=True)), where=where)
+    taken = parse_cells(value, _FIELDS, where=where)
     found: dict[str, Any] = {name: taken.integer(name) for name in _NUMBERS}
-    for name in ("operation", "client", "application"):
+    for name in ("operation", "client", "application", "transaction"):
         found[name] = taken.text(name, limit=_TEXT_LIMIT)
     found["writer_id"] = taken.optional_text("writer_id", limit=_TEXT_LIMIT)
     batch = taken.take("batch_id")
@@ -105,9 +105,7 @@ def part_ref_value(part: HistoryPart) -> list[Any]:
 def parse_part_ref(value: Any, *, where: str) -> HistoryPart:
     """Parse the JSON row of a reference to a history part."""
     columns = [field.name for field in fields(HistoryPart)]
-    if not isinstance(value, list) or len(value) != len(columns):
-        raise CorruptionError("not a part of the history", where=where)
-    row = Fields(dict(zip(columns, value, strict=True)), where=where)
+    row = parse_cells(value, columns, where=where)
     path = names.check_status_path(row.text("path", limit=300), where=where)
     digest = row.text("digest", limit=32)
     numbers = {name: row.integer(name) for name in columns if name not in ("path", "digest")}

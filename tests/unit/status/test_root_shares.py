@@ -107,6 +107,7 @@ def _rows(chance: Chance, count: int) -> tuple[HistoryRow, ...]:
             writer_id=chance.text(length),
             batch_id=chance.number(1 << 20),
             request_bytes=chance.number(9999),
+            transaction=chance.digest(),
         )
         for n in range(count)
     )
