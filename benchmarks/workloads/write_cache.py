@@ -18,7 +18,7 @@ from segstore_ds.format.arrow.segment import SegmentWriter
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.storage.base import StagedWriter
 from segstore_ds.testing.faults import WrappedStorage, WrappedWriter
-from segstore_ds.write.segment_writer import SegmentStager, open_pool
+from segstore_ds.write.segment_writer import BUFFER_BYTES, SegmentStager, open_pool
 from segstore_ds.write.task_writer import Layout
 
 LOCAL = "the same frames through the write cache, as one plain file, and one by one (rows: MiB)"
@@ -136,19 +136,19 @@ def run_overlap(settings: Settings) -> Report:
         frames = [_encode(batch) for batch in batches]
         encode_s = time.perf_counter() - start
         rate = sum(frame.data.size for frame in frames) / encode_s
-        layout = Layout(cache_buffer_bytes=1 << 20 if settings.tiny else 8 << 20)
+        layout = Layout()
         writing = _staged(scratch / "io", frames, layout, rate)
         frames.clear()
         both = _staged(scratch / "both", map(_encode, batches), layout, rate)
     slower = max(encode_s, writing["seconds"])
-    bound = layout.cache_buffers * layout.cache_buffer_bytes + both["frame"]
+    bound = layout.cache_buffers * BUFFER_BYTES + both["frame"]
     return Report(
         workload="cache_overlap",
         meaning=OVERLAP,
         setup=machine(settings.folder)
         | {
             "channel": f"local disk, slowed down to {rate / (1 << 20):.0f} MiB/s by waiting",
-            "cache": f"{layout.cache_buffers} buffers of {layout.cache_buffer_bytes >> 20} MiB",
+            "cache": f"{layout.cache_buffers} buffers of {BUFFER_BYTES >> 20} MiB",
         },
         rows=[
             {"candidate": "encode alone", "seconds": round(encode_s, 2)},
@@ -168,9 +168,7 @@ def run_overlap(settings: Settings) -> Report:
 
 
 def _cache_setup() -> dict[str, str]:
-    layout = Layout()
-    size = layout.cache_buffer_bytes / (1 << 20)
-    return {"cache": f"{layout.cache_buffers} buffers of {size:g} MiB"}
+    return {"cache": f"{Layout().cache_buffers} buffers of {BUFFER_BYTES >> 20} MiB"}
 
 
 def _frames(mebibytes: int, size: int) -> list[Frame]:
@@ -208,7 +206,7 @@ def _stage(
     storage: Storage, frames: Iterable[Frame], layout: Layout, seen: Callable[[Frame], None]
 ) -> CacheCounters:
     counters = CacheCounters()
-    pool = open_pool(storage, buffers=layout.cache_buffers, buffer_bytes=layout.cache_buffer_bytes)
+    pool = open_pool(storage, buffers=layout.cache_buffers)
     stager = SegmentStager(storage, "token/0.arrow", pool, counters, SegmentWriter())
     try:
         for frame in frames:

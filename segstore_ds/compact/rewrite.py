@@ -40,7 +40,7 @@ from segstore_ds.read.scan import read_frames, run_task
 from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
-from segstore_ds.write.layout import HOT
+from segstore_ds.write.layout import FRAME_BYTES, HOT
 from segstore_ds.write.task_writer import (
     Layout,
     StagedSegment,
@@ -260,7 +260,7 @@ def _contents(
 
 
 def _is_large(layout: Layout, rows: int, nbytes: int) -> bool:
-    return rows * 2 >= layout.frame_rows or nbytes * 2 >= layout.frame_bytes
+    return rows * 2 >= layout.frame_rows or nbytes * 2 >= FRAME_BYTES
 
 
 def events_of(

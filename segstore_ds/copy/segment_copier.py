@@ -71,9 +71,7 @@ class SegmentCopier:
         self.next_segment = root.next_segment
         self.reused = 0
         self._one_by_one = threading.Lock()  # only one object at a time may use the buffers
-        self._pool = open_pool(
-            target, buffers=job.layout.cache_buffers, buffer_bytes=job.layout.cache_buffer_bytes
-        )
+        self._pool = open_pool(target, buffers=job.layout.cache_buffers)
         self._there = self._list()
 
     def entries(self, status: TableStatus, bounds: tuple[int, int]) -> Iterator[SegmentEntry]:

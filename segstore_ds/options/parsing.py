@@ -101,7 +101,8 @@ def format_table(scope: str, *, beside: str | None = None) -> str:
     for option in TABLE:
         if scope in option.scopes and beside not in option.scopes:
             shown = "" if option.default is None else f"`{_shown(option)}`"
-            rows.append(f"| `{option.name}` | {shown} | {option.meaning.replace('|', '/')} |")
+            meaning = ". ".join(filter(None, (option.meaning, option.why))).replace("|", "/")
+            rows.append(f"| `{option.name}` | {shown} | {meaning} |")
     return "\n".join(rows)
 
 

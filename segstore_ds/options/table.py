@@ -33,6 +33,8 @@ class Option:
         peers: Its names in other systems, so that errors can answer with ours.
         answers: Words that some users will try but that are not allowed, each with what to use
             instead.
+        why: Who needs another value than the default. A size or a codec without an answer to that
+            is a constant, not an option.
     """
 
     name: str
@@ -44,6 +46,7 @@ class Option:
     choices: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
     answers: tuple[tuple[str, str], ...] = ()
+    why: str = ""
 
 
 TABLE: tuple[Option, ...] = (
@@ -140,6 +143,7 @@ TABLE: tuple[Option, ...] = (
         "encoded bytes per task, about",
         least=1,
         peers=("maxpartitionbytes", "split-size", "read.split.target-size"),
+        why="Less for tasks with little memory, more where a task takes seconds to start",
     ),
     Option("partitionRows", "int", None, _READS, "most events per task, about", least=1),
     Option(
@@ -149,6 +153,7 @@ TABLE: tuple[Option, ...] = (
         _READS,
         "at least so many tasks, where there are frames enough",
         least=1,
+        why="For few events that each take long, on many cores",
     ),
     Option(
         "failOnDataLoss",
@@ -184,6 +189,7 @@ TABLE: tuple[Option, ...] = (
         (STREAM_READ,),
         "most segments per micro-batch, so that the first one is not all of history",
         least=1,
+        why="More to catch up with a million tiny segments, less for small executors",
         peers=("maxfilespertrigger", "streaming-max-files-per-micro-batch"),
     ),
     Option(
@@ -279,17 +285,27 @@ TABLE: tuple[Option, ...] = (
         _WRITES,
         "of frames: `zstd`, `lz4`, `none`",
         choices=COMPRESSIONS,
+        why="`none` for events that are compressed already or read in place",
         peers=("parquet.compression", "codec", "write.parquet.compression-codec"),
     ),
-    Option("compressionLevel", "int", 2, _WRITES, "of zstd", least=1),
-    Option("frameRows", "int", 65_536, _WRITES, "most events per frame", least=1),
     Option(
-        "frameBytes",
-        "bytes",
-        16 << 20,
+        "compressionLevel",
+        "int",
+        2,
         _WRITES,
-        "bytes per frame before compression, about",
+        "of zstd",
         least=1,
+        why="15 for an archive: a third smaller in Arrow, 3 to 13 % in Parquet, for 4 to 40 times "
+        "the CPU time",
+    ),
+    Option(
+        "frameRows",
+        "int",
+        65_536,
+        _WRITES,
+        "most events per frame, which has 16 MiB at most before compression, about",
+        least=1,
+        why="Less for reads of single events, which decode a whole frame",
     ),
     Option(
         "segmentRows",
@@ -298,6 +314,7 @@ TABLE: tuple[Option, ...] = (
         _WRITES,
         "most events per segment",
         least=1,
+        why="For segments that `truncate` and `retain` can drop whole every so many events",
         peers=("maxrecordsperfile",),
     ),
     Option(
@@ -308,6 +325,7 @@ TABLE: tuple[Option, ...] = (
         "encoded bytes per segment, about; a merge has `compactBytes` instead",
         least=1,
         peers=("targetfilesize", "write.target-file-size-bytes"),
+        why="Less for engines that read one file per task",
     ),
     Option(
         "segmentFormat",
@@ -326,26 +344,20 @@ TABLE: tuple[Option, ...] = (
         64 << 10,
         _WRITES,
         "a task with less encoded output sends it to the driver, which writes one segment for all",
-    ),
-    Option(
-        "cacheBufferBytes",
-        "bytes",
-        8 << 20,
-        _WRITES,
-        "size of a write cache buffer, which is written in one go; on object stores that is a part "
-        "of an upload, 5m at least",
-        least=1,
+        why="More for many small tasks on object stores, where each object costs requests",
     ),
     Option(
         "cacheBuffers",
         "int",
         2,
         _WRITES,
-        "buffers per task: one is filled while others are written; they, one frame, and what "
+        "buffers of 8 MiB per task: one is filled while others are written, each in one go, on "
+        "object stores as a part of an upload; they, one frame, and what "
         "the end of a segment will say of its frames are the memory that writing takes: of Parquet "
         "1 to 1.5 KB per frame and column until a segment ends, and as much while its end is made: "
         "150 MB at most (a segment ends at 2^17 pages and page headers)",
         least=1,
+        why="More for object stores, which take many requests at once; 1 for little memory",
     ),
     Option(
         "mergeSchema", "bool", False, _WRITES, "allow new columns, missing columns and wider types"
@@ -363,6 +375,7 @@ TABLE: tuple[Option, ...] = (
         None,
         _WRITES,
         "columns with statistics (the first 32); a comma list or a JSON array",
+        why="For wide tables that are filtered by other columns",
         peers=("dataskippingnumindexedcols", "delta.dataskippingstatscolumns"),
     ),
     Option(
@@ -426,6 +439,7 @@ TABLE: tuple[Option, ...] = (
         (*_WRITES, READ),
         "most events of a segment that compaction makes",
         least=1,
+        why="Less for narrow events, whose segments are large once decoded",
     ),
     Option(
         "compactBytes",
@@ -435,6 +449,7 @@ TABLE: tuple[Option, ...] = (
         "most encoded bytes of a segment that compaction makes",
         least=1,
         peers=("compaction.target-file-size", "rewrite-target-file-size-bytes"),
+        why="Less to rewrite less at a time, more for scans of object stores",
     ),
     Option(
         "compactMode",

@@ -63,7 +63,7 @@ class Reads(Handle):
         Returns:
             A reader that DuckDB, Polars and pandas take without a copy. Threads decode up to four
             frames at once; the order stays. Up to eight decoded frames may be held, and the one in
-            use. That is 144 MiB if frames have 16 MiB, as they do unless `frameBytes` is larger. Of
+            use. That is 144 MiB if frames have 16 MiB, as most have. Of
             larger frames, at most 256 MiB or one frame is held.
 
             The threads end with the last frame, or when nothing refers to the reader any more. Its

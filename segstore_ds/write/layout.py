@@ -13,6 +13,7 @@ from segstore_ds.format.statistics import has_stats
 from segstore_ds.options.arguments import check_option
 
 STATS_COLUMNS = 32
+FRAME_BYTES = 16 << 20  # before compression, about
 HOT = "hot"  # internal: Arrow, but Parquet-backed history stays Parquet
 
 
@@ -23,12 +24,10 @@ class Layout:
     compression: str = options.default("compression")
     compression_level: int = options.default("compressionLevel")
     frame_rows: int = options.default("frameRows")
-    frame_bytes: int = options.default("frameBytes")
     segment_rows: int | None = options.default("segmentRows")
     segment_bytes: int = options.default("segmentBytes")
     inline_bytes: int = options.default("inlineBytes")
     stats_columns: tuple[str, ...] | None = options.default("statsColumns")
-    cache_buffer_bytes: int = options.default("cacheBufferBytes")
     cache_buffers: int = options.default("cacheBuffers")
     segment_format: str = options.default("segmentFormat")
 

@@ -22,6 +22,7 @@ from segstore_ds.storage import Storage
 from segstore_ds.write.shipping import Shipment
 
 SURELY_READ_BYTES = 64 << 10
+BUFFER_BYTES = 8 << 20
 
 
 class SegmentStager:
@@ -181,6 +182,6 @@ class SegmentStager:
         return self._storage.get_range(self._name, start, end)
 
 
-def open_pool(storage: Storage, *, buffers: int, buffer_bytes: int) -> BufferPool:
+def open_pool(storage: Storage, *, buffers: int) -> BufferPool:
     """Return a pool of buffers that are at least as large as the storage's smallest upload part."""
-    return BufferPool(buffers, max(buffer_bytes, storage.least_part_bytes))
+    return BufferPool(buffers, max(BUFFER_BYTES, storage.least_part_bytes))

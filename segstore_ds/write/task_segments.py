@@ -212,11 +212,7 @@ class TaskSegments:
     def _open(self, form: str) -> SegmentStager:
         layout = self._layout
         if self._pool is None:
-            self._pool = open_pool(
-                self._storage,
-                buffers=layout.cache_buffers,
-                buffer_bytes=layout.cache_buffer_bytes,
-            )
+            self._pool = open_pool(self._storage, buffers=layout.cache_buffers)
         name = f"{self._prefix}-{len(self.staged)}{FORMATS[form].ending}"
         path = names.build_segment_path(self._token, name)
         writer: SegmentWriter | ParquetWriter = SegmentWriter()

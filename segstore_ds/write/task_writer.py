@@ -24,7 +24,7 @@ from segstore_ds.format.batch_fingerprint import BatchFacts, BatchTally, label_s
 from segstore_ds.format.segment import ARROW
 from segstore_ds.format.statistics import merge
 from segstore_ds.storage import Storage
-from segstore_ds.write.layout import STATS_COLUMNS, Layout
+from segstore_ds.write.layout import FRAME_BYTES, STATS_COLUMNS, Layout
 from segstore_ds.write.segment_writer import SegmentStager, open_pool
 from segstore_ds.write.staged import (
     StagedSegment,
@@ -135,10 +135,10 @@ class TaskStager:
             self._tally.add(batch)
             return
         fresh = 0
-        for piece in split_batch(batch, self._layout.frame_rows, self._layout.frame_bytes):
+        for piece in split_batch(batch, self._layout.frame_rows, FRAME_BYTES):
             size = piece.nbytes
             full = self._gathered_rows + piece.num_rows > self._layout.frame_rows
-            if full or self._gathered_bytes + size > self._layout.frame_bytes:
+            if full or self._gathered_bytes + size > FRAME_BYTES:
                 self._encode(full=True)
                 fresh = 0
             self._gathered.append(piece)
@@ -278,8 +278,7 @@ def stage_frames(
     storage: Storage, frames: Iterable[Frame], *, path: str, ship_to: ShipTo | None = None
 ) -> StagedSegment:
     """Write frames of several tasks as one segment, in the order given."""
-    layout = Layout()
-    pool = open_pool(storage, buffers=layout.cache_buffers, buffer_bytes=layout.cache_buffer_bytes)
+    pool = open_pool(storage, buffers=Layout().cache_buffers)
     stager = SegmentStager(storage, path, pool, CacheCounters(), SegmentWriter(), ship_to=ship_to)
     try:
         for frame in frames:

@@ -17,7 +17,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.storage import Storage, objects, open_storage
 from segstore_ds.testing.storage_contract import StorageContract
-from segstore_ds.write.segment_writer import open_pool
+from segstore_ds.write import segment_writer
 
 
 class TestS3(StorageContract):
@@ -143,10 +143,11 @@ def test_a_part_is_a_buffer(s3_server, storage, buffer_bytes):
     assert not [name for name in fs.find(root) if name.endswith("False")]
 
 
-def test_buffers_are_at_least_parts(storage):
+def test_buffers_are_at_least_parts(storage, monkeypatch):
     assert storage.least_part_bytes == 5 << 20
-    assert open_pool(storage, buffers=2, buffer_bytes=1).buffer_bytes == 5 << 20
-    assert open_pool(storage, buffers=2, buffer_bytes=9 << 20).buffer_bytes == 9 << 20
+    assert segment_writer.open_pool(storage, buffers=2).buffer_bytes == 8 << 20
+    monkeypatch.setattr(segment_writer, "BUFFER_BYTES", 1)
+    assert segment_writer.open_pool(storage, buffers=2).buffer_bytes == 5 << 20
 
 
 def test_conflict_decides_nothing(s3_server):

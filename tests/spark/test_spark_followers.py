@@ -33,7 +33,7 @@ def test_batch_writes_reach_the_follower(
     spark: SparkSession, url: str, follower: str, append: Callable[..., None]
 ) -> None:
     """Tasks ship what they stage, tiny ones are shipped by the driver, an overwrite too."""
-    append(spark.range(0, 200_000, 1, 3), inlineBytes=0, cacheBufferBytes=1 << 16)
+    append(spark.range(0, 4_000_000, 1, 3), inlineBytes=0, compression="none")
     append(spark.range(0, 10, 1, 4))
     append(spark.range(0, 50_000, 1, 2), mode="overwrite", inlineBytes=0)
     assert objects(follower) == objects(url)

@@ -18,6 +18,7 @@ from segstore_ds.errors import (
     SealedError,
     StorageError,
 )
+from segstore_ds.write import segment_writer
 from segstore_ds.write.task_writer import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
@@ -48,9 +49,15 @@ def table(*found: int) -> pa.Table:
     return pa.Table.from_pylist([event(n) for n in found], SCHEMA)
 
 
+@pytest.fixture(autouse=True)
+def small_buffers(monkeypatch):
+    """Let a flush take several buffers."""
+    monkeypatch.setattr(segment_writer, "BUFFER_BYTES", 128 << 10)
+
+
 def small(**knobs) -> Layout:
     """Return a layout that passes through every stage soon."""
-    knobs = {"frame_rows": 50, "inline_bytes": 60_000, "cache_buffer_bytes": 128 << 10} | knobs
+    knobs = {"frame_rows": 50, "inline_bytes": 60_000} | knobs
     return Layout(compression="none", **knobs)
 
 
@@ -83,9 +90,10 @@ def test_a_flush_of_nothing_commits_nothing(stream):
 
 @pytest.mark.parametrize("buffers", [1, 2])
 @pytest.mark.parametrize("buffer_bytes", [20_000, 128 << 10, 8 << 20])
-def test_own_events_are_read_wherever_they_are(stream, buffers, buffer_bytes):
+def test_own_events_are_read_wherever_they_are(stream, buffers, buffer_bytes, monkeypatch):
     """As rows, gathered, inline, in a buffer, in an object, committed between those of others."""
-    layout = small(cache_buffers=buffers, cache_buffer_bytes=buffer_bytes)
+    monkeypatch.setattr(segment_writer, "BUFFER_BYTES", buffer_bytes)
+    layout = small(cache_buffers=buffers)
     with stream.appender(flush_seconds=None, flush_rows=777, layout=layout) as appender:
         for n in range(2000):
             assert appender.append(event(n)) == n

@@ -8,12 +8,19 @@ from stream_kit import STAGED, numbers
 from segstore_ds.errors import CommitUnknownError, StorageError, UnderReplicatedError
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream
+from segstore_ds.write import segment_writer
 from segstore_ds.write.task_writer import Layout
 
-BUFFERS = Layout(inline_bytes=0, frame_rows=50, compression="none", cache_buffer_bytes=1024)
+BUFFERS = Layout(inline_bytes=0, frame_rows=50, compression="none")
 
 
 pytestmark = pytest.mark.usefixtures("tight")
+
+
+@pytest.fixture(autouse=True)
+def small_buffers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a segment take several buffers."""
+    monkeypatch.setattr(segment_writer, "BUFFER_BYTES", 1024)
 
 
 def with_appender(stream: Stream) -> None:

@@ -113,12 +113,10 @@ def layout_of(options: Mapping[str, Any]) -> Layout:
         compression=options["compression"],
         compression_level=options["compressionLevel"],
         frame_rows=options["frameRows"],
-        frame_bytes=options["frameBytes"],
         segment_rows=options["segmentRows"],
         segment_bytes=options["segmentBytes"],
         inline_bytes=options["inlineBytes"],
         stats_columns=options["statsColumns"],
-        cache_buffer_bytes=options["cacheBufferBytes"],
         cache_buffers=options["cacheBuffers"],
         segment_format=options["segmentFormat"],
     )

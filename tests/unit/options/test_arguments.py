@@ -23,8 +23,8 @@ from segstore_ds.storage import open_storage
 
 TABLE = pa.table({"n": [1, 2, 3]})
 NO_NUMBERS: list[Any] = [-1, 1.5, True, "5", math.nan, math.inf, 2**64, [], np.float64(1)]
-SIZES = ("frame_rows", "frame_bytes", "segment_rows", "segment_bytes")
-BUFFERS = ("cache_buffer_bytes", "cache_buffers", "compression_level")
+SIZES = ("frame_rows", "segment_rows", "segment_bytes")
+BUFFERS = ("cache_buffers", "compression_level")
 
 
 def new(schema: pa.Schema = TABLE.schema) -> segstore.Stream:

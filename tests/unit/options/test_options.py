@@ -157,3 +157,16 @@ def test_table_lists_every_option_once() -> None:
     beside = format_table(STREAM_READ, beside=READ)
     assert "maxRowsPerTrigger" in beside
     assert "startCut" not in beside
+
+
+def test_size_with_a_default_says_who_needs_another() -> None:
+    """A size that nobody can choose better than the default is a constant."""
+    sizes = [row for row in TABLE if row.kind in ("int", "bytes") and row.default is not None]
+    assert [row.name for row in sizes if not row.why] == []
+
+
+@pytest.mark.parametrize("name", ["frameBytes", "cacheBufferBytes"])
+def test_size_that_is_a_constant_is_no_option(name: str) -> None:
+    """It is as unknown as any other word."""
+    with pytest.raises(InvalidInputError, match="unknown option"):
+        parse_options({name: "1m"}, WRITE)

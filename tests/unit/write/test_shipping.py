@@ -16,14 +16,21 @@ from segstore_ds.errors import (
     UnderReplicatedError,
 )
 from segstore_ds.storage import open_storage
+from segstore_ds.write import segment_writer
 from segstore_ds.write.shipping import BufferMessage, Receiver
 from segstore_ds.write.task_writer import Layout
 
-BUFFERS = Layout(inline_bytes=0, frame_rows=100, compression="none", cache_buffer_bytes=4096)
+BUFFERS = Layout(inline_bytes=0, frame_rows=100, compression="none")
 STREAM, PATH = "5" * 32, "segments/00000000000000000001-aaaaaaaaaaaa/0-0-0.arrow"
 
 
 pytestmark = pytest.mark.usefixtures("tight")
+
+
+@pytest.fixture(autouse=True)
+def small_buffers(monkeypatch):
+    """Let a segment take several buffers."""
+    monkeypatch.setattr(segment_writer, "BUFFER_BYTES", 4096)
 
 
 @pytest.fixture

@@ -3,11 +3,13 @@
 import uuid
 
 import pyarrow as pa
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on
+from segstore_ds.write import task_writer
 from segstore_ds.write.task_writer import Layout, split_batch
 
 
@@ -26,13 +28,14 @@ def test_pieces_are_within_both_limits(widths: list[int], rows: int, size: int) 
     assert all(piece.nbytes <= size or piece.num_rows == 1 for piece in pieces)
 
 
-def test_frames_of_skewed_rows_are_as_large_as_asked_for() -> None:
+def test_frames_of_skewed_rows_are_as_large_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of tiny rows, then a few large ones: no frame holds more than a large row more."""
+    monkeypatch.setattr(task_writer, "FRAME_BYTES", 10_000)
     stream = create_on(
         open_storage(f"memory://{uuid.uuid4().hex}"), pa.schema([("b", pa.binary())])
     )
     rows = [b"x"] * 9990 + [bytes(20_000)] * 10
-    stream.append(pa.table({"b": rows}), layout=Layout(frame_bytes=10_000, inline_bytes=0))
+    stream.append(pa.table({"b": rows}), layout=Layout(inline_bytes=0))
     frames = stream.metadata("frames").read_all()
     sizes = list(zip(frames["rows"].to_pylist(), frames["raw_bytes"].to_pylist(), strict=True))
     assert all(size <= 10_500 for count, size in sizes if count > 1)

@@ -14,6 +14,7 @@ from segstore_ds.format.names import build_token
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import open_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
+from segstore_ds.write import segment_writer
 from segstore_ds.write.task_writer import Layout, TaskStager, stage_frames
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
@@ -49,10 +50,11 @@ def storage(request, tmp_path) -> Storage:
 
 @pytest.mark.parametrize("buffers", [1, 2, 4])
 @pytest.mark.parametrize("buffer_bytes", [1, 4 << 10, 110_000, 1 << 20, 8 << 20])
-def test_objects_are_the_same_whatever_the_buffers(storage, buffers, buffer_bytes):
+def test_objects_are_the_same_whatever_the_buffers(storage, buffers, buffer_bytes, monkeypatch):
     """Buffers of less than a frame, of about one, and of all of them."""
     found = []
-    for one in (layout(), layout(cache_buffers=buffers, cache_buffer_bytes=buffer_bytes)):
+    for one, size in ((layout(), 8 << 20), (layout(cache_buffers=buffers), buffer_bytes)):
+        monkeypatch.setattr(segment_writer, "BUFFER_BYTES", size)
         task = stager(storage, one)
         for start in range(0, 1000, 50):
             task.append(events(start, start + 50))
@@ -80,7 +82,8 @@ def test_a_local_object_is_written_in_whole_buffers(tmp_path, monkeypatch):
 
     monkeypatch.setattr(storage, "open_staged", open_staged)
     counters = CacheCounters()
-    task = stager(storage, layout(cache_buffer_bytes=512 << 10), counters=counters)
+    monkeypatch.setattr(segment_writer, "BUFFER_BYTES", 512 << 10)
+    task = stager(storage, layout(), counters=counters)
     for start in range(0, 2000, 100):
         task.append(events(start, start + 100))
     [segment] = task.finish().segments
@@ -115,7 +118,8 @@ def test_a_finished_task_says_what_the_cache_did(storage, caplog):
 def test_a_failed_write_is_raised_and_leaves_nothing(tmp_path, monkeypatch):
     storage = open_storage(tmp_path / "stream")
     monkeypatch.setattr("segstore_ds.storage.local.os.writev", _no_space)
-    task = stager(storage, layout(cache_buffer_bytes=128 << 10))
+    monkeypatch.setattr(segment_writer, "BUFFER_BYTES", 128 << 10)
+    task = stager(storage, layout())
     with pytest.raises(StorageError, match="No space left"):
         _append_for_ever(task)
     with pytest.raises(StorageError, match="No space left"):
@@ -129,15 +133,16 @@ def test_a_failed_write_is_raised_and_leaves_nothing(tmp_path, monkeypatch):
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("kind", ["fail", "crash"])
 @pytest.mark.parametrize("buffers", [1, 2])
-def test_whatever_call_breaks_the_stream_stays_whole(kind, when, buffers):
+def test_whatever_call_breaks_the_stream_stays_whole(kind, when, buffers, monkeypatch):
     """The n-th call, for every n, also those of the cache's own thread."""
+    monkeypatch.setattr(segment_writer, "BUFFER_BYTES", 110_000)
     for at in range(1, 1000):
         inner = open_storage(f"memory://{uuid.uuid4().hex}")
         segstore.create(inner.url, SCHEMA).append(pa.Table.from_batches([events(0, 10)]))
         faults = FaultStorage(inner, Fault(at, kind, when))
         try:
             stream = open_on(faults)
-            one = layout(cache_buffers=buffers, cache_buffer_bytes=110_000)
+            one = layout(cache_buffers=buffers)
             commit = stream.append(pa.Table.from_batches([events(10, 610)]), layout=one)
         except (SegstoreError, Crash):
             commit = None
@@ -164,14 +169,16 @@ def _append_for_ever(task: TaskStager) -> None:
 @pytest.mark.parametrize("buffers", [1, 2])
 @pytest.mark.parametrize("buffer_bytes", [50_000, 110_000, 256 << 10, 8 << 20])
 @pytest.mark.parametrize("inline_bytes", [0, 150_000])
-def test_rows_are_read_back_wherever_they_are(storage, buffers, buffer_bytes, inline_bytes):
+def test_rows_are_read_back_wherever_they_are(
+    storage, buffers, buffer_bytes, inline_bytes, monkeypatch
+):
     """Gathered, inline, in a buffer, in an object that is whole: all of them at any time."""
+    monkeypatch.setattr(segment_writer, "BUFFER_BYTES", buffer_bytes)
     one = Layout(
         compression="none",
         frame_rows=100,
         inline_bytes=inline_bytes,
         cache_buffers=buffers,
-        cache_buffer_bytes=buffer_bytes,
     )
     task = stager(storage, one, readable=True)
     for start in range(0, 1000, 70):
@@ -195,10 +202,10 @@ def _check(task: TaskStager, start: int, end: int) -> None:
     assert found["s"].to_pylist() == events(start, end)["s"].to_pylist()
 
 
-def test_what_was_staged_to_be_read_is_what_is_committed(storage):
+def test_what_was_staged_to_be_read_is_what_is_committed(storage, monkeypatch):
+    monkeypatch.setattr(segment_writer, "BUFFER_BYTES", 256 << 10)
     stream = segstore.create(storage.url, SCHEMA)
-    one = layout(cache_buffer_bytes=256 << 10)
-    job = stream.plan_write(SCHEMA, layout=one)
+    job = stream.plan_write(SCHEMA, layout=layout())
     task = job.open_task(0, "attempt", readable=True)
     task.append(events(0, 950))
     commit = stream.commit(job, [task.finish()])
