@@ -7,14 +7,14 @@ waits for the stream's whole history. `Stream.compact` does the rest.
 from dataclasses import replace
 
 from segstore_ds.commit.best_effort import best_effort
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.commit import Compaction
 from segstore_ds.compact.plan import plan_groups
 from segstore_ds.compact.rewrite import joins_of, plan_job
 from segstore_ds.compact.run import run_batch
 from segstore_ds.format.root import Root
 from segstore_ds.options.compaction import MINOR, CompactRules
-from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.write.job import AutoRules
 from segstore_ds.write.layout import HOT
 
@@ -36,10 +36,8 @@ class AutoCompact:
     has already replaced are skipped.
     """
 
-    def __init__(self, log: StreamLog, status: TableStatus, client: str) -> None:
-        self._log = log
-        self._status = status
-        self._client = client
+    def __init__(self, context: StreamContext) -> None:
+        self._context = context
 
     def after_commit(self, auto: AutoRules) -> Compaction | None:
         """Replace the newest runs worth compacting; return None if there are none or it failed."""
@@ -48,19 +46,19 @@ class AutoCompact:
         return None
 
     def _compact(self, auto: AutoRules) -> Compaction | None:
-        root = self._log.root
+        root = self._context.log.root
         rules = plan_auto(auto.rules)
         layout = auto.layout
         if layout.segment_format == "auto":
             # A commit waits for this: large frames are kept, and converted to Parquet later.
             layout = replace(layout, segment_format=HOT)
-        job = plan_job(self._log.storage, self._status, root, rules, layout)
+        job = plan_job(self._context.storage, self._context.status, root, rules, layout)
         recent = self._recent(root)
         groups = plan_groups(recent, rules, joins=joins_of(job.epochs))
         if not groups:
             return None
-        job = replace(job, ship_to=self._log.replicas.ready(root))
-        return run_batch(self._log, self._status, job, groups, client=self._client, attempts=3)
+        job = replace(job, ship_to=self._context.log.replicas.ready(root))
+        return run_batch(self._context, job, groups, attempts=3)
 
     def _recent(self, root: Root) -> list[PlacedSegment]:
         """Return the newest segments: the inline ones and those of the small parts before them."""
@@ -69,4 +67,4 @@ class AutoCompact:
             if count + part.segments > AUTO_SEGMENTS:
                 break
             start, count = part.start, count + part.segments
-        return list(self._status.segments(root, start, root.tail))
+        return list(self._context.status.segments(root, start, root.tail))

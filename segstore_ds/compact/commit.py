@@ -9,7 +9,8 @@ replace segments by equally many is dropped, because the next compaction would c
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from segstore_ds.commit.commit import COMMIT_ATTEMPTS, StreamLog
+from segstore_ds.commit.commit import COMMIT_ATTEMPTS
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.plan import Group
 from segstore_ds.compact.replace import Replacement, listed_runs, replace_runs
 from segstore_ds.errors import MAYBE_COMMITTED, ConflictError, SegstoreError, StagedExpiredError
@@ -17,7 +18,6 @@ from segstore_ds.format import names
 from segstore_ds.format.root import Root
 from segstore_ds.format.segment import ARROW, FORMATS
 from segstore_ds.log.transition import Slot
-from segstore_ds.status.table_status import TableStatus
 from segstore_ds.write.task_writer import delete_staged
 
 _ARROW_ENDING = FORMATS[ARROW].ending
@@ -62,12 +62,10 @@ class Compaction:
 
 
 def commit_groups(
-    log: StreamLog,
-    status: TableStatus,
+    context: StreamContext,
     done: Sequence[Replacement],
     *,
     transaction: str,
-    client: str = "",
     attempts: int = COMMIT_ATTEMPTS,
 ) -> tuple[Root, tuple[Replacement, ...]]:
     """Replace all groups in one commit; skip those whose inputs changed meanwhile.
@@ -81,13 +79,13 @@ def commit_groups(
     """
     runs = _apart([run for run in done if is_gain(run)])
     if not runs:
-        delete_staged(log.storage, (output for run in done for output in run.outputs))
-        return log.root, ()
+        delete_staged(context.storage, (output for run in done for output in run.outputs))
+        return context.log.root, ()
     kept: list[Replacement] = []
 
     def build(root: Root, slot: Slot) -> Root | None:
         _check_floor(root, runs)
-        kept[:], landed = listed_runs(status, root, runs)
+        kept[:], landed = listed_runs(context.status, root, runs)
         if landed:
             # Called again after the commit landed: the objects it lists must not be deleted.
             kept[:] = landed
@@ -99,7 +97,9 @@ def commit_groups(
                 stream=root.stream_id,
                 groups=len(runs),
             )
-        return status.tidy(replace(replace_runs(status, root, kept, slot), client=client), slot)
+        return context.status.tidy(
+            replace(replace_runs(context.status, root, kept, slot), client=context.client), slot
+        )
 
     shipped = {
         names.segment_object(output.path): frozenset(output.followers)
@@ -107,14 +107,16 @@ def commit_groups(
         for output in run.outputs
     }
     try:
-        root = log.commit(build, transaction=transaction, attempts=attempts, shipped=shipped).root
+        root = context.log.commit(
+            build, transaction=transaction, attempts=attempts, shipped=shipped
+        ).root
     except MAYBE_COMMITTED:
         raise  # the log may name the outputs, so keep them
     except SegstoreError:
-        delete_staged(log.storage, (output for run in done for output in run.outputs))
+        delete_staged(context.storage, (output for run in done for output in run.outputs))
         raise
     lost = [run for run in done if run not in kept]
-    delete_staged(log.storage, (output for run in lost for output in run.outputs))
+    delete_staged(context.storage, (output for run in lost for output in run.outputs))
     return root, tuple(kept)
 
 

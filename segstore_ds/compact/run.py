@@ -6,14 +6,14 @@ so repeated calls do not rewrite them.
 
 from collections.abc import Iterator, Sequence
 
-from segstore_ds.commit.commit import COMMIT_ATTEMPTS, StreamLog
+from segstore_ds.commit.commit import COMMIT_ATTEMPTS
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.commit import Compaction, commit_groups, summarise
 from segstore_ds.compact.plan import Group
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.compact.rewrite import CompactJob, plan_job, plan_range_groups, run_group
 from segstore_ds.errors import ConflictError
 from segstore_ds.options.compaction import CompactRules
-from segstore_ds.status.table_status import TableStatus
 from segstore_ds.write.task_writer import Layout, delete_staged
 
 COMMIT_BYTES = 4 << 30  # most input bytes of one commit: the work that a lost race can waste
@@ -23,13 +23,11 @@ CONFLICTS = 3
 
 
 def run_compact(
-    log: StreamLog,
-    status: TableStatus,
+    context: StreamContext,
     rules: CompactRules,
     layout: Layout,
     *,
     bounds: tuple[int, int] | None = None,
-    client: str = "",
 ) -> Compaction:
     """Compact a range of a stream, in as many commits as needed.
 
@@ -42,19 +40,19 @@ def run_compact(
         CommitUnknownError: The last commit may or may not be in the log.
         SnapshotExpiredError: An input was deleted while it was read.
     """
-    total, conflicts = Compaction(log.refresh().version), 0
+    total, conflicts = Compaction(context.log.refresh().version), 0
     for _ in range(ROUNDS):
-        root = log.refresh()
+        root = context.log.refresh()
         start, end = bounds or (root.listed_start, root.tail)
-        ship_to = log.replicas.ready(root)
-        job = plan_job(log.storage, status, root, rules, layout, ship_to=ship_to)
-        groups = plan_range_groups(status, root, job, (max(start, root.listed_start), end))
+        ship_to = context.log.replicas.ready(root)
+        job = plan_job(context.storage, context.status, root, rules, layout, ship_to=ship_to)
+        groups = plan_range_groups(context.status, root, job, (max(start, root.listed_start), end))
         if not groups:
             break
         commits = total.commits
         try:
             for batch in _batches(groups):
-                total += run_batch(log, status, job, batch, client=client)
+                total += run_batch(context, job, batch)
         except ConflictError:
             conflicts += 1
             if conflicts >= CONFLICTS:
@@ -78,25 +76,21 @@ def _batches(groups: Sequence[Group]) -> Iterator[list[Group]]:
 
 
 def run_batch(
-    log: StreamLog,
-    status: TableStatus,
+    context: StreamContext,
     job: CompactJob,
     groups: Sequence[Group],
     *,
-    client: str,
     attempts: int = COMMIT_ATTEMPTS,
 ) -> Compaction:
     """Write the outputs of some groups and replace them in one commit."""
     done: list[Replacement] = []
-    nonce = log.clock.new_id()[:12]
+    nonce = context.clock.new_id()[:12]
     try:
         for number, group in enumerate(groups):
             done.append(run_group(job, group, number=number, nonce=nonce))
     except BaseException:
-        delete_staged(log.storage, (output for run in done for output in run.outputs))
+        delete_staged(context.storage, (output for run in done for output in run.outputs))
         raise
-    transaction = log.clock.new_id()
-    root, kept = commit_groups(
-        log, status, done, transaction=transaction, client=client, attempts=attempts
-    )
+    transaction = context.clock.new_id()
+    root, kept = commit_groups(context, done, transaction=transaction, attempts=attempts)
     return summarise(root, groups, done, kept)

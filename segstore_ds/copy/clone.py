@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.objects import copy_object
 from segstore_ds.copy.pins import (
     last_sharing,
@@ -37,20 +38,16 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.root import ORIGINS_FEATURE, Root
-from segstore_ds.log.clock import Clock
 from segstore_ds.log.origins import Pin, pins_of, same_filesystem
 from segstore_ds.log.transition import Slot, broken_invariants
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.references import References, read_references
-from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, compare_names, find_overlap, refuse_overlap
 
 MATERIALIZE_ROUNDS = 16
 
 
-def run_clone(
-    source: StreamLog, target: Storage, request: CopyRequest, *, client: str, clock: Clock
-) -> Copied:
+def run_clone(context: StreamContext, target: Storage, request: CopyRequest) -> Copied:
     """Make a stream that shares all segments of another one.
 
     The target is on the same filesystem as the origin; the request's id names the pin. Safe to
@@ -64,33 +61,31 @@ def run_clone(
         ConflictError: Every race was lost, or the pin was taken away meanwhile.
         CommitUnknownError: A commit may or may not be in a log: run it again.
     """
-    _check_places(source.storage, target)
-    log = StreamLog(target, clock=clock)
-    done = find_done(log, request, source.refresh())
+    _check_places(context.storage, target)
+    log = StreamLog(target, clock=context.clock)
+    done = find_done(log, request, context.log.refresh())
     if done is not None:
-        known = pins_of(source.root).get(request.copy_id)
+        known = pins_of(context.log.root).get(request.copy_id)
         if known is not None and not known.made:
-            mark_made(source, request.copy_id, target.url, log.root, client=client)
+            mark_made(context, request.copy_id, target.url, log.root)
         return done
     # Each stream may be dropped without the other, so neither folder may contain the other.
-    refuse_overlap(target, source.storage, find_overlap(target, source.storage), "clone")
-    pin = run_pin(source, request.copy_id, target.url, client=client)
+    refuse_overlap(target, context.storage, find_overlap(target, context.storage), "clone")
+    pin = run_pin(context, request.copy_id, target.url)
     if pin.made:
-        return _find_made(log, request, source.root)
-    pinned = read_pinned(source, request.copy_id, pin)
-    first, copied = _first_root(
-        source.storage.url, pinned, pin, request, clock=clock, client=client
-    )
+        return _find_made(log, request, context.log.root)
+    pinned = read_pinned(context, request.copy_id, pin)
+    first, copied = _first_root(context, pinned, pin, request)
     if not log.create(first):
         try:
             done = find_done(log, request, pinned)
         except (AlreadyExistsError, InvalidInputError):
-            run_unpin(source, request.copy_id, client=client)
+            run_unpin(context, request.copy_id)
             raise
         if done is None:
             raise InternalError("a stream that exists can't be found", url=target.url)
         first, copied = log.root, done
-    if not mark_made(source, request.copy_id, target.url, first, client=client):
+    if not mark_made(context, request.copy_id, target.url, first):
         raise ConflictError(
             "the pin was taken away while the clone was made",
             remedy="drop the clone and make it again",
@@ -113,7 +108,7 @@ def _find_made(log: StreamLog, request: CopyRequest, origin: Root) -> Copied:
     return done
 
 
-def run_materialize(log: StreamLog, status: TableStatus, *, client: str) -> int:
+def run_materialize(context: StreamContext) -> int:
     """Copy a clone's shared objects into its own folder and release the origin.
 
     Every object is copied under its existing name, so the call can be interrupted and repeated, and
@@ -124,13 +119,13 @@ def run_materialize(log: StreamLog, status: TableStatus, *, client: str) -> int:
         MissingObjectError: The origin is gone, or was vacuumed after its pin was taken away.
         ConflictError: Every race was lost, or a restore came in between every time.
     """
-    storage, copied = log.storage, 0
-    sharing = root = log.refresh()
+    storage, copied = context.storage, 0
+    sharing = root = context.log.refresh()
     for _ in range(MATERIALIZE_ROUNDS):
         if not root.origins:
             break
         sharing = root
-        missing = list(_shared(storage, status, root))
+        missing = list(_shared(context, root))
         for path, required in missing:
             try:
                 copy_object(storage, storage, path)
@@ -144,24 +139,24 @@ def run_materialize(log: StreamLog, status: TableStatus, *, client: str) -> int:
             if not newest.origins:
                 return None
             if newest.version != base.version and any(
-                required for _, required in _shared(storage, status, newest)
+                required for _, required in _shared(context, newest)
             ):
                 raise ConflictError("segments of the origin were listed anew: copy them, too")
-            return replace(newest, origins={}, operation="materialize", client=client)
+            return replace(newest, origins={}, operation="materialize", client=context.client)
 
         try:
-            log.commit(build, transaction=log.clock.new_id())
+            context.log.commit(build, transaction=context.clock.new_id())
         except ConflictError:
-            root = log.refresh()
+            root = context.log.refresh()
             continue
         break
     else:
         raise ConflictError("restores came in between every time", url=storage.url)
-    release_origins(storage, last_sharing(sharing), clock=log.clock, client=client)
+    release_origins(context, last_sharing(sharing))
     return copied
 
 
-def _shared(storage: Storage, status: TableStatus, root: Root) -> Iterator[tuple[str, bool]]:
+def _shared(context: StreamContext, root: Root) -> Iterator[tuple[str, bool]]:
     """Yield each object that a root refers to outside its own folder, and whether it is required.
 
     Retired parts are copied, too, if they still exist, because vacuum reads them.
@@ -169,11 +164,11 @@ def _shared(storage: Storage, status: TableStatus, root: Root) -> Iterator[tuple
     here = {
         info.path
         for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
-        for info in storage.list(folder)
+        for info in context.storage.list(folder)
     }
     # Retired objects may be deleted: a vacuum can crash before it removes them from the root.
     refs: References = read_references(
-        status, root, gone_before=root.version, gone_until_us=root.time_us
+        context.status, root, gone_before=root.version, gone_until_us=root.time_us
     )
     for path in sorted(refs.live):
         if path.startswith(f"{names.HISTORY_FOLDER}/"):
@@ -197,7 +192,7 @@ def _check_places(source: Storage, target: Storage) -> None:
 
 
 def _first_root(
-    origin_url: str, pinned: Root, pin: Pin, request: CopyRequest, *, clock: Clock, client: str
+    context: StreamContext, pinned: Root, pin: Pin, request: CopyRequest
 ) -> tuple[Root, Copied]:
     segments = len(pinned.entries) + sum(part.segments for part in pinned.parts)
     segments += sum(index.segments for index in pinned.indexes)
@@ -207,7 +202,7 @@ def _first_root(
         "generation": pinned.generation,
         "version": pinned.version,
         "mode": "clone",
-        "origin": origin_url,
+        "origin": context.storage.url,
         "start": copied.start,
         "end": copied.end,
         "segments": copied.segments,
@@ -215,13 +210,13 @@ def _first_root(
         "digest": request.digest(pinned),
         "done": True,
     }
-    origin = {"url": origin_url, "pin": request.copy_id, "version": pinned.version}
+    origin = {"url": context.storage.url, "pin": request.copy_id, "version": pinned.version}
     root = Root(
-        stream_id=pin.clone_id or clock.new_id(),
+        stream_id=pin.clone_id or context.clock.new_id(),
         version=0,
-        transaction=clock.new_id(),
+        transaction=context.clock.new_id(),
         parent="",
-        time_us=clock.wall_us(),
+        time_us=context.clock.wall_us(),
         operation="copy",
         epochs=pinned.epochs,
         head=pinned.head,
@@ -234,7 +229,7 @@ def _first_root(
         origins={pinned.stream_id: origin},
         copies={request.copy_id: record},
         reader_features=(*pinned.reader_features, ORIGINS_FEATURE),
-        client=client,
+        client=context.client,
     )
     root = begin_history(root)
     broken = [*broken_invariants(root)]

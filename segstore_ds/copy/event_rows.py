@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.copy.events import (
-    CopySource,
     CopyStep,
     begin_copy,
     commit_step,
@@ -24,7 +24,6 @@ from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import encode_schema, normalise_schema
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.copy_record import CopyState
-from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import Appender
 from segstore_ds.write.job import WriteJob, WriteRequest
@@ -53,7 +52,7 @@ def plan_rows_copy(
     target: Storage,
     request: CopyRequest,
     write: WriteRequest,
-    bind: Callable[[StreamLog, Root], tuple[int, int]],
+    bind: Callable[[StreamContext, Root], tuple[int, int]],
     *,
     clock: Clock = SYSTEM_CLOCK,
 ) -> RowsCopy:
@@ -71,15 +70,14 @@ def plan_rows_copy(
     """
     check_target(source, target)
     text = encode_schema(normalise_schema(write.schema))
-    old = StreamLog(source, clock=clock)
-    old.open()
     log = StreamLog(target, clock=clock, incomplete=True)
+    old = StreamContext.of(StreamLog(source, clock=clock))
+    old.log.open()
     state, _ = begin_copy(
-        log,
-        CopySource(old, TableStatus(source)),
+        StreamContext.of(log, client=write.client),
+        old,
         request,
         lambda root: bind(old, root),
-        client=write.client,
         schema=(text, write.spark_schema),
     )
     job = WriteJob(
@@ -113,8 +111,8 @@ def commit_rows_copy(
     if state.done:
         return copied_of(state, repeated=True)
     log = StreamLog(job.storage, clock=clock, incomplete=True)
-    status = TableStatus(job.storage)
-    appender = Appender(log, status)
+    context = StreamContext.of(log, client=job.client)
+    appender = Appender(context)
     segments = tuple(segment for task in tasks for segment in task.segments)
     try:
         log.open()
@@ -123,7 +121,7 @@ def commit_rows_copy(
         appender.check_clock(None)
         plan = job.append_plan(segments, tasks)
         step = CopyStep(state, state.end - state.start, plan, seal=work.seal)
-        state, ours = commit_step(log, status, step, transaction=job.transaction)
+        state, ours = commit_step(context, step, transaction=job.transaction)
     except MAYBE_COMMITTED:
         raise
     except SegstoreError:

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.copy.segments import Copied, CopyRequest, check_target
 from segstore_ds.errors import (
     MAYBE_COMMITTED,
@@ -33,7 +34,6 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.root import STEPWISE_COPIES, Root
 from segstore_ds.format.schema.conversion import convert
-from segstore_ds.log.clock import Clock
 from segstore_ds.log.copy_record import EVENTS, CopyState, parse_copy
 from segstore_ds.log.place import may_begin
 from segstore_ds.log.transition import Slot
@@ -42,7 +42,6 @@ from segstore_ds.read.plan import Reading, ReadTask, plan_range, plan_reading, p
 from segstore_ds.read.scan import run_task
 from segstore_ds.status.epochs import SchemaChange, epoch_schema, plan_epochs
 from segstore_ds.status.history import Note, begin_history
-from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import Appender, AppendPlan, check_preconditions, plan_append
 from segstore_ds.write.task_writer import Layout, StagedTask, TaskStager
@@ -51,22 +50,11 @@ STEP_BYTES = 256 << 20  # encoded bytes of the source per commit, approximately
 READ_THREADS = 4
 
 
-@dataclass(frozen=True, slots=True)
-class CopySource:
-    """The stream that is copied: its log and its table status."""
-
-    log: StreamLog
-    status: TableStatus
-
-
 def run_copy_events(
-    source: CopySource,
+    context: StreamContext,
     target: Storage,
     request: CopyRequest,
     bind: Callable[[Root], tuple[int, int]],
-    *,
-    client: str,
-    clock: Clock,
 ) -> Copied:
     """Copy a range to a stream that does not exist yet, or continue a copy that was begun.
 
@@ -84,13 +72,14 @@ def run_copy_events(
         ConflictError: Every race was lost.
         CommitUnknownError: The storage never said whether a step was committed.
     """
-    check_target(source.log.storage, target)
-    log = StreamLog(target, clock=clock, incomplete=True)
-    source.log.refresh()
-    state, made = begin_copy(log, source, request, bind, client=client)
+    check_target(context.storage, target)
+    log = StreamLog(target, clock=context.clock, incomplete=True)
+    made = StreamContext.of(log, client=context.client)
+    context.log.refresh()
+    state, is_new = begin_copy(made, context, request, bind)
     if state.done:
-        return copied_of(state, repeated=not made)
-    runner = _Runner(source, log, request, client=client)
+        return copied_of(state, repeated=not is_new)
+    runner = _Runner(made, context, request)
     state = runner.run(state)
     return copied_of(state, repeated=runner.steps == 0)
 
@@ -101,22 +90,22 @@ def copied_of(state: CopyState, *, repeated: bool) -> Copied:
 
 
 def begin_copy(
-    log: StreamLog,
-    source: CopySource,
+    context: StreamContext,
+    source: StreamContext,
     request: CopyRequest,
     bind: Callable[[Root], tuple[int, int]],
     *,
-    client: str,
     schema: tuple[str, str | None] | None = None,
 ) -> tuple[CopyState, bool]:
     """Make the destination, which fixes the range; or find how far the copy has come.
 
-    `log` is the destination's and accepts incomplete streams; the source is refreshed. `schema` is
-    the schema text and Spark's JSON of a job's rows, or None for the events' own schema. Returns
-    the state, and whether this call made the destination. Raises as `run_copy_events`.
+    `context` is the destination's, whose log accepts incomplete streams; the source is refreshed.
+    `schema` is the schema text and Spark's JSON of a job's rows, or None for the events' own
+    schema. Returns the state, and whether this call made the destination. Raises as
+    `run_copy_events`.
     """
     root = source.log.root
-    state = find_copy(log, request, root)
+    state = find_copy(context.log, request, root)
     if state is not None:
         return state, False
     start, end = bind(root)
@@ -132,12 +121,12 @@ def begin_copy(
         transformed=schema is not None,
         done=schema is None and start == end,
     )
-    first = _first_root(log, state, texts, sealed=request.seal and state.done, client=client)
-    if log.create(first):
+    first = _first_root(context, state, texts, sealed=request.seal and state.done)
+    if context.log.create(first):
         return state, True
-    state = find_copy(log, request, root)
+    state = find_copy(context.log, request, root)
     if state is None:
-        raise InternalError("a stream that exists can't be found", url=log.storage.url)
+        raise InternalError("a stream that exists can't be found", url=context.storage.url)
     return state, False
 
 
@@ -175,17 +164,17 @@ def _state_of(root: Root, request: CopyRequest, source: Root, *, url: str) -> Co
 
 
 def _first_root(
-    log: StreamLog, state: CopyState, texts: tuple[str, str | None], *, sealed: bool, client: str
+    context: StreamContext, state: CopyState, texts: tuple[str, str | None], *, sealed: bool
 ) -> Root:
     root = Root(
-        stream_id=log.clock.new_id(),
+        stream_id=context.clock.new_id(),
         version=0,
-        transaction=log.clock.new_id(),
+        transaction=context.clock.new_id(),
         parent="",
-        time_us=log.clock.wall_us(),
+        time_us=context.clock.wall_us(),
         operation="copy",
-        client=client,
-        epochs=(TableStatus(log.storage).put_epoch(0, 0, 0, *texts),),
+        client=context.client,
+        epochs=(context.status.put_epoch(0, 0, 0, *texts),),
         sealed=sealed,
         copies={state.copy_id: state.to_value()},
         # Never removed: older software would read the copy's first versions as complete.
@@ -212,7 +201,7 @@ class CopyStep:
 
 
 def commit_step(
-    log: StreamLog, status: TableStatus, step: CopyStep, *, transaction: str
+    context: StreamContext, step: CopyStep, *, transaction: str
 ) -> tuple[CopyState, bool]:
     """Commit a step: events and progress together.
 
@@ -232,13 +221,13 @@ def commit_step(
 
     def build(root: Root, slot: Slot) -> Root | None:
         found = root.copies.get(after.copy_id)
-        state = parse_copy(after.copy_id, found, where=log.storage.url)
+        state = parse_copy(after.copy_id, found, where=context.storage.url)
         if state != after:
             return None
         check_preconditions(root, plan)
-        epochs, epoch = plan_epochs(root, plan.schema, status)
+        epochs, epoch = plan_epochs(root, plan.schema, context.status)
         appended = plan_append(replace(root, epochs=epochs), plan, epoch, slot)
-        return status.tidy(
+        return context.status.tidy(
             replace(
                 appended,
                 operation="copy",
@@ -249,24 +238,21 @@ def commit_step(
         )
 
     note = Note(bytes=sum(segment.bytes for segment in plan.segments))
-    done = log.commit(build, transaction=transaction, note=note)
+    done = context.log.commit(build, transaction=transaction, note=note)
     if done.written:
         return moved, True
     found = done.root.copies[after.copy_id]
-    return parse_copy(after.copy_id, found, where=log.storage.url), False
+    return parse_copy(after.copy_id, found, where=context.storage.url), False
 
 
 class _Runner:
     """Runs the steps of one copy."""
 
-    def __init__(
-        self, source: CopySource, log: StreamLog, request: CopyRequest, *, client: str
-    ) -> None:
+    def __init__(self, context: StreamContext, source: StreamContext, request: CopyRequest) -> None:
         self.steps = 0
-        self._source, self._log, self._request, self._client = source, log, request, client
-        self._status = TableStatus(log.storage)
-        self._appender = Appender(log, self._status)
-        self._schema = epoch_schema(self._status, log.root.epoch)
+        self._context, self._source, self._request = context, source, request
+        self._appender = Appender(context)
+        self._schema = epoch_schema(context.status, context.log.root.epoch)
 
     def run(self, state: CopyState) -> CopyState:
         """Run steps until the copy is done; raises as `run_copy_events`."""
@@ -280,7 +266,7 @@ class _Runner:
                 else:
                     raise CorruptionError(
                         "the source holds fewer events than it lists",
-                        url=self._source.log.storage.url,
+                        url=self._source.storage.url,
                         copied=state.progress,
                         expected=state.end - state.start,
                     )
@@ -303,7 +289,7 @@ class _Runner:
                 head=root.head,
                 copied=state.progress,
             )
-        storage, status = self._source.log.storage, self._source.status
+        storage, status = self._source.storage, self._source.status
         columns = {*epoch_schema(status, root.epoch).names}
         reading = plan_reading(
             storage,
@@ -321,8 +307,8 @@ class _Runner:
 
     def _step(self, after: CopyState, reading: Reading, task: ReadTask) -> tuple[CopyState, bool]:
         """Write some events and commit them; return False if another runner was first."""
-        clock = self._log.clock
-        token = names.build_token(self._log.root.version, clock.new_id()[:12])
+        clock = self._context.clock
+        token = names.build_token(self._context.log.root.version, clock.new_id()[:12])
         staged = self._stage(token, reading, task)
         if not staged.rows:
             return after, True  # its frames start in another task's rows
@@ -331,12 +317,12 @@ class _Runner:
             segments=staged.segments,
             rows=staged.rows,
             schema=SchemaChange(self._schema),
-            client=self._client,
+            client=self._context.client,
         )
         step = CopyStep(after, staged.rows, plan, seal=self._request.seal)
         try:
             self._appender.check_clock(staged.segments[-1])
-            state, ours = commit_step(self._log, self._status, step, transaction=clock.new_id())
+            state, ours = commit_step(self._context, step, transaction=clock.new_id())
         except MAYBE_COMMITTED:
             raise
         except SegstoreError:
@@ -351,7 +337,7 @@ class _Runner:
 
     def _stage(self, token: str, reading: Reading, task: ReadTask) -> StagedTask:
         stager = TaskStager(
-            self._log.storage,
+            self._context.storage,
             self._schema,
             Layout(inline_bytes=0),
             token=token,

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import (
     CorruptionError,
     InvalidInputError,
@@ -13,17 +14,15 @@ from segstore_ds.errors import (
     SnapshotExpiredError,
 )
 from segstore_ds.format.root import Root
-from segstore_ds.log.clock import Clock
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.log.origins import Origin, Pin, origins_of, parse_pin, pins_of
 from segstore_ds.log.transition import Slot
-from segstore_ds.storage import Storage
 
 _LOG = logging.getLogger(__name__)
 MOST_PINS = 64
 
 
-def run_pin(log: StreamLog, name: str, url: str, *, client: str) -> Pin:
+def run_pin(context: StreamContext, name: str, url: str) -> Pin:
     """Pin the newest version for a clone; safe to repeat: a pin never moves.
 
     Raises:
@@ -35,7 +34,7 @@ def run_pin(log: StreamLog, name: str, url: str, *, client: str) -> Pin:
     def build(root: Root, slot: Slot) -> Root | None:
         if root.origins:
             raise InvalidInputError(
-                "a clone can't be cloned", remedy="materialize() it first", url=log.storage.url
+                "a clone can't be cloned", remedy="materialize() it first", url=context.storage.url
             )
         pins = _current(root, slot)
         if name in pins:
@@ -52,23 +51,23 @@ def run_pin(log: StreamLog, name: str, url: str, *, client: str) -> Pin:
             raise InvalidInputError(
                 "stream has too many clones", remedy="drop or materialize some", most=MOST_PINS
             )
-        pins[name] = Pin(slot.version, url, clone_id=log.clock.new_id()).to_value()
-        return replace(root, pins=pins, operation="pin", client=client)
+        pins[name] = Pin(slot.version, url, clone_id=context.clock.new_id()).to_value()
+        return replace(root, pins=pins, operation="pin", client=context.client)
 
-    root = log.commit(build, transaction=log.clock.new_id()).root
+    root = context.log.commit(build, transaction=context.clock.new_id()).root
     return parse_pin(name, root.pins[name])
 
 
-def read_pinned(log: StreamLog, name: str, pin: Pin) -> Root:
+def read_pinned(context: StreamContext, name: str, pin: Pin) -> Root:
     """Return the version that a pin holds and of which no clone was made yet.
 
     Raises:
         SnapshotExpiredError: An earlier call pinned it, and its commit file was purged since.
     """
-    if log.root.version == pin.version:
-        return log.root
+    if context.log.root.version == pin.version:
+        return context.log.root
     try:
-        return log.read_version(pin.version)
+        return context.log.read_version(pin.version)
     except SnapshotExpiredError as error:
         raise SnapshotExpiredError(
             "the version that an earlier attempt pinned was purged",
@@ -78,11 +77,11 @@ def read_pinned(log: StreamLog, name: str, pin: Pin) -> Root:
         ) from error
 
 
-def mark_made(log: StreamLog, name: str, url: str, clone: Root, *, client: str) -> bool:
+def mark_made(context: StreamContext, name: str, url: str, clone: Root) -> bool:
     """Note in a pin that its clone exists, so that no second clone is made of it.
 
-    `log` is the origin's; `url` is where the clone with the newest root `clone` was found. Returns
-    False if the pin was taken away or belongs to another clone. Safe to repeat.
+    `context` is the origin's; `url` is where the clone with the newest root `clone` was found.
+    Returns False if the pin was taken away or belongs to another clone. Safe to repeat.
     """
     record = clone.copies.get(name)
     version = record.get("version") if isinstance(record, Mapping) else None
@@ -98,40 +97,39 @@ def mark_made(log: StreamLog, name: str, url: str, clone: Root, *, client: str) 
             return None
         made = replace(pin, clone_id=clone.stream_id, made=True).to_value()
         pins = {**_current(root, slot), name: made}
-        return replace(root, pins=pins, operation="pin", client=client)
+        return replace(root, pins=pins, operation="pin", client=context.client)
 
-    return held(log.commit(build, transaction=log.clock.new_id()).root) is not None
+    return held(context.log.commit(build, transaction=context.clock.new_id()).root) is not None
 
 
-def run_unpin(log: StreamLog, name: str, *, client: str) -> None:
+def run_unpin(context: StreamContext, name: str) -> None:
     """Remove a pin: from now on vacuum may delete what the clone reads.
 
     Raises:
         NotFoundError: There is no such pin.
     """
-    if name not in pins_of(log.refresh()):
-        raise NotFoundError("no such pin", name=name, pins=sorted(pins_of(log.root)))
-    _change(log, name, lambda _pin, _slot: None, client)
+    if name not in pins_of(context.log.refresh()):
+        raise NotFoundError("no such pin", name=name, pins=sorted(pins_of(context.log.root)))
+    _change(context, name, lambda _pin, _slot: None)
 
 
-def unpin_origins(storage: Storage, root: Root, *, clock: Clock, client: str) -> None:
+def unpin_origins(context: StreamContext, root: Root) -> None:
     """Remove the pins of a dropped clone and skip origins that are gone; safe to repeat."""
-    for origin, log in _origin_logs(storage, root, clock):
+    for origin, there in _origins(context, root):
         held = (root.stream_id, origin.version)
-        _change(log, origin.pin, lambda _pin, _slot: None, client, held_by=held)
+        _change(there, origin.pin, lambda _pin, _slot: None, held_by=held)
 
 
-def release_origins(storage: Storage, root: Root, *, clock: Clock, client: str) -> None:
+def release_origins(context: StreamContext, root: Root) -> None:
     """Note that a clone no longer needs its origins; origins that are gone are skipped.
 
     Readers of the clone's older versions may still need them during vacuum's grace.
     """
-    for origin, log in _origin_logs(storage, root, clock):
+    for origin, there in _origins(context, root):
         _change(
-            log,
+            there,
             origin.pin,
             lambda pin, slot: replace(pin, released_us=pin.released_us or slot.time_us),
-            client,
             held_by=(root.stream_id, origin.version),
         )
 
@@ -155,26 +153,25 @@ def last_sharing(newest: Root) -> Root:
     return replace(newest, origins=origins)
 
 
-def _origin_logs(storage: Storage, root: Root, clock: Clock) -> list[tuple[Origin, StreamLog]]:
+def _origins(context: StreamContext, root: Root) -> list[tuple[Origin, StreamContext]]:
     found = []
     for origin in origins_of(root):
-        log = StreamLog(storage.sibling(origin.url), clock=clock)
+        log = StreamLog(context.storage.sibling(origin.url), clock=context.clock)
         try:
             there = log.open()
         except NotFoundError:
             there = None
         if there is None or there.stream_id != origin.stream_id:
-            _LOG.warning("origin %s of clone %s is gone", origin.url, storage.url)
+            _LOG.warning("origin %s of clone %s is gone", origin.url, context.storage.url)
             continue
-        found.append((origin, log))
+        found.append((origin, StreamContext.of(log, client=context.client)))
     return found
 
 
 def _change(
-    log: StreamLog,
+    context: StreamContext,
     name: str,
     change: Callable[[Pin, Slot], Pin | None],
-    client: str,
     *,
     held_by: tuple[str, int] | None = None,
 ) -> None:
@@ -189,9 +186,9 @@ def _change(
                 pins[name] = changed.to_value()
         if pins == dict(root.pins):
             return None
-        return replace(root, pins=pins, operation="unpin", client=client)
+        return replace(root, pins=pins, operation="unpin", client=context.client)
 
-    log.commit(build, transaction=log.clock.new_id())
+    context.log.commit(build, transaction=context.clock.new_id())
 
 
 def _current(root: Root, slot: Slot) -> dict[str, Mapping[str, Any]]:

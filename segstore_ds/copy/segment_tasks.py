@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.rewrite import CompactJob, plan_job
 from segstore_ds.copy.segment_copier import SegmentCopier
 from segstore_ds.copy.segments import (
@@ -124,12 +125,11 @@ def commit_segments(
     entries = tuple(placed.entry for placed in ordered)
     status = TableStatus(work.job.storage)
     return commit_copy(
-        StreamLog(work.target, clock=clock),
+        StreamContext.of(StreamLog(work.target, clock=clock), client=client),
         work.root,
         status,
         work.request,
         entries,
         bounds=bounds,
         next_segment=work.root.next_segment,
-        client=client,
     )

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.rewrite import plan_job
 from segstore_ds.copy.segment_copier import SegmentCopier
 from segstore_ds.errors import (
@@ -30,7 +31,6 @@ from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.fields import build_json
 from segstore_ds.format.root import Epoch, Root, SegmentEntry, add_format_features
-from segstore_ds.log.clock import Clock
 from segstore_ds.log.place import COPIED, may_begin
 from segstore_ds.log.transition import Slot, broken_invariants
 from segstore_ds.options.compaction import CompactRules
@@ -106,14 +106,10 @@ class Copied:
 
 
 def run_copy(
-    source: StreamLog,
-    status: TableStatus,
+    context: StreamContext,
     target: Storage,
     request: CopyRequest,
     bind: Callable[[Root], tuple[int, int]],
-    *,
-    client: str,
-    clock: Clock,
 ) -> Copied:
     """Copy a range to a stream that does not exist yet.
 
@@ -126,25 +122,24 @@ def run_copy(
         SnapshotExpiredError: A segment was deleted while it was copied: copy again.
         CommitUnknownError: The storage never said whether the destination was created.
     """
-    root = source.root
-    check_target(source.storage, target)
-    log = StreamLog(target, clock=clock)
+    root = context.log.root
+    check_target(context.storage, target)
+    log = StreamLog(target, clock=context.clock)
     done = find_done(log, request, root)
     if done is not None:
         return done
     bounds = bind(root)
-    job = plan_job(source.storage, status, root, CompactRules(), Layout(inline_bytes=0))
-    work = SegmentCopier(job, target, root, token=request.token, clock=clock)
-    entries = tuple(work.entries(status, bounds))
+    job = plan_job(context.storage, context.status, root, CompactRules(), Layout(inline_bytes=0))
+    work = SegmentCopier(job, target, root, token=request.token, clock=context.clock)
+    entries = tuple(work.entries(context.status, bounds))
     copied = commit_copy(
-        log,
+        StreamContext.of(log, client=context.client),
         root,
-        status,
+        context.status,
         request,
         entries,
         bounds=bounds,
         next_segment=work.next_segment,
-        client=client,
     )
     return copied if copied.repeated else replace(copied, reused=work.reused)
 
@@ -163,7 +158,7 @@ def check_target(source: Storage, target: Storage) -> None:
 
 
 def commit_copy(
-    log: StreamLog,
+    context: StreamContext,
     source: Root,
     source_status: TableStatus,
     request: CopyRequest,
@@ -171,7 +166,6 @@ def commit_copy(
     *,
     bounds: tuple[int, int],
     next_segment: int,
-    client: str,
 ) -> Copied:
     """Create the destination's first root, which lists everything that was copied.
 
@@ -182,13 +176,11 @@ def commit_copy(
         CommitUnknownError: The storage never said whether it was created.
     """
     first = _first_root(
-        log.storage,
+        context,
         source,
         source_status,
         entries,
         bounds=bounds,
-        clock=log.clock,
-        client=client,
     )
     copied = Copied(*bounds, len(entries), sum(entry.bytes for entry in entries))
     first = replace(
@@ -200,10 +192,10 @@ def commit_copy(
     broken = [*broken_invariants(first)]
     if broken:
         raise InternalError("copy would break the stream", rules=broken)
-    if not log.create(first):
-        done = find_done(log, request, source)
+    if not context.log.create(first):
+        done = find_done(context.log, request, source)
         if done is None:
-            raise InternalError("a stream that exists can't be found", url=log.storage.url)
+            raise InternalError("a stream that exists can't be found", url=context.storage.url)
         return done
     return copied
 
@@ -258,29 +250,26 @@ def find_done(log: StreamLog, request: CopyRequest, source: Root) -> Copied | No
 
 
 def _first_root(
-    target: Storage,
+    context: StreamContext,
     source: Root,
     source_status: TableStatus,
     entries: tuple[SegmentEntry, ...],
     *,
     bounds: tuple[int, int],
-    clock: Clock,
-    client: str,
 ) -> Root:
-    status = TableStatus(target)
     epochs: tuple[Epoch, ...] = ()
     for epoch in source.epochs:
         texts = source_status.schema_texts(epoch)
-        made = status.put_epoch(0, epoch.number, epoch.since, *texts, beside=epochs)
+        made = context.status.put_epoch(0, epoch.number, epoch.since, *texts, beside=epochs)
         epochs = (*epochs, made)
     root = Root(
-        stream_id=clock.new_id(),
+        stream_id=context.clock.new_id(),
         version=0,
-        transaction=clock.new_id(),
+        transaction=context.clock.new_id(),
         parent="",
-        time_us=clock.wall_us(),
+        time_us=context.clock.wall_us(),
         operation="copy",
-        client=client,
+        client=context.client,
         epochs=epochs,
         head=bounds[0],
         tail=bounds[1],
@@ -288,4 +277,4 @@ def _first_root(
     )
     root = begin_history(root, segments=len(entries))
     root = add_format_features(root, {entry.format for entry in entries})
-    return status.tidy(root, Slot(0, root.time_us, 0))
+    return context.status.tidy(root, Slot(0, root.time_us, 0))

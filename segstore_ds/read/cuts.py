@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass
 from typing import Any, Self
 
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import moment_at
 from segstore_ds.errors import InvalidInputError, NotFoundError, PositionError, TruncatedError
 from segstore_ds.format import names
@@ -19,7 +19,6 @@ from segstore_ds.log.copy_record import check_complete
 from segstore_ds.log.seen import RESTORE, is_gone, seen_by
 from segstore_ds.options.arguments import check_whole
 from segstore_ds.read.reader_records import find_reader
-from segstore_ds.status.blobs import StatusBlobs
 
 FORMS = (
     "an offset, 'head', 'tail', 'version:N', 'tag:NAME', 'reader:NAME', a position, or a time like "
@@ -157,7 +156,7 @@ def _whole(given: Any) -> int | None:
         return None
 
 
-def resolve_cut(log: StreamLog, root: Root, cut: Cut) -> int:
+def resolve_cut(context: StreamContext, root: Root, cut: Cut) -> int:
     """Return the offset of a cut as of a root.
 
     A time resolves to the end of everything committed at or before it.
@@ -168,58 +167,57 @@ def resolve_cut(log: StreamLog, root: Root, cut: Cut) -> int:
         PositionError: The position is of another stream or generation.
         IncompleteStreamError: A copy into the stream was not done as of that root.
     """
-    check_complete(root, url=log.storage.url)
+    check_complete(root, url=context.storage.url)
     match cut.kind:
         case "head" | "tail":
             return root.head if cut.kind == "head" else root.tail
         case "version":
-            return tail_of(log, cut.value)
+            return tail_of(context, cut.value)
         case "time":
-            return min(tail_at(log, cut.value), root.tail)
+            return min(tail_at(context, cut.value), root.tail)
         case "tag" | "reader":
-            return _resolve_named(log, root, cut)
+            return _resolve_named(context, root, cut)
         case "position":
             check_position(root, cut.value)
-            check_held(log, cut.value)
+            check_held(context, cut.value)
             return int(cut.value.offset)
     return int(cut.value)
 
 
-def tail_of(log: StreamLog, version: int) -> int:
+def tail_of(context: StreamContext, version: int) -> int:
     """Return the tail as of a version, from the history, which outlives the version's commit file.
 
     Raises:
         NotFoundError: The version does not exist yet.
         SnapshotExpiredError: The version was purged, and is older than the history.
     """
-    root = log.root
+    root = context.log.root
     if version > root.version:
-        root = log.refresh()
-    found = log.history.moment(root, version) if 0 <= version <= root.version else None
-    return log.read_version(version).tail if found is None else found.tail
+        root = context.log.refresh()
+    found = context.log.history.moment(root, version) if 0 <= version <= root.version else None
+    return context.log.read_version(version).tail if found is None else found.tail
 
 
-def tail_at(log: StreamLog, time_us: int) -> int:
+def tail_at(context: StreamContext, time_us: int) -> int:
     """Return the tail after the last commit at or before a time, in microseconds since 1970 UTC."""
-    found = moment_at(log, time_us)
+    found = moment_at(context.log, time_us)
     return found.tail if found else 0
 
 
-def _resolve_named(log: StreamLog, root: Root, cut: Cut) -> int:
+def _resolve_named(context: StreamContext, root: Root, cut: Cut) -> int:
     if cut.kind == "tag":
-        blobs = StatusBlobs(log.storage)
-        tag = blobs.tag(root, cut.value)
+        tag = context.status.tag(root, cut.value)
         if tag is None:
-            known = sorted(blobs.tags(root))
+            known = sorted(context.status.tags(root))
             raise NotFoundError("no such tag", tag=cut.value, known=known[:SHOWN_TAGS])
         return tag.offset
-    seen = find_reader(log, cut.value)
+    seen = find_reader(context, cut.value)
     if seen is None:
         raise NotFoundError("no such reader", reader=cut.value)
     record = seen.record
     position = position_of(record)
     check_position(root, position)
-    check_held(log, position)
+    check_held(context, position)
     return record.offset
 
 
@@ -230,7 +228,7 @@ def position_of(record: ReaderRecord) -> Position:
     )
 
 
-def check_held(log: StreamLog, position: Position) -> None:
+def check_held(context: StreamContext, position: Position) -> None:
     """Check that the log still holds the commits that a position has seen.
 
     Takes one request, except for positions of the two newest versions and those without a version.
@@ -239,12 +237,12 @@ def check_held(log: StreamLog, position: Position) -> None:
         PositionError: Commits were lost, and their offsets may be assigned again.
         MissingObjectError: This handle has seen commits that are gone.
     """
-    newest, seen = log.root, seen_by(position)
+    newest, seen = context.log.root, seen_by(position)
     if seen is None or not seen.is_same_history(newest):
         return
     if seen.version > newest.version:
-        newest = log.refresh()
-    if is_gone(log.files, seen, newest):
+        newest = context.log.refresh()
+    if is_gone(context.log.files, seen, newest):
         raise PositionError(
             "position has seen commits that are gone from the log",
             remedy=f"{RESTORE}; then start from a cut of this stream",

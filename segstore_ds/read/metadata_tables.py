@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.fields import escape_text
@@ -33,7 +33,7 @@ class View:
     """A metadata table: its columns, its reader, and whether it can be read by offset ranges."""
 
     schema: pa.Schema
-    read: Callable[[StreamLog, TableStatus, Root, Range], Iterator[pa.RecordBatch]]
+    read: Callable[[StreamContext, Root, Range], Iterator[pa.RecordBatch]]
     by_range: bool = False
 
 
@@ -63,10 +63,10 @@ def plan_view(status: TableStatus, root: Root, view: View, *, most_segments: int
 
 
 def read_view(
-    log: StreamLog, status: TableStatus, root: Root, view: View, span: Range
+    context: StreamContext, root: Root, view: View, span: Range
 ) -> Iterator[pa.RecordBatch]:
     """Yield a metadata table's rows as of a root; `span` limits only the tables read by range."""
-    return view.read(log, status, root, span)
+    return view.read(context, root, span)
 
 
 # Segments and frames.
@@ -102,10 +102,8 @@ _FRAMES = pa.schema(
 )
 
 
-def _segments(
-    _log: StreamLog, status: TableStatus, root: Root, span: Range
-) -> Iterator[pa.RecordBatch]:
-    for run in status.runs(root, *span):
+def _segments(context: StreamContext, root: Root, span: Range) -> Iterator[pa.RecordBatch]:
+    for run in context.status.runs(root, *span):
         yield from _segment_rows(run, run.load_stats())
 
 
@@ -134,14 +132,12 @@ def _segment_rows(run: Run, stats: Sequence[str | None]) -> Iterator[pa.RecordBa
         )
 
 
-def _frames(
-    log: StreamLog, status: TableStatus, root: Root, span: Range
-) -> Iterator[pa.RecordBatch]:
+def _frames(context: StreamContext, root: Root, span: Range) -> Iterator[pa.RecordBatch]:
     rows: list[dict[str, Any]] = []
-    for placed in status.segments(root, *span, with_stats=False):
+    for placed in context.status.segments(root, *span, with_stats=False):
         entry, path = placed.entry, names.segment_object(placed.entry.path)
         cursor = placed.start
-        segment = open_segment(log.storage, entry, where=path, whole=False)
+        segment = open_segment(context.storage, entry, where=path, whole=False)
         for number, frame in enumerate(segment.frames):
             rows.append(
                 {
@@ -202,10 +198,8 @@ _TAGS = pa.schema(
 )
 
 
-def _writers(
-    _log: StreamLog, status: TableStatus, root: Root, _span: Range
-) -> Iterator[pa.RecordBatch]:
-    known = dict(status.writers_blob(root.writers_blob)) if root.writers_blob else {}
+def _writers(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.RecordBatch]:
+    known = dict(context.status.writers_blob(root.writers_blob)) if root.writers_blob else {}
     rows = [
         {
             "writer_id": name,
@@ -221,10 +215,8 @@ def _writers(
     yield from _batches(rows, _WRITERS)
 
 
-def _readers(
-    log: StreamLog, _status: TableStatus, root: Root, _span: Range
-) -> Iterator[pa.RecordBatch]:
-    now_us = log.clock.wall_us()  # reading must not write, and the store's time takes a write
+def _readers(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.RecordBatch]:
+    now_us = context.clock.wall_us()  # reading must not write, and the store's time takes a write
     rows = [
         {
             "name": seen.name,
@@ -238,17 +230,15 @@ def _readers(
             "live": seen.is_live(now_us),
             "released": seen.record.released,
         }
-        for seen in list_readers(log)
+        for seen in list_readers(context)
     ]
     yield from _batches(rows, _READERS)
 
 
-def _tags(
-    _log: StreamLog, status: TableStatus, root: Root, _span: Range
-) -> Iterator[pa.RecordBatch]:
+def _tags(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.RecordBatch]:
     rows = [
         {"name": name, "offset": tag.offset, "version": tag.version, "time": tag.time_us}
-        for name, tag in sorted(status.tags(root).items())
+        for name, tag in sorted(context.status.tags(root).items())
     ]
     yield from _batches(rows, _TAGS)
 
@@ -277,10 +267,8 @@ _INFO = pa.schema(
 )
 
 
-def _info(
-    _log: StreamLog, status: TableStatus, root: Root, _span: Range
-) -> Iterator[pa.RecordBatch]:
-    runs = status.runs(root, root.head, root.tail)
+def _info(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.RecordBatch]:
+    runs = context.status.runs(root, root.head, root.tail)
     sizes = [(len(run.columns), int(run.columns.bytes.sum())) for run in runs]
     row = {
         "stream_id": root.stream_id,
@@ -298,17 +286,15 @@ def _info(
         "log_start": root.log_start,
         "staging_floor": root.staging_floor,
         "retired": len(root.retired) + sum(blob.count for blob in root.retired_blobs),
-        "tags": len(status.tags(root)),
+        "tags": len(context.status.tags(root)),
         "pins": len(root.pins),
         "next_segment": root.next_segment,
     }
     yield from _batches([row], _INFO)
 
 
-def _history(
-    log: StreamLog, _status: TableStatus, root: Root, _span: Range
-) -> Iterator[pa.RecordBatch]:
-    return log.history.batches(root)
+def _history(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.RecordBatch]:
+    return context.log.history.batches(root)
 
 
 def _batches(rows: list[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:

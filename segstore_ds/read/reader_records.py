@@ -8,7 +8,7 @@ has lapsed.
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import ConflictError, CorruptionError, InvalidInputError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.reader_record import (
@@ -57,60 +57,60 @@ class SeenReader:
         return self.record.generation != root.generation or self.record.offset < root.head
 
 
-def store_now_us(log: StreamLog) -> int:
+def store_now_us(context: StreamContext) -> int:
     """Return the store's time: write the log's hint and read its modification time."""
-    log.storage.put(log.files.hint_path, names.build_hint(hint_of(log.root)))
-    return log.storage.info(log.files.hint_path).modified_us
+    context.storage.put(context.log.files.hint_path, names.build_hint(hint_of(context.log.root)))
+    return context.storage.info(context.log.files.hint_path).modified_us
 
 
-def list_readers(log: StreamLog) -> list[SeenReader]:
+def list_readers(context: StreamContext) -> list[SeenReader]:
     """Return the newest record of every reader, ordered by name, released and lapsed ones too.
 
     An unreadable record is a FormatError: a caller must not take its reader for absent.
     """
     for _ in range(_ATTEMPTS):
         newest: dict[str, tuple[int, int]] = {}
-        for info in log.storage.list(names.READERS_FOLDER):
+        for info in context.storage.list(names.READERS_FOLDER):
             folder, _, file = info.path.removeprefix(f"{names.READERS_FOLDER}/").rpartition("/")
             number = names.parse_log_name(file)
             if number is not None and number >= newest.get(folder, (-1, 0))[0]:
                 newest[folder] = (number, info.modified_us)
-        found = [_read(log, name, *at) for name, at in sorted(newest.items())]
+        found = [_read(context, name, *at) for name, at in sorted(newest.items())]
         if None not in found:
             return [seen for seen in found if seen is not None]
-    raise StorageError("readers change faster than they can be read", url=log.storage.url)
+    raise StorageError("readers change faster than they can be read", url=context.storage.url)
 
 
-def find_reader(log: StreamLog, name: str) -> SeenReader | None:
+def find_reader(context: StreamContext, name: str) -> SeenReader | None:
     """Return a reader's newest record; None if it never registered or was released."""
-    seen = newest_record(log, name)
+    seen = newest_record(context, name)
     return None if seen is None or seen.record.released else seen
 
 
-def live_readers(log: StreamLog, now_us: int) -> list[SeenReader]:
+def live_readers(context: StreamContext, now_us: int) -> list[SeenReader]:
     """Return the readers that hold retention back at this store time, ordered by name."""
-    return [seen for seen in list_readers(log) if seen.is_live(now_us)]
+    return [seen for seen in list_readers(context) if seen.is_live(now_us)]
 
 
-def newest_record(log: StreamLog, name: str) -> SeenReader | None:
+def newest_record(context: StreamContext, name: str) -> SeenReader | None:
     """Return a reader's newest record, even a released one, or None."""
     folder = names.reader_folder(name)
     for _ in range(_ATTEMPTS):
         numbers = {
             number: info.modified_us
-            for info in log.storage.list(folder)
+            for info in context.storage.list(folder)
             if (number := names.parse_log_name(info.path.rpartition("/")[2])) is not None
         }
         if not numbers:
             return None
-        seen = _read(log, name, max(numbers), numbers[max(numbers)])
+        seen = _read(context, name, max(numbers), numbers[max(numbers)])
         if seen is not None:
             return seen
     raise StorageError("reader changes faster than it can be read", reader=name)
 
 
 def add_record(
-    log: StreamLog, seen: SeenReader, make: Callable[[SeenReader | None], ReaderRecord]
+    context: StreamContext, seen: SeenReader, make: Callable[[SeenReader | None], ReaderRecord]
 ) -> SeenReader:
     """Write a reader's next record, made from its newest one; a lost race is tried again.
 
@@ -118,44 +118,44 @@ def add_record(
         ConflictError: Every race was lost.
         CommitUnknownError: The storage did not say whether the record was written.
     """
-    files, name = record_log(log, seen.name), seen.name
+    files, name = record_log(context, seen.name), seen.name
     for attempt in range(_ATTEMPTS):
-        began = log.clock.boot_s()
+        began = context.clock.boot_s()
         record = make(seen if seen.number >= 0 else None)
         number = seen.number + 1
         won = files.add(number, record)
         # After a long sleep the number may have been deleted meanwhile: then this record is not the
         # newest but a leftover.
-        if won and log.clock.boot_s() - began > CONFIRM_S:
+        if won and context.clock.boot_s() - began > CONFIRM_S:
             won = files.newest_listed() == number
         if won:
             if number % _PURGE_EVERY == _PURGE_EVERY - 1:
                 files.purge(number - _RECORDS_KEPT)
             return SeenReader(name, number, record, 0)
-        seen = newest_record(log, name) or replace(seen, number=-1)
-        log.clock.backoff(min(attempt, 6), base_s=0.004, most_s=0.25)
+        seen = newest_record(context, name) or replace(seen, number=-1)
+        context.clock.backoff(min(attempt, 6), base_s=0.004, most_s=0.25)
     raise ConflictError("others wrote the reader's record first every time", reader=name)
 
 
-def _read(log: StreamLog, name: str, number: int, renewed_us: int) -> SeenReader | None:
+def _read(context: StreamContext, name: str, number: int, renewed_us: int) -> SeenReader | None:
     try:
         names.check_label(name, what="reader")
     except InvalidInputError as error:
         raise CorruptionError(
-            "folder is no reader's", where=f"{log.storage.url}/{names.READERS_FOLDER}/{name}"
+            "folder is no reader's", where=f"{context.storage.url}/{names.READERS_FOLDER}/{name}"
         ) from error
-    record = record_log(log, name).get(number)
-    if record is not None and record.stream_id != log.root.stream_id:
+    record = record_log(context, name).get(number)
+    if record is not None and record.stream_id != context.log.root.stream_id:
         raise CorruptionError(
             "reader is of another stream",
             remedy="if it was copied here by mistake, stream.release_reader(name) frees the name",
             reader=name,
-            stream=log.root.stream_id,
+            stream=context.log.root.stream_id,
             found=record.stream_id,
         )
     return None if record is None else SeenReader(name, number, record, renewed_us)
 
 
-def record_log(log: StreamLog, name: str) -> MetadataLog[ReaderRecord]:
+def record_log(context: StreamContext, name: str) -> MetadataLog[ReaderRecord]:
     """Return the metadata log of a reader's records."""
-    return MetadataLog(log.storage, names.reader_folder(name), _CODEC, clock=log.clock)
+    return MetadataLog(context.storage, names.reader_folder(name), _CODEC, clock=context.clock)

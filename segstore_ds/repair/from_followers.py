@@ -8,13 +8,13 @@ committed since then is not part of this folder's history.
 import logging
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.objects import copy_object
 from segstore_ds.commit.replicas import Follower
 from segstore_ds.errors import FormatError, NotFoundError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.root import Root
 from segstore_ds.repair.verify import run_verify
-from segstore_ds.status.table_status import TableStatus
 
 _LOG = logging.getLogger(__name__)
 _FOLDERS = tuple(
@@ -29,15 +29,15 @@ _FOLDERS = tuple(
 _PASSES = 3  # a lost part list hides its parts, a lost part hides its segments
 
 
-def restore_commits(log: StreamLog, base: Root) -> list[str]:
+def restore_commits(context: StreamContext, base: Root) -> list[str]:
     """Copy commits newer than `base` from followers that hold them; return what and from where."""
     restored: list[str] = []
     newest = base
-    for follower in log.replicas.of(base):
+    for follower in context.log.replicas.of(base):
         try:
             while (theirs := _next(follower, newest)) is not None:
-                path = log.files.path(theirs.version)
-                copy_object(follower.storage, log.storage, path)
+                path = context.log.files.path(theirs.version)
+                copy_object(follower.storage, context.storage, path)
                 restored.append(f"{path} from {follower.url}")
                 newest = theirs
         except (FormatError, StorageError) as error:
@@ -45,24 +45,24 @@ def restore_commits(log: StreamLog, base: Root) -> list[str]:
     return restored
 
 
-def restore_objects(log: StreamLog, root: Root) -> list[str]:
+def restore_objects(context: StreamContext, root: Root) -> list[str]:
     """Copy missing or damaged objects back from a follower whose copy is sound.
 
     It reads all objects here and, if something is wrong here, those of the followers too. It is
     safe to repeat. It returns what was restored, and from where.
     """
     restored: list[str] = []
-    followers = log.replicas.of(root)
+    followers = context.log.replicas.of(root)
     for _ in range(_PASSES if followers else 0):
-        wrong = _damaged(log)
+        wrong = _damaged(context)
         before = len(restored)
         for follower in followers if wrong else ():
             try:
-                theirs = StreamLog(follower.storage, clock=log.clock)
+                theirs = StreamLog(follower.storage, clock=context.clock)
                 ours = theirs.open().stream_id == root.stream_id
-                sound = wrong - _damaged(theirs) if ours else set()
+                sound = wrong - _damaged(StreamContext.of(theirs)) if ours else set()
                 for path in sorted(sound):
-                    copy_object(follower.storage, log.storage, path)
+                    copy_object(follower.storage, context.storage, path)
                     restored.append(f"{path} from {follower.url}")
                 wrong -= sound
             except (FormatError, NotFoundError, StorageError) as error:
@@ -72,7 +72,7 @@ def restore_objects(log: StreamLog, root: Root) -> list[str]:
     return restored
 
 
-def refuse_promoted(log: StreamLog, base: Root, *, ignore_followers: bool) -> None:
+def refuse_promoted(context: StreamContext, base: Root, *, ignore_followers: bool) -> None:
     """Refuse to go on if a follower was promoted in place of this folder, or may have been.
 
     Raises:
@@ -80,7 +80,7 @@ def refuse_promoted(log: StreamLog, base: Root, *, ignore_followers: bool) -> No
         StorageError: A follower can't be asked, and `ignore_followers` is not set.
     """
     unasked: dict[str, Exception | None] = {}
-    for follower in log.replicas.of(base):
+    for follower in context.log.replicas.of(base):
         try:
             number = follower.files.newest_listed()
             found = None if number is None else follower.files.get(number)
@@ -110,10 +110,10 @@ def _next(follower: Follower, base: Root) -> Root | None:
     return found if same else None
 
 
-def _damaged(log: StreamLog) -> set[str]:
-    problems = run_verify(log, TableStatus(log.storage)).problems
+def _damaged(context: StreamContext) -> set[str]:
+    problems = run_verify(context).problems
     paths = {problem.where.partition("[")[0] for problem in problems}
     paths = {path for path in paths if path.startswith(_FOLDERS) and path != names.HINT_PATH}
-    numbers = set(log.files.numbers())
-    kept = range(log.root.log_start, log.root.version)
-    return paths | {log.files.path(number) for number in kept if number not in numbers}
+    numbers = set(context.log.files.numbers())
+    kept = range(context.log.root.log_start, context.log.root.version)
+    return paths | {context.log.files.path(number) for number in kept if number not in numbers}

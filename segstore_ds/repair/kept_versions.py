@@ -6,10 +6,10 @@ and numbers to other events. Files that can't be read are skipped; another versi
 
 from collections.abc import Iterator
 
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import FormatError
 from segstore_ds.format.root import PartRef, Root
-from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import ObjectInfo
 
 _ROOTS_KEPT = 64
@@ -22,13 +22,13 @@ class KeptVersions:
     What `status` reads stays in memory by name.
     """
 
-    def __init__(self, log: StreamLog, status: TableStatus, root: Root) -> None:
-        self.storage = log.storage
-        self.status = status
+    def __init__(self, context: StreamContext, root: Root) -> None:
+        self.storage = context.storage
+        self.status = context.status
         self.newest = root
-        self._files = log.files
+        self._files = context.log.files
         self._roots: dict[int, Root | None] = {root.version: root}
-        numbers = log.files.numbers()
+        numbers = context.log.files.numbers()
         self._numbers = [n for n in numbers if root.log_start <= n < root.version]
         self._objects: dict[str, list[ObjectInfo]] = {}
 

@@ -12,7 +12,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.replicas import PROPERTY, followers_of
 from segstore_ds.errors import (
     ConflictError,
@@ -64,7 +64,7 @@ class RepairReport:
 
 
 def run_repair(
-    log: StreamLog, *, allow_loss: bool, client: str, ignore_followers: bool = False
+    context: StreamContext, *, allow_loss: bool, ignore_followers: bool = False
 ) -> RepairReport:
     """Rebuild what can be rebuilt; safe to repeat. Stop writers first.
 
@@ -78,12 +78,12 @@ def run_repair(
             whether it was promoted, and followers are not ignored.
     """
     report = RepairReport()
-    base, lost = newest_readable(log)
-    _refuse_strays(log, base)
-    report.repaired += restore_commits(log, base)
+    base, lost = newest_readable(context)
+    _refuse_strays(context, base)
+    report.repaired += restore_commits(context, base)
     if report.repaired:
-        base, lost = newest_readable(log)
-    lost = _with_witnessed(log, base, lost)
+        base, lost = newest_readable(context)
+    lost = _with_witnessed(context, base, lost)
     if lost:
         report.lost = lost
         if not allow_loss:
@@ -92,39 +92,39 @@ def run_repair(
                 remedy="put the files back from a backup; or repair with allow_loss=True goes on "
                 "from the version before, and what they committed is lost. Where nothing but "
                 f"{names.HINT_PATH} speaks of them, and may be wrong, delete that",
-                url=log.storage.url,
+                url=context.storage.url,
                 lost=len(lost),
                 first=lost[0],
                 last=lost[-1],
                 version=base.version,
             )
-        refuse_promoted(log, base, ignore_followers=ignore_followers)
-        _go_on(log, base, lost, client=client)
+        refuse_promoted(context, base, ignore_followers=ignore_followers)
+        _go_on(context, base, lost)
         report.repaired.append(f"the log goes on from version {base.version}")
         for url in followers_of(base):
             report.repaired.append(f"it has no followers: add {url} again, emptied")
-    root = log.reopen()
-    report.repaired += restore_objects(log, root)
-    found = repair_status(log, root, allow_loss=allow_loss, client=client)
+    root = context.log.reopen()
+    report.repaired += restore_objects(context, root)
+    found = repair_status(context, root, allow_loss=allow_loss)
     report.repaired += found.repaired
     report.damaged += found.damaged
-    _repair_hint(log, report)
-    report.version, report.generation = log.root.version, log.root.generation
+    _repair_hint(context, report)
+    report.version, report.generation = context.log.root.version, context.log.root.generation
     return report
 
 
-def _repair_hint(log: StreamLog, report: RepairReport) -> None:
+def _repair_hint(context: StreamContext, report: RepairReport) -> None:
     """Write the hint if it is wrong, and report whether it reads back."""
-    if log.files.read_hint() == hint_of(log.root):
+    if context.log.files.read_hint() == hint_of(context.log.root):
         return
-    log.write_hint(log.root)
-    if log.files.read_hint() == hint_of(log.root):
+    context.log.write_hint(context.log.root)
+    if context.log.files.read_hint() == hint_of(context.log.root):
         report.repaired.append("the hint")
     else:
         report.damaged.append(f"{names.HINT_PATH} can't be written: is the folder read-only?")
 
 
-def newest_readable(log: StreamLog) -> tuple[Root, range]:
+def newest_readable(context: StreamContext) -> tuple[Root, range]:
     """Return the newest commit that can be read, and the versions after it that can't.
 
     Numbers too far above it to belong to commits are ignored: one flipped bit in a name makes them.
@@ -132,45 +132,47 @@ def newest_readable(log: StreamLog) -> tuple[Root, range]:
     Raises:
         NotFoundError: There is no commit, or none can be read.
     """
-    hint, numbers = log.files.read_hint(), log.files.numbers()
+    hint, numbers = context.log.files.read_hint(), context.log.files.numbers()
     hinted = hint.number if hint is not None else 0
     for number in reversed(numbers):
         try:
-            root = log.files.get(number)
+            root = context.log.files.get(number)
         except FormatError:
             continue
         # A file whose name and version differ is not a commit of this log.
         if root is not None and root.version == number and not list(broken_invariants(root)):
-            log.check_open(root)
-            share_origins(log.storage, root)
+            context.log.check_open(root)
+            share_origins(context.storage, root)
             candidates = [*numbers, hinted]
             newest = max(version for version in candidates if version <= number + NUMBERS_SKIPPED)
             newest = max(newest, hinted if is_proof(hint, root) else 0)
             return root, range(number + 1, max(newest, number) + 1)
-    raise NotFoundError("no commit that can be read", url=log.storage.url, versions=numbers[:20])
+    raise NotFoundError(
+        "no commit that can be read", url=context.storage.url, versions=numbers[:20]
+    )
 
 
-def _refuse_strays(log: StreamLog, base: Root) -> None:
+def _refuse_strays(context: StreamContext, base: Root) -> None:
     """Refuse numbers far above all commits: a listing of the log would take the last as newest.
 
     Raises:
         CorruptionError: There are such files; names them.
     """
-    numbers = log.files.numbers()
+    numbers = context.log.files.numbers()
     strays = [number for number in numbers if number > base.version + NUMBERS_SKIPPED]
     if strays:
         raise CorruptionError(
             "files far behind the newest commit are none of the stream's",
             remedy="move them out of the log, then repair again",
-            url=log.storage.url,
-            paths=[log.files.path(number) for number in strays[:20]],
+            url=context.storage.url,
+            paths=[context.log.files.path(number) for number in strays[:20]],
             version=base.version,
         )
 
 
-def _with_witnessed(log: StreamLog, base: Root, lost: range) -> range:
+def _with_witnessed(context: StreamContext, base: Root, lost: range) -> range:
     """Return the lost versions, including those that only a witness knows."""
-    versions = [witness.version for witness in find_witnesses(log, base)]
+    versions = [witness.version for witness in find_witnesses(context, base)]
     if not versions:
         return lost
     # A witnessed version may be in the log as another commit: then the witnessed one is lost.
@@ -178,10 +180,10 @@ def _with_witnessed(log: StreamLog, base: Root, lost: range) -> range:
     return range(min(base.version + 1, *versions), last + 1)
 
 
-def _go_on(log: StreamLog, base: Root, lost: range, *, client: str) -> None:
+def _go_on(context: StreamContext, base: Root, lost: range) -> None:
     check_writable(base)
     # The first free number: readers that probe the next name would not find it after a gap.
-    version = max(log.files.numbers()) + 1
+    version = max(context.log.files.numbers()) + 1
     kept = {name: text for name, text in base.properties.items() if name != PROPERTY}
     if lost[-1] > version:
         kept[ABANDONED] = names.build_log_name(lost[-1])
@@ -189,16 +191,16 @@ def _go_on(log: StreamLog, base: Root, lost: range, *, client: str) -> None:
         base,
         version=version,
         parent=base.transaction,
-        transaction=log.clock.new_id(),
-        time_us=max(base.time_us, log.clock.wall_us()),
+        transaction=context.clock.new_id(),
+        time_us=max(base.time_us, context.clock.wall_us()),
         generation=base.generation + 1,
         properties=kept,
         next_segment=base.next_segment + NUMBERS_SKIPPED,
         operation="repair",
-        client=client,
+        client=context.client,
     )
     row = replace(describe_commit(base, root, NO_NOTE), segments=0, bytes=0)
-    before = log.history.tidy(
+    before = context.log.history.tidy(
         replace(base, history=(*base.history, *_rows_of_lost(base, row))),
         Slot(version, root.time_us, 0),
     )
@@ -212,9 +214,9 @@ def _go_on(log: StreamLog, base: Root, lost: range, *, client: str) -> None:
     broken = list(broken_invariants(root))
     if broken:
         raise InternalError("repair would break the stream", rules=broken)
-    if not log.files.add(root.version, root):
+    if not context.log.files.add(root.version, root):
         raise ConflictError("another writer came first", version=root.version)
-    log.write_hint(root)
+    context.log.write_hint(root)
 
 
 def _rows_of_lost(base: Root, row: HistoryRow) -> Iterator[HistoryRow]:

@@ -13,7 +13,7 @@ from functools import cached_property
 
 import pyarrow as pa
 
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format import names
 from segstore_ds.format.root import Epoch, PartRef, Root
@@ -25,7 +25,7 @@ from segstore_ds.repair.rebuild_parts import PartRebuilder
 from segstore_ds.repair.segment_schemas import find_schema
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
-from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.status.table_status import PlacedSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,27 +82,20 @@ class Salvager:
     """
 
     def __init__(
-        self,
-        log: StreamLog,
-        status: TableStatus,
-        root: Root,
-        *,
-        skip_damaged: bool,
-        report: SalvageReport,
+        self, context: StreamContext, root: Root, *, skip_damaged: bool, report: SalvageReport
     ) -> None:
-        self._log = log
-        self._status = status
+        self._context = context
         self._root = root
         self._skip = skip_damaged
         self._report = report
-        self._kept = KeptVersions(log, status, root)
+        self._kept = KeptVersions(context, root)
         self.schema = self._schema(root.epoch)
 
     @property
     def spark(self) -> str | None:
         """Spark's JSON of the newest schema; None if there is none or it can't be read."""
         try:
-            return self._status.schema_texts(self._root.epoch)[1]
+            return self._context.status.schema_texts(self._root.epoch)[1]
         except FormatError:
             return None
 
@@ -124,7 +117,7 @@ class Salvager:
         root = self._root
         for index in root.indexes:
             try:
-                parts = list(self._status.part_list(index))
+                parts = list(self._context.status.part_list(index))
             except FormatError as error:
                 found = self._rebuilder.find_list(index)
                 if found is None:
@@ -135,14 +128,16 @@ class Salvager:
         for part in root.parts:
             yield from self._part(part)
         inline = replace(root, indexes=(), parts=())
-        for placed in self._status.segments(inline, root.inline_start, root.tail):
+        for placed in self._context.status.segments(inline, root.inline_start, root.tail):
             yield from self._segment(placed)
 
     def _part(self, part: PartRef) -> Iterator[tuple[int, pa.RecordBatch]]:
         alone = replace(self._root, indexes=(), parts=(part,), entries=())
         cursor = part.start
         try:
-            listed = list(self._status.segments(alone, part.start, part.end, with_stats=False))
+            listed = list(
+                self._context.status.segments(alone, part.start, part.end, with_stats=False)
+            )
             lost: FormatError | None = None
         except FormatError as error:
             listed, lost = self._rebuilder.find(part).placed, error
@@ -160,7 +155,7 @@ class Salvager:
         path = names.segment_object(placed.entry.path)
         try:
             schema = self._schema(self._root.epochs[placed.entry.epoch])
-            segment = open_segment(self._log.storage, placed.entry, where=path, whole=False)
+            segment = open_segment(self._context.storage, placed.entry, where=path, whole=False)
         except FormatError as error:
             yield from self._elsewhere(placed.start, placed.end, path, error)
             return
@@ -179,7 +174,7 @@ class Salvager:
 
     @cached_property
     def _rebuilder(self) -> PartRebuilder:
-        return PartRebuilder(self._kept, read_facts(History(self._log.storage), self._root))
+        return PartRebuilder(self._kept, read_facts(History(self._context.storage), self._root))
 
     @cached_property
     def _before_compactions(self) -> list[int]:
@@ -220,7 +215,7 @@ class Salvager:
         path = names.segment_object(placed.entry.path)
         try:
             schema = self._schema(self._root.epochs[placed.entry.epoch])
-            segment = open_segment(self._log.storage, placed.entry, where=path, whole=False)
+            segment = open_segment(self._context.storage, placed.entry, where=path, whole=False)
         except FormatError:
             return
         start = placed.start
@@ -239,7 +234,7 @@ class Salvager:
 
     def _schema(self, epoch: Epoch) -> pa.Schema:
         try:
-            return epoch_schema(self._status, epoch)
+            return epoch_schema(self._context.status, epoch)
         except FormatError:
             found = find_schema(self._kept, epoch.number)
             if found is None:

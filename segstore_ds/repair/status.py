@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import ConflictError, FormatError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of, encode_envelope
@@ -42,7 +42,7 @@ class Findings:
     damaged: list[str] = field(default_factory=list)
 
 
-def repair_status(log: StreamLog, root: Root, *, allow_loss: bool, client: str) -> Findings:
+def repair_status(context: StreamContext, root: Root, *, allow_loss: bool) -> Findings:
     """Rebuild what a root names and that can't be read; safe to repeat.
 
     With `allow_loss`, history rows that are not known are marked as unknown; Spark's own types are
@@ -53,13 +53,12 @@ def repair_status(log: StreamLog, root: Root, *, allow_loss: bool, client: str) 
         ConflictError: Another writer committed first.
         CommitUnknownError: The repair may or may not be in the log.
     """
-    return _StatusRepair(log, root, allow_loss=allow_loss).run(client)
+    return _StatusRepair(context, root, allow_loss=allow_loss).run()
 
 
 class _StatusRepair:
-    def __init__(self, log: StreamLog, root: Root, *, allow_loss: bool) -> None:
-        self._log = log
-        self._storage = log.storage
+    def __init__(self, context: StreamContext, root: Root, *, allow_loss: bool) -> None:
+        self._context = context
         self._root = root  # the newest version
         self._planned = root  # what replaces it, if anything changes
         self._allow_loss = allow_loss
@@ -67,21 +66,21 @@ class _StatusRepair:
         self._findings = Findings()
         self._start_over()
 
-    def run(self, client: str) -> Findings:
+    def run(self) -> Findings:
         self._repair_history()
         self._repair_blobs()
         self._repair_lists()
         self._repair_parts()
         dropped = self._lost_retired()
         if self._planned != self._root or dropped is not None:
-            self._commit(dropped, client)
+            self._commit(dropped)
         return self._findings
 
     def _start_over(self) -> None:
         """Read everything again: an object that was just restored may help to find the next one."""
-        self._status = TableStatus(self._storage)
-        self._history = History(self._storage)
-        self._kept = KeptVersions(self._log, self._status, self._root)
+        self._context = self._context.fresh()
+        self._history = History(self._context.storage)
+        self._kept = KeptVersions(self._context, self._root)
 
     # --- history -------------------------------------------------------------------------------
 
@@ -144,7 +143,7 @@ class _StatusRepair:
         root = self._planned
         rebuilder = BlobRebuilder(self._kept, lambda: read_facts(self._history, self._planned))
         for epoch in root.epochs:
-            if epoch.blob is None or _reads(partial(epoch_schema, self._status, epoch)):
+            if epoch.blob is None or _reads(partial(epoch_schema, self._context.status, epoch)):
                 continue
             found = rebuilder.find_epoch(epoch, epoch.blob)
             if found is not None and found.partial and not self._allow_loss:
@@ -157,7 +156,7 @@ class _StatusRepair:
             epochs = tuple(changed if other is epoch else other for other in self._planned.epochs)
             self._planned = replace(self._planned, epochs=epochs)
         blob = root.writers_blob
-        if blob is not None and not _reads(partial(self._status.writers_blob, blob)):
+        if blob is not None and not _reads(partial(self._context.status.writers_blob, blob)):
             found = rebuilder.find_writers(blob)
             if found is not None and found.partial and not self._allow_loss:
                 self._findings.damaged.append(
@@ -168,7 +167,7 @@ class _StatusRepair:
                 changed_blob = self._repair_blob(blob, found)
                 self._planned = replace(self._planned, writers_blob=changed_blob)
         blob = root.tags_blob
-        if blob is not None and not _reads(partial(self._status.tags_blob, blob)):
+        if blob is not None and not _reads(partial(self._context.status.tags_blob, blob)):
             changed_blob = self._repair_blob(blob, rebuilder.find_tags(blob))
             self._planned = replace(self._planned, tags_blob=changed_blob)
 
@@ -189,7 +188,7 @@ class _StatusRepair:
 
     def _repair_lists(self) -> None:
         for index in self._root.indexes:
-            if _reads(partial(self._status.part_list, index)):
+            if _reads(partial(self._context.status.part_list, index)):
                 continue
             rebuilder = PartRebuilder(self._kept, read_facts(self._history, self._planned))
             parts = rebuilder.find_list(index)
@@ -202,7 +201,9 @@ class _StatusRepair:
             if digest_of(data) == index.digest:
                 self._put_back(index.path, data)
                 continue
-            blob = self._status.put(self._root.version, "index", encode_part_list(tuple(parts)), 0)
+            blob = self._context.status.put(
+                self._root.version, "index", encode_part_list(tuple(parts)), 0
+            )
             self._gone.append(index.path)
             self._findings.repaired.append(index.path)
             changed = replace(index, path=blob.path, bytes=blob.bytes, digest=blob.digest)
@@ -216,23 +217,23 @@ class _StatusRepair:
     def _repair_parts(self) -> None:
         rebuilder: PartRebuilder | None = None
         for index in self._planned.indexes:
-            if not _reads(partial(self._status.part_list, index)):
+            if not _reads(partial(self._context.status.part_list, index)):
                 continue
-            listed = self._status.part_list(index)
+            listed = self._context.status.part_list(index)
             repaired = []
             for part in listed:
-                sound = _reads(partial(self._status.part, part))
+                sound = _reads(partial(self._context.status.part, part))
                 rebuilder = rebuilder if sound else self._rebuilder(rebuilder)
                 repaired.append(part if rebuilder is None or sound else self._part(rebuilder, part))
             if tuple(repaired) != listed:
                 body = encode_part_list(tuple(repaired))
-                blob = self._status.put(self._root.version, "index", body, len(repaired))
+                blob = self._context.status.put(self._root.version, "index", body, len(repaired))
                 self._gone.append(index.path)
                 changed = replace(index, path=blob.path, bytes=blob.bytes, digest=blob.digest)
                 self._change_list(index, changed)
         parts = []
         for part in self._planned.parts:
-            sound = _reads(partial(self._status.part, part))
+            sound = _reads(partial(self._context.status.part, part))
             rebuilder = rebuilder if sound else self._rebuilder(rebuilder)
             parts.append(part if rebuilder is None or sound else self._part(rebuilder, part))
         self._planned = replace(self._planned, parts=tuple(parts))
@@ -250,7 +251,7 @@ class _StatusRepair:
             return part
         self._gone.append(part.path)
         self._findings.repaired.append(part.path)
-        return self._status.put_part(self._root.version, part.start, found.entries)
+        return self._context.status.put_part(self._root.version, part.start, found.entries)
 
     # --- what was dropped ----------------------------------------------------------------------
 
@@ -260,11 +261,11 @@ class _StatusRepair:
         known: list[Retired] = []
         for blob in self._root.retired_blobs:
             try:
-                known += self._status.retired_blob(blob)
+                known += self._context.status.retired_blob(blob)
             except FormatError:
                 lost.append(blob.path)
         for item in (*known, *self._root.retired):
-            if item.kind != "part" or _reads(partial(self._status.retired_part, item.path)):
+            if item.kind != "part" or _reads(partial(self._context.status.retired_part, item.path)):
                 continue
             if not self._put_back_retired(item):
                 lost.append(item.path)
@@ -297,7 +298,7 @@ class _StatusRepair:
     def _drop_again(self, planned: Root, known: tuple[Retired, ...], slot: Slot) -> Root:
         """Return the root with everything dropped that neither it nor a readable list names."""
         bare = replace(planned, retired=known, retired_blobs=())
-        status = TableStatus(self._storage)
+        status = TableStatus(self._context.storage)
         refs = read_references(status, bare)
         named = refs.live | {*refs.retired}
         prefix = f"{names.SEGMENTS_FOLDER}/"
@@ -306,15 +307,16 @@ class _StatusRepair:
             if info.path.startswith(prefix)
             else slot.retire("status", info.path)
             for folder in _FOLDERS
-            for info in self._storage.list(folder)
+            for info in self._context.storage.list(folder)
             if info.path not in named
         ]
         return replace(bare, retired=(*known, *added))
 
     # --- writing -------------------------------------------------------------------------------
 
-    def _commit(self, dropped: tuple[Retired, ...] | None, client: str) -> None:
-        status, planned = self._status, replace(self._planned, operation="repair", client=client)
+    def _commit(self, dropped: tuple[Retired, ...] | None) -> None:
+        status = self._context.status
+        planned = replace(self._planned, operation="repair", client=self._context.client)
 
         def build(newest: Root, slot: Slot) -> Root | None:
             if newest.version != self._root.version:
@@ -327,18 +329,18 @@ class _StatusRepair:
             added = tuple(item for path, item in gone.items() if path not in items)
             return status.tidy(replace(changed, retired=(*changed.retired, *added)), slot)
 
-        self._log.commit(build, transaction=self._log.clock.new_id())
+        self._context.log.commit(build, transaction=self._context.clock.new_id())
 
     def _put_back(self, path: str, data: bytes) -> None:
         """Replace the damaged object in one step, and read it back."""
-        put_back(self._storage, path, data)
-        if self._storage.get(path) == data:
+        put_back(self._context.storage, path, data)
+        if self._context.storage.get(path) == data:
             self._findings.repaired.append(path)
         else:
             self._findings.damaged.append(f"{path} was put back, and reads otherwise")
 
     def _put_anew(self, old: str, path: str, data: bytes, *, note: str = "") -> None:
-        self._storage.create(path, data)
+        self._context.storage.create(path, data)
         self._gone.append(old)
         self._findings.repaired.append(old + note)
 

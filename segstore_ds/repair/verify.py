@@ -7,7 +7,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError, NotFoundError
 from segstore_ds.format import names
 from segstore_ds.format.fields import parse_json
@@ -22,7 +22,7 @@ from segstore_ds.read.segments import OpenSegment, open_segment
 from segstore_ds.repair.witnesses import find_witnesses, planned_on
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
-from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.status.table_status import PlacedSegment
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class Report:
         return self
 
 
-def run_verify(log: StreamLog, status: TableStatus) -> Report:
+def run_verify(context: StreamContext) -> Report:
     """Read every commit file, status object and segment and check all invariants.
 
     Damage is reported, not raised.
@@ -87,14 +87,13 @@ def run_verify(log: StreamLog, status: TableStatus) -> Report:
         NotFoundError: There is no stream.
         StorageError: The storage failed, so nothing can be said about the stream.
     """
-    return _Verifier(log, status).run()
+    return _Verifier(context.fresh()).run()
 
 
 class _Verifier:
-    def __init__(self, log: StreamLog, status: TableStatus) -> None:
-        self._log = log
-        self._status = status
-        self._url = log.storage.url
+    def __init__(self, context: StreamContext) -> None:
+        self._context = context
+        self._url = context.storage.url
         self._report = Report()
         self._named: set[str] = set()
 
@@ -113,8 +112,8 @@ class _Verifier:
 
     def _verify_log(self) -> Root | None:
         # Read the hint first: read later, it may name a commit made after the listing.
-        hint = self._log.files.read_hint()
-        numbers = self._log.files.numbers()
+        hint = self._context.log.files.read_hint()
+        numbers = self._context.log.files.numbers()
         if not numbers:
             raise NotFoundError("no stream here", url=self._url)
         if hint is not None and not hint.stream_id and hint.number > numbers[-1]:
@@ -127,7 +126,9 @@ class _Verifier:
             return None
         lost = self._lost(newest)
         there = {number for number in numbers if number >= newest.log_start}
-        self._report.abandoned += [self._log.files.path(number) for number in sorted(lost - there)]
+        self._report.abandoned += [
+            self._context.log.files.path(number) for number in sorted(lost - there)
+        ]
         kept = [newest.log_start - 1, *sorted(there | lost)]
         for before, after in pairwise(kept):
             if after != before + 1:
@@ -144,12 +145,12 @@ class _Verifier:
             if older.version == number + 1:
                 # The committer checked the same rules; fields of later formats are not known here.
                 for rule in broken_rules(root, replace(older, extra=root.extra)):
-                    self._wrong(self._log.files.path(older.version), f"broken rule: {rule}")
+                    self._wrong(self._context.log.files.path(older.version), f"broken rule: {rule}")
             older = root
         return newest
 
     def _ask_witnesses(self, newest: Root) -> None:
-        for witness in find_witnesses(self._log, newest):
+        for witness in find_witnesses(self._context, newest):
             error = lost_commits(
                 self._url, version=witness.version, newest=newest.version, witness=witness.what
             )
@@ -157,14 +158,14 @@ class _Verifier:
 
     def _lost(self, newest: Root) -> frozenset[int]:
         try:
-            return History(self._log.storage).lost(newest, newest.log_start, newest.version)
+            return History(self._context.storage).lost(newest, newest.log_start, newest.version)
         except FormatError:
             return frozenset()  # the check of the history reports what is wrong with it
 
     def _read_root(self, number: int, *, abandoned: bool = False) -> Root | None:
-        where = self._log.files.path(number)
+        where = self._context.log.files.path(number)
         try:
-            root = self._log.files.get(number)
+            root = self._context.log.files.get(number)
         except FormatError as error:
             if abandoned:
                 self._report.abandoned.append(where)
@@ -179,7 +180,7 @@ class _Verifier:
         return root
 
     def _verify_root(self, root: Root) -> None:
-        where = self._log.files.path(root.version)
+        where = self._context.log.files.path(root.version)
         for rule in broken_invariants(root):
             self._wrong(where, f"broken rule: {rule}")
 
@@ -191,11 +192,11 @@ class _Verifier:
             self._named.add(part.path)
             alone = replace(root, indexes=(), parts=(part,), entries=())
             try:
-                placed.extend(self._status.segments(alone, part.start, part.end))
+                placed.extend(self._context.status.segments(alone, part.start, part.end))
             except FormatError as error:
                 self._problem(part.path, error)
         inline = replace(root, indexes=(), parts=(), entries=root.entries)
-        placed.extend(self._status.segments(inline, inline.listed_start, root.tail))
+        placed.extend(self._context.status.segments(inline, inline.listed_start, root.tail))
         numbers = [item.entry.segment_id & 0xFFFFFFFF for item in placed]
         if len(set(numbers)) != len(numbers):
             self._wrong("status", "segment numbers are not unique")
@@ -204,7 +205,7 @@ class _Verifier:
         self._find_leftovers(root)
 
     def _verify_history(self, root: Root) -> None:
-        history, tail = History(self._log.storage), 0  # a new one, without a cache
+        history, tail = History(self._context.storage), 0  # a new one, without a cache
         for ref in (*root.history_lists, *root.history_parts):
             alone = (ref,)
             inside = ref in root.history_lists
@@ -227,7 +228,7 @@ class _Verifier:
         for index in root.indexes:
             self._named.add(index.path)
             try:
-                parts.extend(self._status.part_list(index))
+                parts.extend(self._context.status.part_list(index))
             except FormatError as error:
                 self._problem(index.path, error)
         return [*parts, *root.parts]
@@ -236,7 +237,7 @@ class _Verifier:
         schemas: dict[int, pa.Schema] = {}
         for epoch in root.epochs:
             try:
-                schemas[epoch.number] = epoch_schema(self._status, epoch)
+                schemas[epoch.number] = epoch_schema(self._context.status, epoch)
             except FormatError as error:
                 where = epoch.blob.path if epoch.blob else f"epoch {epoch.number}"
                 self._problem(where, error)
@@ -245,19 +246,19 @@ class _Verifier:
         for blob in root.retired_blobs:
             self._named.add(blob.path)
             try:
-                self._name_retired(self._status.retired_blob(blob))
+                self._name_retired(self._context.status.retired_blob(blob))
             except FormatError as error:
                 self._problem(blob.path, error)
         if root.writers_blob:
             self._named.add(root.writers_blob.path)
             try:
-                self._status.writers_blob(root.writers_blob)
+                self._context.status.writers_blob(root.writers_blob)
             except FormatError as error:
                 self._problem(root.writers_blob.path, error)
         if root.tags_blob:
             self._named.add(root.tags_blob.path)
         try:
-            self._status.tags(root)
+            self._context.status.tags(root)
         except FormatError as error:
             self._problem(root.tags_blob.path if root.tags_blob else "tags", error)
         return schemas
@@ -267,13 +268,13 @@ class _Verifier:
         self._named.add(path)
         self._report.segments += 1
         try:
-            size = self._log.storage.info(path).size
+            size = self._context.storage.info(path).size
             if size != entry.bytes:
                 self._wrong(path, f"has {size} bytes, committed were {entry.bytes}")
                 return
             form = find_format(entry.format, where=path)
-            form.check_head(self._log.storage.get_range(path, 0, form.head_bytes), where=path)
-            segment = open_segment(self._log.storage, entry, where=path, whole=False)
+            form.check_head(self._context.storage.get_range(path, 0, form.head_bytes), where=path)
+            segment = open_segment(self._context.storage, entry, where=path, whole=False)
         except FormatError as error:
             self._problem(path, error)
             return
@@ -317,7 +318,7 @@ class _Verifier:
     def _find_leftovers(self, root: Root) -> None:
         self._name_retired(root.retired)
         for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER, names.HISTORY_FOLDER):
-            for info in self._log.storage.list(folder):
+            for info in self._context.storage.list(folder):
                 if info.path not in self._named:
                     self._report.leftovers.append(info.path)
                     if (planned_on(info.path) or 0) >= root.version:
@@ -330,7 +331,7 @@ class _Verifier:
             )
             if item.kind == "part":
                 try:
-                    entries = self._status.retired_part(item.path)
+                    entries = self._context.status.retired_part(item.path)
                 except FormatError as error:
                     self._problem(item.path, error)
                     continue

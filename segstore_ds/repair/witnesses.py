@@ -8,7 +8,7 @@ After the witnesses are read, the log is listed again, since it may have grown m
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import FormatError, InvalidInputError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.root import Root
@@ -26,14 +26,14 @@ class Witness:
     what: str
 
 
-def find_witnesses(log: StreamLog, newest: Root) -> list[Witness]:
+def find_witnesses(context: StreamContext, newest: Root) -> list[Witness]:
     """Return what proves that commits are gone, newest version first; empty for a sound log.
 
     What can't be read or reached proves nothing.
     """
-    found = [*_hint(log, newest), *_readers(log, newest), *_followers(log, newest)]
-    found += _names(log, newest)
-    end = (log.files.newest_listed() or 0) if found else 0
+    found = [*_hint(context, newest), *_readers(context, newest), *_followers(context, newest)]
+    found += _names(context, newest)
+    end = (context.log.files.newest_listed() or 0) if found else 0
     # The log may have grown, or end with an unreadable file, which is another error.
     gone = [claim for claim in found if claim.version <= newest.version or claim.version > end]
     return sorted(gone, key=lambda witness: -witness.version)
@@ -58,28 +58,28 @@ def planned_on(path: str) -> int | None:
     return version
 
 
-def _hint(log: StreamLog, newest: Root) -> Iterator[Witness]:
-    hint = log.files.read_hint()
+def _hint(context: StreamContext, newest: Root) -> Iterator[Witness]:
+    hint = context.log.files.read_hint()
     if hint is not None and is_proof(hint, newest):
         yield Witness(hint.number, names.HINT_PATH)
 
 
-def _readers(log: StreamLog, newest: Root) -> Iterator[Witness]:
-    for name in log.storage.folders(names.READERS_FOLDER):
+def _readers(context: StreamContext, newest: Root) -> Iterator[Witness]:
+    for name in context.storage.folders(names.READERS_FOLDER):
         try:
-            files = record_log(log, name)
+            files = record_log(context, name)
             number = files.newest_listed()
             record = None if number is None else files.get(number)
         except (FormatError, InvalidInputError):
             continue
         seen = None if record is None else seen_by(record)
-        if seen is not None and is_gone(log.files, seen, newest):
+        if seen is not None and is_gone(context.log.files, seen, newest):
             yield Witness(seen.version, f"reader {name!r}")
 
 
-def _followers(log: StreamLog, newest: Root) -> Iterator[Witness]:
+def _followers(context: StreamContext, newest: Root) -> Iterator[Witness]:
     try:
-        followers = log.replicas.of(newest)
+        followers = context.log.replicas.of(newest)
     except (FormatError, InvalidInputError):
         return
     for follower in followers:
@@ -88,16 +88,16 @@ def _followers(log: StreamLog, newest: Root) -> Iterator[Witness]:
             theirs = None if number is None else follower.files.get(number)
         except (FormatError, StorageError):
             continue
-        if theirs is not None and is_gone(log.files, Seen.of(theirs), newest):
+        if theirs is not None and is_gone(context.log.files, Seen.of(theirs), newest):
             yield Witness(theirs.version, f"follower {follower.url}")
 
 
-def _names(log: StreamLog, newest: Root) -> Iterator[Witness]:
+def _names(context: StreamContext, newest: Root) -> Iterator[Witness]:
     if newest.copies:
         return  # a clone's objects carry versions of its origin
     known = max(newest.version, abandoned_through(newest))
     for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER, names.HISTORY_FOLDER):
-        for info in log.storage.list(folder):
+        for info in context.storage.list(folder):
             version = planned_on(info.path)
             if version is not None and version > known:
                 known = version

@@ -4,7 +4,8 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
-from segstore_ds.commit.commit import Committed, StreamLog
+from segstore_ds.commit.commit import Committed
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.objects import copy_object, copy_small, has_same_end
 from segstore_ds.commit.replicas import PROPERTY, Follower, replication_of
 from segstore_ds.errors import (
@@ -25,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 _SMALL_FOLDERS = (names.STATUS_FOLDER, names.HISTORY_FOLDER)
 
 
-def run_add_follower(log: StreamLog, url: str, *, client: str) -> Committed:
+def run_add_follower(context: StreamContext, url: str) -> Committed:
     """Make a folder a follower: copy the stream, then commit that it follows from now on.
 
     Safe to repeat: objects that were copied before a failure are not copied again.
@@ -38,21 +39,21 @@ def run_add_follower(log: StreamLog, url: str, *, client: str) -> Committed:
         CommitUnknownError: It may or may not be in the log.
         UnderReplicatedError: It is in the log, but the follower lacks a part.
     """
-    storage = log.storage
+    storage = context.storage
     target = storage.sibling(url)
     refuse_overlap(target, storage, compare_names(target, storage), "follower")
-    root = log.refresh()
+    root = context.log.refresh()
     _refuse_clone(root)
-    follower = Follower(target, ROOT_CODEC, log.clock)
+    follower = Follower(target, ROOT_CODEC, context.clock)
     empty = may_begin(follower.files, resumed=f"{names.SEGMENTS_FOLDER}/")
     # One folder under two names would be one copy, and promote would fence nobody.
-    for other in (storage, *follower_storages(log, root)):
+    for other in (storage, *follower_storages(context, root)):
         if other.url != target.url:
             refuse_overlap(target, other, find_overlap(target, other), "follower")
     if empty:
-        _seed(log, follower)
+        _seed(context, follower)
     else:
-        _check_same(log, follower)
+        _check_same(context, follower)
 
     def build(root: Root, _slot: Slot) -> Root | None:
         known = replication_of(root)
@@ -60,14 +61,14 @@ def run_add_follower(log: StreamLog, url: str, *, client: str) -> Committed:
         if target.url in followers:
             return None
         _refuse_clone(root)
-        return _following(root, storage.url, (*followers, target.url), client)
+        return _following(root, storage.url, (*followers, target.url), context.client)
 
-    return log.commit(build, transaction=log.clock.new_id())
+    return context.log.commit(build, transaction=context.clock.new_id())
 
 
-def run_remove_follower(log: StreamLog, url: str, *, client: str) -> Committed:
+def run_remove_follower(context: StreamContext, url: str) -> Committed:
     """Continue without a follower, whose folder stays as it is; safe to repeat."""
-    gone = {url, log.storage.sibling(url).url}
+    gone = {url, context.storage.sibling(url).url}
 
     def build(root: Root, _slot: Slot) -> Root | None:
         known = replication_of(root)
@@ -76,21 +77,21 @@ def run_remove_follower(log: StreamLog, url: str, *, client: str) -> Committed:
         )
         if known is None or kept == known.followers:
             return None
-        return _following(root, known.primary, kept, client)
+        return _following(root, known.primary, kept, context.client)
 
-    return log.commit(build, transaction=log.clock.new_id())
+    return context.log.commit(build, transaction=context.clock.new_id())
 
 
-def run_promote(log: StreamLog, *, client: str) -> Committed:
+def run_promote(context: StreamContext) -> Committed:
     """Make this folder a primary of a new generation, without followers; safe to repeat.
 
     After it returns, no commit of the old primary is acknowledged any more.
     """
-    log.reopen()
+    context.log.reopen()
 
     def build(root: Root, _slot: Slot) -> Root | None:
         known = replication_of(root)
-        if known is None or known.primary == log.storage.url:
+        if known is None or known.primary == context.storage.url:
             return None
         kept = {name: text for name, text in root.properties.items() if name != PROPERTY}
         return replace(
@@ -98,20 +99,20 @@ def run_promote(log: StreamLog, *, client: str) -> Committed:
             generation=root.generation + 1,
             properties=kept,
             operation="promote",
-            client=client,
+            client=context.client,
         )
 
-    return log.commit(build, transaction=log.clock.new_id())
+    return context.log.commit(build, transaction=context.clock.new_id())
 
 
-def follower_storages(log: StreamLog, root: Root) -> tuple[Storage, ...]:
+def follower_storages(context: StreamContext, root: Root) -> tuple[Storage, ...]:
     """Return the folders of a root's followers; sends no request."""
-    return tuple(follower.storage for follower in log.replicas.of(root))
+    return tuple(follower.storage for follower in context.log.replicas.of(root))
 
 
-def purge_followers(log: StreamLog, root: Root) -> None:
+def purge_followers(context: StreamContext, root: Root) -> None:
     """Delete purged versions from followers; a follower that fails keeps them."""
-    for follower in log.replicas.of(root):
+    for follower in context.log.replicas.of(root):
         try:
             # Advance the hint first: it must not point to a deleted version.
             follower.storage.put(follower.files.hint_path, names.build_hint(hint_of(root)))
@@ -143,13 +144,13 @@ def _following(root: Root, primary: str, followers: tuple[str, ...], client: str
     )
 
 
-def _check_same(log: StreamLog, follower: Follower) -> None:
+def _check_same(context: StreamContext, follower: Follower) -> None:
     """Check that a folder's log belongs to this stream; shipping then continues from there."""
-    root = log.refresh()
+    root = context.log.refresh()
     # It is the same stream if a version that both have is the same.
     number = follower.files.newest_listed()
     theirs = None if number is None else follower.files.get(number)
-    ours = log.files.get(number) if number is not None and number <= root.version else None
+    ours = context.log.files.get(number) if number is not None and number <= root.version else None
     if theirs is None or ours is None or ours.transaction != theirs.transaction:
         raise AlreadyExistsError(
             "the folder holds another stream, or one that went its own way",
@@ -158,10 +159,10 @@ def _check_same(log: StreamLog, follower: Follower) -> None:
         )
 
 
-def _seed(log: StreamLog, follower: Follower) -> None:
+def _seed(context: StreamContext, follower: Follower) -> None:
     """Copy a stream into a folder: objects first, then its log in order."""
-    root = log.refresh()
-    source, target = log.storage, follower.storage
+    root = context.log.refresh()
+    source, target = context.storage, follower.storage
     for folder in _SMALL_FOLDERS:
         there = {info.path for info in target.list(folder)}
         for info in source.list(folder):
@@ -171,9 +172,11 @@ def _seed(log: StreamLog, follower: Follower) -> None:
     for info in source.list(names.SEGMENTS_FOLDER):
         if sizes.get(info.path) != info.size or not has_same_end(source, target, info):
             copy_object(source, target, info.path)
-    for version in _kept(log, root):
-        copy_small(source, target, log.files.path(version))
+    for version in _kept(context, root):
+        copy_small(source, target, context.log.files.path(version))
 
 
-def _kept(log: StreamLog, root: Root) -> Iterator[int]:
-    return (number for number in log.files.numbers() if root.log_start <= number <= root.version)
+def _kept(context: StreamContext, root: Root) -> Iterator[int]:
+    return (
+        number for number in context.log.files.numbers() if root.log_start <= number <= root.version
+    )

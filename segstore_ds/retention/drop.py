@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.replicas import replication_of
 from segstore_ds.copy.pins import last_sharing, unpin_origins
 from segstore_ds.errors import ConflictError, InvalidInputError, SegstoreError
@@ -124,7 +125,7 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dr
             storage.delete(info.path)
     kept += _find_hidden(storage)
     # A drop can be repeated as long as the log exists, so remove the pins before deleting it.
-    _unpin(storage, log.root, clock=clock, client=client)
+    _unpin(StreamContext.of(log, client=client))
     # Delete the hint first: it must not point to leftovers. Delete the newest commit last: it says
     # that the stream was dropped.
     storage.delete(names.HINT_PATH)
@@ -141,14 +142,17 @@ def _find_hidden(storage: Storage) -> Iterator[str]:
                 yield path
 
 
-def _unpin(storage: Storage, root: Root, *, clock: Clock, client: str) -> None:
+def _unpin(context: StreamContext) -> None:
+    root = context.log.root
     if root.origins:
-        unpin_origins(storage, root, clock=clock, client=client)
+        unpin_origins(context, root)
         return
     try:
         # Materialized: the call may have stopped before it released the origin's pin.
-        unpin_origins(storage, last_sharing(root), clock=clock, client=client)
+        unpin_origins(context, last_sharing(root))
     except SegstoreError as error:
         # A materialized clone does not need its origin, so this must not stop the drop. A pin that
         # is left can be removed by hand.
-        _LOG.warning("origin of %s can't be asked for a pin that is left: %s", storage.url, error)
+        _LOG.warning(
+            "origin of %s can't be asked for a pin that is left: %s", context.storage.url, error
+        )

@@ -7,7 +7,7 @@ is never purged, because a handle may still use it.
 
 from dataclasses import replace
 
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import moment_at
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError
 from segstore_ds.format import names
@@ -19,45 +19,47 @@ from segstore_ds.replication.followers import purge_followers
 from segstore_ds.write.inputs import as_integer
 
 
-def plan_purge(log: StreamLog, *, older_than_s: float) -> int:
+def plan_purge(context: StreamContext, *, older_than_s: float) -> int:
     """Return the oldest version to keep: the base of the newest one stamped before the age.
 
     A stamp may be older than its commit: the writer slept, or its put arrived late. But the base of
     a commit was in the log when the commit was stamped, so every version below the base had been
     superseded by then. `older_than_s` counts from being superseded and is at least the log's grace.
     """
-    age_s = max(older_than_s, log.grace_s)
-    now_us = store_now_us(log)
+    age_s = max(older_than_s, context.log.grace_s)
+    now_us = store_now_us(context)
     try:
-        kept = moment_at(log, now_us - int(age_s * 1e6))
+        kept = moment_at(context.log, now_us - int(age_s * 1e6))
     except SnapshotExpiredError:
-        return log.root.log_start
-    if kept is None or kept.version <= log.root.log_start:
-        return log.root.log_start
-    start = max(log.history.base_of(log.root, kept.version), log.root.log_start)
-    return _lower(log, start, now_us - int(log.grace_s * 1e6))
+        return context.log.root.log_start
+    if kept is None or kept.version <= context.log.root.log_start:
+        return context.log.root.log_start
+    start = max(
+        context.log.history.base_of(context.log.root, kept.version), context.log.root.log_start
+    )
+    return _lower(context, start, now_us - int(context.log.grace_s * 1e6))
 
 
-def _lower(log: StreamLog, start: int, before_us: int) -> int:
+def _lower(context: StreamContext, start: int, before_us: int) -> int:
     """Return the newest version up to `start` that existed at a time by the store's clock.
 
     The versions that it superseded have been superseded since that time. Stamps say so too, but a
     machine whose clock is behind stamps its commits too early, and no handle may lose the version
     that it uses.
     """
-    low, high = log.root.log_start, start
+    low, high = context.log.root.log_start, start
     while low < high:
         middle = (low + high + 1) // 2
         # Try `start` first: it is nearly always the answer.
         version = start if high == start else middle
-        if log.storage.info(log.files.path(version)).modified_us <= before_us:
+        if context.storage.info(context.log.files.path(version)).modified_us <= before_us:
             low = version
         else:
             high = version - 1
     return low
 
 
-def run_purge(log: StreamLog, *, older_than_s: float, keep_versions: int = 1) -> int:
+def run_purge(context: StreamContext, *, older_than_s: float, keep_versions: int = 1) -> int:
     """Delete the versions superseded more than `older_than_s` ago; safe to repeat after a crash.
 
     The newest `keep_versions` (>= 1) always stay. Returns the oldest version kept.
@@ -72,7 +74,7 @@ def run_purge(log: StreamLog, *, older_than_s: float, keep_versions: int = 1) ->
         raise InvalidInputError(
             "a stream keeps its newest version", remedy="keep one at least", keep=keep_versions
         )
-    target = plan_purge(log, older_than_s=older_than_s)
+    target = plan_purge(context, older_than_s=older_than_s)
 
     def build(root: Root, slot: Slot) -> Root | None:
         start = min(target, slot.version - 1, slot.version - keep_versions)
@@ -80,9 +82,9 @@ def run_purge(log: StreamLog, *, older_than_s: float, keep_versions: int = 1) ->
             return None
         return replace(root, log_start=start, operation="purge")
 
-    root = log.commit(build, transaction=log.clock.new_id()).root
+    root = context.log.commit(build, transaction=context.clock.new_id()).root
     # Advance the hint before deleting, or an open could follow it to a leftover version.
-    log.storage.put(log.files.hint_path, names.build_hint(hint_of(root)))
-    log.files.purge(root.log_start)
-    purge_followers(log, root)
+    context.storage.put(context.log.files.hint_path, names.build_hint(hint_of(root)))
+    context.log.files.purge(root.log_start)
+    purge_followers(context, root)
     return root.log_start

@@ -11,7 +11,7 @@ its time has passed since its last record) registers again before it relies on b
 
 from dataclasses import replace
 
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import (
     FormatError,
     InvalidInputError,
@@ -49,11 +49,10 @@ class NamedReader:
         client: Who reads, for the stream's history.
     """
 
-    def __init__(self, log: StreamLog, seen: SeenReader, confirmed_s: float, client: str) -> None:
-        self._log = log
+    def __init__(self, context: StreamContext, seen: SeenReader, confirmed_s: float) -> None:
+        self._context = context
         self._seen = seen
         self._confirmed_s = confirmed_s
-        self._client = client
 
     def __repr__(self) -> str:
         return f"<reader {self.name!r} at {self.offset}>"
@@ -76,7 +75,7 @@ class NamedReader:
     @property
     def lapses(self) -> bool:
         """Whether half of its time has passed since the last record: it should be renewed."""
-        elapsed_s = self._log.clock.boot_s() - self._confirmed_s
+        elapsed_s = self._context.clock.boot_s() - self._confirmed_s
         return elapsed_s > self._seen.record.lapse_s / 2
 
     def publish(self, offset: int, *, provisional: bool = False) -> None:
@@ -102,18 +101,18 @@ class NamedReader:
         """
         if type(offset) is not int or offset < 0:
             raise InvalidInputError("not an offset", remedy="give an int from 0", offset=offset)
-        if offset > self._log.root.tail and offset > self._log.refresh().tail:
+        if offset > self._context.log.root.tail and offset > self._context.log.refresh().tail:
             raise PositionError(
-                "position lies beyond the tail", offset=offset, tail=self._log.root.tail
+                "position lies beyond the tail", offset=offset, tail=self._context.log.root.tail
             )
-        began = self._log.clock.boot_s()
+        began = self._context.clock.boot_s()
 
         def advance(seen: SeenReader | None) -> ReaderRecord:
             current = self._own(seen)
             mine = self._seen.record
-            if not mine.generation == current.generation == self._log.root.generation:
-                _check_generation(self._log.refresh(), mine)
-            root, later = self._log.root, max(offset, current.offset)
+            if not mine.generation == current.generation == self._context.log.root.generation:
+                _check_generation(self._context.log.refresh(), mine)
+            root, later = self._context.log.root, max(offset, current.offset)
             return replace(
                 current,
                 offset=later,
@@ -122,11 +121,11 @@ class NamedReader:
                 transaction=root.transaction,
             )
 
-        self._seen = add_record(self._log, self._seen, advance)
+        self._seen = add_record(self._context, self._seen, advance)
         # Check after the record is written: until then a retention may have found the old record
         # lapsed. Confirm after the announcement: if it fails, the next publish repeats it.
         if self.lapses:
-            _announce(self._log, self._seen, client=self._client)
+            _announce(self._context, self._seen)
         self._confirmed_s = began
 
     def renew(self) -> None:
@@ -144,7 +143,7 @@ class NamedReader:
             As `publish`.
         """
         self._seen = add_record(
-            self._log, self._seen, lambda seen: replace(self._own(seen), released=True)
+            self._context, self._seen, lambda seen: replace(self._own(seen), released=True)
         )
 
     def _own(self, seen: SeenReader | None) -> ReaderRecord:
@@ -159,7 +158,7 @@ class NamedReader:
 
 
 def register_reader(
-    log: StreamLog,
+    context: StreamContext,
     name: str,
     *,
     owner: str,
@@ -167,7 +166,6 @@ def register_reader(
     lapse_s: int = LAPSE_S,
     takeover: bool = False,
     provisional: bool = False,
-    client: str = "",
 ) -> NamedReader:
     """Register a reader, or continue the one of that owner.
 
@@ -187,14 +185,14 @@ def register_reader(
         CommitUnknownError: The storage never said whether the reader is registered.
     """
     _check_asked(owner, lapse_s)
-    root, began = log.refresh(), log.clock.boot_s()
+    root, began = context.log.refresh(), context.clock.boot_s()
 
     def claim(seen: SeenReader | None) -> ReaderRecord:
         taken = seen is not None and not seen.record.released
         if seen is not None and taken and not (takeover or seen.record.provisional):
             _check_owner(seen, owner)
         mine = seen.record if seen is not None and taken else None
-        offset = _start_of(log, root, start, mine)
+        offset = _start_of(context, root, start, mine)
         extra = seen.record.extra if seen is not None else {}
         return ReaderRecord(
             root.stream_id,
@@ -208,13 +206,13 @@ def register_reader(
             extra=extra,
         )
 
-    seen = add_record(log, newest_record(log, name) or _unborn(root, name), claim)
-    reader = NamedReader(log, seen, began, client)
-    _announce(log, seen, client=client)
+    seen = add_record(context, newest_record(context, name) or _unborn(root, name), claim)
+    reader = NamedReader(context, seen, began)
+    _announce(context, seen)
     return reader
 
 
-def release_reader(log: StreamLog, name: str) -> bool:
+def release_reader(context: StreamContext, name: str) -> bool:
     """Release a reader, whoever owns it; return False if there is none to release.
 
     The record may be unreadable: this call is the remedy if one record stops retention.
@@ -226,15 +224,17 @@ def release_reader(log: StreamLog, name: str) -> bool:
         UnsupportedVersionError: A newer version wrote the record: release it with that version.
     """
     try:
-        seen = find_reader(log, name)
+        seen = find_reader(context, name)
     except UnsupportedVersionError:
         raise
     except FormatError:
-        number = record_log(log, name).newest_listed()
-        seen = replace(_unborn(log.refresh(), name), number=-1 if number is None else number)
+        number = record_log(context, name).newest_listed()
+        seen = replace(
+            _unborn(context.log.refresh(), name), number=-1 if number is None else number
+        )
     if seen is None:
         return False
-    add_record(log, seen, lambda newest: replace((newest or seen).record, released=True))
+    add_record(context, seen, lambda newest: replace((newest or seen).record, released=True))
     return True
 
 
@@ -254,12 +254,14 @@ def _check_asked(owner: str, lapse_s: int) -> None:
         )
 
 
-def _start_of(log: StreamLog, root: Root, start: int | None, mine: ReaderRecord | None) -> int:
+def _start_of(
+    context: StreamContext, root: Root, start: int | None, mine: ReaderRecord | None
+) -> int:
     if start is None and mine is None:
         return root.head
     if start is None and mine is not None:
         _check_generation(root, mine)
-        check_held(log, position_of(mine))
+        check_held(context, position_of(mine))
         return mine.offset
     offset = int(start or 0)
     if offset > root.tail:
@@ -277,13 +279,13 @@ def _check_generation(root: Root, record: ReaderRecord) -> None:
         )
 
 
-def _announce(log: StreamLog, seen: SeenReader, *, client: str) -> None:
+def _announce(context: StreamContext, seen: SeenReader) -> None:
     """Commit that a reader exists, so that a running retention looks again; check the head."""
 
     def build(root: Root, _slot: Slot) -> Root:
-        return replace(root, operation="reader", client=client or root.client)
+        return replace(root, operation="reader", client=context.client or root.client)
 
-    root = log.commit(build, transaction=log.clock.new_id()).root
+    root = context.log.commit(build, transaction=context.clock.new_id()).root
     _check_generation(root, seen.record)
     offset = seen.record.offset
     if root.head > offset:

@@ -8,12 +8,12 @@ given out keep their meaning: they lie below the new head.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import SealedError, SnapshotExpiredError
 from segstore_ds.format.root import Root
 from segstore_ds.log.copy_record import check_complete
 from segstore_ds.log.transition import Slot
-from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.status.writers import Commit
 from segstore_ds.write.append import drop_below
 
@@ -64,7 +64,7 @@ def plan_restore(root: Root, old: Root, listed: Sequence[PlacedSegment], slot: S
     )
 
 
-def run_restore(log: StreamLog, status: TableStatus, version: int, *, client: str) -> Commit:
+def run_restore(context: StreamContext, version: int) -> Commit:
     """Bring back the events of a version, in one commit that copies no event.
 
     Events committed between the version and this commit are no longer part of the stream; restoring
@@ -80,15 +80,19 @@ def run_restore(log: StreamLog, status: TableStatus, version: int, *, client: st
         ConflictError: Every race was lost; nothing was committed.
         CommitUnknownError: It may or may not be in the log.
     """
-    log.refresh()
-    old = log.read_version(version)
-    check_complete(old, url=log.storage.url)
-    listed = list(status.segments(old, old.head, old.tail))
+    context.log.refresh()
+    old = context.log.read_version(version)
+    check_complete(old, url=context.storage.url)
+    listed = list(context.status.segments(old, old.head, old.tail))
 
     def build(root: Root, slot: Slot) -> Root | None:
         planned = plan_restore(root, old, listed, slot)
-        return None if planned is None else status.tidy(replace(planned, client=client), slot)
+        return (
+            None
+            if planned is None
+            else context.status.tidy(replace(planned, client=context.client), slot)
+        )
 
-    done = log.commit(build, transaction=log.clock.new_id())
+    done = context.log.commit(build, transaction=context.clock.new_id())
     root = done.root
     return Commit(root.version, root.transaction, root.head, root.tail, attempts=done.attempts)

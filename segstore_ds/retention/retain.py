@@ -18,7 +18,8 @@ from typing import Any
 import numpy as np
 
 from segstore_ds.commit.best_effort import best_effort
-from segstore_ds.commit.commit import Committed, StreamLog
+from segstore_ds.commit.commit import Committed
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import moment_at
 from segstore_ds.errors import (
     CorruptionError,
@@ -30,7 +31,7 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.transition import Slot
 from segstore_ds.read.reader_records import SeenReader, live_readers, store_now_us
 from segstore_ds.retention.truncate import finish_truncate, plan_truncate
-from segstore_ds.status.table_status import Run, TableStatus
+from segstore_ds.status.table_status import Run
 
 PROPERTY = "retention"  # On disk: the property that holds a policy. Never change.
 EVERY_S = 60.0
@@ -146,30 +147,30 @@ def _borders(root: Root, runs: Iterable[Run]) -> tuple[Ints, Ints]:
     return np.concatenate(offsets), before
 
 
-def run_retain(
-    log: StreamLog, status: TableStatus, policy: RetentionPolicy, *, client: str
-) -> Committed:
+def run_retain(context: StreamContext, policy: RetentionPolicy) -> Committed:
     """Move the head as far as a policy allows; safe to repeat."""
-    log.refresh()
-    now_us = store_now_us(log)
-    aged = _tail_at(log, now_us, policy.max_age_s)
-    young = _tail_at(log, now_us, policy.min_age_s)
+    context.log.refresh()
+    now_us = store_now_us(context)
+    aged = _tail_at(context, now_us, policy.max_age_s)
+    young = _tail_at(context, now_us, policy.min_age_s)
 
     lagging: list[SeenReader] = []
 
     def build(root: Root, slot: Slot) -> Root | None:
         held, tagged = list[int](), list[int]()
         if policy.respect_readers:
-            readers = live_readers(log, now_us)
+            readers = live_readers(context, now_us)
             held = [seen.needs(root) for seen in readers]
             lagging[:] = [seen for seen in readers if seen.lags(root)]
-            tagged = [tag.offset for tag in status.tags(root).values() if tag.offset >= root.head]
-        runs = status.runs(root, root.head, root.tail)
+            tagged = [
+                tag.offset for tag in context.status.tags(root).values() if tag.offset >= root.head
+            ]
+        runs = context.status.runs(root, root.head, root.tail)
         offset = plan_retain(root, runs, policy, aged=aged, young=young, held=held, tagged=tagged)
         planned = plan_truncate(root, offset, slot)
-        return None if planned is None else finish_truncate(status, planned, slot, client=client)
+        return None if planned is None else finish_truncate(context, planned, slot)
 
-    done = log.commit(build, transaction=log.clock.new_id())
+    done = context.log.commit(build, transaction=context.clock.new_id())
     for seen in lagging:
         _LOG.warning(
             "reader %r at %d (generation %d) lags behind the head %d (generation %d) and holds all "
@@ -184,10 +185,8 @@ def run_retain(
 class AutoRetain:
     """Applies a stream's own policy after commits, at most once a minute; never raises."""
 
-    def __init__(self, log: StreamLog, status: TableStatus, client: str) -> None:
-        self._log = log
-        self._status = status
-        self._client = client
+    def __init__(self, context: StreamContext) -> None:
+        self._context = context
         self._applied_s = float("-inf")
 
     def after_commit(self) -> None:
@@ -197,20 +196,20 @@ class AutoRetain:
             self._apply_if_due()
 
     def _apply_if_due(self) -> None:
-        text = self._log.root.properties.get(PROPERTY)
-        now = self._log.clock.boot_s()
+        text = self._context.log.root.properties.get(PROPERTY)
+        now = self._context.clock.boot_s()
         if text is None or now - self._applied_s < EVERY_S:
             return
         self._applied_s = now
-        run_retain(self._log, self._status, parse_policy(text), client=self._client)
+        run_retain(self._context, parse_policy(text))
 
 
-def _tail_at(log: StreamLog, now_us: int, age_s: int | None) -> int:
+def _tail_at(context: StreamContext, now_us: int, age_s: int | None) -> int:
     """Return the offset before which all events are older; the head if that is unknown."""
     if age_s is None:
-        return log.root.head
+        return context.log.root.head
     try:
-        found = moment_at(log, now_us - age_s * 1_000_000)
+        found = moment_at(context.log, now_us - age_s * 1_000_000)
     except SnapshotExpiredError:
-        return log.root.head
+        return context.log.root.head
     return found.tail if found else 0

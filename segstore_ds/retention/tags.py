@@ -7,7 +7,8 @@ of the blob is null in the root until the next move.
 
 from dataclasses import replace
 
-from segstore_ds.commit.commit import Committed, StreamLog
+from segstore_ds.commit.commit import Committed
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from segstore_ds.format import names
 from segstore_ds.format.root import Root, add_tag_feature
@@ -75,9 +76,7 @@ def spill_tags(blobs: StatusBlobs, root: Root, slot: Slot) -> Root:
     return add_tag_feature(replace(root, tags=inline, tags_blob=blob, retired=retired))
 
 
-def run_tag(
-    log: StreamLog, blobs: StatusBlobs, name: str, cut: Cut, *, move: bool, client: str
-) -> Tag:
+def run_tag(context: StreamContext, name: str, cut: Cut, *, move: bool) -> Tag:
     """Name a cut; safe to repeat. The cut is resolved once, against the newest version.
 
     Returns the current tag.
@@ -90,38 +89,38 @@ def run_tag(
         NotFoundError: There is no such version, tag or reader.
     """
     names.check_label(name, what="tag")
-    root = log.refresh()
-    offset = resolve_cut(log, root, cut)
+    root = context.log.refresh()
+    offset = resolve_cut(context, root, cut)
     check_range(root, offset, offset, fail_on_data_loss=True)
 
     def build(root: Root, slot: Slot) -> Root | None:
-        known = blobs.tag(root, name)
+        known = context.status.tag(root, name)
         planned = plan_tag(root, name, offset, slot, known=known, move=move)
         if planned is None:
             return None
         # The head may have passed the cut since it was resolved.
         check_range(root, offset, offset, fail_on_data_loss=True)
-        return spill_tags(blobs, replace(planned, client=client), slot)
+        return spill_tags(context.status, replace(planned, client=context.client), slot)
 
-    done = log.commit(build, transaction=log.clock.new_id()).root
-    return blobs.tags(done)[name]
+    done = context.log.commit(build, transaction=context.clock.new_id()).root
+    return context.status.tags(done)[name]
 
 
-def run_untag(log: StreamLog, blobs: StatusBlobs, name: str, *, client: str) -> Committed:
+def run_untag(context: StreamContext, name: str) -> Committed:
     """Remove a tag; a repeated call raises NotFoundError.
 
     Raises:
         NotFoundError: There is no such tag.
     """
-    if blobs.tag(log.refresh(), name) is None:
-        known = sorted(blobs.tags(log.root))
+    if context.status.tag(context.log.refresh(), name) is None:
+        known = sorted(context.status.tags(context.log.root))
         raise NotFoundError("no such tag", tag=name, known=known[:SHOWN_TAGS])
 
     def build(root: Root, slot: Slot) -> Root | None:
-        if blobs.tag(root, name) is None:
+        if context.status.tag(root, name) is None:
             return None
-        moved = root.tags_blob is not None and name in blobs.tags_blob(root.tags_blob)
+        moved = root.tags_blob is not None and name in context.status.tags_blob(root.tags_blob)
         planned = plan_untag(root, name, moved=moved)
-        return spill_tags(blobs, replace(planned, client=client), slot)
+        return spill_tags(context.status, replace(planned, client=context.client), slot)
 
-    return log.commit(build, transaction=log.clock.new_id())
+    return context.log.commit(build, transaction=context.clock.new_id())

@@ -7,7 +7,8 @@ deletes them after the grace. Both operations are allowed on a sealed stream.
 
 from dataclasses import replace
 
-from segstore_ds.commit.commit import Committed, StreamLog
+from segstore_ds.commit.commit import Committed
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import PositionError, TruncatedError
 from segstore_ds.format.root import Root
 from segstore_ds.log.transition import Slot
@@ -60,12 +61,14 @@ def trim_part(status: TableStatus, root: Root, slot: Slot) -> Root:
     return replace(root, parts=(trimmed, *root.parts[1:]), retired=(*root.retired, gone))
 
 
-def finish_truncate(status: TableStatus, root: Root, slot: Slot, *, client: str) -> Root:
+def finish_truncate(context: StreamContext, root: Root, slot: Slot) -> Root:
     """Return a planned truncation ready to commit, with its status objects written."""
-    return status.tidy(trim_part(status, replace(root, client=client), slot), slot)
+    return context.status.tidy(
+        trim_part(context.status, replace(root, client=context.client), slot), slot
+    )
 
 
-def run_truncate(log: StreamLog, status: TableStatus, cut: Cut, *, client: str) -> Committed:
+def run_truncate(context: StreamContext, cut: Cut) -> Committed:
     """Move the head up to a cut; safe to repeat.
 
     The cut is resolved once, against the newest version: `tail` means the tail as of the call.
@@ -76,8 +79,8 @@ def run_truncate(log: StreamLog, status: TableStatus, cut: Cut, *, client: str) 
         NotFoundError: There is no such version, tag or reader.
         SnapshotExpiredError: The version that the cut names was purged.
     """
-    root = log.refresh()
-    offset = resolve_cut(log, root, cut)
+    root = context.log.refresh()
+    offset = resolve_cut(context, root, cut)
     if offset < root.head:
         raise TruncatedError(
             "cut lies below the head",
@@ -88,18 +91,18 @@ def run_truncate(log: StreamLog, status: TableStatus, cut: Cut, *, client: str) 
 
     def build(root: Root, slot: Slot) -> Root | None:
         planned = plan_truncate(root, offset, slot)
-        return None if planned is None else finish_truncate(status, planned, slot, client=client)
+        return None if planned is None else finish_truncate(context, planned, slot)
 
-    return log.commit(build, transaction=log.clock.new_id())
+    return context.log.commit(build, transaction=context.clock.new_id())
 
 
-def run_seal(log: StreamLog, *, client: str) -> Committed:
+def run_seal(context: StreamContext) -> Committed:
     """Seal a stream: every later append is refused, reads still work; safe to repeat."""
-    log.refresh()
+    context.log.refresh()
 
     def build(root: Root, _slot: Slot) -> Root | None:
         if root.sealed:
             return None
-        return replace(root, sealed=True, operation="seal", client=client)
+        return replace(root, sealed=True, operation="seal", client=context.client)
 
-    return log.commit(build, transaction=log.clock.new_id())
+    return context.log.commit(build, transaction=context.clock.new_id())

@@ -20,7 +20,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import moment_at
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StorageError
 from segstore_ds.format import names
@@ -36,7 +36,6 @@ from segstore_ds.status.references import (
     read_references,
     retired_items,
 )
-from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import ObjectInfo
 
 _LOG = logging.getLogger(__name__)
@@ -175,13 +174,11 @@ def plan_temporaries(objects: Iterable[ObjectInfo], until_us: int) -> list[Doome
 
 
 def run_vacuum(
-    log: StreamLog,
-    status: TableStatus,
+    context: StreamContext,
     *,
     dry_run: bool = True,
     grace_s: float = GRACE_S,
     short_grace: bool = False,
-    client: str = "",
 ) -> VacuumReport:
     """Delete objects that can't be needed any more; a dry run (the default) only reports them.
 
@@ -199,40 +196,45 @@ def run_vacuum(
             "that there are none",
             grace_s=grace_s,
         )
-    log.reopen()
+    context = context.fresh()
+    context.log.reopen()
     # The store's time is that of an object just written; a dry run writes none.
-    now_us = log.clock.wall_us() if dry_run else store_now_us(log)
+    now_us = context.clock.wall_us() if dry_run else store_now_us(context)
     until_us = now_us - int(max(grace_s, 0) * 1e6)
-    floor = plan_floor(log, until_us)
-    objects = [info for folder in _FOLDERS for info in log.storage.list(folder)]
-    root = log.root if dry_run else _raise_floor(log, floor, objects, client)
+    floor = plan_floor(context, until_us)
+    objects = [info for folder in _FOLDERS for info in context.storage.list(folder)]
+    root = context.log.root if dry_run else _raise_floor(context, floor, objects)
     horizon = plan_horizon(root, floor=floor, until_us=until_us)
-    refs = read_references(status, root, gone_before=horizon.version, gone_until_us=horizon.time_us)
+    refs = read_references(
+        context.status, root, gone_before=horizon.version, gone_until_us=horizon.time_us
+    )
     doomed, spared = plan_vacuum(refs, horizon, objects)
-    doomed += plan_temporaries(log.storage.temporaries(), until_us)
+    doomed += plan_temporaries(context.storage.temporaries(), until_us)
     if not dry_run:
         for entry in doomed:
             check_move(entry.path, entry.state, ObjectState.DELETED)
-            log.storage.delete(entry.path)
-        _vacuum_followers(log, root, refs, horizon)
-        _forget(log, status, horizon, client)
+            context.storage.delete(entry.path)
+        _vacuum_followers(context, root, refs, horizon)
+        _forget(context, horizon)
     return VacuumReport(dry_run, root.version, horizon.floor, tuple(doomed), tuple(spared))
 
 
-def plan_floor(log: StreamLog, until_us: int) -> int:
+def plan_floor(context: StreamContext, until_us: int) -> int:
     """Return the newest version older than a time, which bounds whatever was planned earlier."""
     try:
-        found = moment_at(log, until_us)
+        found = moment_at(context.log, until_us)
     except SnapshotExpiredError:
         return (
-            log.root.staging_floor
+            context.log.root.staging_floor
         )  # the versions of that time are purged, so the floor is unknown
-    return max(found.version if found else 0, log.root.staging_floor)
+    return max(found.version if found else 0, context.log.root.staging_floor)
 
 
-def _vacuum_followers(log: StreamLog, root: Root, refs: References, horizon: Horizon) -> None:
+def _vacuum_followers(
+    context: StreamContext, root: Root, refs: References, horizon: Horizon
+) -> None:
     """Delete from followers by the same rules; a follower that fails keeps its objects."""
-    for storage in follower_storages(log, root):
+    for storage in follower_storages(context, root):
         try:
             objects = [info for folder in _FOLDERS for info in storage.list(folder)]
             doomed = plan_vacuum(refs, horizon, objects)[0]
@@ -243,7 +245,7 @@ def _vacuum_followers(log: StreamLog, root: Root, refs: References, horizon: Hor
             _LOG.warning("follower %s keeps what was vacuumed: %s", storage.url, error)
 
 
-def _raise_floor(log: StreamLog, floor: int, objects: list[ObjectInfo], client: str) -> Root:
+def _raise_floor(context: StreamContext, floor: int, objects: list[ObjectInfo]) -> Root:
     def build(root: Root, _slot: Slot) -> Root | None:
         raised = max(root.staging_floor, min(floor, root.version))
         # Objects staged on the newest version can't be told from objects being staged now. This
@@ -251,29 +253,33 @@ def _raise_floor(log: StreamLog, floor: int, objects: list[ObjectInfo], client: 
         newest = any(_staged_version(info.path) == root.version for info in objects)
         if raised == root.staging_floor and not newest:
             return None
-        return replace(root, staging_floor=raised, operation="vacuum", client=client)
+        return replace(root, staging_floor=raised, operation="vacuum", client=context.client)
 
-    return log.commit(build, transaction=log.clock.new_id()).root
+    return context.log.commit(build, transaction=context.clock.new_id()).root
 
 
-def _forget(log: StreamLog, status: TableStatus, horizon: Horizon, client: str) -> None:
+def _forget(context: StreamContext, horizon: Horizon) -> None:
     """Remove judged objects from `retired`; live or newly retired objects are listed again."""
 
     def is_kept(item: Retired) -> bool:
         return item.version > horizon.version or item.time_us > horizon.time_us
 
     def build(root: Root, slot: Slot) -> Root | None:
-        items = list(retired_items(status, root))
+        items = list(retired_items(context.status, root))
         kept = tuple(item for item in items if is_kept(item))
         if len(kept) == len(items):
             return None
         blobs = tuple(slot.retire("status", blob.path) for blob in root.retired_blobs)
         pruned = replace(
-            root, retired=(*kept, *blobs), retired_blobs=(), operation="vacuum", client=client
+            root,
+            retired=(*kept, *blobs),
+            retired_blobs=(),
+            operation="vacuum",
+            client=context.client,
         )
-        return status.tidy(pruned, slot)
+        return context.status.tidy(pruned, slot)
 
-    log.commit(build, transaction=log.clock.new_id())
+    context.log.commit(build, transaction=context.clock.new_id())
 
 
 def _judge_retired(version: int, time_us: int, horizon: Horizon) -> tuple[bool, str]:

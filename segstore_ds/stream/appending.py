@@ -1,9 +1,10 @@
 """The appender: takes events one by one, over a long time, and reads uncommitted ones back."""
 
+from dataclasses import replace
+
 from segstore_ds import options
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.options.arguments import check_seconds, check_whole
-from segstore_ds.status.table_status import TableStatus
 from segstore_ds.stream.reading import Reads
 from segstore_ds.stream.writing import Writes
 from segstore_ds.write.appender import FlushLimits, LiveAppender, StreamEnds
@@ -50,7 +51,7 @@ class Appending(Writes, Reads):
         layout = as_layout(layout)
         log = StreamLog(self._log.storage, clock=self._log.clock)
         log.adopt(self._log.root)
-        own = type(self)(log, TableStatus(self._log.storage))
+        own = type(self)(replace(self._context.fresh(), log=log))
         schema = self.schema
         ends = StreamEnds(
             schema=schema,

@@ -6,6 +6,7 @@ names that they have in their own packages.
 """
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.compact.rewrite import CompactJob, plan_range_groups, run_group
 from segstore_ds.compact.rewrite import plan_job as plan_compaction
@@ -45,6 +46,7 @@ from segstore_ds.status.writers import WriterKey, find_repeated
 from segstore_ds.storage import Storage, open_storage, resolve_location
 from segstore_ds.storage.locations import Location
 from segstore_ds.stream import Stream, client_name, create_on, open_on
+from segstore_ds.stream.handle import context_of
 from segstore_ds.write.append import check_stream
 from segstore_ds.write.inputs import writer_key
 from segstore_ds.write.job import AutoRules, WriteJob, WriteRequest, check_arguments
@@ -81,6 +83,7 @@ __all__ = [
     "StagedTask",
     "Storage",
     "Stream",
+    "StreamContext",
     "StreamLog",
     "TableStatus",
     "WriteJob",
@@ -96,6 +99,7 @@ __all__ = [
     "client_name",
     "commit_rows_copy",
     "commit_segments",
+    "context_of",
     "copied_of",
     "copy_segments",
     "create_on",

@@ -7,6 +7,7 @@ from typing import Self
 import pyarrow as pa
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import Outcome, OutcomeState, outcome, version_at
 from segstore_ds.errors import InvalidInputError, NotFoundError
 from segstore_ds.format.root import Root
@@ -21,7 +22,6 @@ from segstore_ds.read.cuts import (
     resolve_cut,
 )
 from segstore_ds.status.epochs import epoch_schema
-from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.version import __version__
 from segstore_ds.write.append import Appender
@@ -32,13 +32,19 @@ def client_name() -> str:
     return f"segstore/{__version__} python/{platform.python_version()} pyarrow/{pa.__version__}"
 
 
+def context_of(log: StreamLog) -> StreamContext:
+    """Return the context of a log for a handle of this process."""
+    return StreamContext.of(log, client=client_name())
+
+
 class Handle:
     """One stream as one thread sees it: what it has seen of the log, and how to look again."""
 
-    def __init__(self, log: StreamLog, status: TableStatus) -> None:
-        self._log = log
-        self._status = status
-        self._appender = Appender(log, status)
+    def __init__(self, context: StreamContext) -> None:
+        self._context = context
+        self._log = context.log
+        self._status = context.status
+        self._appender = Appender(context)
 
     def __repr__(self) -> str:
         root = self._log.root
@@ -118,7 +124,7 @@ class Handle:
     def position(self, cut: CutLike = "tail") -> Position:
         """Return a cut together with its stream, for a checkpoint; raises as `read`."""
         root = self._log.root
-        offset = resolve_cut(self._log, root, parse_cut(cut))
+        offset = resolve_cut(self._context, root, parse_cut(cut))
         return Position.of(root, offset)
 
     def root_as_of(

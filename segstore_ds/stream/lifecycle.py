@@ -11,7 +11,7 @@ from segstore_ds.retention.retain import PROPERTY, RetentionPolicy, parse_policy
 from segstore_ds.retention.tags import run_tag, run_untag
 from segstore_ds.retention.truncate import run_seal, run_truncate
 from segstore_ds.status.writers import Commit
-from segstore_ds.stream.handle import Handle, client_name
+from segstore_ds.stream.handle import Handle
 
 
 class Lifecycle(Handle):
@@ -38,7 +38,7 @@ class Lifecycle(Handle):
             FormatError: Metadata can't be read.
             StorageError: The storage failed.
         """
-        return run_truncate(self._log, self._status, parse_cut(cut), client=client_name()).root.head
+        return run_truncate(self._context, parse_cut(cut)).root.head
 
     def seal(self) -> int:
         """End the stream: every later append is refused with SealedError. Safe to repeat.
@@ -55,7 +55,7 @@ class Lifecycle(Handle):
             FormatError: Metadata can't be read.
             StorageError: The storage failed.
         """
-        return run_seal(self._log, client=client_name()).root.tail
+        return run_seal(self._context).root.tail
 
     def restore(self, version: int) -> Commit:
         """Restore the events of an earlier version, in one commit that copies no event.
@@ -74,7 +74,7 @@ class Lifecycle(Handle):
             FormatError: Metadata can't be read.
             StorageError: The storage failed.
         """
-        return run_restore(self._log, self._status, check_version(version), client=client_name())
+        return run_restore(self._context, check_version(version))
 
     def retain(
         self,
@@ -109,7 +109,7 @@ class Lifecycle(Handle):
             StorageError: The storage failed.
         """
         policy = RetentionPolicy(max_bytes, max_age_s, min_bytes, min_age_s, respect_readers)
-        return run_retain(self._log, self._status, policy, client=client_name()).root.head
+        return run_retain(self._context, policy).root.head
 
     @property
     def retention(self) -> RetentionPolicy | None:
@@ -143,7 +143,7 @@ class Lifecycle(Handle):
                 type=type(policy).__name__,
             )
         text = None if policy is None else policy.to_json()
-        run_set_properties(self._log, {PROPERTY: text}, client=client_name())
+        run_set_properties(self._context, {PROPERTY: text})
 
     @property
     def tags(self) -> dict[str, Tag]:
@@ -175,9 +175,7 @@ class Lifecycle(Handle):
             FormatError: Metadata can't be read.
             StorageError: The storage failed.
         """
-        return run_tag(
-            self._log, self._status, name, parse_cut(cut), move=move, client=client_name()
-        )
+        return run_tag(self._context, name, parse_cut(cut), move=move)
 
     def untag(self, name: str) -> None:
         """Remove a tag.
@@ -189,7 +187,7 @@ class Lifecycle(Handle):
             FormatError: Metadata can't be read.
             StorageError: The storage failed.
         """
-        run_untag(self._log, self._status, name, client=client_name())
+        run_untag(self._context, name)
 
     def reader(
         self,
@@ -227,16 +225,15 @@ class Lifecycle(Handle):
             StorageError: The storage failed.
         """
         root = self._log.refresh()
-        offset = None if start is None else resolve_cut(self._log, root, parse_cut(start))
+        offset = None if start is None else resolve_cut(self._context, root, parse_cut(start))
         return register_reader(
-            self._log,
+            self._context,
             name,
             owner=owner,
             start=offset,
             lapse_s=lapse_s,
             takeover=takeover,
             provisional=provisional,
-            client=client_name(),
         )
 
     def readers(self) -> list[SeenReader]:
@@ -246,7 +243,7 @@ class Lifecycle(Handle):
             FormatError: A record can't be read.
             StorageError: The storage failed.
         """
-        return list_readers(self._log)
+        return list_readers(self._context)
 
     def release_reader(self, name: str) -> bool:
         """Release a named reader, whoever owns it; False if there is none to release.
@@ -258,4 +255,4 @@ class Lifecycle(Handle):
             FormatError: A record can't be read.
             StorageError: The storage failed.
         """
-        return release_reader(self._log, name)
+        return release_reader(self._context, name)

@@ -9,10 +9,9 @@ import pyarrow as pa
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
-from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.appending import Appending
-from segstore_ds.stream.handle import client_name
+from segstore_ds.stream.handle import client_name, context_of
 from segstore_ds.stream.lifecycle import Lifecycle
 from segstore_ds.stream.replication import Replication
 from segstore_ds.stream.upkeep import Upkeep
@@ -32,7 +31,7 @@ class Stream(Appending, Lifecycle, Replication, Upkeep, Views):
         """Return a handle on a given root that has not looked for newer ones; sends no request."""
         log = StreamLog(storage)
         log.adopt(root)
-        return cls(log, TableStatus(storage))
+        return cls(context_of(log))
 
 
 def create(
@@ -83,7 +82,7 @@ def create_on(
 ) -> Stream:
     """Create an empty stream on an open storage; see `create`, raises as it does."""
     log = run_create(storage, schema, spark_schema=spark_schema, client=client_name(), clock=clock)
-    return Stream(log, TableStatus(storage))
+    return Stream(context_of(log))
 
 
 def open(  # noqa: A001 - segstore.open(url) is the name users expect
@@ -120,7 +119,7 @@ def open_on(storage: Storage, *, incomplete: bool = False, clock: Clock = SYSTEM
     """Open a stream on an open storage; see `open`, raises as it does."""
     log = StreamLog(storage, clock=clock, incomplete=incomplete)
     log.open()
-    return Stream(log, TableStatus(storage))
+    return Stream(context_of(log))
 
 
 def exists(

@@ -133,7 +133,7 @@ class Reads(Handle):
             What all tasks share; picklable.
         """
         pinned = root or self._log.root
-        first, last = (resolve_cut(self._log, pinned, parse_cut(cut)) for cut in (start, end))
+        first, last = (resolve_cut(self._context, pinned, parse_cut(cut)) for cut in (start, end))
         strict, url = fail_on_data_loss, self._log.storage.url
         return plan_reading(
             self._log.storage,

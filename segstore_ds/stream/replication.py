@@ -3,7 +3,7 @@
 from segstore_ds.commit.replicas import ShipTo, followers_of
 from segstore_ds.format.root import Root
 from segstore_ds.replication.followers import run_add_follower, run_promote, run_remove_follower
-from segstore_ds.stream.handle import Handle, client_name
+from segstore_ds.stream.handle import Handle
 
 
 class Replication(Handle):
@@ -49,7 +49,7 @@ class Replication(Handle):
             FormatError: An object that must be copied is damaged.
             StorageError: A storage failed.
         """
-        run_add_follower(self._log, url, client=client_name())
+        run_add_follower(self._context, url)
 
     def remove_follower(self, url: str) -> None:
         """Continue without a follower, even if it is lost; its folder stays. Safe to repeat.
@@ -57,7 +57,7 @@ class Replication(Handle):
         Raises:
             As `add_follower`, but for AlreadyExistsError.
         """
-        run_remove_follower(self._log, url, client=client_name())
+        run_remove_follower(self._context, url)
 
     def promote(self) -> int:
         """Make this follower a primary, when the old one is lost or given up. Safe to repeat.
@@ -76,4 +76,4 @@ class Replication(Handle):
             FormatError: Metadata can't be read.
             StorageError: The storage failed.
         """
-        return run_promote(self._log, client=client_name()).root.generation
+        return run_promote(self._context).root.generation

@@ -15,9 +15,8 @@ from segstore_ds.repair.repair import RepairReport, newest_readable, run_repair
 from segstore_ds.repair.salvage import Salvager, SalvageReport
 from segstore_ds.repair.verify import Problem, Report, run_verify
 from segstore_ds.retention.drop import run_drop
-from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.handle import client_name
+from segstore_ds.stream.handle import client_name, context_of
 from segstore_ds.stream.opening import Stream
 from segstore_ds.write.create import run_create
 
@@ -79,7 +78,7 @@ def verify_on(storage: Storage, *, clock: Clock = SYSTEM_CLOCK) -> Report:
         raise
     except FormatError as error:
         damage = error
-    report = run_verify(log, TableStatus(storage))
+    report = run_verify(context_of(log))
     if damage is not None and all(problem.what != str(damage) for problem in report.problems):
         # What keeps the stream from opening is damage, even if no object is at fault.
         report.problems.append(Problem(damage.code, names.LOG_FOLDER, str(damage)))
@@ -96,10 +95,9 @@ def repair_on(
     """Repair a stream on an open storage; see `repair`, raises as it does."""
     log = StreamLog(storage, clock=clock)
     return run_repair(
-        log,
+        context_of(log),
         allow_loss=allow_loss,
         ignore_followers=ignore_followers,
-        client=client_name(),
     )
 
 
@@ -143,16 +141,16 @@ def salvage_on(
     old: Storage, new: Storage, *, skip_damaged: bool = False, clock: Clock = SYSTEM_CLOCK
 ) -> SalvageReport:
     """Salvage a stream between open storages; see `salvage`, raises as it does."""
-    log, status = StreamLog(old, clock=clock), TableStatus(old)
-    root, lost = newest_readable(log)
+    context = context_of(StreamLog(old, clock=clock))
+    root, lost = newest_readable(context)
     check_complete(root, url=old.url)
-    log.adopt(root)
+    context.log.adopt(root)
     report = SalvageReport(new.url, root.version, lost)
-    salvager = Salvager(log, status, root, skip_damaged=skip_damaged, report=report)
+    salvager = Salvager(context, root, skip_damaged=skip_damaged, report=report)
     made = run_create(
         new, salvager.schema, spark_schema=salvager.spark, client=client_name(), clock=clock
     )
-    stream = Stream(made, TableStatus(new))
+    stream = Stream(context_of(made))
     try:
         stream.append(pa.RecordBatchReader.from_batches(salvager.schema, salvager.batches()))
     except BaseException:

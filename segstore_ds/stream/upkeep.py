@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,7 +12,7 @@ from segstore_ds.compact.commit import Compaction, commit_groups
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.compact.run import run_compact
 from segstore_ds.copy.clone import run_clone, run_materialize
-from segstore_ds.copy.events import CopySource, run_copy_events
+from segstore_ds.copy.events import run_copy_events
 from segstore_ds.copy.pins import run_unpin
 from segstore_ds.copy.segments import Copied, CopyRequest, run_copy
 from segstore_ds.errors import InvalidInputError
@@ -25,9 +26,8 @@ from segstore_ds.read.cuts import CutLike, check_range, parse_cut, resolve_cut
 from segstore_ds.repair.verify import Report, run_verify
 from segstore_ds.retention.purge import run_purge
 from segstore_ds.retention.vacuum import VacuumReport, run_vacuum
-from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import open_storage
-from segstore_ds.stream.handle import Handle, client_name
+from segstore_ds.stream.handle import Handle
 from segstore_ds.write.layout import as_layout
 from segstore_ds.write.task_writer import Layout
 
@@ -78,7 +78,7 @@ class Upkeep(Handle):
             StorageError: The storage failed.
         """
         check_seconds("older_than_s", older_than_s)
-        return run_purge(self._log, older_than_s=older_than_s, keep_versions=keep_versions)
+        return run_purge(self._context, older_than_s=older_than_s, keep_versions=keep_versions)
 
     def vacuum(
         self, *, dry_run: bool = True, grace_s: float = GRACE_S, short_grace: bool = False
@@ -107,12 +107,10 @@ class Upkeep(Handle):
         """
         check_seconds("grace_s", grace_s)
         return run_vacuum(
-            self._log,
-            TableStatus(self._log.storage),
+            self._context,
             dry_run=dry_run,
             grace_s=grace_s,
             short_grace=short_grace,
-            client=client_name(),
         )
 
     def compact(
@@ -163,18 +161,16 @@ class Upkeep(Handle):
         """
         rules = CompactRules(mode, target_rows, target_bytes, minor, budget_bytes)
         root = self._log.refresh()
-        first = root.head if start is None else resolve_cut(self._log, root, parse_cut(start))
-        last = resolve_cut(self._log, root, parse_cut(end))
+        first = root.head if start is None else resolve_cut(self._context, root, parse_cut(start))
+        last = resolve_cut(self._context, root, parse_cut(end))
         first, last = check_range(
             root, first, last, fail_on_data_loss=True, remedy="start at 'head', or give no start"
         )
         return run_compact(
-            self._log,
-            self._status,
+            self._context,
             rules,
             as_layout(layout),
             bounds=(first, last),
-            client=client_name(),
         )
 
     def copy_to(
@@ -244,17 +240,15 @@ class Upkeep(Handle):
         cuts = (parse_cut(start), parse_cut(end))
 
         def bind(root: Root) -> tuple[int, int]:
-            first, last = (resolve_cut(self._log, root, cut) for cut in cuts)
+            first, last = (resolve_cut(self._context, root, cut) for cut in cuts)
             return check_range(
                 root, first, last, fail_on_data_loss=True, remedy="start the copy at 'head'"
             )
 
-        clock, client = self._log.clock, client_name()
         if mode == "events":
-            source = CopySource(self._log, self._status)
-            return run_copy_events(source, target, request, bind, client=client, clock=clock)
+            return run_copy_events(self._context, target, request, bind)
         self._log.refresh()
-        return run_copy(self._log, self._status, target, request, bind, client=client, clock=clock)
+        return run_copy(self._context, target, request, bind)
 
     def _clone_to(
         self,
@@ -271,8 +265,7 @@ class Upkeep(Handle):
                 end=request.end,
             )
         target = self._log.storage.sibling(open_storage(url).url)
-        clock = self._log.clock
-        return run_clone(self._log, target, request, client=client_name(), clock=clock)
+        return run_clone(self._context, target, request)
 
     def materialize(self) -> int:
         """Copy the objects that this clone shares with its origin, and release the pin.
@@ -290,7 +283,7 @@ class Upkeep(Handle):
             FormatError: Metadata can't be read.
             StorageError: A storage failed: run it again.
         """
-        return run_materialize(self._log, self._status, client=client_name())
+        return run_materialize(self._context)
 
     @property
     def pins(self) -> dict[str, Pin]:
@@ -313,7 +306,7 @@ class Upkeep(Handle):
             FormatError: Metadata can't be read.
             StorageError: The storage failed.
         """
-        run_unpin(self._log, name, client=client_name())
+        run_unpin(self._context, name)
 
     def commit_groups(
         self, done: Sequence[Replacement], *, transaction: str, client: str = ""
@@ -330,9 +323,8 @@ class Upkeep(Handle):
             FormatError: Metadata can't be read.
             StorageError: The storage failed.
         """
-        _, kept = commit_groups(
-            self._log, self._status, done, transaction=transaction, client=client or client_name()
-        )
+        context = replace(self._context, client=client or self._context.client)
+        _, kept = commit_groups(context, done, transaction=transaction)
         return len(kept)
 
     def verify(self) -> Report:
@@ -342,4 +334,4 @@ class Upkeep(Handle):
             NotFoundError: The stream is gone.
             StorageError: The storage failed, so nothing can be said about the stream.
         """
-        return run_verify(self._log, TableStatus(self._log.storage))
+        return run_verify(self._context)

@@ -67,7 +67,7 @@ class Views(Handle):
         if root is None:
             self._log.refresh()
             root = self.root_as_of(version=version_as_of, timestamp=timestamp_as_of)
-        first, last = (resolve_cut(self._log, root, parse_cut(cut)) for cut in (start, end))
+        first, last = (resolve_cut(self._context, root, parse_cut(cut)) for cut in (start, end))
         bounds = check_range(root, first, last, fail_on_data_loss=True)
         url = self._log.storage.url
         return list_parquet_files(self._status, root, bounds, url=url, partial=partial)
@@ -107,7 +107,7 @@ class Views(Handle):
         if view not in _ALWAYS:
             check_complete(pinned, url=self.url)
         bounds = (pinned.head, pinned.tail) if span is None else span
-        batches = read_view(self._log, self._status, pinned, found, bounds)
+        batches = read_view(self._context, pinned, found, bounds)
         return pa.RecordBatchReader.from_batches(found.schema, batches)
 
     def plan_metadata(self, view: str, *, root: Root | None = None) -> list[tuple[int, int]]:

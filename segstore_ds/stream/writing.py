@@ -7,13 +7,12 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds import options
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.auto import AutoCompact
 from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, SegstoreError
 from segstore_ds.format.schema.codec import conform_pieces
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.retention.retain import AutoRetain
-from segstore_ds.status.table_status import TableStatus
 from segstore_ds.status.writers import Commit, WriterKey
 from segstore_ds.stream.handle import Handle, client_name
 from segstore_ds.write.append import check_stream
@@ -29,11 +28,11 @@ _TRIED, _ENDED = "tried", "ended"
 class Writes(Handle):
     """The part of a stream that writes events."""
 
-    def __init__(self, log: StreamLog, status: TableStatus) -> None:
-        super().__init__(log, status)
+    def __init__(self, context: StreamContext) -> None:
+        super().__init__(context)
         self._jobs: dict[str, str] = {}
-        self._retain = AutoRetain(log, status, client_name())
-        self._compact = AutoCompact(log, status, client_name())
+        self._retain = AutoRetain(context)
+        self._compact = AutoCompact(context)
 
     def append(
         self,
@@ -180,7 +179,7 @@ class Writes(Handle):
 
     def plan(self, request: WriteRequest) -> WriteJob:
         """Plan a write that one value describes; see `plan_write`, raises as it does."""
-        return plan_job(self._log, self._status, request)
+        return plan_job(self._context, request)
 
     def commit(
         self, job: WriteJob, tasks: Sequence[StagedTask], *, keep_staged: bool = False

@@ -11,7 +11,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from segstore_ds.commit.best_effort import best_effort
-from segstore_ds.commit.commit import Committed, StreamLog
+from segstore_ds.commit.commit import Committed
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.errors import (
     ConflictError,
@@ -28,7 +29,7 @@ from segstore_ds.format.statistics import Stats
 from segstore_ds.log.transition import Slot
 from segstore_ds.status.epochs import SchemaChange, plan_epochs
 from segstore_ds.status.history import Note, plan_history_merge
-from segstore_ds.status.table_status import TableStatus, plan_merge, plan_retired_merge
+from segstore_ds.status.table_status import plan_merge, plan_retired_merge
 from segstore_ds.status.writers import Commit, WriterKey, check_claim, find_repeated
 from segstore_ds.write.task_writer import StagedSegment, StagedTask, delete_staged, stage_frames
 
@@ -169,9 +170,8 @@ def drop_below(root: Root, head: int, slot: Slot) -> Root:
 class Appender:
     """Commits staged data to one stream."""
 
-    def __init__(self, log: StreamLog, status: TableStatus) -> None:
-        self._log = log
-        self._status = status
+    def __init__(self, context: StreamContext) -> None:
+        self._context = context
 
     def stage_inline(
         self, tasks: Sequence[StagedTask], *, token: str, ship_to: ShipTo | None = None
@@ -185,7 +185,7 @@ class Appender:
         # A new folder per call: a job may be committed twice, and each commit may delete what it
         # wrote.
         version = names.parse_token_version(token)
-        nonce = self._log.clock.new_id()[:12]
+        nonce = self._context.clock.new_id()[:12]
         folder = f"{token}-{nonce}" if version is None else names.build_token(version, nonce)
 
         def flush() -> None:
@@ -194,7 +194,7 @@ class Appender:
             name = f"{run[0].task}-0-{len(segments)}.arrow"
             path = names.build_segment_path(folder, name)
             frames = (frame for task in run for frame in task.frames)
-            segments.append(stage_frames(self._log.storage, frames, path=path, ship_to=ship_to))
+            segments.append(stage_frames(self._context.storage, frames, path=path, ship_to=ship_to))
             run.clear()
 
         for task in sorted(tasks, key=lambda task: task.task):
@@ -212,13 +212,13 @@ class Appender:
         Then the tasks wrote to disks that this process does not share. Only local files are
         checked, where a stat costs nothing.
         """
-        if not self._log.storage.url.startswith("file:"):
+        if not self._context.storage.url.startswith("file:"):
             return
         for task in tasks:
             for segment in task.segments:
                 path = names.segment_object(segment.path)
                 try:
-                    size = self._log.storage.info(path).size
+                    size = self._context.storage.info(path).size
                 except MissingObjectError:
                     size = -1
                 if size != segment.bytes:
@@ -227,7 +227,7 @@ class Appender:
                         remedy="use storage that all nodes share",
                         task=task.task,
                         host=task.host,
-                        path=f"{self._log.storage.url}/{path}",
+                        path=f"{self._context.storage.url}/{path}",
                     )
 
     def check_clock(self, segment: StagedSegment | None) -> None:
@@ -235,7 +235,9 @@ class Appender:
 
         `segment` is None if only other processes staged segments.
         """
-        self._log.check_clock(None if segment is None else names.segment_object(segment.path))
+        self._context.log.check_clock(
+            None if segment is None else names.segment_object(segment.path)
+        )
 
     def commit(self, plan: AppendPlan, *, transaction: str) -> Commit:
         """Commit staged segments, exactly once for a writer's batch.
@@ -255,19 +257,19 @@ class Appender:
 
         def build(root: Root, slot: Slot) -> Root | None:
             check_stream(root, plan.stream_id)
-            known = find_repeated(self._status, root, plan.writer, batch=plan.facts)
+            known = find_repeated(self._context.status, root, plan.writer, batch=plan.facts)
             if known is not None:
                 repeated.append(known)
                 return None
             if plan.writer is not None and plan.writer.claim:
-                check_claim(self._status.writer(root, plan.writer.claim), plan.writer)
+                check_claim(self._context.status.writer(root, plan.writer.claim), plan.writer)
             check_preconditions(root, plan)
-            epochs, epoch = plan_epochs(root, plan.schema, self._status)
+            epochs, epoch = plan_epochs(root, plan.schema, self._context.status)
             changed = epochs != root.epochs or plan.writer or plan.overwrite_to is not None
             if not plan.segments and not changed:
                 return None
             appended = plan_append(replace(root, epochs=epochs), plan, epoch, slot)
-            return self._status.tidy(appended, slot)
+            return self._context.status.tidy(appended, slot)
 
         key = plan.writer
         note = Note(
@@ -279,7 +281,7 @@ class Appender:
             names.segment_object(segment.path): frozenset(segment.followers)
             for segment in plan.segments
         }
-        done = self._log.commit(build, transaction=transaction, shipped=shipped, note=note)
+        done = self._context.log.commit(build, transaction=transaction, shipped=shipped, note=note)
         if repeated:
             return replace(repeated[-1], attempts=done.attempts)
         root = done.root
@@ -293,17 +295,17 @@ class Appender:
         no commit pays for all of them.
         """
         with best_effort("merging status parts"):
-            root = self._log.root
+            root = self._context.log.root
             if (paths := plan_merge(root)) is not None:
-                self._merge(self._status.merge, paths, "merge-status")
+                self._merge(self._context.status.merge, paths, "merge-status")
             elif (paths := plan_history_merge(root)) is not None:
-                self._merge(self._log.history.merge, paths, "merge-history")
+                self._merge(self._context.log.history.merge, paths, "merge-history")
             elif (paths := plan_retired_merge(root)) is not None:
-                self._merge(self._status.merge_retired, paths, "merge-status")
+                self._merge(self._context.status.merge_retired, paths, "merge-status")
 
     def discard(self, segments: Sequence[StagedSegment]) -> None:
         """Delete staged segments that are known to be in no commit; never raises."""
-        delete_staged(self._log.storage, segments)
+        delete_staged(self._context.storage, segments)
 
     def _merge(
         self,
@@ -316,4 +318,4 @@ class Appender:
             merged = merge(root, paths, slot) if slot.attempt == 0 else None
             return None if merged is None else replace(merged, operation=operation)
 
-        return self._log.commit(build, transaction=self._log.clock.new_id())
+        return self._context.log.commit(build, transaction=self._context.clock.new_id())

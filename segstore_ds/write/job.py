@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from segstore_ds.cache.counters import CacheCounters
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.errors import (
     ConflictError,
@@ -25,7 +25,6 @@ from segstore_ds.format.schema.codec import (
 )
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.epochs import SchemaChange, epoch_schema
-from segstore_ds.status.table_status import TableStatus
 from segstore_ds.status.writers import WriterKey, find_repeated
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import AppendPlan, check_expected
@@ -147,7 +146,7 @@ class WriteRequest:
     compact: AutoRules | None = None
 
 
-def plan_job(log: StreamLog, status: TableStatus, request: WriteRequest) -> WriteJob:
+def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
     """Plan one logical write against the newest root.
 
     Raises:
@@ -158,20 +157,20 @@ def plan_job(log: StreamLog, status: TableStatus, request: WriteRequest) -> Writ
         FencedError: This folder is not the primary.
     """
     # An overwrite must see the newest tail; an append may use a root from the last minute.
-    root = log.refresh() if request.overwrite else log.recent()
+    root = context.log.refresh() if request.overwrite else context.log.recent()
     try:
-        repeated = _admit(log, status, root, request)
+        repeated = _admit(context, root, request)
     except ConflictError:
         # Another handle may have written or taken the writer over since this one refreshed.
-        root = log.refresh()
-        repeated = _admit(log, status, root, request)
+        root = context.log.refresh()
+        repeated = _admit(context, root, request)
     incoming = normalise_schema(request.schema)
-    staged = incoming if repeated else _staged_schema(log, status, incoming, request)
+    staged = incoming if repeated else _staged_schema(context, incoming, request)
     check_arguments(request, staged)
     return WriteJob(
-        storage=log.storage,
-        token=names.build_token(root.version, log.clock.new_id()[:12]),
-        transaction=log.clock.new_id(),
+        storage=context.storage,
+        token=names.build_token(root.version, context.clock.new_id()[:12]),
+        transaction=context.clock.new_id(),
         schema_text=encode_schema(staged),
         layout=request.layout,
         spark=request.spark_schema,
@@ -184,19 +183,19 @@ def plan_job(log: StreamLog, status: TableStatus, request: WriteRequest) -> Writ
         client=request.client,
         repeated=repeated,
         compact=request.compact,
-        ship_to=None if repeated else log.replicas.ready(root),
+        ship_to=None if repeated else context.log.replicas.ready(root),
         stream_id=root.stream_id,
     )
 
 
-def _admit(log: StreamLog, status: TableStatus, root: Root, request: WriteRequest) -> bool:
+def _admit(context: StreamContext, root: Root, request: WriteRequest) -> bool:
     """Tell whether the writer's batch is committed; raise if the write can't be committed."""
-    repeated = find_repeated(status, root, request.writer, batch=None) is not None
+    repeated = find_repeated(context.status, root, request.writer, batch=None) is not None
     # Check before staging: a follower's folder holds only objects of the primary.
-    log.replicas.check_primary(root)
+    context.log.replicas.check_primary(root)
     if not repeated:
         if root.sealed:
-            raise SealedError("stream is sealed", url=log.storage.url, tail=root.tail)
+            raise SealedError("stream is sealed", url=context.storage.url, tail=root.tail)
         # The commit checks this again. Check here too, before data is consumed that may be readable
         # only once.
         check_expected(root, request.expected_tail, request.expected_version)
@@ -215,17 +214,19 @@ def check_arguments(request: WriteRequest, staged: pa.Schema) -> None:
         raise InvalidInputError("stats_columns names no such columns", columns=unknown)
 
 
-def _staged_schema(
-    log: StreamLog, status: TableStatus, incoming: pa.Schema, request: WriteRequest
-) -> pa.Schema:
+def _staged_schema(context: StreamContext, incoming: pa.Schema, request: WriteRequest) -> pa.Schema:
     if request.replace_schema:
         return incoming
     merge = request.merge_schema
     try:
-        return plan_schema(epoch_schema(status, log.root.epoch), incoming, merge=merge)
+        return plan_schema(
+            epoch_schema(context.status, context.log.root.epoch), incoming, merge=merge
+        )
     except SchemaMismatchError:
         # Another writer may have extended the schema since this handle refreshed.
-        version = log.root.version
-        if log.refresh().version == version:
+        version = context.log.root.version
+        if context.log.refresh().version == version:
             raise
-        return plan_schema(epoch_schema(status, log.root.epoch), incoming, merge=merge)
+        return plan_schema(
+            epoch_schema(context.status, context.log.root.epoch), incoming, merge=merge
+        )

@@ -120,7 +120,7 @@ def _tagged(storage: Storage, time: VirtualTime) -> None:
 
 
 def _pin(storage: Storage, clock: Clock) -> None:
-    run_pin(open_on(storage, clock=clock)._log, "c", "memory://clone", client="")
+    run_pin(open_on(storage, clock=clock)._context, "c", "memory://clone")
 
 
 def _pinned(storage: Storage, time: VirtualTime) -> None:

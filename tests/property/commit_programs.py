@@ -5,6 +5,7 @@ from dataclasses import replace
 from commit_ghost import NOW_S, Ghost, check_world, first_files, first_root, observe
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import outcome
 from segstore_ds.errors import CommitUnknownError, ConflictError, StorageError
 from segstore_ds.format.envelope import encode_envelope
@@ -100,7 +101,7 @@ def purger(
 
 def purge(log: StreamLog) -> None:
     try:
-        run_purge(log, older_than_s=0)
+        run_purge(StreamContext.of(log), older_than_s=0)
     except (CommitUnknownError, ConflictError, StorageError):
         return
 

@@ -14,6 +14,7 @@ from commit_ghost import NOW_S, first_root
 from commit_programs import open_log
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.commit import commit_groups
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.errors import (
@@ -161,13 +162,13 @@ def staged(actor: Actor, version: int, nonce: str) -> AppendPlan:
 def commit(actor: Actor, log: StreamLog, plan: AppendPlan, transaction: str) -> None:
     """Commit what was staged, and note when that is acknowledged."""
     try:
-        Appender(log, TableStatus(actor.storage)).commit(plan, transaction=transaction)
+        Appender(StreamContext.of(log)).commit(plan, transaction=transaction)
     except GIVEN_UP:
         return
     actor.note("acknowledged", transaction)
 
 
-def acting(work: Callable[[Actor, StreamLog, TableStatus], object]) -> Program:
+def acting(work: Callable[[Actor, StreamContext], object]) -> Program:
     """Run one operation on a handle that has listed the log."""
 
     def run(actor: Actor) -> None:
@@ -175,7 +176,7 @@ def acting(work: Callable[[Actor, StreamLog, TableStatus], object]) -> Program:
         log.reopen()
         actor.note("ready")
         try:
-            work(actor, log, TableStatus(actor.storage))
+            work(actor, StreamContext.of(log))
         except (*GIVEN_UP, TruncatedError):
             return
 
@@ -198,7 +199,8 @@ def job(nonce: str, *, staged_on: int) -> Program:
 def appender(nonce: str, *, overwrites: bool = False) -> Program:
     """Stage one event and commit it, in place of what is there if asked."""
 
-    def work(actor: Actor, log: StreamLog, _status: TableStatus) -> None:
+    def work(actor: Actor, context: StreamContext) -> None:
+        log = context.log
         plan = staged(actor, log.root.version, nonce)
         if overwrites:
             plan = replace(plan, overwrite_to=log.root.tail)
@@ -229,57 +231,53 @@ def pinned(version: int) -> Program:
 def compactor(nonce: str) -> Program:
     """Put one segment in the place of all that are listed now."""
 
-    def work(actor: Actor, log: StreamLog, status: TableStatus) -> None:
-        root = log.root
-        placed = list(status.segments(root, root.head, root.tail))
+    def work(actor: Actor, context: StreamContext) -> None:
+        root = context.log.root
+        placed = list(context.status.segments(root, root.head, root.tail))
         path = names.build_segment_path(names.build_token(root.version, nonce), "0-0-0.arrow")
         actor.storage.create(names.segment_object(path), b"events")
         rows = sum(one.entry.rows for one in placed)
         inputs = tuple((one.entry.segment_id, one.entry.path) for one in placed)
         output = StagedSegment(path, rows, 6, 1, 0, None)
         run = Replacement(placed[0].start, inputs, rows, root.epoch.number, (output,))
-        commit_groups(log, status, [run], transaction=nonce)
+        commit_groups(context, [run], transaction=nonce)
 
     return acting(work)
 
 
 def truncater(offset: int) -> Program:
     """Truncate to an offset."""
-    return acting(
-        lambda _, log, status: run_truncate(log, status, Cut("offset", offset), client="")
-    )
+    return acting(lambda _, context: run_truncate(context, Cut("offset", offset)))
 
 
 def restorer(version: int) -> Program:
     """Bring a version back."""
-    return acting(lambda _, log, status: run_restore(log, status, version, client=""))
+    return acting(lambda _, context: run_restore(context, version))
 
 
 def vacuumer(grace_s: int = GRACE_S) -> Program:
     """Vacuum for real."""
     return acting(
-        lambda _, log, status: run_vacuum(
-            log, status, dry_run=False, grace_s=grace_s, short_grace=True
-        )
+        lambda _, context: run_vacuum(context, dry_run=False, grace_s=grace_s, short_grace=True)
     )
 
 
 def purger() -> Program:
     """Purge as much as may be."""
-    return acting(lambda _, log, __: run_purge(log, older_than_s=0))
+    return acting(lambda _, context: run_purge(context, older_than_s=0))
 
 
 def retainer() -> Program:
     """Drop everything that nobody needs."""
     policy = RetentionPolicy(max_bytes=0)
-    return acting(lambda _, log, status: run_retain(log, status, policy, client=""))
+    return acting(lambda _, context: run_retain(context, policy))
 
 
 def registrar(name: str, offset: int) -> Program:
     """Register a reader, and note that it was told so."""
 
-    def work(actor: Actor, log: StreamLog, _status: TableStatus) -> None:
-        reader = register_reader(log, name, owner=actor.name, start=offset)
+    def work(actor: Actor, context: StreamContext) -> None:
+        reader = register_reader(context, name, owner=actor.name, start=offset)
         actor.note("registered", name, reader.offset)
 
     return acting(work)
@@ -291,7 +289,9 @@ def publisher(name: str, offset: int, *, lapse_s: int) -> Program:
     def run(actor: Actor) -> None:
         log = open_log(actor, hints=False)
         log.reopen()
-        reader = register_reader(log, name, owner=actor.name, start=0, lapse_s=lapse_s)
+        reader = register_reader(
+            StreamContext.of(log), name, owner=actor.name, start=0, lapse_s=lapse_s
+        )
         actor.note("ready")
         try:
             reader.publish(offset)

@@ -206,10 +206,10 @@ def test_some_order_breaks_a_protocol_that_lacks_a_rule(title):
 def test_some_order_breaks_a_purge_that_keeps_no_version_more(monkeypatch):
     """A commit that slept between stamp and put would let its base go within the grace."""
 
-    def plan(log, *, older_than_s):
-        age_s = max(older_than_s, log.grace_s)
-        kept = version_at(log, log.clock.wall_us() - int(age_s * 1e6))
-        return kept.version if kept else log.root.log_start
+    def plan(context, *, older_than_s):
+        age_s = max(older_than_s, context.log.grace_s)
+        kept = version_at(context.log, context.clock.wall_us() - int(age_s * 1e6))
+        return kept.version if kept else context.log.root.log_start
 
     monkeypatch.setattr(retention, "plan_purge", plan)
     with pytest.raises(Violation, match="within its grace"):

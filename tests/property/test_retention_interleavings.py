@@ -226,7 +226,7 @@ def test_a_compaction_of_the_model_is_one():
 
 def no_floor(monkeypatch):
     """Delete without a commit before."""
-    monkeypatch.setattr(vacuum, "_raise_floor", lambda log, *_: log.root)
+    monkeypatch.setattr(vacuum, "_raise_floor", lambda context, *_: context.log.root)
 
 
 def floor_ignored(monkeypatch):
@@ -242,9 +242,9 @@ def look_before_the_floor(monkeypatch):
     known = []
     raise_floor, read = vacuum._raise_floor, vacuum.read_references
 
-    def raised(log, *rest):
-        known.append(read(table_status.TableStatus(log.storage), log.root))
-        return raise_floor(log, *rest)
+    def raised(context, *rest):
+        known.append(read(context.status, context.log.root))
+        return raise_floor(context, *rest)
 
     monkeypatch.setattr(vacuum, "_raise_floor", raised)
     monkeypatch.setattr(vacuum, "read_references", lambda *_, **__: known.pop())
@@ -292,8 +292,8 @@ def restore_unchecked(monkeypatch):
 def silent_reader(monkeypatch):
     """Register, then check the head, without a commit."""
 
-    def announce(log, seen, **_):
-        if log.refresh().head > seen.record.offset:
+    def announce(context, seen):
+        if context.log.refresh().head > seen.record.offset:
             raise readers.TruncatedError("gone")
 
     monkeypatch.setattr(readers, "_announce", announce)

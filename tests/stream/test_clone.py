@@ -109,7 +109,7 @@ def test_a_clone_is_three_commits_however_long_the_stream(
     storage.stats.reset()
     target.stats.reset()
     before = stream.version
-    done = run_clone(stream._log, target, REQUEST, client="", clock=stream._log.clock)
+    done = run_clone(stream._context, target, REQUEST)
     assert (stream.version, open_on(target).version, done.segments) == (before + 2, 0, commits)
     assert storage.stats.total + target.stats.total <= 24
 
@@ -403,7 +403,7 @@ def test_origin_vacuumed_between_the_two_commits() -> None:
         _clear(other, storage)
 
     target = Meddling(open_storage(_place()), "create log/", meddle)
-    run_clone(stream._log, target, REQUEST, client="", clock=stream._log.clock)
+    run_clone(stream._context, target, REQUEST)
     assert target.met
     assert values(open_on(target.inner)) == list(range(40))
 
@@ -418,14 +418,14 @@ def test_a_pinned_version_that_was_purged_meanwhile_says_how_to_go_on() -> None:
 
     broken = Meddling(inner, "create log/", crash)
     with pytest.raises(Crash):
-        run_clone(stream._log, broken, REQUEST, client="", clock=stream._log.clock)
+        run_clone(stream._context, broken, REQUEST)
     stream.refresh()
     for _ in range(2):
         _clear(stream, storage)
     with pytest.raises(SnapshotExpiredError, match=r"unpin\(copy_id\) on the origin"):
-        run_clone(stream._log, inner, REQUEST, client="", clock=stream._log.clock)
+        run_clone(stream._context, inner, REQUEST)
     stream.refresh().unpin("c")
-    run_clone(stream._log, inner, REQUEST, client="", clock=stream._log.clock)
+    run_clone(stream._context, inner, REQUEST)
     assert values(open_on(inner)) == values(stream)
 
 
@@ -435,7 +435,7 @@ def test_pin_taken_away_while_cloning_is_said() -> None:
     other = open_on(storage, clock=stream._log.clock)
     target = Meddling(open_storage(_place()), "create log/", lambda: other.refresh().unpin("c"))
     with pytest.raises(ConflictError, match="pin was taken away"):
-        run_clone(stream._log, target, REQUEST, client="", clock=stream._log.clock)
+        run_clone(stream._context, target, REQUEST)
 
 
 def test_an_older_reader_refuses_a_clone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -503,13 +503,13 @@ def test_interrupted_clones_go_on(kind: str, when: str, side: str) -> None:
     def act(stream: Stream, faulty: Storage) -> None:
         source = open_on(faulty, clock=stream._log.clock) if side == "origin" else stream
         target = places[0] if side == "origin" else faulty
-        run_clone(source._log, target, REQUEST, client="", clock=stream._log.clock)
+        run_clone(source._context, target, REQUEST)
 
     def check(stream: Stream, _storage: Storage) -> None:
         with suppress(NotFoundError):
             assert values(open_on(places[0])) == list(range(20))
         stream.refresh().append(numbers(20, 30))
-        done = run_clone(stream._log, places[0], REQUEST, client="", clock=stream._log.clock)
+        done = run_clone(stream._context, places[0], REQUEST)
         clone = open_on(places[0])
         assert done.end == clone.tail
         assert values(clone) == list(range(clone.tail))
@@ -564,7 +564,7 @@ def _clone_of_three() -> tuple[Stream, Storage]:
 
 def _materialize(_stream: Stream, faulty: Storage) -> None:
     clone = open_on(faulty)
-    run_materialize(clone._log, clone._status, client="")
+    run_materialize(clone._context)
 
 
 def test_a_clone_dropped_after_an_interrupted_materialisation_leaves_no_pin(

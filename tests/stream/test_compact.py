@@ -94,7 +94,7 @@ def test_merge_keeps_large_frames_and_combines_small_ones() -> None:
         )
     kept = dict(_frames(stream))
     auto = AutoRules(CompactRules(), replace(STAGED, frame_rows=100, segment_format="arrow"))
-    run_compact(stream._log, stream._status, auto.rules, auto.layout)
+    run_compact(stream._context, auto.rules, auto.layout)
     merged = dict(_frames(stream))
     assert [rows for _, rows in merged] == [80, 15, 100, 5]
     assert [merged[place] for place in [(0, 80), (95, 100)]] == [
@@ -117,7 +117,7 @@ def test_merge_refuses_a_damaged_large_frame() -> None:
     storage.put(path, bytes(data))
     version, there = stream.version, objects(storage)
     with pytest.raises(CorruptionError, match="checksum"):
-        run_compact(stream._log, stream._status, CompactRules(), layout)
+        run_compact(stream._context, CompactRules(), layout)
     assert (stream.refresh().version, objects(storage)) == (version, there)
 
 
@@ -244,7 +244,7 @@ def test_compaction_gives_way_to_another() -> None:
     done = [run_group(job, groups[0], number=0, nonce="0" * 12)]
     stream.compact(mode="split", target_rows=10)
     with pytest.raises(ConflictError, match="plan again"):
-        commit_groups(stream._log, stream._status, done, transaction="t")
+        commit_groups(stream._context, done, transaction="t")
     assert stream.verify().check().leftovers == []
 
 
@@ -254,7 +254,7 @@ def test_truncation_during_compaction_wins() -> None:
     job, groups = _planned(stream, CompactRules("merge", 20, 1 << 20))
     done = [run_group(job, one, number=n, nonce="0" * 12) for n, one in enumerate(groups)]
     stream.truncate(10)
-    _, kept = commit_groups(stream._log, stream._status, done, transaction="t")
+    _, kept = commit_groups(stream._context, done, transaction="t")
     assert [run.start for run in kept] == [20, 40]
     assert values(stream, offset=True) == [(n, n) for n in range(10, 60)]
     assert stream.verify().check().leftovers == []
@@ -272,7 +272,7 @@ def test_groups_are_committed_once() -> None:
     job, groups = _planned(stream, CompactRules())
     done = [run_group(job, groups[0], number=0, nonce=nonce * 12) for nonce in "01"]
     for _ in range(2):
-        root, kept = commit_groups(stream._log, stream._status, done, transaction="t")
+        root, kept = commit_groups(stream._context, done, transaction="t")
         assert len(kept) == 1
     assert root.version == stream.version
     assert values(stream) == list(range(60))
@@ -288,7 +288,7 @@ def test_compaction_below_the_staging_floor_is_refused() -> None:
     stream.vacuum(dry_run=False)
     assert stream.root.staging_floor > 0
     with pytest.raises(StagedExpiredError):
-        commit_groups(stream._log, stream._status, done, transaction="t")
+        commit_groups(stream._context, done, transaction="t")
     assert values(stream) == list(range(60))
 
 
@@ -432,6 +432,6 @@ def test_run_compact_is_bounded_by_its_budget() -> None:
     stream, _ = make_stream(10)
     size = _segments(stream)[0].entry.bytes
     rules = CompactRules(budget_bytes=3 * size)
-    done = run_compact(stream._log, stream._status, rules, Layout())
+    done = run_compact(stream._context, rules, Layout())
     assert (done.groups, done.segments_before) == (1, 2)
     assert [one.entry.rows for one in _segments(stream)][-1] == 20

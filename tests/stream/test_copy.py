@@ -206,13 +206,10 @@ def test_what_a_store_copies_is_read_back() -> None:
     careless = Careless(open_storage(_place()))
     request = CopyRequest("c", "head", "tail")
     run_copy(
-        stream._log,
-        stream._status,
+        stream._context,
         careless,
         request,
         lambda _: (0, 30),
-        client="",
-        clock=stream._log.clock,
     )
     copy = open_on(careless.inner)
     copy.verify().check()
@@ -234,13 +231,10 @@ def test_a_store_copies_within_itself() -> None:
 def _copy(stream: Stream, target: Storage) -> object:
     stream.refresh()
     return run_copy(
-        stream._log,
-        stream._status,
+        stream._context,
         target,
         CopyRequest("c", "head", "35"),
         lambda root: (root.head, 35),
-        client="",
-        clock=stream._log.clock,
     )
 
 
@@ -298,13 +292,10 @@ def test_what_happens_to_the_source_meanwhile_is_not_copied() -> None:
         open_storage(_place()), "open_staged segments/copy-c/0000000000000002", meddle
     )
     done = run_copy(
-        stream._log,
-        stream._status,
+        stream._context,
         target,
         CopyRequest("c", "head", "tail"),
         lambda _: (0, 40),
-        client="",
-        clock=stream._log.clock,
     )
     assert target.met
     assert (done.end, values(open_on(target.inner))) == (40, list(range(40)))

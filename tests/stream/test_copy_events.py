@@ -12,7 +12,7 @@ from stream_kit import DAY, HOUR, STAGED, TIGHT, Meddling, make_stream, numbers,
 import segstore_ds as segstore
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.copy import events as copy_events
-from segstore_ds.copy.events import CopySource, find_copy, run_copy_events
+from segstore_ds.copy.events import find_copy, run_copy_events
 from segstore_ds.copy.segments import Copied, CopyRequest, find_done
 from segstore_ds.errors import (
     AlreadyExistsError,
@@ -63,16 +63,14 @@ def _copy(
     seal: bool = False,
 ) -> Copied:
     def bind(root) -> tuple[int, int]:
-        first, last = (resolve_cut(stream._log, root, parse_cut(cut)) for cut in (start, end))
+        first, last = (resolve_cut(stream._context, root, parse_cut(cut)) for cut in (start, end))
         return check_range(root, first, last, fail_on_data_loss=True)
 
     return run_copy_events(
-        CopySource(stream._log, stream._status),
+        stream._context,
         target,
         CopyRequest(copy_id, str(start), str(end), seal, "events"),
         bind,
-        client="",
-        clock=stream._log.clock,
     )
 
 

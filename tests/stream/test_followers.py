@@ -262,7 +262,7 @@ def test_storages_of_followers_are_opened_with_the_streams_options(tmp_path):
     stream = create_on(storage, SCHEMA)
     stream.add_follower(str(tmp_path / "b"))
     stream.append(pa.table({"n": [1], "s": ["x"]}))
-    [follower] = follower_storages(stream._log, stream.root)
+    [follower] = follower_storages(stream._context, stream.root)
     assert follower.url == open_storage(tmp_path / "b").url
     assert content(str(tmp_path / "a")) == content(str(tmp_path / "b"))
 

@@ -21,8 +21,8 @@ from segstore_ds.stream import open_on
 
 def held(stream):
     """Return what readers hold back now."""
-    now_us = store_now_us(stream._log)
-    return {seen.name: seen.needs(stream.root) for seen in live_readers(stream._log, now_us)}
+    now_us = store_now_us(stream._context)
+    return {seen.name: seen.needs(stream.root) for seen in live_readers(stream._context, now_us)}
 
 
 def test_reader_begins_at_the_head_and_goes_on_where_it_was():

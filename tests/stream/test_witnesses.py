@@ -136,7 +136,7 @@ def test_a_purged_base_is_no_lost_commit() -> None:
     for n in range(20):
         wait(storage, HOUR)
         other.append(numbers(n, n + 1))
-    run_purge(other._log, older_than_s=0)
+    run_purge(other._context, older_than_s=0)
     assert not any(log_file(2) in path for path in objects(storage, "log/"))
     assert stream.refresh().version == other.version
 
@@ -197,7 +197,7 @@ def test_positions_of_kept_and_purged_versions_stay() -> None:
         stream.append(numbers(10 * n, 10 * n + 10))
     assert values(behind, stream.position(), "tail") == []
     assert len(values(stream, old)) == 150
-    run_purge(stream._log, older_than_s=0)
+    run_purge(stream._context, older_than_s=0)
     assert stream.root.log_start > old.version
     assert len(values(stream, old)) == 150
 

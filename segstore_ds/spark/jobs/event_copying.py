@@ -18,7 +18,7 @@ from segstore_ds.stream.connector import (
     Root,
     RowsCopy,
     Storage,
-    StreamLog,
+    StreamContext,
     check_range,
     commit_rows_copy,
     delete_staged,
@@ -87,8 +87,8 @@ def plan_events_copy(
     first, last = json.loads(options[COPIED])
     cuts = (parse_cut(first), parse_cut(last))
 
-    def bind(log: StreamLog, root: Root) -> tuple[int, int]:
-        start, end = (resolve_cut(log, root, cut) for cut in cuts)
+    def bind(context: StreamContext, root: Root) -> tuple[int, int]:
+        start, end = (resolve_cut(context, root, cut) for cut in cuts)
         return check_range(root, start, end, fail_on_data_loss=True)
 
     request = CopyRequest(options["copyId"], first, last, options["seal"], ROWS)

@@ -13,7 +13,7 @@ in the offsets of the checkpoint; until Spark has logged it, the registration is
 import logging
 
 from segstore_ds.errors import CommitUnknownError, StorageError, TruncatedError
-from segstore_ds.stream.connector import NamedReader, StreamLog, client_name, register_reader
+from segstore_ds.stream.connector import NamedReader, StreamContext, register_reader
 
 _LOG = logging.getLogger(__name__)
 _TOKEN_DIGITS = 16
@@ -22,8 +22,8 @@ _TOKEN_DIGITS = 16
 class PublishedPosition:
     """A query's named reader; `fail_on_data_loss` makes a position below the head an error."""
 
-    def __init__(self, log: StreamLog, name: str, *, fail_on_data_loss: bool) -> None:
-        self._log = log
+    def __init__(self, context: StreamContext, name: str, *, fail_on_data_loss: bool) -> None:
+        self._context = context
         self._name = name
         self._fail_on_data_loss = fail_on_data_loss
         self._reader: NamedReader | None = None
@@ -41,7 +41,7 @@ class PublishedPosition:
             TruncatedError: Events that are due are below the head.
             ConflictError: Every race was lost.
         """
-        self._token = logged or self._token or self._log.clock.new_id()[:_TOKEN_DIGITS]
+        self._token = logged or self._token or self._context.clock.new_id()[:_TOKEN_DIGITS]
         provisional = not logged
         if self._reader is None:
             self._reader = self._register(offset, provisional=provisional)
@@ -69,16 +69,15 @@ class PublishedPosition:
         for _ in range(10):
             try:
                 return register_reader(
-                    self._log,
+                    self._context,
                     self._name,
                     owner=f"query:{self._token}",
                     start=offset,
                     provisional=provisional,
-                    client=client_name(),
                 )
             except TruncatedError as error:
                 if self._fail_on_data_loss:
                     raise
                 _LOG.warning("reader %r goes on at the head: %s", self._name, error)
-                offset = self._log.root.head
+                offset = self._context.log.root.head
         raise StorageError("the head moves faster than a reader can register", reader=self._name)

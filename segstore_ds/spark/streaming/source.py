@@ -36,10 +36,10 @@ from segstore_ds.stream.connector import (
     Storage,
     Stream,
     StreamLog,
-    TableStatus,
     check_held,
     check_label,
     check_position,
+    context_of,
     parse_cut,
     plan_batch_end,
     resolve_cut,
@@ -102,8 +102,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, storage: Storage, options: Mapping[str, Any], schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._log = StreamLog(storage)
-        self._status = TableStatus(storage)
+        self._context = context_of(StreamLog(storage))
         self._limits = BatchLimits(
             options["maxRowsPerTrigger"],
             options["maxBytesPerTrigger"],
@@ -116,7 +115,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._published: PublishedPosition | None = None
         if options["readerName"] is not None:
             self._published = PublishedPosition(
-                self._log,
+                self._context,
                 check_label(options["readerName"], what="reader"),
                 fail_on_data_loss=options["failOnDataLoss"],
             )
@@ -166,7 +165,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return begun.to_value()
         first, last = self._check(root, offset, max(available, offset))
         if first < last and not isinstance(limit, ReadAllAvailable):
-            segments = self._status.segments(root, first, last)
+            segments = self._context.status.segments(root, first, last)
             last = plan_batch_end(segments, first, last, self._limits)
         return begun.at(Position.of(root, last)).to_value()
 
@@ -196,7 +195,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first, last = begun.position.offset, finish.position.offset
         if first >= last:
             return []
-        stream = Stream(self._log, self._status)
+        stream = Stream(self._context)
         options = self._options
         reading = stream.plan_read(
             *self._check(root, first, last),
@@ -237,7 +236,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- inside ------------------------------------------------------------------------------
 
     def _follow(self) -> Root:
-        self._root = self._log.follow()
+        self._root = self._context.log.follow()
         return self._root
 
     def _check_held(self, position: Position) -> None:
@@ -246,14 +245,14 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         After that the handle itself notices if commits that it has seen are gone.
         """
         if not self._held:
-            check_held(self._log, position)
+            check_held(self._context, position)
             self._held = True
 
     def _begin(self, root: Root) -> StreamOffset:
         """Bind the start, once in the life of this process."""
         if self._origin is None:
             cut = parse_cut(self._options["startCut"])
-            offset = resolve_cut(self._log, root, cut)
+            offset = resolve_cut(self._context, root, cut)
             if cut.kind == "tail" and self._target is not None:
                 offset = min(offset, self._target)
             end = self._bound_end(root)
@@ -274,11 +273,11 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             ahead = cut.kind == "version" and cut.value > root.version
             if ahead or (cut.kind == "time" and cut.value >= root.time_us):
                 return None
-            self._end = resolve_cut(self._log, root, cut)
+            self._end = resolve_cut(self._context, root, cut)
         return self._end
 
     def _check(self, root: Root, start: int, end: int) -> tuple[int, int]:
-        strict, url = self._options["failOnDataLoss"], self._log.storage.url
+        strict, url = self._options["failOnDataLoss"], self._context.storage.url
         return take_range(root, start, end, fail_on_data_loss=strict, url=url)
 
 

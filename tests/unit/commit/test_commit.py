@@ -9,6 +9,7 @@ import pytest
 from stream_kit import Meddling
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import Outcome, OutcomeState, outcome, version_at
 from segstore_ds.errors import (
     CommitUnknownError,
@@ -324,7 +325,7 @@ def test_history_answers_for_a_purged_outcome(log, time):
         commit(log, name)
     time.advance(2 * LOG_GRACE_S)
     commit(log, "e")
-    run_purge(log, older_than_s=0)
+    run_purge(StreamContext.of(log), older_than_s=0)
     assert log.root.log_start > 1
     assert outcome(log, "a", 1) == outcome(log, "a") == Outcome(COMMITTED, 1)
     assert outcome(log, "x", 1).state is NOT_COMMITTED
@@ -364,7 +365,7 @@ def test_a_version_that_is_missing_is_damage_and_one_that_was_purged_is_expired(
     for _ in range(5):
         commit(log)
     time.advance(2 * LOG_GRACE_S)
-    assert run_purge(log, older_than_s=0) == 4
+    assert run_purge(StreamContext.of(log), older_than_s=0) == 4
     with pytest.raises(SnapshotExpiredError, match="version=2, oldest=4"):
         log.read_version(2)
     log.storage.delete(log.files.path(4))
@@ -404,7 +405,7 @@ def test_a_time_before_what_was_kept_has_expired(log, time):
         time.advance(600)
         commit(log)
     time.advance(2 * LOG_GRACE_S)
-    run_purge(log, older_than_s=0)
+    run_purge(StreamContext.of(log), older_than_s=0)
     with pytest.raises(SnapshotExpiredError, match="oldest=5"):
         version_at(log, start + 600 * 10**6)
     assert version_at(log, start + 3600 * 10**6).version == 6
@@ -418,9 +419,9 @@ def test_purge_keeps_what_was_superseded_within_the_grace(log, time):
         time.advance(600)
         commit(log)
     # Versions 0 to 10, ten minutes apart: 4 was the newest an hour ago, and one more stays.
-    assert plan_purge(log, older_than_s=0) == 3
-    assert plan_purge(log, older_than_s=60 * 95) == 0
-    assert run_purge(log, older_than_s=0) == 3
+    assert plan_purge(StreamContext.of(log), older_than_s=0) == 3
+    assert plan_purge(StreamContext.of(log), older_than_s=60 * 95) == 0
+    assert run_purge(StreamContext.of(log), older_than_s=0) == 3
     assert log.files.numbers() == list(range(3, 12))
     assert (log.root.version, log.root.log_start, log.root.operation) == (11, 3, "purge")
     assert another(log).open() == another(log).reopen() == log.root
@@ -430,9 +431,9 @@ def test_purge_is_safe_to_repeat(log, time):
     for _ in range(5):
         commit(log)
     time.advance(2 * LOG_GRACE_S)
-    assert run_purge(log, older_than_s=0) == 4
+    assert run_purge(StreamContext.of(log), older_than_s=0) == 4
     version = log.root.version
-    assert run_purge(log, older_than_s=0) == 4
+    assert run_purge(StreamContext.of(log), older_than_s=0) == 4
     assert log.root.version == version  # nothing to do: no commit
 
 
@@ -440,7 +441,7 @@ def test_purge_of_a_stream_younger_than_the_grace_does_nothing(log, time):
     for _ in range(5):
         commit(log)
     time.advance(LOG_GRACE_S - 1)
-    assert run_purge(log, older_than_s=0) == 0
+    assert run_purge(StreamContext.of(log), older_than_s=0) == 0
     assert log.reopen().version == 5
 
 
@@ -451,7 +452,7 @@ def test_a_purge_that_fails_at_any_call_can_be_repeated(log, time):
     for call in range(1, 100):
         shaky = FaultStorage(log.storage, Fault(call, "fail", "before", 3))
         try:
-            run_purge(another(log, shaky), older_than_s=0)
+            run_purge(StreamContext.of(another(log, shaky)), older_than_s=0)
         except StorageError:
             assert another(log).open() == another(log).reopen()
             continue
@@ -467,7 +468,7 @@ def test_a_purge_puts_the_hint_ahead_of_what_it_deletes(log, time):
         commit(log)
     log.files.write_hint(1)
     time.advance(2 * LOG_GRACE_S)
-    run_purge(log, older_than_s=0)
+    run_purge(StreamContext.of(log), older_than_s=0)
     assert log.files.read_hint() == hint_of(log.root)
 
 
@@ -483,7 +484,7 @@ def test_a_creator_that_slept_past_a_purge_is_told_though_both_gave_the_same_id(
             commit(other)
             time.advance(2 * LOG_GRACE_S)
         commit(other)
-        run_purge(other, older_than_s=0)
+        run_purge(StreamContext.of(other), older_than_s=0)
         assert other.root.log_start > 0
 
     sleeper = StreamLog(Meddling(storage, "create log/", sleep), clock=time.clock)

@@ -49,7 +49,7 @@ def _plan(
         target,
         CopyRequest(copy_id, "head", "tail", seal, ROWS),
         WriteRequest(schema=schema, layout=layout, client=""),
-        lambda log, root: (root.head, resolve_cut(log, root, parse_cut("tail"))),
+        lambda context, root: (root.head, resolve_cut(context, root, parse_cut("tail"))),
         clock=stream._log.clock,
     )
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import (
     InvalidInputError,
     NotFoundError,
@@ -212,27 +213,27 @@ def log() -> StreamLog:
     ],
 )
 def test_a_cut_is_bound_to_an_offset(log, cut, offset):
-    assert resolve_cut(log, log.root, parse_cut(cut)) == offset
+    assert resolve_cut(StreamContext.of(log), log.root, parse_cut(cut)) == offset
 
 
 def test_a_time_as_of_an_earlier_version_ends_at_its_tail(log):
     pinned = log.read_version(2)
-    assert resolve_cut(log, pinned, parse_cut("2099-01-01T00:00:00Z")) == 20
-    assert resolve_cut(log, pinned, parse_cut("tail")) == 20
+    assert resolve_cut(StreamContext.of(log), pinned, parse_cut("2099-01-01T00:00:00Z")) == 20
+    assert resolve_cut(StreamContext.of(log), pinned, parse_cut("tail")) == 20
 
 
 def test_a_cut_that_can_not_be_bound_says_why(log):
     with pytest.raises(NotFoundError, match="version=7, newest=6"):
-        resolve_cut(log, log.root, parse_cut("version:7"))
+        resolve_cut(StreamContext.of(log), log.root, parse_cut("version:7"))
     with pytest.raises(PositionError):
-        resolve_cut(log, log.root, Cut("position", Position("x", 0, 0)))
+        resolve_cut(StreamContext.of(log), log.root, Cut("position", Position("x", 0, 0)))
 
 
 def test_cuts_by_version_and_time_have_the_same_answer_after_a_purge(log):
     cuts = [parse_cut(text) for text in ("version:2", "version:1", "1970-01-01T00:16:50Z")]
-    before = [resolve_cut(log, log.root, cut) for cut in cuts]
+    before = [resolve_cut(StreamContext.of(log), log.root, cut) for cut in cuts]
     log.clock.sleep(7200)
-    assert run_purge(log, older_than_s=0) > 2
-    assert [resolve_cut(log, log.root, cut) for cut in cuts] == before
+    assert run_purge(StreamContext.of(log), older_than_s=0) > 2
+    assert [resolve_cut(StreamContext.of(log), log.root, cut) for cut in cuts] == before
     with pytest.raises(SnapshotExpiredError):
         log.read_version(2)

@@ -1,0 +1,43 @@
+"""What every verb on a stream needs: where it reads and commits, and in whose name."""
+
+from dataclasses import dataclass, replace
+from typing import Self
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.log.clock import Clock
+from segstore_ds.status.table_status import TableStatus
+from segstore_ds.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class StreamContext:
+    """One stream as one handle sees it; the first argument of every verb.
+
+    Attributes:
+        log: The stream's log.
+        status: Its table status, which remembers the parts that were read.
+        client: Who commits, for the history.
+    """
+
+    log: StreamLog
+    status: TableStatus
+    client: str = ""
+
+    @classmethod
+    def of(cls, log: StreamLog, *, client: str = "") -> Self:
+        """Return the context of a log whose table status was not read yet."""
+        return cls(log, TableStatus(log.storage), client)
+
+    def fresh(self) -> Self:
+        """Return the same context with a table status that has read nothing yet."""
+        return replace(self, status=TableStatus(self.storage))
+
+    @property
+    def storage(self) -> Storage:
+        """The stream's folder."""
+        return self.log.storage
+
+    @property
+    def clock(self) -> Clock:
+        """Time, and where new ids come from."""
+        return self.log.clock
