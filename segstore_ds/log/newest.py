@@ -27,7 +27,7 @@ from segstore_ds.log.copy_record import check_complete
 from segstore_ds.log.metadata_log import Codec, MetadataLog
 from segstore_ds.log.origins import share_origins
 from segstore_ds.log.place import no_stream
-from segstore_ds.log.seen import Seen, is_proof, lost_commits
+from segstore_ds.log.seen import RESTORE, Seen, is_proof, lost_commits
 from segstore_ds.log.transition import broken_invariants
 from segstore_ds.storage import Storage
 
@@ -243,6 +243,8 @@ class FollowedLog:
                 version=hint.number,
                 newest=base.root.version,
                 witness=self.files.hint_path,
+                remedy=f"{RESTORE}. If an older log/ was put back on purpose, delete "
+                f"{self.files.hint_path} and open again: what was committed since is lost",
             )
         return base
 

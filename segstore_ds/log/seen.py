@@ -108,11 +108,13 @@ def is_proof(hint: Hint | None, newest: Root) -> bool:
     return hint.number > newest.version and hint.generation >= newest.generation
 
 
-def lost_commits(url: str, *, version: int, newest: int, witness: str) -> MissingObjectError:
+def lost_commits(
+    url: str, *, version: int, newest: int, witness: str, remedy: str = RESTORE
+) -> MissingObjectError:
     """Return the error for commits that were seen and are no longer in the log."""
     return MissingObjectError(
         "commits are gone that were in the log",
-        remedy=RESTORE,
+        remedy=remedy,
         url=url,
         seen=version,
         newest=newest,

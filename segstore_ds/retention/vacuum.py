@@ -44,8 +44,8 @@ _FOLDERS = (names.SEGMENTS_FOLDER, *_METADATA)
 
 
 @dataclass(frozen=True, slots=True)
-class Doomed:
-    """An object that vacuum deletes, and why it may be deleted."""
+class Deleted:
+    """An object that vacuum deleted, or would delete, and why it may."""
 
     path: str
     bytes: int
@@ -54,7 +54,7 @@ class Doomed:
 
 
 @dataclass(frozen=True, slots=True)
-class Spared:
+class Kept:
     """An object that no current version lists, and why it is kept for now."""
 
     path: str
@@ -70,27 +70,27 @@ class VacuumReport:
         dry_run: True if nothing was changed.
         version: The version that it was planned on.
         staging_floor: Objects staged on an older version can no longer be committed.
-        doomed: Objects that were deleted, or would be.
-        spared: Objects that are not listed and are kept for now.
+        deleted: Objects that were deleted, or would be.
+        kept: Objects that are not listed and are kept for now.
     """
 
     dry_run: bool
     version: int
     staging_floor: int
-    doomed: tuple[Doomed, ...]
-    spared: tuple[Spared, ...]
+    deleted: tuple[Deleted, ...]
+    kept: tuple[Kept, ...]
 
     @property
     def bytes(self) -> int:
         """Total bytes of the deleted objects."""
-        return sum(entry.bytes for entry in self.doomed)
+        return sum(entry.bytes for entry in self.deleted)
 
     def __str__(self) -> str:
         verb = "would delete" if self.dry_run else "deleted"
-        lines = [f"{verb} {len(self.doomed)} objects, {self.bytes} bytes, at {self.version}"]
-        lines += [f"  {entry.path} ({entry.bytes} bytes): {entry.why}" for entry in self.doomed]
+        lines = [f"{verb} {len(self.deleted)} objects, {self.bytes} bytes, at {self.version}"]
+        lines += [f"  {entry.path} ({entry.bytes} bytes): {entry.why}" for entry in self.deleted]
         lines += [
-            f"  stays: {entry.path} ({entry.bytes} bytes): {entry.why}" for entry in self.spared
+            f"  stays: {entry.path} ({entry.bytes} bytes): {entry.why}" for entry in self.kept
         ]
         return "\n".join(lines)
 
@@ -131,15 +131,15 @@ def plan_horizon(root: Root, *, floor: int, until_us: int) -> Horizon:
 
 def plan_vacuum(
     refs: References, horizon: Horizon, objects: Iterable[ObjectInfo]
-) -> tuple[list[Doomed], list[Spared]]:
+) -> tuple[list[Deleted], list[Kept]]:
     """Decide which objects to delete. Pure.
 
     `refs` is everything that the newest root refers to; `objects` are those in the folders of
     segments and status objects. Returns the objects to delete, segments first, and the unlisted
     objects to keep.
     """
-    doomed: list[Doomed] = []
-    spared: list[Spared] = []
+    deleted: list[Deleted] = []
+    kept: list[Kept] = []
     for info in objects:
         if info.path in refs.live:
             continue
@@ -152,14 +152,14 @@ def plan_vacuum(
             may, why = _judge_retired(retired.version, retired.time_us, horizon)
         state = ObjectState.STAGED if retired is None else ObjectState.RETIRED
         if may:
-            doomed.append(Doomed(info.path, info.size, state, why))
+            deleted.append(Deleted(info.path, info.size, state, why))
         else:
-            spared.append(Spared(info.path, info.size, why))
-    doomed.sort(key=lambda entry: (entry.path.startswith(_METADATA), entry.path))
-    return doomed, spared
+            kept.append(Kept(info.path, info.size, why))
+    deleted.sort(key=lambda entry: (entry.path.startswith(_METADATA), entry.path))
+    return deleted, kept
 
 
-def plan_temporaries(objects: Iterable[ObjectInfo], until_us: int) -> list[Doomed]:
+def plan_temporaries(objects: Iterable[ObjectInfo], until_us: int) -> list[Deleted]:
     """Return the temporary objects that interrupted calls left before a time. Pure.
 
     Only here an object's own age counts: no commit can name a temporary, and if its process is
@@ -167,7 +167,7 @@ def plan_temporaries(objects: Iterable[ObjectInfo], until_us: int) -> list[Doome
     """
     why = "temporary of a call that was cut off before the grace"
     return [
-        Doomed(info.path, info.size, ObjectState.STAGED, why)
+        Deleted(info.path, info.size, ObjectState.STAGED, why)
         for info in objects
         if info.modified_us <= until_us and names.is_temporary(info.path)
     ]
@@ -208,15 +208,15 @@ def run_vacuum(
     refs = read_references(
         context.status, root, gone_before=horizon.version, gone_until_us=horizon.time_us
     )
-    doomed, spared = plan_vacuum(refs, horizon, objects)
-    doomed += plan_temporaries(context.storage.temporaries(), until_us)
+    deleted, kept = plan_vacuum(refs, horizon, objects)
+    deleted += plan_temporaries(context.storage.temporaries(), until_us)
     if not dry_run:
-        for entry in doomed:
+        for entry in deleted:
             check_move(entry.path, entry.state, ObjectState.DELETED)
             context.storage.delete(entry.path)
         _vacuum_followers(context, root, refs, horizon)
         _forget(context, horizon)
-    return VacuumReport(dry_run, root.version, horizon.floor, tuple(doomed), tuple(spared))
+    return VacuumReport(dry_run, root.version, horizon.floor, tuple(deleted), tuple(kept))
 
 
 def plan_floor(context: StreamContext, until_us: int) -> int:
@@ -237,9 +237,9 @@ def _vacuum_followers(
     for storage in follower_storages(context, root):
         try:
             objects = [info for folder in _FOLDERS for info in storage.list(folder)]
-            doomed = plan_vacuum(refs, horizon, objects)[0]
-            doomed += plan_temporaries(storage.temporaries(), horizon.time_us)
-            for entry in doomed:
+            deleted = plan_vacuum(refs, horizon, objects)[0]
+            deleted += plan_temporaries(storage.temporaries(), horizon.time_us)
+            for entry in deleted:
                 storage.delete(entry.path)
         except StorageError as error:
             _LOG.warning("follower %s keeps what was vacuumed: %s", storage.url, error)

@@ -209,7 +209,7 @@ def _check_goes_on(storage: Storage, clock: Clock, place: str) -> None:
 
 
 def _upkeep(storage: Storage, operation: str) -> object:
-    """Return what an operation leaves beside events: tags, readers, what vacuum spared."""
+    """Return what an operation leaves beside events: tags, readers, what vacuum kept."""
     stream = open_on(storage)
     beside = [stream.sealed, {name: tag.offset for name, tag in stream.tags.items()}]
     # The stream id that a pin gives its clone is made by chance, as a transaction's is.

@@ -126,10 +126,10 @@ def test_what_a_killed_call_was_writing_goes_with_vacuum_or_drop(folder: Path) -
         os.utime(path, (time.time() - 90_000,) * 2)
     dry = stream.vacuum()
     temporary = {str(one.relative_to(url)) for one in left if one.is_relative_to(url)}
-    assert {one.path for one in dry.doomed} == temporary
-    assert all(one.bytes == 1 << 20 for one in dry.doomed)
+    assert {one.path for one in dry.deleted} == temporary
+    assert all(one.bytes == 1 << 20 for one in dry.deleted)
     assert all(path.exists() for path in left)
-    assert stream.vacuum(dry_run=False).doomed == dry.doomed
+    assert stream.vacuum(dry_run=False).deleted == dry.deleted
     assert not any(path.exists() for path in left)
     assert not (folder / "stream" / token).exists()
     assert kept.exists()

@@ -73,7 +73,7 @@ def kept(stream: Stream) -> None:
     stream._log.clock.sleep(2 * HOUR)
     stream.append(events(21, 22))
     assert stream.purge(older_than_s=DAY)
-    assert stream.vacuum(dry_run=False).doomed
+    assert stream.vacuum(dry_run=False).deleted
     stream.append(events(22, 23))
     stream.seal()
     assert stream.root.retired

@@ -135,11 +135,11 @@ class RetentionMachine(StreamMachine):
         self._tick()
         would = self.stream.vacuum()
         done = self.stream.vacuum(dry_run=dry_run)
-        assert done.doomed == would.doomed
+        assert done.deleted == would.deleted
         self.stream.refresh()
         self.model.follow(self.stream.version)
         if not dry_run:
-            assert self.stream.vacuum().doomed == ()
+            assert self.stream.vacuum().deleted == ()
 
     @rule(data=st.data())
     def read_as_of_a_kept_version(self, data):

@@ -96,7 +96,7 @@ class Job:
             stream.refresh().vacuum(dry_run=False, grace_s=0, short_grace=True)
         report = stream.refresh().verify()
         assert report.check().leftovers == []
-        assert [one.path for one in stream.vacuum().spared if "dropped" not in one.why] == []
+        assert [one.path for one in stream.vacuum().kept if "dropped" not in one.why] == []
 
 
 @pytest.mark.timeout(900)

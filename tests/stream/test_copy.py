@@ -338,7 +338,7 @@ def test_vacuum_takes_what_attempts_at_a_copy_left_once_it_is_done() -> None:
     other = "segments/copy-d/0000000000000001-aaaaaaaaaaaa.arrow"
     for path in (left, other):
         copy.storage.put(path, b"in part")
-    assert [one.path for one in copy.vacuum(dry_run=False).doomed] == [left]
+    assert [one.path for one in copy.vacuum(dry_run=False).deleted] == [left]
     assert objects(copy.storage, "segments") >= {other}
     assert values(segstore.open(copy.url)) == list(range(20))
 

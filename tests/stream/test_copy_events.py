@@ -378,7 +378,7 @@ def test_vacuumed_source_is_planned_anew() -> None:
             wait(storage, 2 * DAY)
             stream.append(numbers(stream.refresh().tail, stream.tail + 1))
         stream.purge(older_than_s=HOUR)
-        assert stream.vacuum(dry_run=False).doomed
+        assert stream.vacuum(dry_run=False).deleted
 
     meddling = Meddling(storage, third, vacuum)
     source = open_on(meddling, clock=stream._log.clock)

@@ -32,7 +32,7 @@ def test_clock_that_stands_still_deletes_nothing_and_stops_nothing():
     stream.append(numbers(0, 10))
     before = objects(storage, "segments")
     for _ in range(3):
-        assert everything(stream).doomed == ()
+        assert everything(stream).deleted == ()
     assert before <= objects(storage, "segments")
     assert {stream._log.read_version(n).time_us for n in range(stream.version)} == {
         stream.root.time_us
@@ -47,7 +47,7 @@ def test_clock_that_goes_backwards_only_makes_vacuum_wait():
     stamped = stream.root.time_us
     wait(storage, -200)
     report = everything(stream)
-    assert report.doomed == ()
+    assert report.deleted == ()
     assert stream.root.time_us == stamped
     assert values(open_on(storage)) == values(stream)
     for _ in range(4):
@@ -55,7 +55,7 @@ def test_clock_that_goes_backwards_only_makes_vacuum_wait():
         stream.append(numbers(0, 1))
     stream.purge(older_than_s=DAY)
     kept = values(stream)
-    assert stream.vacuum(dry_run=False).doomed
+    assert stream.vacuum(dry_run=False).deleted
     assert values(open_on(storage)) == kept
     stream.verify().check()
 
@@ -66,7 +66,7 @@ def test_job_staged_before_the_clock_went_back_is_not_taken_for_old():
     job, task = staged_job(stream, 20, 30)
     wait(storage, -250)
     stream.append(numbers(100, 101))
-    assert stream.vacuum(dry_run=False).doomed == ()
+    assert stream.vacuum(dry_run=False).deleted == ()
     assert stream.commit(job, [task]).rows == 10
 
 

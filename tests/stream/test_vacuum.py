@@ -42,7 +42,7 @@ def handle(stream: Stream, storage=None) -> Stream:
 
 
 def paths(report) -> set[str]:
-    return {one.path for one in report.doomed}
+    return {one.path for one in report.deleted}
 
 
 def dropped_long_ago():
@@ -64,16 +64,16 @@ def test_dry_run_is_the_default_and_says_exactly_what_goes():
     dry = stream.vacuum()
     assert (objects(storage), stream.refresh().version) == before
     real = stream.vacuum(dry_run=False)
-    assert dry.doomed == real.doomed
+    assert dry.deleted == real.deleted
     assert paths(real) == {first}
-    assert real.doomed[0].state is ObjectState.RETIRED
+    assert real.deleted[0].state is ObjectState.RETIRED
     assert "before the oldest version kept and the grace" in str(dry)
     assert str(dry).startswith("would delete 1 objects")
     assert before[0] - objects(storage) == {first}
     assert values(stream) == list(range(10, 33))
     assert stream.refresh().root.retired == ()
     assert stream.verify().check().leftovers == []
-    assert stream.vacuum(dry_run=False).doomed == ()
+    assert stream.vacuum(dry_run=False).deleted == ()
 
 
 def test_dropped_object_waits_for_purge_and_for_the_grace():
@@ -82,13 +82,13 @@ def test_dropped_object_waits_for_purge_and_for_the_grace():
     stream.truncate(10)
     wait(storage, 3 * DAY)
     stream.append(numbers(30, 31))
-    assert "a version that is kept" in stream.vacuum().spared[0].why
+    assert "a version that is kept" in stream.vacuum().kept[0].why
     wait(storage, 2 * HOUR)
     stream.append(numbers(31, 32))
     stream.append(numbers(32, 33))
     wait(storage, 2 * HOUR)
     stream.purge(older_than_s=HOUR)
-    assert len(stream.vacuum().doomed) == 1
+    assert len(stream.vacuum().deleted) == 1
     stream.truncate(20)
     stream.append(numbers(33, 34))
     wait(storage, 2 * HOUR)
@@ -97,7 +97,7 @@ def test_dropped_object_waits_for_purge_and_for_the_grace():
     stream.purge(older_than_s=HOUR)
     wait(storage, 2 * HOUR)
     stream.purge(older_than_s=HOUR)
-    assert [one.why for one in stream.vacuum().spared] == ["dropped by version 9 within the grace"]
+    assert [one.why for one in stream.vacuum().kept] == ["dropped by version 9 within the grace"]
 
 
 @pytest.mark.parametrize(
@@ -137,12 +137,12 @@ def test_orphan_goes_once_its_job_could_no_longer_commit():
     before = objects(storage, "segments")
     staged_job(stream, 20, 30)
     (orphan,) = objects(storage, "segments") - before
-    assert "may still be committed" in stream.vacuum(dry_run=False).spared[0].why
+    assert "may still be committed" in stream.vacuum(dry_run=False).kept[0].why
     wait(storage, DAY + 60)
     stream.append(numbers(20, 21))
     report = stream.vacuum(dry_run=False)
     assert paths(report) == {orphan}
-    assert "never committed" in report.doomed[0].why
+    assert "never committed" in report.deleted[0].why
     assert stream.verify().check().leftovers == []
 
 
@@ -152,11 +152,11 @@ def test_orphan_of_an_idle_stream_goes_after_a_day_too():
     staged_job(stream, 10, 20)
     wait(storage, 10 * DAY)
     version = stream.version
-    assert stream.vacuum(dry_run=False).doomed == ()
+    assert stream.vacuum(dry_run=False).deleted == ()
     assert stream.refresh().version == version + 1
     wait(storage, DAY + 60)
     job = staged_job(stream, 10, 12)
-    assert len(stream.vacuum(dry_run=False).doomed) == 1
+    assert len(stream.vacuum(dry_run=False).deleted) == 1
     assert stream.commit(job[0], [job[1]]).start == 10
 
 
@@ -170,7 +170,7 @@ def test_job_that_staged_25_hours_ago_and_commits_first_wins():
     meddling = Meddling(storage, "create log/", lambda: stream.commit(job, [task]))
     report = handle(stream, meddling).vacuum(dry_run=False)
     assert meddling.met
-    assert report.doomed == ()
+    assert report.deleted == ()
     assert values(handle(stream)) == [*range(20), 100, *range(20, 30)]
     handle(stream).verify().check()
 
@@ -190,7 +190,7 @@ def test_job_that_staged_25_hours_ago_and_commits_after_the_floor_is_refused():
     meddling = Meddling(storage, "delete segments/", commit)
     report = handle(stream, meddling).vacuum(dry_run=False)
     assert meddling.met
-    assert len(report.doomed) == 1
+    assert len(report.deleted) == 1
     assert values(handle(stream)) == [*range(20), 100]
     handle(stream).verify().check()
 
@@ -232,8 +232,8 @@ def test_old_segment_replaced_a_minute_ago_is_read_to_its_end():
         other.append(numbers(51, 52))
     other.purge(older_than_s=HOUR)
     report = other.vacuum(dry_run=False)
-    assert report.doomed == ()
-    assert all("within the grace" in one.why or "kept" in one.why for one in report.spared)
+    assert report.deleted == ()
+    assert all("within the grace" in one.why or "kept" in one.why for one in report.kept)
     assert pinned.read_all()["n"].to_pylist() == list(range(31))
 
 
@@ -281,12 +281,12 @@ def test_retired_parts_go_with_their_segments(monkeypatch):
     report = meddled.vacuum(dry_run=False)
     deleted = [call.split()[1] for call in order if call.startswith("delete")]
     assert len([path for path in deleted if path.startswith("segments/")]) == 9
-    assert deleted == [one.path for one in report.doomed]
+    assert deleted == [one.path for one in report.deleted]
     assert deleted == sorted(deleted, key=lambda path: path.startswith("status/"))
     seen = handle(stream)
     assert values(seen) == [*range(90, 95), 95, 95, 95]
     seen.verify().check()
-    assert not {one.path for one in seen.vacuum().spared if one.path.startswith("segments/")}
+    assert not {one.path for one in seen.vacuum().kept if one.path.startswith("segments/")}
 
 
 class Recording(Meddling):
@@ -306,8 +306,8 @@ def test_pin_holds_back_what_its_version_lists():
     stream, _, first = dropped_long_ago()
     pin(stream, "c1", 2)
     report = stream.vacuum(dry_run=False)
-    assert report.doomed == ()
-    assert report.spared[0].why == "dropped by version 4, and a pin still needs it"
+    assert report.deleted == ()
+    assert report.kept[0].why == "dropped by version 4, and a pin still needs it"
     pin(stream, "c1", 4)
     assert paths(stream.vacuum(dry_run=False)) == {first}
 
@@ -374,8 +374,8 @@ def test_name_that_does_not_say_how_old_it_is_stays():
     wait(storage, 9 * DAY)
     stream.append(numbers(10, 11))
     report = stream.vacuum(dry_run=False)
-    assert [one.path for one in report.spared] == ["segments/copy-x/0-a.arrow"]
-    assert "does not say how old" in report.spared[0].why
+    assert [one.path for one in report.kept] == ["segments/copy-x/0-a.arrow"]
+    assert "does not say how old" in report.kept[0].why
 
 
 def test_vacuum_keeps_names_that_no_writer_builds():
@@ -396,9 +396,9 @@ def test_vacuum_keeps_names_that_no_writer_builds():
         wait(storage, 9 * DAY)
         stream.append(numbers(n, n + 1))
     report = stream.vacuum(dry_run=False)
-    assert [one.path for one in report.doomed if job.token in one.path] != []
-    assert {one.path for one in report.spared} == foreign
-    assert {one.why for one in report.spared} == {
+    assert [one.path for one in report.deleted if job.token in one.path] != []
+    assert {one.path for one in report.kept} == foreign
+    assert {one.why for one in report.kept} == {
         "no name of a stream's object: segstore did not make it"
     }
     assert foreign <= objects(storage)
@@ -419,7 +419,7 @@ def test_retired_blobs_are_read_and_rewritten(monkeypatch):
         stream.append(numbers(stream.tail, stream.tail + 1))
     stream.purge(older_than_s=DAY)
     blob = stream.root.retired_blobs[0].path
-    assert len(stream.vacuum(dry_run=False).doomed) == 6
+    assert len(stream.vacuum(dry_run=False).deleted) == 6
     root = stream.refresh().root
     assert [item.path for item in root.retired] == [blob]
     assert root.retired_blobs == ()
@@ -442,7 +442,7 @@ def test_what_nobody_commits_goes_though_purge_forgot_the_versions_of_then():
         stream.append(numbers(20 + n, 21 + n))
     stream.purge(older_than_s=HOUR)
     report = stream.vacuum(dry_run=False)
-    assert (report.staging_floor, {one.path for one in report.doomed}) == (8, orphans)
+    assert (report.staging_floor, {one.path for one in report.deleted}) == (8, orphans)
 
 
 def test_on_disk_no_folder_outlives_what_lay_in_it(tmp_path):

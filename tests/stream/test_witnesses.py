@@ -102,8 +102,9 @@ def test_a_new_handle_believes_the_hint_of_a_commit() -> None:
     """It is written behind an acknowledgement alone; without it nobody here knows."""
     _, storage = make_stream(5)
     lose(storage, 5)
-    with pytest.raises(MissingObjectError, match=f"{GONE}.*seen=5.*newest=4.*_latest"):
+    with pytest.raises(MissingObjectError, match=f"{GONE}.*seen=5.*newest=4.*_latest") as refused:
         another(storage)
+    assert "put back on purpose, delete log/_latest and open again" in str(refused.value)
     lose(storage, hint=False)
     assert another(storage).version == 4
 
