@@ -175,7 +175,7 @@ class IncompleteStreamError(SegstoreError):
     """A copy into this stream is not done."""
 
     code = "SEG_INCOMPLETE_STREAM"
-    default_remedy = "run the copy again under its id; or drop the stream to give it up"
+    default_remedy = "run the copy again under its id, or drop the stream"
 
 
 class SealedError(SegstoreError):

@@ -44,7 +44,7 @@ def test_features_of_the_format_are_those_of_the_code():
     assert {*_WORD.findall(changes)} >= {*table}
 
 
-def test_decisions_are_numbered_without_a_gap_and_references_lead_somewhere():
+def test_decision_numbers_have_no_gap_and_references_exist():
     numbers = [int(number) for number in re.findall(r"^## (\d+)\. ", DESIGN, re.MULTILINE)]
     assert numbers == list(range(1, len(numbers) + 1))
     sources = [*ROOT.rglob("segstore_ds/**/*.md"), *ROOT.rglob("segstore_ds/**/*.py")]
@@ -54,7 +54,7 @@ def test_decisions_are_numbered_without_a_gap_and_references_lead_somewhere():
             assert int(number) in numbers, source
 
 
-def test_words_of_the_format_stand_in_the_glossary():
+def test_words_of_the_format_are_in_the_glossary():
     """FORMAT.md says that its words are those."""
     glossary = DESIGN.split("## Glossary")[1].split("## 1.")[0]
     defined = {*re.findall(r"\*\*([a-z ]+?)(?: / [a-z ]+)?\*\*", glossary)}

@@ -42,7 +42,7 @@ def shown(name: str, function: object) -> str:
     return f"| `{name}({', '.join(texts)})` |"
 
 
-def test_every_public_name_stands_there():
+def test_every_public_name_is_listed():
     for name in segstore.__all__:
         found = getattr(segstore, name)
         if inspect.isfunction(found):
@@ -51,7 +51,7 @@ def test_every_public_name_stands_there():
             assert f"| `{name}` |" in METHODS, name
 
 
-def test_every_method_of_a_stream_stands_there_with_its_arguments():
+def test_every_stream_method_is_listed_with_its_arguments():
     for name, found in public(segstore.Stream).items():
         if isinstance(found, property):
             assert f"`{name}`" in FUNCTIONS, name
@@ -61,7 +61,7 @@ def test_every_method_of_a_stream_stands_there_with_its_arguments():
             assert shown(name, found) in METHODS
 
 
-def test_values_stand_there_with_their_fields():
+def test_values_are_listed_with_their_fields():
     for name, fields in re.findall(r"^\| `(\w+)` \| `([\w, ]+)` \|", METHODS, re.MULTILINE):
         cls = getattr(segstore, name)
         if issubclass(cls, segstore.OutcomeState):
@@ -116,7 +116,7 @@ def flags(parser: argparse.ArgumentParser) -> set[str]:
 
 
 @pytest.mark.parametrize("name", ["", *commands(_parser())])
-def test_commands_stand_there_with_their_flags(name):
+def test_commands_are_listed_with_their_flags(name):
     text, parser = section("Command line"), _parser()
     if name:
         parser = commands(parser)[name]

@@ -76,6 +76,6 @@ def _flat(views: Iterable[BufferView]) -> Iterator[ArrayView]:
         elif isinstance(view, CompositeView):
             yield from view.parts
         elif not isinstance(view, ArrayView):
-            raise InvalidInputError("no view", type=type(view).__name__)
+            raise InvalidInputError("not a view", type=type(view).__name__)
         elif view.length:
             yield view

@@ -26,5 +26,5 @@ class FirstError:
             # Raise a copy: an exception raised repeatedly would accumulate tracebacks.
             raise copy.copy(self.error) from self.error
         raise InternalError(
-            "an earlier call failed for another reason than storage", cause=repr(self.error)
+            "an earlier call failed for a reason other than storage", cause=repr(self.error)
         ) from self.error

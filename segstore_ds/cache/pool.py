@@ -14,7 +14,7 @@ class BufferPool:
     def __init__(self, buffers: int, buffer_bytes: int) -> None:
         if buffers < 1 or buffer_bytes < 1:
             raise InvalidInputError(
-                "a pool has at least one buffer of one byte",
+                "a pool needs at least one buffer of at least one byte",
                 buffers=buffers,
                 buffer_bytes=buffer_bytes,
             )
@@ -30,7 +30,7 @@ class BufferPool:
             raise ClosedError("buffer pool was closed")
         if self._lent:
             raise InvalidInputError(
-                "buffers are lent to another service", remedy="close that service first"
+                "the buffers are in use by another service", remedy="close that service first"
             )
         self._lent = True
         return list(self._caches)

@@ -93,7 +93,7 @@ class WriteCacheService:
             self._check_writable()
             if not 0 < length <= LAST_OFFSET - self._next:
                 raise InvalidInputError(
-                    "record is empty or ends behind the last offset",
+                    "record is empty or ends after the last offset",
                     bytes=length,
                     offset=self._next,
                 )

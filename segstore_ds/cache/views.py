@@ -49,7 +49,9 @@ class BufferView(ABC):
         """
         window = _bytes_of(target)
         if window.readonly:
-            raise InvalidInputError("target of a copy is read-only", remedy="give a writable one")
+            raise InvalidInputError(
+                "the target of a copy is read-only", remedy="give a writable view"
+            )
         place = 0
         for buffer in self.buffers():
             count = min(len(buffer), len(window) - place)
@@ -144,7 +146,7 @@ def check_range(start: int, end: int | None, length: int) -> tuple[int, int]:
     """Return `[start, end)`, checked to lie inside `length`; an end of None is `length`."""
     last = length if end is None else operator.index(end)
     if not 0 <= operator.index(start) <= last <= length:
-        raise InvalidInputError("range is not inside", start=start, end=end, length=length)
+        raise InvalidInputError("range is out of bounds", start=start, end=end, length=length)
     return start, last
 
 
@@ -153,7 +155,7 @@ def _bytes_of(data: Any) -> memoryview:
         return memoryview(data).cast("B")
     except TypeError as error:
         raise InvalidInputError(
-            "data does not give its bytes",
+            "data does not support the buffer protocol",
             remedy="give bytes, a contiguous memoryview, an mmap or a pyarrow.Buffer",
             type=type(data).__name__,
         ) from error

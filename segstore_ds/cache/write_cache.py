@@ -39,7 +39,9 @@ class WriteCache(BufferState):
 
     def __init__(self, capacity: int) -> None:
         if capacity < 1:
-            raise InvalidInputError("a buffer holds at least one byte", capacity=capacity)
+            raise InvalidInputError(
+                "a buffer needs a capacity of at least one byte", capacity=capacity
+            )
         super().__init__()
         self._capacity = capacity
         self._memory: memoryview | None = None
@@ -203,7 +205,7 @@ class WriteCache(BufferState):
         due = offset if self._first is None else self._first + self._bytes
         if offset != due or not 0 <= offset <= LAST_OFFSET - nbytes:
             raise InvalidInputError(
-                "record does not follow the one before", offset=offset, expected=due
+                "record does not start where the previous one ends", offset=offset, expected=due
             )
         return nbytes <= self._capacity - self._bytes
 

@@ -92,7 +92,7 @@ def commit_groups(
             return None
         if not kept:
             raise ConflictError(
-                "the segments to be compacted are no longer there",
+                "the segments to compact are no longer listed",
                 remedy="plan again: a truncation or another compaction came first",
                 stream=root.stream_id,
                 groups=len(runs),

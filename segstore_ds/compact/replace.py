@@ -76,7 +76,9 @@ def replace_runs(status: TableStatus, root: Root, runs: Sequence[Replacement], s
     for run in runs:
         if sum(output.rows for output in run.outputs) != run.rows:
             raise InternalError(
-                "outputs hold another number of events", start=run.start, rows=run.rows
+                "outputs hold a different number of events than their inputs",
+                start=run.start,
+                rows=run.rows,
             )
     root = status.unfold(root, runs[0].start, slot)
     entries, number = _number(root, runs)

@@ -68,14 +68,14 @@ def parse_row(row: Mapping[str, Any], *, stream_id: str) -> tuple[Group, Compact
     """
     if row["digest"] != _digest(row):
         raise InvalidInputError(
-            "a row of the compaction plan was altered",
-            remedy="write the rows of metadata=compactionPlan as they are",
+            "a row of the compaction plan was changed",
+            remedy="write the rows of metadata=compactionPlan unchanged",
             number=row["number"],
         )
     if row["stream"] != stream_id:
         raise InvalidInputError(
-            "the compaction plan is of another stream",
-            remedy="plan the stream that is written to",
+            "the compaction plan belongs to another stream",
+            remedy="plan the compaction of the stream that you write to",
             plan=row["stream"],
             stream=stream_id,
         )

@@ -87,7 +87,7 @@ def run_clone(context: StreamContext, target: Storage, request: CopyRequest) -> 
         first, copied = log.root, done
     if not mark_made(context, request.copy_id, target.url, first):
         raise ConflictError(
-            "the pin was taken away while the clone was made",
+            "the pin was removed while the clone was made",
             remedy="drop the clone and make it again",
             clone=target.url,
             pin=request.copy_id,
@@ -99,9 +99,9 @@ def _find_made(log: StreamLog, request: CopyRequest, origin: Root) -> Copied:
     done = find_done(log, request, origin)  # another runner may have made it just now
     if done is None:
         raise InvalidInputError(
-            "the clone was made before, and is not there any more",
-            remedy="open it where it was moved to, or take another copy id; "
-            "if it was deleted by hand, unpin(copy_id) on the origin, then clone again",
+            "the clone was made before, but is no longer at its location",
+            remedy="if it was moved, open it at its new location; if it was deleted by hand, "
+            "call unpin(copy_id) on the origin and clone again; or use another copy id",
             copy_id=request.copy_id,
             url=log.storage.url,
         )
@@ -141,7 +141,7 @@ def run_materialize(context: StreamContext) -> int:
             if newest.version != base.version and any(
                 required for _, required in _shared(context, newest)
             ):
-                raise ConflictError("segments of the origin were listed anew: copy them, too")
+                raise ConflictError("the stream lists more segments of the origin than were copied")
             return replace(newest, origins={}, operation="materialize", client=context.client)
 
         try:
@@ -151,7 +151,7 @@ def run_materialize(context: StreamContext) -> int:
             continue
         break
     else:
-        raise ConflictError("restores came in between every time", url=storage.url)
+        raise ConflictError("another restore came first on every attempt", url=storage.url)
     release_origins(context, last_sharing(sharing))
     return copied
 
@@ -184,8 +184,8 @@ def _check_places(source: Storage, target: Storage) -> None:
     refuse_overlap(target, source, compare_names(target, source), "clone")
     if not same_filesystem(source.url, target.url):
         raise InvalidInputError(
-            "a clone lies on its origin's filesystem",
-            remedy='copy_to(url, mode="segments") copies between filesystems',
+            "a clone must be on its origin's filesystem",
+            remedy='use copy_to(url, mode="segments") to copy between filesystems',
             origin=source.url,
             url=target.url,
         )
@@ -234,5 +234,5 @@ def _first_root(
     root = begin_history(root)
     broken = [*broken_invariants(root)]
     if broken:
-        raise InternalError("clone would break the stream", rules=broken)
+        raise InternalError("clone would make an invalid root", rules=broken)
     return root, copied

@@ -147,7 +147,7 @@ def _state_of(root: Root, request: CopyRequest, source: Root, *, url: str) -> Co
     known = root.copies.get(request.copy_id)
     if known is None:
         raise AlreadyExistsError(
-            "there is a stream already", remedy="copy to a location without one", url=url
+            "there is a stream already", remedy="copy to a location without a stream", url=url
         )
     mode = known.get("mode") if isinstance(known, dict) else EVENTS
     state = None if mode != EVENTS else parse_copy(request.copy_id, known, where=url)
@@ -155,8 +155,8 @@ def _state_of(root: Root, request: CopyRequest, source: Root, *, url: str) -> Co
         check_position(source, Position(state.source, state.generation, state.start))
     if state is None or state.digest != request.digest(source):
         raise InvalidInputError(
-            "the copy id stands for another copy",
-            remedy="repeat it with the arguments it was begun with, or take another id",
+            "the copy id was used for another copy",
+            remedy="repeat the copy with the arguments of its first call, or use another id",
             copy_id=request.copy_id,
             url=url,
         )
@@ -283,7 +283,7 @@ class _Runner:
         start = state.start + state.progress
         if start < root.head:
             raise TruncatedError(
-                "events that are still to be copied are gone",
+                "events that are not copied yet are gone",
                 remedy="drop the destination, and copy what is left under another id",
                 lost=f"[{start}, {min(root.head, state.end)})",
                 head=root.head,

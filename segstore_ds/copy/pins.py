@@ -34,15 +34,17 @@ def run_pin(context: StreamContext, name: str, url: str) -> Pin:
     def build(root: Root, slot: Slot) -> Root | None:
         if root.origins:
             raise InvalidInputError(
-                "a clone can't be cloned", remedy="materialize() it first", url=context.storage.url
+                "a clone can't be cloned",
+                remedy="call materialize() on it first",
+                url=context.storage.url,
             )
         pins = _current(root, slot)
         if name in pins:
             known = parse_pin(name, pins[name])
             if known.url != url or known.released_us is not None:
                 raise InvalidInputError(
-                    "the copy id stands for another clone",
-                    remedy="take another id",
+                    "the copy id was used for another clone",
+                    remedy="use another id",
                     copy_id=name,
                     clone=known.url,
                 )
@@ -71,7 +73,7 @@ def read_pinned(context: StreamContext, name: str, pin: Pin) -> Root:
     except SnapshotExpiredError as error:
         raise SnapshotExpiredError(
             "the version that an earlier attempt pinned was purged",
-            remedy="unpin(copy_id) on the origin, then clone again",
+            remedy="call unpin(copy_id) on the origin, then clone again",
             copy_id=name,
             version=pin.version,
         ) from error

@@ -112,7 +112,7 @@ class SegmentCopier:
     def _expired(self) -> SnapshotExpiredError:
         return SnapshotExpiredError(
             "a segment was deleted while it was copied",
-            remedy="copy again: what has arrived is kept",
+            remedy="copy again: segments that were copied are kept",
             version=self._root.version,
         )
 

@@ -87,7 +87,7 @@ def copy_segments(
         if [(placed.start, placed.entry.segment_id) for placed in listed] != [(start, segment_id)]:
             raise ConflictError(
                 "the source does not list this segment",
-                remedy="read metadata=segments anew, and write its rows as they are",
+                remedy="read metadata=segments again, and write its rows unchanged",
                 start=start,
                 segment_id=segment_id,
                 version=work.root.version,
@@ -113,11 +113,13 @@ def commit_segments(
         {placed.start: placed for placed in found}.values(), key=lambda placed: placed.start
     )
     if not ordered:
-        raise InvalidInputError("no segments to copy", remedy="write the rows of some")
+        raise InvalidInputError(
+            "no segments to copy", remedy="write the rows of at least one segment"
+        )
     for before, behind in pairwise(ordered):
         if before.end != behind.start:
             raise InvalidInputError(
-                "the segments are no range without a gap",
+                "the segments have a gap between them",
                 remedy="write the rows of neighbouring segments",
                 gap=f"[{before.end}, {behind.start})",
             )

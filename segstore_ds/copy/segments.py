@@ -67,7 +67,9 @@ class CopyRequest:
             InvalidInputError: The id is not a plain name, or `seal` is not a bool.
         """
         if not isinstance(self.seal, bool):
-            raise InvalidInputError("seal is a truth", remedy="give True or False", seal=self.seal)
+            raise InvalidInputError(
+                "seal is not a boolean", remedy="give True or False", seal=self.seal
+            )
         if not isinstance(self.copy_id, str) or _COPY_ID.fullmatch(self.copy_id) is None:
             raise InvalidInputError(
                 "not a copy id", remedy="use letters, digits and dashes", copy_id=self.copy_id
@@ -191,7 +193,7 @@ def commit_copy(
     )
     broken = [*broken_invariants(first)]
     if broken:
-        raise InternalError("copy would break the stream", rules=broken)
+        raise InternalError("copy would make an invalid root", rules=broken)
     if not context.log.create(first):
         done = find_done(context.log, request, source)
         if done is None:
@@ -229,7 +231,7 @@ def find_done(log: StreamLog, request: CopyRequest, source: Root) -> Copied | No
     if known is None:
         raise AlreadyExistsError(
             "there is a stream already",
-            remedy="copy to a location without one",
+            remedy="copy to a location without a stream",
             url=log.storage.url,
         )
     try:
@@ -241,8 +243,8 @@ def find_done(log: StreamLog, request: CopyRequest, source: Root) -> Copied | No
         raise CorruptionError("record of a copy can't be read", where=log.storage.url) from error
     if not same:
         raise InvalidInputError(
-            "the copy id stands for another copy",
-            remedy="repeat it with the arguments it was begun with, or take another id",
+            "the copy id was used for another copy",
+            remedy="repeat the copy with the arguments of its first call, or use another id",
             copy_id=request.copy_id,
             url=log.storage.url,
         )

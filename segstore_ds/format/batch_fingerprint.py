@@ -113,7 +113,7 @@ def decode_fingerprint(text: str, *, where: str) -> dict[bytes, int]:
     try:
         return dict(_CELL.iter_unpack(base64.b64decode(text, validate=True)))
     except (binascii.Error, ValueError, struct.error) as error:
-        raise CorruptionError("not the fingerprint of a batch", where=where) from error
+        raise CorruptionError("not a batch fingerprint", where=where) from error
 
 
 def differing_columns(fingerprint: str, facts: BatchFacts) -> list[str]:

@@ -87,7 +87,7 @@ def decode_envelope(data: bytes, *, where: str, raw_limit_bytes: int = RAW_LIMIT
         )
     if len(stored) > stored_bytes:
         raise CorruptionError(
-            "bytes behind the body", where=where, expected=stored_bytes, actual=len(stored)
+            "extra bytes after the body", where=where, expected=stored_bytes, actual=len(stored)
         )
     header = data[version_end : header_end - 33]
     actual = digest_of(header, stored)
@@ -148,7 +148,9 @@ def _decode_body(codec: str, stored: bytes, raw_bytes: int, *, where: str) -> by
         try:
             # The library allocates the size that the frame declares: check it first.
             if zstandard.frame_content_size(stored) != raw_bytes:
-                raise CorruptionError("body names another length", where=where, expected=raw_bytes)
+                raise CorruptionError(
+                    "body declares the wrong length", where=where, expected=raw_bytes
+                )
             body = zstandard.ZstdDecompressor().decompress(stored, max_output_size=raw_bytes)
         except zstandard.ZstdError as error:
             raise CorruptionError("body does not decompress", where=where) from error
@@ -156,6 +158,6 @@ def _decode_body(codec: str, stored: bytes, raw_bytes: int, *, where: str) -> by
         raise UnsupportedVersionError("unknown codec", where=where, found=codec)
     if len(body) != raw_bytes:
         raise CorruptionError(
-            "body has another length", where=where, expected=raw_bytes, actual=len(body)
+            "body has the wrong length", where=where, expected=raw_bytes, actual=len(body)
         )
     return body

@@ -174,7 +174,9 @@ class Fields:
         return self._left
 
     def _wrong(self, name: str, expected: str) -> CorruptionError:
-        return CorruptionError("field is wrong", where=self.where, field=name, expected=expected)
+        return CorruptionError(
+            "field has an invalid value", where=self.where, field=name, expected=expected
+        )
 
 
 def check_known(names: Iterable[str], known: frozenset[str]) -> list[str]:

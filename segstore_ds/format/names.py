@@ -156,7 +156,9 @@ def build_segment_path(token: str, name: str) -> str:
 def check_segment_path(path: str, *, where: str) -> str:
     """Return a segment's path from metadata unchanged; CorruptionError if it is malformed."""
     if not isinstance(path, str) or _SEGMENT.fullmatch(path) is None:
-        raise CorruptionError("metadata names no segment of this stream", where=where, path=path)
+        raise CorruptionError(
+            "path in metadata is not a segment of this stream", where=where, path=path
+        )
     return path
 
 
@@ -189,7 +191,7 @@ def check_status_path(path: str, *, where: str) -> str:
     """
     if not isinstance(path, str) or _STATUS.fullmatch(path) is None:
         raise CorruptionError(
-            "metadata names no status object of this stream", where=where, path=path
+            "path in metadata is not a status object of this stream", where=where, path=path
         )
     return path
 

@@ -72,7 +72,7 @@ def decode_record(body: bytes, where: str) -> ReaderRecord:
     found = fields.integer("format", least=1)
     if found > RECORD_FORMAT:
         raise UnsupportedVersionError(
-            "reader's record is of a newer format", where=where, found=found, known=RECORD_FORMAT
+            "reader's record has a newer format", where=where, found=found, known=RECORD_FORMAT
         )
     return ReaderRecord(
         stream_id=fields.text("stream_id", limit=100),

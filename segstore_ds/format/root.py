@@ -206,7 +206,7 @@ def check_writable(root: Root) -> None:
     if unknown:
         raise UnsupportedVersionError(
             "stream needs writer features this version lacks",
-            remedy="write with a newer version of segstore-ds; reading goes on with this one",
+            remedy="write with a newer version of segstore-ds; this version can still read it",
             features=unknown,
         )
 

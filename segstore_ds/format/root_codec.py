@@ -88,7 +88,7 @@ def decode_root(body: bytes, *, where: str) -> Root:
     found = fields.integer("format", least=1)
     if found > ROOT_FORMAT:
         raise UnsupportedVersionError(
-            "root is of a newer format", where=where, found=found, supported=ROOT_FORMAT
+            "root has a newer format", where=where, found=found, supported=ROOT_FORMAT
         )
     reader_features = fields.texts("reader_features")
     unknown = check_known(reader_features, READER_FEATURES)

@@ -98,7 +98,7 @@ def find_format(name: str, *, where: str) -> SegmentFormat:
     found = FORMATS.get(name)
     if found is None:
         raise UnsupportedVersionError(
-            "a segment is of a format this version does not know",
+            "a segment has a format that this version does not know",
             where=where,
             format=name,
             known=", ".join(FORMATS),

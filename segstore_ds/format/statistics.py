@@ -219,7 +219,7 @@ def check_types(stats: Stats, schema: pa.Schema, *, where: str) -> None:
         bounds = [bound for bound in (column.min, column.max) if bound is not None]
         if index < 0 or any(type(bound) is not kind for bound in bounds):
             raise CorruptionError(
-                "stored statistics do not fit their column", where=where, column=name
+                "stored statistics do not match their column", where=where, column=name
             )
 
 

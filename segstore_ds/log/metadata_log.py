@@ -231,8 +231,8 @@ class MetadataLog(Generic[T]):
             self._codec.decode(self._codec.encode(self._codec.newest(batch)), path)
         except FormatError as error:
             raise InvalidInputError(
-                "a commit would not be read again",
-                remedy="give each argument in the type and the range that the reference names",
+                "a commit could not be read back",
+                remedy="give each argument the type and the range that the reference states",
                 url=self.storage.url,
                 why=str(error),
             ) from error

@@ -165,7 +165,9 @@ class FollowedLog:
         if root is None:
             start = self.reopen().log_start
             if version >= start:
-                raise CorruptionError("version is missing", url=self.storage.url, version=version)
+                raise CorruptionError(
+                    "version is missing in the log", url=self.storage.url, version=version
+                )
             raise SnapshotExpiredError(
                 "version was purged", url=self.storage.url, version=version, oldest=start
             )
@@ -331,7 +333,7 @@ class FollowedLog:
         root = self.files.decode(version, data)
         if root.version != version:
             raise CorruptionError(
-                "commit file holds another version",
+                "commit file holds a different version than its name says",
                 url=self.storage.url,
                 path=self.files.path(version),
                 version=root.version,
@@ -353,7 +355,8 @@ class FollowedLog:
         if DROPPED_FEATURE in root.reader_features:
             raise NotFoundError(
                 "stream was dropped",
-                remedy="if some of it is left, segstore.drop(url, confirm=url) again deletes that",
+                remedy="if objects are left, call segstore.drop(url, confirm=url) again to "
+                "delete them",
                 url=self.storage.url,
                 version=root.version,
             )

@@ -62,7 +62,9 @@ _KNOWN = frozenset({"reader", "merge-status", "merge-history"}).union(*_OWNERS.v
 def check_move(path: str, old: ObjectState, new: ObjectState) -> None:
     """Raise InternalError when an object may not go from state `old` to state `new`."""
     if (old, new) not in MOVES:
-        raise InternalError("illegal move of an object", path=path, old=old.value, new=new.value)
+        raise InternalError(
+            "illegal state change of an object", path=path, old=old.value, new=new.value
+        )
 
 
 def broken_by_operation(old: Root, new: Root) -> Iterator[str]:

@@ -102,11 +102,11 @@ def no_stream(storage: Storage) -> NotFoundError:
     """Return the error for a folder without a stream; it says what the folder holds instead."""
     foreign = find_foreign(storage)
     if foreign is None:
-        remedy = "check the location; segstore.create(url, schema) makes a new stream"
+        remedy = "check the location; segstore.create(url, schema) creates a stream"
         return NotFoundError("no stream here", remedy=remedy, url=storage.url)
     advice = f"; {foreign.reader} reads what is here" if foreign.reader else ""
     return NotFoundError(
-        "no stream here, but something else",
+        "no stream here, but other data",
         remedy=f"check the location{advice}",
         url=storage.url,
         **foreign.fields,
@@ -135,7 +135,7 @@ def _find_refusal(storage: Storage, resumed: str | None) -> SegstoreError | None
     held = Foreign(looks_like, reader, tuple(foreign[:_TOLD]))
     advice = f"; {reader} reads what is here" if reader else ""
     return InvalidInputError(
-        "a stream begins in a folder that is missing or empty",
+        "a new stream needs a missing or empty folder",
         remedy=f"give it a folder of its own{advice}",
         url=storage.url,
         **held.fields,
@@ -154,8 +154,8 @@ def _refuse_inside(storage: Storage) -> None:
             inside = False
         if inside:
             raise InvalidInputError(
-                "a stream can't lie within another one",
-                remedy="give it a folder beside that stream",
+                "a stream can't be inside another stream's folder",
+                remedy="choose a folder outside that stream",
                 url=storage.url,
                 stream=outer.url,
             )

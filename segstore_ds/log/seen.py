@@ -15,8 +15,8 @@ from segstore_ds.format.root import Root
 from segstore_ds.log.metadata_log import MetadataLog
 
 RESTORE = (
-    "stop writers, then put the files of log/ back from a backup, or run segstore.repair(url), "
-    "which brings them back from a follower; without either, repair(url, allow_loss=True) goes on "
+    "stop writers, then restore the files of log/ from a backup, or run segstore.repair(url) "
+    "to restore them from a follower; without either, repair(url, allow_loss=True) continues "
     "from the newest commit that is left, as another generation"
 )
 
@@ -113,7 +113,7 @@ def lost_commits(
 ) -> MissingObjectError:
     """Return the error for commits that were seen and are no longer in the log."""
     return MissingObjectError(
-        "commits are gone that were in the log",
+        "commits that were in the log are gone",
         remedy=remedy,
         url=url,
         seen=version,

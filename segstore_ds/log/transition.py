@@ -33,7 +33,10 @@ def check_transition(old: Root, new: Root) -> None:
     broken += broken_copies(old, new)
     if broken:
         raise InternalError(
-            "commit would break the stream", rules=broken, version=new.version, stream=new.stream_id
+            "commit would make an invalid root",
+            rules=broken,
+            version=new.version,
+            stream=new.stream_id,
         )
 
 

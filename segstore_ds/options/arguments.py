@@ -26,7 +26,7 @@ def check_whole(name: str, value: Any, *, least: int = 0, optional: bool = False
     if number is None or not least <= number <= MOST:
         none = ", or None" if optional else ""
         raise InvalidInputError(
-            "not a whole number in range",
+            "not an integer in range",
             remedy=f"give {name} as an int of at least {least}{none}",
             **{name: value},
         )
@@ -55,7 +55,7 @@ def check_option(name: str, value: Any) -> Any:
     if option.kind == "choice":
         if value not in option.choices:
             remedy = f"give {name} as one of {', '.join(option.choices)}"
-            raise InvalidInputError("no such choice", remedy=remedy, **{name: value})
+            raise InvalidInputError("unknown value", remedy=remedy, **{name: value})
         return value
     names = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else None
     if names is None or not all(isinstance(column, str) for column in names):

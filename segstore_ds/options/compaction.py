@@ -38,7 +38,7 @@ class CompactRules:
         """Raise InvalidInputError if a target or threshold is out of range, or the mode unknown."""
         if self.mode not in MODES:
             raise InvalidInputError(
-                "no such compaction", remedy=f"use one of {', '.join(MODES)}", mode=self.mode
+                "unknown compaction mode", remedy=f"use one of {', '.join(MODES)}", mode=self.mode
             )
         check_whole("target_rows", self.target_rows, least=1)
         check_whole("target_bytes", self.target_bytes, least=1)

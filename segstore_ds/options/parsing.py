@@ -86,7 +86,7 @@ def parse_value(option: Option, value: Any) -> Any:
             if word not in words:
                 if (answer := dict(option.answers).get(word)) is not None:
                     raise InvalidInputError(
-                        "not an option's value", remedy=answer, option=option.name, value=value
+                        "not a value of the option", remedy=answer, option=option.name, value=value
                     )
                 raise _wrong(option, value, "one of " + ", ".join(option.choices))
             return words[word]
@@ -120,7 +120,7 @@ def _unknown(name: str, scope: str) -> InvalidInputError:
     peer = _BY_PEER.get(name.lower())
     if peer is not None:
         return InvalidInputError(
-            "option is another system's", remedy=f"here it is called {peer.name}", option=name
+            "option belongs to another system", remedy=f"here it is called {peer.name}", option=name
         )
     known = {option.name.lower(): option.name for option in TABLE if scope in option.scopes}
     near = difflib.get_close_matches(name.lower(), known, n=1, cutoff=0.5)

@@ -93,9 +93,9 @@ def refuse_promoted(context: StreamContext, base: Root, *, ignore_followers: boo
             raise follower.fenced(base)
     if unasked and not ignore_followers:
         raise StorageError(
-            "a follower can't tell whether it was promoted, and nothing was changed",
-            remedy="make it reachable; if none of them was ever promoted, or never will be used "
-            "again, ignore_followers=True goes on without asking",
+            "a follower can't be asked whether it was promoted, so nothing was changed",
+            remedy="make it reachable; or set ignore_followers=True if no follower was ever "
+            "promoted, or none will ever be used again",
             followers=sorted(unasked),
         ) from next(iter(unasked.values()))
     for url in sorted(unasked):

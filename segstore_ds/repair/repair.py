@@ -88,7 +88,7 @@ def run_repair(
         report.lost = lost
         if not allow_loss:
             raise CorruptionError(
-                "the newest commits can't be read, or are gone",
+                "the newest commits are gone or can't be read",
                 remedy="put the files back from a backup; or repair with allow_loss=True goes on "
                 "from the version before, and what they committed is lost. Where nothing but "
                 f"{names.HINT_PATH} speaks of them, and may be wrong, delete that",
@@ -147,9 +147,7 @@ def newest_readable(context: StreamContext) -> tuple[Root, range]:
             newest = max(version for version in candidates if version <= number + NUMBERS_SKIPPED)
             newest = max(newest, hinted if is_proof(hint, root) else 0)
             return root, range(number + 1, max(newest, number) + 1)
-    raise NotFoundError(
-        "no commit that can be read", url=context.storage.url, versions=numbers[:20]
-    )
+    raise NotFoundError("no commit can be read", url=context.storage.url, versions=numbers[:20])
 
 
 def _refuse_strays(context: StreamContext, base: Root) -> None:
@@ -162,7 +160,7 @@ def _refuse_strays(context: StreamContext, base: Root) -> None:
     strays = [number for number in numbers if number > base.version + NUMBERS_SKIPPED]
     if strays:
         raise CorruptionError(
-            "files far behind the newest commit are none of the stream's",
+            "files far beyond the newest commit do not belong to the stream",
             remedy="move them out of the log, then repair again",
             url=context.storage.url,
             paths=[context.log.files.path(number) for number in strays[:20]],
@@ -213,9 +211,9 @@ def _go_on(context: StreamContext, base: Root, lost: range) -> None:
     )
     broken = list(broken_invariants(root))
     if broken:
-        raise InternalError("repair would break the stream", rules=broken)
+        raise InternalError("repair would make an invalid root", rules=broken)
     if not context.log.files.add(root.version, root):
-        raise ConflictError("another writer came first", version=root.version)
+        raise ConflictError("another writer committed first", version=root.version)
     context.log.write_hint(root)
 
 

@@ -248,7 +248,8 @@ class Salvager:
         if not self._skip:
             raise CorruptionError(
                 "events can't be read",
-                remedy="repair() first; skip_damaged=True leaves them out and reports them",
+                remedy="call repair() first; or set skip_damaged=True to leave them out and "
+                "report them",
                 lost=f"[{start}, {end})",
                 where=where,
             ) from error

@@ -320,7 +320,9 @@ class _StatusRepair:
 
         def build(newest: Root, slot: Slot) -> Root | None:
             if newest.version != self._root.version:
-                raise ConflictError("another writer came first", remedy="stop writers, then repair")
+                raise ConflictError(
+                    "another writer committed first", remedy="stop writers, then repair"
+                )
             changed = planned
             if dropped is not None:
                 changed = self._drop_again(planned, dropped, slot)

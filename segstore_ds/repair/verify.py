@@ -174,7 +174,7 @@ class _Verifier:
             return None
         self._report.versions += 1
         if root is None:
-            self._problem(where, MissingObjectError("commit file vanished", where=where))
+            self._problem(where, MissingObjectError("commit file disappeared", where=where))
         elif root.version != number:
             self._wrong(where, f"holds version {root.version}")
         return root

@@ -118,15 +118,15 @@ def purge_followers(context: StreamContext, root: Root) -> None:
             follower.storage.put(follower.files.hint_path, names.build_hint(hint_of(root)))
             follower.files.purge(root.log_start)
         except StorageError as error:
-            _LOG.warning("follower %s keeps purged versions: %s", follower.url, error)
+            _LOG.warning("follower %s still has purged versions: %s", follower.url, error)
 
 
 def _refuse_clone(root: Root) -> None:
     # A follower would need the clone's origin, too: losing the origin would lose both.
     if root.origins:
         raise InvalidInputError(
-            "a clone that shares events with its origin can't be followed",
-            remedy="materialize() it first",
+            "a clone that shares segments with its origin can't have followers",
+            remedy="call materialize() on it first",
             stream=root.stream_id,
         )
 
@@ -153,7 +153,7 @@ def _check_same(context: StreamContext, follower: Follower) -> None:
     ours = context.log.files.get(number) if number is not None and number <= root.version else None
     if theirs is None or ours is None or ours.transaction != theirs.transaction:
         raise AlreadyExistsError(
-            "the folder holds another stream, or one that went its own way",
+            "the folder holds another stream, or a diverged copy of this one",
             remedy="give an empty folder",
             url=follower.url,
         )

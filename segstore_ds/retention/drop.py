@@ -67,8 +67,8 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
     if followers is not None:
         raise ConflictError(
             "stream has followers, which would keep its events",
-            remedy="remove_follower(url) first; a folder that follows, or did, is dropped by "
-            "itself, after promote()",
+            remedy="call remove_follower(url) first; to drop a follower, or a former one, "
+            "call promote() on it and drop it by itself",
             followers=list(followers.followers),
         )
     # Part lists are not read, so that a stream with a damaged list can be dropped, too.
@@ -99,8 +99,8 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dr
     """
     if confirm != storage.url:
         raise InvalidInputError(
-            "confirmation names another location",
-            remedy="repeat the stream's location as confirm=",
+            "confirm names another location",
+            remedy="repeat the stream's location as confirm",
             url=storage.url,
             confirm=confirm,
         )
@@ -154,5 +154,5 @@ def _unpin(context: StreamContext) -> None:
         # A materialized clone does not need its origin, so this must not stop the drop. A pin that
         # is left can be removed by hand.
         _LOG.warning(
-            "origin of %s can't be asked for a pin that is left: %s", context.storage.url, error
+            "origin of %s can't be checked for a remaining pin: %s", context.storage.url, error
         )

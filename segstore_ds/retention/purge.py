@@ -72,7 +72,9 @@ def run_purge(context: StreamContext, *, older_than_s: float, keep_versions: int
     keep_versions = as_integer(keep_versions, "keep_versions")
     if keep_versions < 1:
         raise InvalidInputError(
-            "a stream keeps its newest version", remedy="keep one at least", keep=keep_versions
+            "the newest version can't be purged",
+            remedy="keep at least one version",
+            keep=keep_versions,
         )
     target = plan_purge(context, older_than_s=older_than_s)
 

@@ -100,10 +100,12 @@ class NamedReader:
             StorageError: The storage failed.
         """
         if type(offset) is not int or offset < 0:
-            raise InvalidInputError("not an offset", remedy="give an int from 0", offset=offset)
+            raise InvalidInputError(
+                "not an offset", remedy="give an int of at least 0", offset=offset
+            )
         if offset > self._context.log.root.tail and offset > self._context.log.refresh().tail:
             raise PositionError(
-                "position lies beyond the tail", offset=offset, tail=self._context.log.root.tail
+                "position is beyond the tail", offset=offset, tail=self._context.log.root.tail
             )
         began = self._context.clock.boot_s()
 
@@ -242,8 +244,8 @@ def _check_asked(owner: str, lapse_s: int) -> None:
     # A record that nobody can read would stop retention for good.
     if type(lapse_s) is not int or not 1 <= lapse_s <= MAX_INT:
         raise InvalidInputError(
-            "a reader lapses after a second at least",
-            remedy="give whole seconds from 1",
+            "a reader can't lapse in less than a second",
+            remedy="give whole seconds, at least 1",
             lapse_s=lapse_s,
         )
     if not is_text(owner) or len(owner) > OWNER_LIMIT:
@@ -265,15 +267,15 @@ def _start_of(
         return mine.offset
     offset = int(start or 0)
     if offset > root.tail:
-        raise PositionError("position lies beyond the tail", offset=offset, tail=root.tail)
+        raise PositionError("position is beyond the tail", offset=offset, tail=root.tail)
     return offset
 
 
 def _check_generation(root: Root, record: ReaderRecord) -> None:
     if (record.stream_id, record.generation) != (root.stream_id, root.generation):
         raise PositionError(
-            "the reader's position is of another stream or generation",
-            remedy="history was abandoned since; register it with a new start",
+            "the reader's position belongs to another stream or generation",
+            remedy="history was abandoned since then; register the reader with a new start",
             position=(record.stream_id, record.generation),
             stream=(root.stream_id, root.generation),
         )
@@ -291,7 +293,7 @@ def _announce(context: StreamContext, seen: SeenReader) -> None:
     if root.head > offset:
         raise TruncatedError(
             "events that the reader needs are gone",
-            remedy="register it with start='head' to go on without them",
+            remedy="register it with start='head' to continue without them",
             reader=seen.name,
             lost=f"[{offset}, {root.head})",
             head=root.head,

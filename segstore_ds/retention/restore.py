@@ -35,7 +35,7 @@ def plan_restore(root: Root, old: Root, listed: Sequence[PlacedSegment], slot: S
         raise SnapshotExpiredError("version was purged", version=old.version, oldest=root.log_start)
     if old.origins and not root.origins:
         raise SnapshotExpiredError(
-            "version reads another stream's segments, which this one no longer does",
+            "version needs segments of an origin that the stream no longer reads from",
             version=old.version,
             origins=sorted(old.origins),
         )

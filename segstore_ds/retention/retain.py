@@ -65,13 +65,15 @@ class RetentionPolicy:
         bounds = (self.max_bytes, self.max_age_s, self.min_bytes, self.min_age_s)
         if any(bound is not None and (type(bound) is not int or bound < 0) for bound in bounds):
             raise InvalidInputError(
-                "not a bound of retention", remedy="give whole numbers from 0", policy=str(self)
+                "bounds of retention are out of range",
+                remedy="give whole numbers of at least 0",
+                policy=str(self),
             )
         if self.max_bytes is None and self.max_age_s is None and not self.respect_readers:
             raise InvalidInputError(
                 "policy drops nothing",
-                remedy="give max_bytes or max_age_s; without one, what every reader is done with "
-                "is dropped, so readers must be respected",
+                remedy="give max_bytes or max_age_s; without them set respect_readers=True, "
+                "to drop what every reader is done with",
             )
 
     def to_json(self) -> str:
@@ -143,7 +145,9 @@ def _borders(root: Root, runs: Iterable[Run]) -> tuple[Ints, Ints]:
         sizes.append(size)
     before = np.cumsum(np.concatenate(sizes))
     if np.any(np.diff(before) < 0):
-        raise CorruptionError("sizes of segments add up to too much", stream=root.stream_id)
+        raise CorruptionError(
+            "sizes of segments add up to more than an int64", stream=root.stream_id
+        )
     return np.concatenate(offsets), before
 
 
@@ -173,9 +177,9 @@ def run_retain(context: StreamContext, policy: RetentionPolicy) -> Committed:
     done = context.log.commit(build, transaction=context.clock.new_id())
     for seen in lagging:
         _LOG.warning(
-            "reader %r at %d (generation %d) lags behind the head %d (generation %d) and holds all "
-            "events back until it lapses: go on with stream.reader(%r, start='head'), or free it "
-            "with stream.release_reader(%r)",
+            "reader %r at %d (generation %d) is behind the head %d (generation %d) and keeps "
+            "all events from being dropped until it lapses: continue with stream.reader(%r, "
+            "start='head'), or free it with stream.release_reader(%r)",
             *(seen.name, seen.record.offset, seen.record.generation),
             *(done.root.head, done.root.generation, seen.name, seen.name),
         )

@@ -36,8 +36,8 @@ def plan_tag(
         return None
     if known is not None and not move:
         raise AlreadyExistsError(
-            "tag stands at another cut",
-            remedy="take another name, or move it with move=True",
+            "tag already names another cut",
+            remedy="use another name, or move the tag with move=True",
             tag=name,
             offset=known.offset,
             asked=offset,

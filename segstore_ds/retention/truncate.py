@@ -83,7 +83,7 @@ def run_truncate(context: StreamContext, cut: Cut) -> Committed:
     offset = resolve_cut(context, root, cut)
     if offset < root.head:
         raise TruncatedError(
-            "cut lies below the head",
+            "cut is below the head",
             remedy="the head only grows; the events before it are gone already",
             cut=offset,
             head=root.head,

@@ -192,8 +192,8 @@ def run_vacuum(
     if grace_s < GRACE_S and not short_grace:
         raise InvalidInputError(
             "grace is shorter than a day",
-            remedy="readers and jobs that run longer than the grace fail; short_grace=True says "
-            "that there are none",
+            remedy="readers and jobs that run longer than the grace fail; set "
+            "short_grace=True if there are none",
             grace_s=grace_s,
         )
     context = context.fresh()
@@ -242,7 +242,7 @@ def _vacuum_followers(
             for entry in deleted:
                 storage.delete(entry.path)
         except StorageError as error:
-            _LOG.warning("follower %s keeps what was vacuumed: %s", storage.url, error)
+            _LOG.warning("follower %s still has vacuumed objects: %s", storage.url, error)
 
 
 def _raise_floor(context: StreamContext, floor: int, objects: list[ObjectInfo]) -> Root:

@@ -67,7 +67,7 @@ def to_stored(schema: StructType) -> pa.Schema:
         remedy = _REFUSED.get(type(data_type).__name__)
         if remedy is not None:
             raise SchemaMismatchError(
-                "column has a type that can't be kept",
+                "column has a type that can't be stored",
                 remedy=remedy,
                 column=path,
                 type=data_type.simpleString(),
@@ -76,7 +76,7 @@ def to_stored(schema: StructType) -> pa.Schema:
         arrow = to_arrow_schema(_plain_struct(schema), timezone="UTC")
     except PySparkException as error:
         raise SchemaMismatchError(
-            "column has a type that can't be kept", remedy="cast it", reason=str(error)
+            "column has a type that can't be stored", remedy="cast it", reason=str(error)
         ) from error
     return normalise_schema(arrow)
 

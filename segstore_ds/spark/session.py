@@ -74,7 +74,7 @@ def register(
     """
     if storage_options is not None and not isinstance(storage_options, Mapping):
         raise InvalidInputError(
-            "storage options are no mapping",
+            "storage options are not a mapping",
             remedy="give a dict",
             type=type(storage_options).__name__,
         )
@@ -120,7 +120,7 @@ def write(
         pyspark.errors.PySparkException: The write failed; the text names our error and the remedy.
     """
     if mode not in ("append", "overwrite"):
-        raise InvalidInputError("no such mode", remedy="use append or overwrite", mode=mode)
+        raise InvalidInputError("unknown mode", remedy="use append or overwrite", mode=mode)
     location = as_location(url)
     spark = df.sparkSession
     with activated(spark), _tuned(spark):

@@ -191,8 +191,10 @@ class SegstoreDataSource(DataSource):
         path = options["path"]
         if path is None:
             if "paths" in self.options:
-                raise InvalidInputError("several paths", remedy="load one stream at a time")
-            raise InvalidInputError("no path", remedy=NO_PATH)
+                raise InvalidInputError(
+                    "more than one path was given", remedy="load one stream at a time"
+                )
+            raise InvalidInputError("no path was given", remedy=NO_PATH)
         return open_storage(
             path,
             options["storageOptions"] or self.bound_storage_options,

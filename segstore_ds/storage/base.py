@@ -255,7 +255,9 @@ class Storage(ABC):
 
     def sibling(self, url: str) -> "Storage":
         """Open another root with this storage's options; sends no request."""
-        raise InvalidInputError("storage opens no others", storage=self.url, url=url)
+        raise InvalidInputError(
+            "this storage can't open other locations", storage=self.url, url=url
+        )
 
     def outer(self) -> "Storage | None":
         """Return the folder that contains this root, opened with the same options; no request.
@@ -272,7 +274,7 @@ class Storage(ABC):
         Lists, writes and deletes stay here. Safe to repeat.
         """
         raise InvalidInputError(
-            "storage shares no objects", storage=self.url, url=url, folders=folders
+            "this storage can't share objects", storage=self.url, url=url, folders=folders
         )
 
     @abstractmethod
@@ -288,7 +290,7 @@ class Storage(ABC):
 def refuse_empty(path: str, size: int) -> None:
     """Refuse to create an object without bytes, which stores handle differently."""
     if size == 0:
-        raise InvalidInputError("an object is never empty", path=path)
+        raise InvalidInputError("an object can't be empty", path=path)
 
 
 def check_path(path: str) -> None:
@@ -299,7 +301,7 @@ def check_path(path: str) -> None:
     bad = not isinstance(path, str) or bool(_FORBIDDEN.search(path))
     if bad or any(part in ("", ".", "..") for part in path.split("/")):
         raise InvalidInputError(
-            "path is not one inside the storage's root",
-            remedy="paths are relative, with / between names that are not empty, . or ..",
+            "path is not inside the storage's root",
+            remedy="give a relative path of names that are not empty, . or ..",
             path=path,
         )

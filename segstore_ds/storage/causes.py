@@ -12,8 +12,8 @@ from typing import Any
 from segstore_ds.storage.credentials import chain
 
 _ACCESS = "check the permissions of the folder and of the account that runs this process"
-_REFUSED = "the store refuses these credentials: check them, and what they may do with this bucket"
-_NO_BUCKET = "the bucket or container does not exist: make it first, or check the location"
+_REFUSED = "the store refuses these credentials: check them, and their permissions on this bucket"
+_NO_BUCKET = "the bucket or container does not exist: create it first, or check the location"
 _NO_KEYS = (
     "give them in storage_options ({0}), or where the store's own tools look for them: "
     "environment, profile, role of the machine"
@@ -28,17 +28,17 @@ _BY_ERRNO: Mapping[int, str] = {
     errno.EROFS: "the disk is read-only: mount it for writing, or use another location",
     errno.EACCES: _ACCESS,
     errno.EPERM: _ACCESS,
-    errno.ENOTDIR: "a file stands where a folder should be: use another location",
-    errno.EISDIR: "a folder stands where a file should be: use another location",
+    errno.ENOTDIR: "a file is where a folder should be: use another location",
+    errno.EISDIR: "a folder is where a file should be: use another location",
     errno.ENAMETOOLONG: _TOO_LONG,
-    errno.ELOOP: "symbolic links of the location lead back to themselves: use another location",
+    errno.ELOOP: "symbolic links of the location form a loop: use another location",
 }
 # Error codes of S3 and Azure, and exception classes of the clients.
 _BY_NAME: Mapping[str, str] = {
     "NoSuchBucket": _NO_BUCKET,
     "ContainerNotFound": _NO_BUCKET,
     "StorageErrorCode.CONTAINER_NOT_FOUND": _NO_BUCKET,
-    "InvalidBucketName": "no bucket may be called that: check the location",
+    "InvalidBucketName": "this is not a valid bucket name: check the location",
     "KeyTooLongError": _TOO_LONG,
     "XMinioAdminBucketQuotaExceeded": _QUOTA,
     "PermanentRedirect": "the bucket is in another region: name it in storage_options",
@@ -49,9 +49,9 @@ _BY_NAME: Mapping[str, str] = {
     "InvalidAccessKeyId": _REFUSED,
     "InvalidToken": _REFUSED,
     "SignatureDoesNotMatch": _REFUSED,
-    "RequestTimeTooSkewed": "the clock of this machine is wrong: set it",
+    "RequestTimeTooSkewed": "the clock of this machine is wrong: correct it",
     "NoCredentialsError": _NO_KEYS.format("key, secret; or anon=True for a public bucket"),
-    "PartialCredentialsError": _NO_KEYS.format("key and secret go together"),
+    "PartialCredentialsError": _NO_KEYS.format("give key and secret together"),
     "DefaultCredentialsError": _NO_KEYS.format("token; or token='anon' for a public bucket"),
     "ClientAuthenticationError": _REFUSED,
     "ProfileNotFound": "name a profile of the AWS configuration, or give key and secret",

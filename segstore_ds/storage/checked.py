@@ -122,7 +122,7 @@ class CheckedStorage(Storage):
         self.stats.add("bytes_read", len(data))
         if limit_bytes is not None and len(data) > limit_bytes:
             raise CorruptionError(
-                "object is larger than it may be",
+                "object is larger than allowed",
                 storage=self.url,
                 path=path,
                 limit_bytes=limit_bytes,
@@ -149,7 +149,7 @@ class CheckedStorage(Storage):
         self.stats.add("bytes_read", len(data))
         if not there:
             raise TruncatedObjectError(
-                "object ends before the range that was asked for",
+                "object ends before the requested range",
                 storage=self.url,
                 path=path,
                 start=start,
@@ -209,8 +209,8 @@ class CheckedStorage(Storage):
 
     def _refuse_file(self, file: str) -> None:
         raise InvalidInputError(
-            "a file lies where a folder is needed",
-            remedy="name a folder; what a single file holds is read without segstore",
+            "a file is where a folder is needed",
+            remedy="name a folder; a single file is read without segstore",
             url=self.url,
             file=file,
         )

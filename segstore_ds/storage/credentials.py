@@ -40,14 +40,14 @@ def resolve_storage_options(
 def _choose(options: Mapping[str, Any], location: Location) -> Mapping[str, Any]:
     if not isinstance(options, Mapping):
         raise InvalidInputError(
-            "storage options are no mapping",
+            "storage options are not a mapping",
             remedy="pass a dict (or a JSON object)",
             type=type(options).__name__,
         )
     for name in options:
         if not isinstance(name, str):
             raise InvalidInputError(
-                "name of a storage option is no text",
+                "name of a storage option is not a string",
                 remedy="name options as fsspec's filesystem does",
                 type=type(name).__name__,
             )
@@ -69,7 +69,7 @@ def _choose(options: Mapping[str, Any], location: Location) -> Mapping[str, Any]
     chosen = options[name]
     if not isinstance(chosen, Mapping):
         raise InvalidInputError(
-            "storage options under a URL prefix are no mapping",
+            "storage options under a URL prefix are not a mapping",
             remedy="pass a dict per prefix",
             prefix=name,
             type=type(chosen).__name__,

@@ -123,7 +123,9 @@ class LocalStorage(CheckedStorage):
             return failure
         failure.untouched = raised is not cause
         if isinstance(raised, NotADirectoryError):
-            failure.refuse_retry("a file lies where a folder is needed: move it, or name another")
+            failure.refuse_retry(
+                "a file is where a folder is needed: move it, or name another folder"
+            )
         return failure
 
     def _put(self, full: str, data: bytes) -> None:
@@ -275,7 +277,7 @@ class LocalStorage(CheckedStorage):
                 return os.open(full, _NEW, 0o666)
             # Deleting the last object of a folder also deletes the folder.
             self._synced.discard(folder)
-        raise FileNotFoundError(errno.ENOENT, "folder vanishes again and again", folder)
+        raise FileNotFoundError(errno.ENOENT, "folder disappears repeatedly", folder)
 
     def _make_folder(self, folder: str) -> None:
         """Create a folder and those above it, and sync each entry in its parent.
@@ -293,8 +295,8 @@ class LocalStorage(CheckedStorage):
                 break
             if seen:
                 failure = StorageError(
-                    "folder is gone that was here before, and all that lay in it",
-                    remedy="mount it or put it back, then open the stream anew",
+                    "a folder that was here before is gone, with all its files",
+                    remedy="mount or restore it, then open the stream again",
                     storage=self.url,
                     folder=above,
                 )
@@ -438,7 +440,7 @@ class _Reader:
         os.close(self._descriptor)
         if stat.S_ISDIR(status.st_mode):
             raise IsADirectoryError(errno.EISDIR, "is a folder", full)
-        raise CorruptionError("object is no regular file", path=full)
+        raise CorruptionError("object is not a regular file", path=full)
 
     def __enter__(self) -> Self:
         return self

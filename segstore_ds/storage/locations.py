@@ -149,7 +149,7 @@ def _location_text(url: object) -> str:
         text = None
     if not isinstance(text, str):
         raise InvalidInputError(
-            "location is no text",
+            "location is not a string",
             remedy="pass a str or a pathlib.Path",
             type=type(url).__name__,
         )
@@ -217,7 +217,7 @@ def _refuse_query(text: str, rest: str) -> None:
     if "?" in rest or "#" in rest:
         raise InvalidInputError(
             "location holds a query or a fragment",
-            remedy="remove what follows ? or #; settings belong into storage_options",
+            remedy="remove what follows ? or #, and pass settings in storage_options",
             location=shown(text),
         )
 
@@ -229,7 +229,7 @@ def _normal_parts(path: str, text: str) -> str:
             if not parts:
                 raise InvalidInputError(
                     "location leaves its root with ..",
-                    remedy="write the place itself",
+                    remedy="write the location without ..",
                     location=shown(text),
                 )
             parts.pop()

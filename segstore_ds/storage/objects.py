@@ -182,7 +182,7 @@ class ObjectStorage(CheckedStorage):
         if not self.fs.exists(bucket):
             failure = StorageError(
                 "bucket or container does not exist",
-                remedy="make it first, or check the location and the credentials",
+                remedy="create it first, or check the location and the credentials",
                 storage=self.url,
                 bucket=bucket,
             )

@@ -24,8 +24,8 @@ class Overlap(Enum):
     """How a place overlaps another one."""
 
     SAME = "is"
-    INSIDE = "lies within"
-    AROUND = "lies around"
+    INSIDE = "is inside"
+    AROUND = "contains"
 
 
 def compare_names(place: Storage, other: Storage) -> Overlap | None:
@@ -62,7 +62,7 @@ def refuse_overlap(place: Storage, other: Storage, overlap: Overlap | None, kind
         return
     raise InvalidInputError(
         f"the place of a {kind} {overlap.value} the stream's own folder",
-        remedy="links and mounts count; give a folder of its own, elsewhere",
+        remedy="choose a separate folder; links and mounts are followed",
         url=place.url,
         folder=other.url,
     )

@@ -44,7 +44,7 @@ class ObjectStore(ABC):
         theirs = {name: ours for name, ours in found.items() if ours is not None}
         if theirs:
             raise InvalidInputError(
-                "storage options are another library's",
+                "storage options belong to another library",
                 remedy=", ".join(f"for {name} {ours}" for name, ours in theirs.items()),
                 options=sorted(theirs),
             )
@@ -128,7 +128,7 @@ class ObjectStore(ABC):
             when = entry.get(name)
             if when:
                 return entry["size"], _moment(when)
-        raise OSError("the store gives no time of change")
+        raise OSError("the store reports no modification time")
 
 
 class S3Store(ObjectStore):

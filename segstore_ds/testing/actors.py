@@ -102,7 +102,7 @@ class ModelStorage(Storage):
         self.stats.add(request.verb)
         answer = self._ask(request)
         if answer is FAILED:
-            raise StorageError("the model says so", request=str(request))
+            raise StorageError("the model made the request fail", request=str(request))
         return answer
 
     def get(self, path: str, *, limit_bytes: int | None = None) -> bytes:  # noqa: D102, ARG002

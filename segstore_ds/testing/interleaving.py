@@ -324,7 +324,7 @@ class Play:
         while (request := self.asks(name)).verb != "done" and str(request) != until:
             self.step(name)
         if until is not None and self.asks(name).verb == "done":
-            raise InternalError("actor never asked that", actor=name, request=until)
+            raise InternalError("actor never made that request", actor=name, request=until)
 
     def sleep(self, seconds: int) -> None:
         """Let time pass for all actors; raises Violation."""

@@ -76,7 +76,7 @@ def _check(found, name):
 
 
 @pytest.mark.parametrize("name", PLAIN)
-def test_workload_runs_and_reports_setup_numbers_and_what_flatters(plain, name):
+def test_workload_reports_setup_numbers_and_caveats(plain, name):
     _check(plain, name)
 
 

@@ -158,7 +158,7 @@ def test_stream_begins_in_no_folder_of_another_kind(place: Folder, kind: str) ->
 
 
 @pytest.mark.parametrize("kind", ["parquet", "delta", "iceberg", "lance", "hudi"])
-def test_open_says_what_a_folder_holds_instead(place: Folder, kind: str) -> None:
+def test_open_error_names_what_the_folder_holds(place: Folder, kind: str) -> None:
     """And what reads it."""
     looks_like, make = KINDS[kind]
     place.put_all(make())
@@ -174,13 +174,13 @@ def test_single_file_is_named_as_such(place: Folder) -> None:
         file.open()
     with pytest.raises(NotFoundError):
         file.drop()
-    with pytest.raises(InvalidInputError, match="a file lies where a folder is needed"):
+    with pytest.raises(InvalidInputError, match="a file is where a folder is needed"):
         file.create()
-    with pytest.raises(InvalidInputError, match="a file lies where a folder is needed"):
+    with pytest.raises(InvalidInputError, match="a file is where a folder is needed"):
         segstore.list_streams(file.url, storage_options=place.options)
     assert not segstore.exists(file.url, storage_options=place.options)
     if place.url.startswith("/"):
-        with pytest.raises(InvalidInputError, match="a file lies where"):
+        with pytest.raises(InvalidInputError, match="a file is where"):
             file.inner("deep/er").create()
     assert place.read() == {"table.parquet": parquet()}
 
@@ -250,7 +250,9 @@ def test_no_stream_begins_within_another(place: Folder) -> None:
             for mode in ("segments", "events", "clone")
         ]
         for call in calls:
-            with pytest.raises(InvalidInputError, match="can't lie within another one") as caught:
+            with pytest.raises(
+                InvalidInputError, match="can't be inside another stream's folder"
+            ) as caught:
                 call()
             assert caught.value.fields["stream"] == outer.url
     # The bucket's first writer is probed in the folder itself, and the probe deleted.
@@ -322,7 +324,7 @@ def test_root_of_the_disk_is_no_place_for_a_stream() -> None:
     assert not Path("/log").exists()
 
 
-def test_empty_subfolder_of_a_disk_is_somebody_s(tmp_path: Path) -> None:
+def test_empty_subfolder_on_disk_is_an_obstacle(tmp_path: Path) -> None:
     """An object store has none; on a disk it may be about to be filled."""
     (tmp_path / "a" / "incoming").mkdir(parents=True)
     with pytest.raises(InvalidInputError, match=r"holds=\['incoming/'\]"):
@@ -330,13 +332,13 @@ def test_empty_subfolder_of_a_disk_is_somebody_s(tmp_path: Path) -> None:
     segstore.create(tmp_path / "a" / "incoming", SCHEMA)
 
 
-def test_link_into_a_stream_lies_within_it(tmp_path: Path) -> None:
+def test_link_into_a_stream_counts_as_inside_it(tmp_path: Path) -> None:
     """Where a folder really is counts; a link that leads out of a stream is outside."""
     stream = segstore.create(tmp_path / "stream", SCHEMA)
     stream.append(EVENTS)
     (tmp_path / "stream" / "data").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "stream" / "data")
-    with pytest.raises(InvalidInputError, match="can't lie within another one"):
+    with pytest.raises(InvalidInputError, match="can't be inside another stream's folder"):
         segstore.create(tmp_path / "link" / "x", SCHEMA)
     shutil.rmtree(tmp_path / "stream" / "data")
 
@@ -374,7 +376,7 @@ def test_stream_that_may_not_be_read_hides_no_other(
     assert segstore.list_streams(tmp_path) == made
 
 
-def test_folder_that_fails_is_named_beside_the_streams_that_were_found(tmp_path: Path) -> None:
+def test_find_names_failed_folders_and_the_streams_found(tmp_path: Path) -> None:
     """A link that leads to itself can't be asked for its size."""
     made = [segstore.create(tmp_path / name, SCHEMA).url for name in ("a", "b", "c")]
     loop = tmp_path / "b" / "log" / "loop"
@@ -406,7 +408,7 @@ def test_folder_above_that_may_not_be_listed_is_passed_over(
         (above / "log").chmod(0o755)
 
 
-def test_empty_folder_is_told_by_one_listing_of_one_key(s3_server: S3Server) -> None:
+def test_empty_folder_is_recognised_with_one_listing(s3_server: S3Server) -> None:
     """And one listing tells that a folder above is no stream, however much lies in it."""
     bucket = s3_server.new_bucket()
     fs = fsspec.filesystem("s3", **s3_server.options)
@@ -433,7 +435,7 @@ def test_options_of_a_prefix_serve_the_folders_above(s3_server: S3Server) -> Non
     options = {f"s3://{bucket}/outer": s3_server.options}
     segstore.create(f"s3://{bucket}/outer", SCHEMA, storage_options=options)
     inner = f"s3://{bucket}/outer/inner"
-    with pytest.raises(InvalidInputError, match="can't lie within another one"):
+    with pytest.raises(InvalidInputError, match="can't be inside another stream's folder"):
         segstore.create(inner, SCHEMA, storage_options={inner: s3_server.options})
 
 

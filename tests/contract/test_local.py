@@ -105,7 +105,7 @@ def test_link_whose_answer_was_lost_is_won(tmp_path, monkeypatch):
     assert storage.create("log/1", b"y") is False
 
 
-def test_a_folder_that_others_deleted_with_its_last_object_is_made_again(tmp_path):
+def test_folder_deleted_with_its_last_object_is_recreated(tmp_path):
     storage = open_storage(tmp_path / "s")
     storage.create("a/b/1", b"x")
     open_storage(tmp_path / "s").delete("a/b/1")
@@ -115,7 +115,7 @@ def test_a_folder_that_others_deleted_with_its_last_object_is_made_again(tmp_pat
 
 @pytest.mark.parametrize("gone", ["s", "s/a"])
 @pytest.mark.parametrize("use", ["create", "read"])
-def test_a_folder_that_was_here_before_is_never_made_anew(tmp_path, gone, use):
+def test_folder_seen_before_is_never_recreated(tmp_path, gone, use):
     """Every name would be free in it: a disk that was unmounted must not take a commit."""
     storage = open_storage(tmp_path / "s")
     open_storage(tmp_path / "s").create("a/1", b"x")
@@ -212,9 +212,7 @@ def test_a_file_where_a_folder_is_needed_is_not_worth_a_retry(tmp_path):
             lambda storage=storage: storage.put("log/1", b"x"),
             lambda storage=storage: storage.open_staged("segments/t/1"),
         ):
-            with pytest.raises(
-                StorageError, match="a file lies where a folder is needed"
-            ) as caught:
+            with pytest.raises(StorageError, match="a file is where a folder is needed") as caught:
                 use()
             assert not caught.value.retryable
         assert list(storage.list("log")) == []
@@ -285,7 +283,7 @@ def test_a_copy_is_synced_before_its_folder(tmp_path, monkeypatch):
     assert events == ["copy", "file", "folder"]
 
 
-def test_a_temporary_that_is_deleted_under_its_call_fails_that_call_alone(tmp_path, monkeypatch):
+def test_deleted_temporary_fails_only_its_own_call(tmp_path, monkeypatch):
     """Its own link or replace finds nothing: in doubt, so a commit is tried again."""
     storage = open_storage(tmp_path / "s")
 
@@ -315,7 +313,7 @@ def test_a_temporary_that_is_deleted_under_its_call_fails_that_call_alone(tmp_pa
     assert list(storage.temporaries()) == []
 
 
-def test_a_folder_that_vanishes_between_two_calls_of_a_writer_is_made_again(tmp_path, monkeypatch):
+def test_folder_deleted_between_calls_is_recreated(tmp_path, monkeypatch):
     """Whoever deletes the last object of a job takes the folder along, at any moment."""
     storage, opened = open_storage(tmp_path / "s"), []
     open_ = os.open
@@ -349,7 +347,7 @@ def test_a_handle_that_lives_long_remembers_few_folders(tmp_path):
     assert len(storage._synced) + len(storage._lasting) < 30
 
 
-def test_a_folder_that_another_made_anew_is_synced_again(tmp_path, monkeypatch):
+def test_folder_recreated_by_another_process_is_synced_again(tmp_path, monkeypatch):
     """It went with its last object; whoever made it again may be cut off before the sync."""
     storage = open_storage(tmp_path / "s")
     storage.create("segments/job/1", b"x")

@@ -112,7 +112,7 @@ def check(disk: Disk) -> None:
         assert commit in lasting
 
 
-def test_a_commit_gets_its_name_after_all_that_it_names_is_synced(disk, tmp_path):
+def test_commit_is_linked_after_its_objects_are_synced(disk, tmp_path):
     """Segments, parts and lists of any operation, with the folders that they lie in."""
     work(tmp_path)
     check(disk)
@@ -159,7 +159,7 @@ MUTANTS = [
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.__name__)
-def test_a_disk_that_is_not_told_loses_a_commit(mutant, disk, tmp_path, monkeypatch):
+def test_disk_without_sync_loses_a_commit(mutant, disk, tmp_path, monkeypatch):
     """The check sees each sync that is left out."""
     mutant(monkeypatch, os.fsync)
     work(tmp_path)

@@ -157,7 +157,7 @@ def test_conflict_decides_nothing(s3_server):
         storage.create("x", b"x")
 
 
-def test_own_retry_is_told_that_the_name_is_taken(s3_server):
+def test_own_retry_gets_already_exists(s3_server):
     """The put lands, its answer is lost, the client's retry loses to it: only reading can tell."""
     storage = open_storage(f"s3://{s3_server.new_bucket('forgetful')}/s", s3_server.options)
     assert storage.create("x", b"mine") is False
@@ -178,7 +178,7 @@ def test_old_package_is_refused(storage, monkeypatch):
                 storage.ensure_exclusive()
 
 
-def test_missing_bucket_is_an_error_that_says_so(s3_server):
+def test_missing_bucket_is_named_in_the_error(s3_server):
     storage = open_storage("s3://no-such-bucket-here/s", s3_server.options)
     for use in (
         lambda: storage.get("x"),

@@ -232,7 +232,7 @@ def _versions(storage: Storage) -> tuple[int, ...]:
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_handle_that_saw_a_failure_goes_on(when: str, folder: Path) -> None:
+def test_handle_is_usable_after_a_failure(when: str, folder: Path) -> None:
     """The same handle repeats its batch after a failure at any call, and has it once."""
     for number in range(1, 1000):
         time = VirtualTime(number)

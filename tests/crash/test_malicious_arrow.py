@@ -77,7 +77,7 @@ def compressed_zeros(rows: int) -> bytes:
     return bytes(sink.getvalue())
 
 
-def test_frame_that_unpacks_to_more_than_it_says_is_refused(storage: Storage) -> None:
+def test_frame_larger_than_declared_is_refused(storage: Storage) -> None:
     """What a frame's buffers take is checked against the index before they are unpacked."""
     good = storage.get(NEWEST)
     packed = compressed_zeros(8 << 20)
@@ -127,7 +127,7 @@ INDEXES = {
 
 
 @pytest.mark.parametrize("name", INDEXES)
-def test_indexes_that_somebody_crafted_are_refused(storage: Storage, name: str) -> None:
+def test_crafted_indexes_are_refused(storage: Storage, name: str) -> None:
     """A segment's footer with right checksums but any content: a format error."""
     footer = zstandard.ZstdCompressor().compress(INDEXES[name])
     data, end = build_segment(bytes(640), raw_bytes=0, index=footer)

@@ -32,9 +32,7 @@ def folder() -> Iterator[Path]:
     "stride",
     [pytest.param(7, id="short"), pytest.param(1, id="long", marks=pytest.mark.sweep)],
 )
-def test_upkeep_killed_at_system_calls_is_finished_by_the_next_run(
-    folder: Path, name: str, stride: int
-) -> None:
+def test_killed_upkeep_is_finished_by_the_next_run(folder: Path, name: str, stride: int) -> None:
     """What there was is whole, nothing in part is taken for a stream, and the next run ends it."""
     program = PROGRAMS[name]
     for kills, number in enumerate(range(1 + len(name) % stride, 1000, stride)):

@@ -70,7 +70,7 @@ def test_reader_that_knows_only_the_format_reads_golden_stream(folder: Path) -> 
 
 
 @pytest.mark.parametrize("folder", OPEN_ENDED, ids=name_of)
-def test_golden_stream_goes_on(folder: Path, tmp_path: Path) -> None:
+def test_golden_stream_accepts_new_commits(folder: Path, tmp_path: Path) -> None:
     """Today's version appends to a stream of any format, and the old reader reads that too."""
     stream = segstore.open(copied(folder, tmp_path))
     tail, rows = stream.tail, stream.read().read_all()

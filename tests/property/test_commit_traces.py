@@ -77,7 +77,7 @@ def slept_past_a_purge(log_class=StreamLog, *, until: str) -> Play:
     return play
 
 
-def test_a_writer_that_slept_past_a_purge_commits_again_behind_the_newest():
+def test_writer_asleep_during_a_purge_commits_after_newest():
     play = slept_past_a_purge(until="clock")
     assert play.ghost.transactions[202:] == ["a1"]
     assert "a1" in play.ghost.acknowledged
@@ -97,7 +97,7 @@ def test_without_the_late_check_a_sleepers_commit_is_lost(until):
         slept_past_a_purge(NoLateCheck, until=until)
 
 
-def test_a_put_that_lands_after_its_slot_was_read_empty_is_the_writers_own():
+def test_put_landing_after_an_empty_read_is_recognised():
     """(b) A put of 42 times out, reading 42 finds nothing, the put lands late."""
     play = grown(42, {"a": writer("a1")})
     play.run("a", until=f"create {name(42)}")
@@ -109,7 +109,7 @@ def test_a_put_that_lands_after_its_slot_was_read_empty_is_the_writers_own():
     assert "a1" in play.ghost.acknowledged
 
 
-def test_a_put_that_lands_after_its_writer_gave_up_is_found_by_its_outcome():
+def test_put_landing_after_giving_up_is_found_by_outcome():
     play = grown(42, {"a": writer("a1")})
     for _ in range(2):
         play.run("a", until=f"create {name(42)}")
@@ -121,7 +121,7 @@ def test_a_put_that_lands_after_its_writer_gave_up_is_found_by_its_outcome():
     assert "a1" not in play.ghost.acknowledged
 
 
-def test_a_refusal_that_names_no_winner_is_settled_by_reading_the_slot():
+def test_refusal_without_a_winner_is_decided_by_reading():
     """(c) Two writers, one of them answered 409: it lost only if the slot holds another's bytes."""
     play = grown(42, {"a": writer("a1"), "b": writer("b1")})
     for actor in "ab":
@@ -153,7 +153,7 @@ def test_a_handle_whose_next_names_are_purged_finds_the_newest(log_class):
     probed_while_purged(log_class)
 
 
-def test_a_handle_without_either_guard_takes_its_own_version_for_the_newest():
+def test_handle_without_guards_takes_an_old_version_as_newest():
     with pytest.raises(Violation, match="saw version 41 when"):
         probed_while_purged(FollowsNamesUnconfirming)
 
@@ -175,7 +175,7 @@ def three_sleepers() -> Play:
     return play
 
 
-def test_a_commit_through_a_lost_hint_to_leftovers_is_built_on_the_newest():
+def test_commit_after_a_lost_hint_builds_on_the_newest():
     """Three sleepers can show a reader an old state, but no commit is built on it."""
     play = three_sleepers()
     play.perform("w", writer("w1", fresh=True))
@@ -198,14 +198,14 @@ def lost_to_a_leftover(log_class) -> Play:
     return play
 
 
-def test_a_slot_that_another_sleeper_took_after_a_purge_is_no_proof_of_loss():
+def test_slot_taken_after_a_purge_is_no_proof_of_loss():
     play = lost_to_a_leftover(StreamLog)
     assert "a1" not in {*play.ghost.acknowledged, *play.ghost.denied}
     with pytest.raises(Violation, match="a1 was committed twice"):
         lost_to_a_leftover(TrustsAnyLoss)
 
 
-def test_a_creator_that_slept_past_a_purge_of_the_first_version_is_told():
+def test_creator_asleep_during_a_purge_creates_nothing():
     """Creating again the name that another stream has purged makes no stream."""
     play = Play(creation({"a": creator("a")}))
     play.run("a", until=f"create {name(0)}")
@@ -215,7 +215,7 @@ def test_a_creator_that_slept_past_a_purge_of_the_first_version_is_told():
     assert play.ghost.transactions == ["b0", "b1", "b2", "b3", "b-1", "a1"]
 
 
-def test_a_version_superseded_by_a_put_that_came_late_keeps_its_grace():
+def test_version_superseded_by_a_late_put_keeps_its_grace():
     """The stamp of the put is old, the put is not; nothing below it may go but what lay there."""
     play = Play(scene({"a": writer("a1")}))
     play.perform("b", writer("b1", "b2"))

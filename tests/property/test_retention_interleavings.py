@@ -188,14 +188,14 @@ def spill(monkeypatch):
         *(pytest.param(one, id=title, marks=pytest.mark.sweep) for title, one in SWEEPS.items()),
     ],
 )
-def test_every_order_keeps_what_somebody_needs(made):
+def test_every_interleaving_keeps_needed_objects(made):
     explored = explore(made())
     assert explored.ends
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("title", LONG)
-def test_every_order_keeps_what_somebody_needs_in_long_scenes(title):
+def test_every_long_interleaving_keeps_needed_objects(title):
     explored = explore(LONG[title]())
     assert explored.ends
 

@@ -69,9 +69,7 @@ def test_local_disk_on_executors_of_their_own(cluster, sessions, tmp_path):
     assert segstore.open(url).verify().check().leftovers == []
 
 
-def test_s3_with_keys_bound_to_the_session_leaves_the_secret_nowhere(
-    cluster, sessions, s3_server, bucket, capfd
-):
+def test_keys_bound_to_the_session_leave_no_secret(cluster, sessions, s3_server, bucket, capfd):
     url = f"s3a://{bucket}/streams/clicks"
     options = {
         "key": s3_server.key,
@@ -196,9 +194,7 @@ def _objects(stream: segstore.Stream) -> Iterator[bytes]:
         yield info.path.encode() + stream.storage.get(info.path)
 
 
-def test_keys_by_name_are_read_from_the_environment_of_driver_and_executors(
-    cluster, other_server, bucket
-):
+def test_named_keys_come_from_each_process_environment(cluster, other_server, bucket):
     url = f"s3://{bucket}/env"
     segstore.register(
         cluster,

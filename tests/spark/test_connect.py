@@ -47,7 +47,7 @@ def test_write_read_and_repeat(connect, url):
     assert back.union(back).count() == 4000
 
 
-def test_the_hybrid_scan_goes_through_the_source_and_says_so(connect, url):
+def test_connect_scan_uses_the_source_and_warns(connect, url):
     segstore.register(connect)
     df = connect.range(0, 1000, 1, 2).selectExpr("id")
     segstore.write(df, url, segmentFormat="parquet", inlineBytes=0)

@@ -53,7 +53,7 @@ def test_plan_is_written_back_as_one_commit(spark, url):
     assert stream.refresh().version == 14
 
 
-def test_helper_goes_on_until_nothing_is_left(spark, url):
+def test_compact_helper_repeats_until_nothing_is_left(spark, url):
     stream = fill(url, 9)
     assert segstore.compact(spark, url, compactRows=40) == 2
     assert segstore.compact(spark, url, compactRows=40) == 0
@@ -62,7 +62,7 @@ def test_helper_goes_on_until_nothing_is_left(spark, url):
     assert max(entry.rows for entry in stream.refresh().root.entries) == 20
 
 
-def test_only_whole_rows_of_this_stream_are_taken(spark, url, tmp_path):
+def test_only_unchanged_rows_of_this_stream_are_accepted(spark, url, tmp_path):
     stream = fill(url, 4)
     other = f"file://{tmp_path}/other"
     fill(other, 4)
@@ -71,7 +71,7 @@ def test_only_whole_rows_of_this_stream_are_taken(spark, url, tmp_path):
     assert "takes the rows of a compaction plan" in text
     plan = plan_of(spark, url)
     assert "takes the rows" in error(lambda: write(plan.select("stream", "version"), url))
-    assert "altered" in error(
+    assert "was changed" in error(
         lambda: write(
             plan.selectExpr(
                 "stream",
@@ -102,7 +102,7 @@ def test_doubled_rows_are_merged_once(spark, url):
     assert stream.verify().check().leftovers == []
 
 
-def test_batch_write_compacts_when_told(spark, url, append):
+def test_batch_write_compacts_with_the_option(spark, url, append):
     for _ in range(8):
         append(spark.range(5).coalesce(1), compact="auto")
     assert segstore.open(url).tail == 40

@@ -40,7 +40,7 @@ def test_segments_are_copied_by_tasks_in_one_commit(spark, url, tmp_path, monkey
         segstore.copy(spark, url, target, "other")
 
 
-def test_only_segments_of_one_range_and_a_whole_set_of_options_are_taken(spark, url, tmp_path):
+def test_copy_refuses_gaps_and_incomplete_options(spark, url, tmp_path):
     fill(url, 4)
     target = f"file://{tmp_path}/copied"
 
@@ -65,7 +65,7 @@ def boom(batches):
         yield batch
 
 
-def test_failing_transformation_leaves_nothing_and_the_next_one_fills_it(spark, url, tmp_path):
+def test_copy_succeeds_after_a_failed_transformation(spark, url, tmp_path):
     stream = fill(url, 8)
     target = f"file://{tmp_path}/copied"
 
@@ -119,7 +119,7 @@ def test_order_is_kept_over_many_tasks_in_one_write(spark, url, tmp_path):
     stream.append(pa.table({"id": [400]}))
     for moves in ({"startCut": None, "endCut": None}, {"endCut": None}, {"endCut": "tail"}):
         assert "use segstore.copy" in error(lambda moves=moves: write(**moves))
-    assert "a stream of its own" in error(lambda: write(expectedTail=0))
+    assert "takes no expected tail" in error(lambda: write(expectedTail=0))
     assert not segstore.exists(target)
     write(inlineBytes=0, seal=True)
     copy = segstore.open(target)

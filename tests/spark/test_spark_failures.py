@@ -92,7 +92,7 @@ def test_killed_workers_never_show_twice(spark, url, append, tried):
     assert ids(url) == [*range(1000), *range(1000)]
 
 
-def test_failed_job_shows_nothing_and_deletes_what_finished_tasks_staged(spark, url, append, tried):
+def test_failed_job_commits_nothing_and_deletes_its_objects(spark, url, append, tried):
     append(spark.range(5))
     before = objects(url)
 
@@ -136,7 +136,7 @@ def test_failed_job_shows_nothing_and_deletes_what_finished_tasks_staged(spark, 
     assert ids(url) == list(range(10))
 
 
-def test_job_that_loses_its_place_is_an_error_and_deletes_what_it_staged(spark, url, append):
+def test_job_with_a_stale_expectation_deletes_its_objects(spark, url, append):
     """The schema is replaced by another client while tasks run, so the commit is refused."""
     append(spark.range(5))
 
@@ -173,7 +173,7 @@ def test_commit_that_may_have_happened_deletes_nothing(spark, url, append, tmp_p
     assert len(report.leftovers) == 1
 
 
-def test_events_appended_while_tasks_run_stand_before_them(spark, url, append):
+def test_events_appended_during_a_job_come_before_its_own(spark, url, append):
     append(spark.range(1))
 
     def append_meanwhile(batches):
@@ -184,7 +184,7 @@ def test_events_appended_while_tasks_run_stand_before_them(spark, url, append):
     assert ids(url) == [0, 77, 2, 3]
 
 
-def test_overwrite_keeps_what_others_append_meanwhile(spark, url, append):
+def test_overwrite_keeps_concurrent_appends(spark, url, append):
     append(spark.range(3))
 
     def append_meanwhile(batches):

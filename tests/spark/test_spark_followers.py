@@ -64,7 +64,7 @@ def test_each_micro_batch_reaches_the_follower(
     assert sorted(found) == list(range(3000))
 
 
-def test_what_the_cache_of_a_task_did_is_in_the_log_of_its_worker(
+def test_worker_log_holds_the_counters_of_the_write_cache(
     spark: SparkSession, append: Callable[..., None]
 ) -> None:
     """At INFO, where Spark collects what Python workers log."""

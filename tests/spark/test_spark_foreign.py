@@ -51,7 +51,7 @@ def test_no_write_begins_in_a_parquet_table(spark: SparkSession, tmp_path: Path)
     ):
         with pytest.raises((PySparkException, InvalidInputError)) as caught:
             call()
-        assert "a stream begins in a folder that is missing or empty" in str(caught.value)
+        assert "a new stream needs a missing or empty folder" in str(caught.value)
         assert "looks_like='a Parquet table'" in str(caught.value)
         assert contents(table) == before
     with pytest.raises((PySparkException, InvalidInputError), match=r"spark\.read\.parquet reads"):
@@ -59,7 +59,9 @@ def test_no_write_begins_in_a_parquet_table(spark: SparkSession, tmp_path: Path)
     assert spark.read.parquet(str(table)).count() == 10
 
 
-def test_drop_keeps_what_spark_wrote_beside_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+def test_drop_keeps_files_that_spark_wrote_in_the_folder(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     """Tables in the stream's folder and a checkpoint are found again byte for byte."""
     stream = tmp_path / "stream"
     segstore.write(spark.range(1000), stream)
@@ -75,7 +77,7 @@ def test_drop_keeps_what_spark_wrote_beside_a_stream(spark: SparkSession, tmp_pa
     assert not (stream / "log" / f"{0:020}").exists()
 
 
-def test_checkpoint_lies_beside_a_new_stream(spark: SparkSession, tmp_path: Path) -> None:
+def test_checkpoint_inside_a_new_stream_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """Within a new one it is refused by name; in a stream it works, and drop keeps it."""
     source, target = tmp_path / "source", tmp_path / "target"
     segstore.write(spark.range(3), source)

@@ -140,7 +140,7 @@ def test_same_rows_and_columns_as_the_source(spark, url, formats, options):
 
 
 @pytest.mark.smoke
-def test_settled_history_is_one_plain_parquet_scan(spark, url):
+def test_compacted_history_is_one_plain_parquet_scan(spark, url):
     """No union, no Python: columns are pruned, filters pushed down, the size is known."""
     make(url, "pppp")
     df = segstore.read(spark, url).where("n = 30").select("n", "tags")
@@ -284,7 +284,7 @@ def test_epochs_columns_added_and_widened(spark, url):
     assert "BatchScan" in plan(segstore.read(spark, url, columns="n"))
 
 
-def test_types_that_spark_does_not_bring_back_come_through_the_source(spark, url):
+def test_types_spark_reads_differently_use_the_source(spark, url):
     df = spark.range(20).selectExpr(
         "id",
         "parse_json('{\"a\":1}') AS v",

@@ -99,7 +99,7 @@ def test_s3_is_read_as_s3a_where_hadoop_knows_only_that(spark, tmp_path, s3_serv
         segstore.register(spark)
 
 
-def test_a_batch_of_a_query_reads_with_the_options_of_its_session(spark, tmp_path, s3_server):
+def test_foreach_batch_reads_with_its_sessions_options(spark, tmp_path, s3_server):
     """`foreachBatch` knows a clone of the session, and has only that to give."""
     url = f"s3://{s3_server.new_bucket()}/stream"
     make(url, "aa", s3_server.options)

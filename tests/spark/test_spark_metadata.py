@@ -63,8 +63,8 @@ def test_view_is_pinned_like_any_read(stream: Stream, view) -> None:
     ("name", "options", "text"),
     [
         ("chunks", {}, "SEG_INVALID_INPUT"),
-        ("segments", {"columns": "rows"}, "a view is read whole"),
-        ("tags", {"filters": '[["name","==","a"]]'}, "a view is read whole"),
+        ("segments", {"columns": "rows"}, "a metadata table is read as a whole"),
+        ("tags", {"filters": '[["name","==","a"]]'}, "a metadata table is read as a whole"),
     ],
 )
 def test_options_for_events_are_refused(view, name, options, text) -> None:

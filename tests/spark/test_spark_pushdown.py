@@ -61,7 +61,7 @@ def test_view_used_twice_in_a_query_and_filtered_by_option(spark, stream, load):
 
 
 @pytest.mark.usefixtures("pushdown")
-def test_snapshot_holds_when_filtered_queries_are_planned_anew(stream, load):
+def test_replanned_filtered_queries_keep_the_snapshot(stream, load):
     df = load()
     assert df.filter("n >= 0").count() == 10
     stream.append(pa.table({"n": [10]}))

@@ -66,7 +66,7 @@ def test_cuts(stream, load, options, first, last):
     assert offsets(df) == list(range(first, last))
 
 
-def test_commit_time_as_cut_stands_behind_what_was_committed_by_then(stream, load):
+def test_commit_time_cut_includes_that_commit(stream, load):
     time_us = stream.root.time_us
     stream.append(rows(100, 103))
     after = dt.datetime.fromtimestamp(stream.root.time_us / 1e6 + 1, dt.UTC).isoformat()
@@ -310,8 +310,8 @@ def test_start_below_the_head_names_what_is_lost_or_is_clamped(stream, load):
 def test_missing_stream_and_several_paths_are_errors(spark, load, url):
     assert "SEG_NOT_FOUND" in error(load)
     reader = spark.read.format("segstore")
-    assert "several paths" in error(lambda: reader.load([url, url]))
-    assert "no path; give the stream's location" in error(reader.load)
+    assert "more than one path" in error(lambda: reader.load([url, url]))
+    assert "no path was given; give the stream's location" in error(reader.load)
 
 
 def test_dataframe_is_a_snapshot_of_its_load(stream, load):
@@ -324,7 +324,7 @@ def test_dataframe_is_a_snapshot_of_its_load(stream, load):
     assert load().count() == 120
 
 
-def test_dataframe_with_given_schema_is_a_snapshot_of_its_first_run(stream, load):
+def test_dataframe_with_a_schema_is_pinned_by_its_first_run(stream, load):
     df = load(schema="n bigint")
     assert df.count() == 100
     stream.append(rows(100, 110))

@@ -26,7 +26,7 @@ def untuned(spark):
         spark.conf.set(SIZING, before)
 
 
-def test_register_tunes_and_says_what_it_costs(untuned):
+def test_register_sets_options_and_explains_their_cost(untuned):
     said = segstore.register(untuned)
     assert dict(said.settings) == {SIZING: "2147483647"}
     assert untuned.conf.get(SIZING) == "2147483647"

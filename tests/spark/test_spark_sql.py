@@ -54,7 +54,7 @@ def test_insert_into_a_temporary_view(spark, url, append, table):
     assert spark.table("events_view").count() == 1
 
 
-def test_view_with_read_options_says_that_they_are_no_write_options(spark, url, append, table):
+def test_insert_into_a_view_with_read_options_is_refused(spark, url, append, table):
     append(spark.range(3))
     spark.sql(
         f"CREATE TEMPORARY VIEW events_view USING segstore OPTIONS (path '{url}', startCut '1')"
@@ -78,7 +78,7 @@ def test_table_with_a_path_at_query_time(spark, url, append, table):
     assert found.count() == 4
 
 
-def test_table_without_a_path_fails_with_the_sentence_and_makes_nothing(spark, table, sessions):
+def test_table_without_a_path_fails_and_creates_nothing(spark, table, sessions):
     spark.sql("CREATE TABLE events (id BIGINT) USING segstore")
     before = _files(sessions.folder, Path.cwd())
     for statement in (
@@ -97,7 +97,7 @@ def test_table_without_a_path_fails_with_the_sentence_and_makes_nothing(spark, t
     assert _files(sessions.folder, Path.cwd()) == before
 
 
-def test_table_made_with_a_path_forgets_it_and_says_so(spark, url, append, table):
+def test_table_created_with_a_path_asks_for_the_path_again(spark, url, append, table):
     append(spark.range(3))
     spark.sql(f"CREATE TABLE events USING segstore OPTIONS (path '{url}')")
     assert spark.table("events").schema.simpleString() == "struct<id:bigint>"

@@ -148,7 +148,7 @@ def with_metadata(metadata: dict[str, object]) -> StructType:
     return StructType([StructField(f"c{n}", of, True, metadata) for n, of in enumerate(types)])
 
 
-def test_notes_of_sparks_plans_are_neither_stored_nor_given_back():
+def test_plan_metadata_of_columns_is_not_stored():
     noted = with_metadata(KEPT | NOTED)
     assert json.loads(to_spark_json(noted)) == json.loads(with_metadata(KEPT).json())
     assert from_stored(to_stored(noted), noted.json()) == with_metadata(KEPT)
@@ -194,7 +194,7 @@ def test_char_and_varchar_come_back_as_a_table_has_them(spark, append, load):
         spark.sql("DROP TABLE chars")
 
 
-def test_char_in_an_array_comes_back_where_spark_keeps_char_types(spark, append, load):
+def test_char_in_an_array_round_trips_if_spark_keeps_it(spark, append, load):
     spark.conf.set("spark.sql.preserveCharVarcharTypeInfo", "true")
     try:
         df = spark.sql("SELECT array(CAST('x' AS CHAR(3))) AS a, CAST('abc' AS CHAR(5)) AS c")

@@ -51,7 +51,7 @@ def test_overwrite_moves_the_head_and_keeps_offsets_going(spark, url, append, lo
     assert [(row.id, row.o) for row in load(offsetColumn="o").collect()] == [(0, 13), (1, 14)]
 
 
-def test_history_says_which_application_wrote(spark, url, append):
+def test_history_names_the_application(spark, url, append):
     append(spark.range(2))
     row = segstore.open(url).history(1).read_all().to_pylist()[0]
     assert row["application"] == spark.conf.get("spark.app.id") != ""
@@ -64,7 +64,7 @@ def test_overwrite_with_what_the_stream_itself_holds(spark, url, append, load):
     assert ids(url) == [0, 2, 4, 6, 8]
 
 
-def test_overwrite_of_what_was_read_is_refused_when_the_stream_has_moved(spark, url, append, load):
+def test_overwrite_with_a_stale_expected_tail_is_refused(spark, url, append, load):
     """Nobody has read what came in between, so it must not go."""
     append(spark.range(3))
     tail, version = segstore.open(url).tail, segstore.open(url).version
@@ -156,7 +156,7 @@ def test_empty_batch_of_a_writer_is_remembered(spark, url, append):
         ({"overwriteSchema": "true"}, "overwrite the events as well, or set mergeSchema=true"),
         ({"createIfMissing": "false"}, "SEG_NOT_FOUND"),
         ({"expectedTail": 3}, "SEG_NOT_FOUND"),
-        ({"expectedTail": 0, "operation": "compact"}, "a stream of its own"),
+        ({"expectedTail": 0, "operation": "compact"}, "takes no expected tail"),
     ],
 )
 def test_wrong_options_are_refused_and_make_nothing(spark, url, append, options, message):

@@ -87,7 +87,7 @@ def test_every_row_of_the_table_is_run():
 
 
 @pytest.mark.parametrize("statement", WORKING)
-def test_statement_that_works_does_what_is_told(sql, url, statement):
+def test_supported_statement_has_the_documented_result(sql, url, statement):
     returned, after = RESULTS[statement]
     found = sql(statement)
     assert returned is None or found == returned
@@ -95,7 +95,7 @@ def test_statement_that_works_does_what_is_told(sql, url, statement):
 
 
 @pytest.mark.parametrize(("statement", "reason"), REFUSED)
-def test_statement_that_is_refused_says_why_and_changes_nothing(sql, url, statement, reason):
+def test_unsupported_statement_fails_and_changes_nothing(sql, url, statement, reason):
     # Some of Spark's own refusals are no AnalysisException.
     with pytest.raises(PySparkException, match=re.escape(reason)):
         sql(statement)

@@ -303,7 +303,7 @@ def test_events_below_the_head_are_named(
 
 
 @pytest.mark.usefixtures("stream")
-def test_stream_made_anew_is_noticed(query: Callable[..., SegstoreStreamReader], url: str) -> None:
+def test_recreated_stream_is_an_error(query: Callable[..., SegstoreStreamReader], url: str) -> None:
     """An offset of the old one is refused, with what to do."""
     reader = query()
     [(_, end)] = follow(reader)
@@ -334,7 +334,7 @@ def test_offset_beyond_the_tail_is_refused(query: Callable[..., SegstoreStreamRe
 def test_offset_of_another_source_is_refused(query: Callable[..., SegstoreStreamReader]) -> None:
     """A checkpoint of a Kafka query, say."""
     reader = query()
-    with pytest.raises(PositionError, match="not segstore's"):
+    with pytest.raises(PositionError, match="not written by segstore"):
         reader.latestOffset({"topic": {"0": 17}}, reader.getDefaultReadLimit())
 
 

@@ -79,7 +79,7 @@ def values(url: str) -> list[int]:
         ),
     ],
 )
-def test_batches_end_where_the_plan_says(
+def test_batches_end_at_the_planned_offsets(
     numbers: Stream, start: Callable[..., StreamingQuery], sizes: list[int], options: dict[str, int]
 ) -> None:
     """Trigger.AvailableNow over many tiny and few huge segments, each limit and all together."""
@@ -159,7 +159,7 @@ def test_events_lost_behind_a_query_are_named(
     assert values(url) == [0, 1, 2, 3, 8, 9]
 
 
-def test_source_made_anew_ends_the_query(
+def test_recreated_source_ends_the_query(
     numbers: Stream, start: Callable[..., StreamingQuery]
 ) -> None:
     """Its offsets mean something else."""
@@ -171,7 +171,7 @@ def test_source_made_anew_ends_the_query(
         start(now=True)
 
 
-def test_sink_made_anew_while_the_query_runs_is_written_to(
+def test_sink_recreated_during_a_query_is_written_to(
     numbers: Stream, start: Callable[..., StreamingQuery], url: str
 ) -> None:
     """No commit goes to what was deleted, and none makes a gap in the new log."""

@@ -85,7 +85,7 @@ def test_position_is_what_spark_has_done_not_what_it_was_given(stream, query) ->
     assert (two["offset"], published(stream)) == (20, (10, False))
 
 
-def test_query_that_starts_again_goes_on_as_the_same_owner(stream, query) -> None:
+def test_restarted_query_keeps_the_ownership_of_its_reader(stream, query) -> None:
     """The owner travels in the checkpoint's offsets."""
     before = query()
     end = ask(before, before.initialOffset())
@@ -121,7 +121,7 @@ def test_query_that_never_logged_its_first_batch_may_start_again(stream, query) 
     assert published(stream) == (30, False)
 
 
-def test_name_given_to_a_running_checkpoint_is_logged_with_an_empty_batch(stream, query) -> None:
+def test_reader_name_added_later_is_logged_by_an_empty_batch(stream, query) -> None:
     """Offsets of before carry no owner: the next one does, and differs as text."""
     plain = SegstoreDataSource({"path": stream.url})
     reader = plain.streamReader(plain.schema())
@@ -133,7 +133,7 @@ def test_name_given_to_a_running_checkpoint_is_logged_with_an_empty_batch(stream
     assert published(stream) == (30, False)
 
 
-def test_position_below_the_head_is_an_error_or_goes_on_at_the_head(stream, query) -> None:
+def test_position_below_the_head_fails_or_skips_to_the_head(stream, query) -> None:
     """As for the events themselves."""
     reader = query(startCut=0)
     stream.truncate(15)

@@ -133,7 +133,7 @@ def test_replayed_batch_after_another_schema_changes_nothing(sink: Sink) -> None
 
 
 @pytest.mark.slow
-def test_replayed_batch_after_truncation_and_seal_changes_nothing(sink: Sink) -> None:
+def test_replayed_batch_after_truncate_and_seal_is_a_no_op(sink: Sink) -> None:
     """The batch is known though its events are gone and the stream has ended; a new one is not."""
     sink.extend(4)
     sink.drain(sink.follow())
@@ -272,7 +272,7 @@ def test_checkpoint_set_back_by_one_batch_loses_no_event(sink: Sink) -> None:
 
 
 @pytest.mark.slow
-def test_set_back_checkpoint_with_as_many_other_events_is_noticed(sink: Sink) -> None:
+def test_checkpoint_set_back_with_other_events_is_refused(sink: Sink) -> None:
     """Their bounds tell, also where the sink could not plan a write of them any more."""
     sink.extend(3)
     sink.drain(sink.follow())
@@ -291,7 +291,7 @@ def test_set_back_checkpoint_with_as_many_other_events_is_noticed(sink: Sink) ->
 
 
 @pytest.mark.slow
-def test_query_whose_reruns_differ_goes_on_with_skip(sink: Sink) -> None:
+def test_query_with_differing_reruns_continues_with_skip(sink: Sink) -> None:
     """What was committed first stays, and what comes later is written."""
     sink.extend(3)
     drawn = sink.follow().selectExpr("n", "rand() AS drawn", "current_timestamp() AS at")

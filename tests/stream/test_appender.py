@@ -204,7 +204,7 @@ def test_many_threads_append_in_one_order(stream):
     assert numbers(stream.read()) == [n for _, n in found]
 
 
-def test_closing_commits_nothing_and_says_what_is_dropped(stream, caplog):
+def test_close_commits_nothing_and_logs_dropped_events(stream, caplog):
     appender = stream.appender(layout=small())
     for n in range(500):
         appender.append(event(n))
@@ -229,7 +229,7 @@ def test_a_block_that_fails_commits_nothing(stream):
     assert stream.refresh().tail == 0
 
 
-def test_a_failed_flush_is_kept_and_reading_goes_on(stream, monkeypatch):
+def test_events_stay_readable_after_a_failed_flush(stream, monkeypatch):
     appender = stream.appender(layout=small(), flush_seconds=None)
     for n in range(500):
         appender.append(event(n))

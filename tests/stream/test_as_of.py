@@ -55,7 +55,7 @@ def test_a_time_without_a_zone_or_that_is_none_is_refused(text):
         stream.read(timestamp_as_of=text)
 
 
-def test_versions_that_are_not_there_are_told_apart():
+def test_purged_and_future_versions_have_different_errors():
     stream, storage = make_stream(3)
     with pytest.raises(NotFoundError, match="no such version"):
         stream.read(version_as_of=4)

@@ -148,7 +148,7 @@ def test_clone_deletes_nothing_of_its_origin() -> None:
 
 
 @EACH
-def test_materialized_clone_stands_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_materialized_clone_is_independent_of_its_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     """Afterwards the origin may be dropped; its pin lasts for readers of the clone's past."""
     monkeypatch.setattr(SOFT, 3)
     stream, storage = make_stream(7)
@@ -170,7 +170,7 @@ def test_materialized_clone_stands_alone(monkeypatch: pytest.MonkeyPatch) -> Non
     assert values(again) == list(range(80))
     again.verify().check()
     again.vacuum()
-    with pytest.raises(SnapshotExpiredError, match="another stream's segments"):
+    with pytest.raises(SnapshotExpiredError, match="needs segments of an origin"):
         again.restore(0)
     assert values(_clone(again, "d")) == list(range(80))
 
@@ -191,7 +191,7 @@ def test_a_clone_is_read_in_other_processes() -> None:
         there.get("log/00000000000000000001")
 
 
-def test_drop_is_refused_while_pinned_and_unpins_when_a_clone_goes() -> None:
+def test_drop_needs_no_pins_and_a_dropped_clone_unpins() -> None:
     """Dropping the clone first lets the origin be dropped."""
     stream, _ = make_stream(2)
     clone = _clone(stream)
@@ -261,7 +261,7 @@ def test_a_moved_clone_is_not_made_again_on_its_pin(tmp_path: Path) -> None:
     stream.copy_to(tmp_path / "u", copy_id="weekly", mode="clone")
     shutil.move(tmp_path / "u", tmp_path / "v")
     for _ in range(2):
-        with pytest.raises(InvalidInputError, match="not there any more"):
+        with pytest.raises(InvalidInputError, match="no longer at its location"):
             stream.copy_to(tmp_path / "u", copy_id="weekly", mode="clone")
     assert not segstore.exists(str(tmp_path / "u"))
     stream.copy_to(tmp_path / "u", copy_id="other", mode="clone")
@@ -274,7 +274,7 @@ def test_a_moved_clone_is_not_made_again_on_its_pin(tmp_path: Path) -> None:
     assert not stream.copy_to(tmp_path / "u", copy_id="weekly", mode="clone").repeated
 
 
-def test_a_moved_clone_is_not_made_again_though_its_version_was_purged() -> None:
+def test_moved_clone_is_not_recreated_after_a_purge() -> None:
     """The advice for a pin without a clone would take away what the moved one needs."""
     stream, storage = make_stream(2)
     clone = _clone(stream)
@@ -282,7 +282,7 @@ def test_a_moved_clone_is_not_made_again_though_its_version_was_purged() -> None
         clone.storage.delete(path)
     for _ in range(2):
         _clear(stream, storage)
-    with pytest.raises(InvalidInputError, match="not there any more"):
+    with pytest.raises(InvalidInputError, match="no longer at its location"):
         stream.copy_to(clone.url, copy_id="c", mode="clone")
 
 
@@ -293,7 +293,7 @@ def test_refusals() -> None:
     refused: list[tuple[Stream, str, str, dict]] = [
         (clone, _place(), "can't be cloned", {}),
         (stream, stream.url, "is the stream's own", {}),
-        (stream, f"{stream.url}/inner", "lies within the stream's own", {}),
+        (stream, f"{stream.url}/inner", "is inside the stream's own", {}),
         (stream, "/elsewhere/segstore", "filesystem", {}),
         (stream, _place(), "whole stream", {"start": 5}),
         (stream, _place(), "whole stream", {"storage_options": {}}),
@@ -311,7 +311,7 @@ def test_refusals() -> None:
     assert list(stream.refresh().pins) == ["c"]
 
 
-def test_same_clone_again_does_nothing_and_says_so() -> None:
+def test_repeated_clone_reports_that_it_did_nothing() -> None:
     """Though both have gone on."""
     stream, _ = make_stream(2)
     clone = _clone(stream)
@@ -408,7 +408,7 @@ def test_origin_vacuumed_between_the_two_commits() -> None:
     assert values(open_on(target.inner)) == list(range(40))
 
 
-def test_a_pinned_version_that_was_purged_meanwhile_says_how_to_go_on() -> None:
+def test_purged_pinned_version_error_has_a_remedy() -> None:
     """Crashed between the two commits, and run again when the pinned version is gone."""
     stream, storage = make_stream(4)
     inner = open_storage(_place())
@@ -429,12 +429,12 @@ def test_a_pinned_version_that_was_purged_meanwhile_says_how_to_go_on() -> None:
     assert values(open_on(inner)) == values(stream)
 
 
-def test_pin_taken_away_while_cloning_is_said() -> None:
+def test_pin_removed_during_a_clone_is_a_conflict() -> None:
     """Whoever took it away wins, and the clone is not taken for sound."""
     stream, storage = make_stream(2)
     other = open_on(storage, clock=stream._log.clock)
     target = Meddling(open_storage(_place()), "create log/", lambda: other.refresh().unpin("c"))
-    with pytest.raises(ConflictError, match="pin was taken away"):
+    with pytest.raises(ConflictError, match="pin was removed"):
         run_clone(stream._context, target, REQUEST)
 
 
@@ -520,7 +520,7 @@ def test_interrupted_clones_go_on(kind: str, when: str, side: str) -> None:
     assert _sweep(make, act, check, kind, when) > 4
 
 
-def test_a_clone_whose_vacuum_died_before_it_forgot_is_materialized(
+def test_clone_can_materialize_after_a_crashed_vacuum(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its root still has parts as retired that are deleted; the next vacuum knows that, too."""
@@ -567,7 +567,7 @@ def _materialize(_stream: Stream, faulty: Storage) -> None:
     run_materialize(clone._context)
 
 
-def test_a_clone_dropped_after_an_interrupted_materialisation_leaves_no_pin(
+def test_drop_after_interrupted_materialize_leaves_no_pin(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """It stopped between its commit, after which no origin is named, and the release."""
@@ -587,7 +587,7 @@ def test_a_clone_dropped_after_an_interrupted_materialisation_leaves_no_pin(
     segstore.drop(stream.url, confirm=stream.url)
 
 
-def test_a_materialized_clone_is_dropped_whatever_became_of_its_origin(
+def test_materialized_clone_drops_without_its_origin(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """It needs the origin for nothing."""

@@ -62,7 +62,7 @@ def test_times_outlive_compaction_purge_and_spills(monkeypatch):
     assert times(open_on(storage)) == before[15:]
 
 
-def test_restored_and_overwritten_events_have_the_time_of_that_commit():
+def test_restored_events_have_the_restores_commit_time():
     stream, storage = make_stream(2)
     wait(storage, HOUR)
     stream.overwrite(numbers(50, 52))
@@ -90,7 +90,7 @@ def test_tasks_carry_the_commits_of_their_own_events():
     assert found == expected[33:115]
 
 
-def test_frames_of_many_commits_are_told_apart():
+def test_one_frame_with_many_commits_has_all_their_times():
     stream, _ = make_stream(0)
     for n in range(6):
         wait(stream.storage, 60)

@@ -230,7 +230,7 @@ def test_append_during_compaction_survives() -> None:
     stream.verify().check()
 
 
-def test_compaction_gives_way_to_another() -> None:
+def test_compaction_skips_runs_that_another_one_replaced() -> None:
     """Of two that replace the same segments one wins; the other deletes what it wrote."""
     stream, storage = make_stream(6)
     other = open_on(storage, clock=storage.time.clock)

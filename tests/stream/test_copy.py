@@ -103,7 +103,7 @@ def test_long_lists_spill_to_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     copy.verify().check()
 
 
-def test_same_copy_again_does_nothing_and_says_so() -> None:
+def test_repeated_copy_reports_that_it_did_nothing() -> None:
     """Though the source has grown; other arguments under the id are refused."""
     stream, _ = make_stream(3)
     url = _place()
@@ -112,7 +112,7 @@ def test_same_copy_again_does_nothing_and_says_so() -> None:
     again = stream.copy_to(url, copy_id="c")
     assert (again.start, again.end, again.repeated) == (first.start, first.end, True)
     assert segstore.open(url).version == 0
-    with pytest.raises(InvalidInputError, match="stands for another copy"):
+    with pytest.raises(InvalidInputError, match="was used for another copy"):
         stream.copy_to(url, copy_id="c", start=10)
     with pytest.raises(AlreadyExistsError):
         stream.copy_to(url, copy_id="d")
@@ -278,7 +278,7 @@ def test_interrupted_copies_go_on(kind: str, when: str, side: str) -> None:
     assert side == "source" or reused == 3
 
 
-def test_what_happens_to_the_source_meanwhile_is_not_copied() -> None:
+def test_changes_to_the_source_during_a_copy_are_not_copied() -> None:
     """Others append, compact and vacuum between two segments: the copy is of its version."""
     stream, storage = make_stream(4)
     other = open_on(storage, clock=stream._log.clock)
@@ -303,7 +303,7 @@ def test_what_happens_to_the_source_meanwhile_is_not_copied() -> None:
     assert values(stream.refresh()) == list(range(50))
 
 
-def test_copies_beside_busy_appenders_are_prefixes_without_a_gap() -> None:
+def test_copies_during_appends_are_prefixes_without_gaps() -> None:
     """Threads append all the while; each copy holds exactly what the source held when it began."""
     stream = segstore.create(_place(), SCHEMA)
     stop = threading.Event()
@@ -330,7 +330,7 @@ def test_copies_beside_busy_appenders_are_prefixes_without_a_gap() -> None:
     assert stream.refresh().tail > done.end
 
 
-def test_vacuum_takes_what_attempts_at_a_copy_left_once_it_is_done() -> None:
+def test_vacuum_deletes_leftovers_of_a_finished_copy() -> None:
     """What no commit names goes from that copy's folder, and from no other one."""
     stream, _ = make_stream(2)
     copy = segstore.open(_copied(stream))

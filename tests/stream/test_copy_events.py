@@ -133,7 +133,7 @@ def test_one_call_of_the_front_door_is_enough() -> None:
         stream.copy_to(_place(), mode="bytes", copy_id="c")
 
 
-def test_same_copy_again_does_nothing_and_says_so() -> None:
+def test_repeated_copy_reports_that_it_did_nothing() -> None:
     """Though the source has grown; other arguments under the id are refused."""
     stream, _ = make_stream(3)
     target = _target(stream)
@@ -143,12 +143,12 @@ def test_same_copy_again_does_nothing_and_says_so() -> None:
     assert (again.end, again.segments, again.repeated) == (first.end, first.segments, True)
     assert values(_reopened(stream, target)) == list(range(30))
     for changed in ({"start": 10}, {"end": 20}, {"seal": True}):
-        with pytest.raises(InvalidInputError, match="stands for another copy"):
+        with pytest.raises(InvalidInputError, match="was used for another copy"):
             _copy(stream, target, **changed)
     with pytest.raises(AlreadyExistsError):
         _copy(stream, target, "d")
     other, _ = make_stream(1, seed=2)
-    with pytest.raises(InvalidInputError, match="stands for another copy"):
+    with pytest.raises(InvalidInputError, match="was used for another copy"):
         _copy(other, target)
     _reopened(stream, target).append(numbers(50, 51))
     assert _copy(stream, target).repeated
@@ -161,9 +161,9 @@ def test_modes_do_not_go_on_with_each_other() -> None:
     one, other = _place(), _place()
     stream.copy_to(one, copy_id="c")
     stream.copy_to(other, copy_id="c", mode="events")
-    with pytest.raises(InvalidInputError, match="stands for another copy"):
+    with pytest.raises(InvalidInputError, match="was used for another copy"):
         stream.copy_to(one, copy_id="c", mode="events")
-    with pytest.raises(InvalidInputError, match="stands for another copy"):
+    with pytest.raises(InvalidInputError, match="was used for another copy"):
         stream.copy_to(other, copy_id="c")
 
 
@@ -235,7 +235,7 @@ USES: dict[str, Callable[[Stream], object]] = {
 
 
 @pytest.mark.parametrize("use", USES)
-def test_handle_on_an_incomplete_stream_neither_reads_nor_changes(use: str) -> None:
+def test_incomplete_stream_refuses_reads_and_writes(use: str) -> None:
     """Not even one that was opened on purpose."""
     stream, target = _halfway()
     opened = _reopened(stream, target, incomplete=True)
@@ -247,7 +247,7 @@ def test_handle_on_an_incomplete_stream_neither_reads_nor_changes(use: str) -> N
     assert values(_reopened(stream, target)) == list(range(40))
 
 
-def test_upkeep_of_an_incomplete_stream_goes_on() -> None:
+def test_upkeep_of_an_incomplete_stream_works() -> None:
     """It is looked at, verified and vacuumed, and the copy goes on; or it is dropped."""
     stream, target = _halfway()
     left = "segments/00000000000000000001-aaaaaaaaaaaa/0-0-0.arrow"
@@ -310,7 +310,7 @@ def test_damaged_records_are_damage() -> None:
 # --- the source goes on -----------------------------------------------------------------------
 
 
-def test_source_goes_on_between_two_runs() -> None:
+def test_source_may_change_between_two_runs() -> None:
     """Appended to, widened, compacted over the end of the range: the copy is what it was to be."""
     stream, target = _halfway()
     wider = pa.table({"n": [40], "s": ["a"], "x": [1.5]})
@@ -367,7 +367,7 @@ def test_source_of_another_generation_is_refused() -> None:
         find_copy(log, request, promoted)
 
 
-def test_vacuumed_source_is_planned_anew() -> None:
+def test_copy_replans_after_a_vacuum_of_the_source() -> None:
     """Segments that were compacted away while they were to be read: the same events elsewhere."""
     stream, storage = make_stream(4)
     third = f"get segments/{stream.root.entries[2].path}"

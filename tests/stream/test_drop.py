@@ -68,7 +68,7 @@ def test_pinned_stream_is_not_dropped():
     assert open_on(storage).tail == 10
 
 
-def test_handles_and_jobs_of_a_dropped_stream_are_told():
+def test_handles_and_jobs_of_a_dropped_stream_fail():
     """Nobody commits to what is being deleted, and nobody reads it as empty."""
     stream, storage = make_stream(1)
     job, task = staged_job(stream, 10, 12)
@@ -151,7 +151,7 @@ def test_streams_are_found_from_the_top(url, tmp_path):
     assert f"{url}/deep/1/2/3/4" in segstore.list_streams(url, depth=9)
 
 
-def test_streams_of_any_name_are_found_beside_folders_that_can_t_be_any(tmp_path, monkeypatch):
+def test_find_returns_any_valid_name_and_skips_others(tmp_path, monkeypatch):
     """What create takes is listed, as open takes it; a line break it does not take."""
     wanted = ["%41", "a#b", "a%20b", "a,b", "a?b", "a\\b", "q/we\\ird/x", "ünï", "b\udcff"]
     monkeypatch.chdir(tmp_path)

@@ -44,7 +44,7 @@ def test_a_follower_is_the_same_folder_byte_for_byte(pair):
     assert pair.reopen(pair.follower).verify().ok
 
 
-def test_whoever_commits_ships_also_without_being_told(pair):
+def test_handle_opened_before_the_follower_ships_too(pair):
     other = pair.reopen(pair.primary)
     other.append(numbers(0, 1))
     pair.stream.add_follower(pair.follower)
@@ -59,7 +59,7 @@ def test_a_follower_takes_no_commits(pair):
     assert content(pair.follower) == content(pair.primary)
 
 
-def test_what_a_follower_lacks_is_committed_and_shipped_by_the_next(pair):
+def test_next_commit_ships_what_a_follower_lacks(pair):
     pair.stream.add_follower(pair.follower)
     pair.stream.append(numbers(0, 1))
     pair.world.lose_with(pair.follower, after=f"log/{pair.stream.version + 1:020d}")
@@ -103,7 +103,7 @@ def test_a_lost_follower_can_be_left_behind(pair):
     assert pair.stream.followers == ()
 
 
-def test_a_promoted_follower_takes_over_and_fences_the_old_primary(pair):
+def test_promote_fences_the_old_primary(pair):
     pair.stream.add_follower(pair.follower)
     pair.stream.append(numbers(0, 3))
     position = pair.stream.position("tail")
@@ -123,7 +123,7 @@ def test_a_promoted_follower_takes_over_and_fences_the_old_primary(pair):
         taken.add_follower(pair.primary)  # it went its own way
 
 
-def test_a_commit_in_flight_while_another_is_promoted_is_not_acknowledged(pair):
+def test_commit_during_a_promotion_is_not_acknowledged(pair):
     """The old primary has looked at its follower before, and looks no more."""
     pair.stream.add_follower(pair.follower)
     pair.stream.append(numbers(0, 1))
@@ -160,7 +160,7 @@ def test_a_folder_that_follows_is_dropped_once_it_is_promoted(pair):
     pair.stream.append(numbers(0, 1))
     pair.stream.add_follower(pair.follower)
     copy = pair.reopen(pair.follower)
-    with pytest.raises(ConflictError, match=r"after promote\(\)"):
+    with pytest.raises(ConflictError, match=r"call promote\(\) on it"):
         run_drop(copy.storage, confirm=pair.follower, clock=pair.time.clock, client="test")
     pair.stream.remove_follower(pair.follower)
     copy.promote()
@@ -182,9 +182,7 @@ def test_a_folder_that_holds_no_such_stream_is_never_written_to(pair):
 
 @pytest.mark.parametrize("raw_bytes", [1, 3000, 1 << 24])
 @pytest.mark.parametrize("harm", ["missing", "cut", "frame", "footer"])
-def test_a_segment_that_is_damaged_is_read_from_a_follower_and_reported(
-    pair, harm, raw_bytes, caplog, monkeypatch
-):
+def test_damaged_segment_is_read_from_a_follower(pair, harm, raw_bytes, caplog, monkeypatch):
     """Whether the damage is met by a thread, ahead of its turn, or in its turn."""
     monkeypatch.setattr(scan, "_SMALL_RAW_BYTES", raw_bytes)
     pair.stream.add_follower(pair.follower)
@@ -221,7 +219,7 @@ def _work(pair: Pair, acknowledged: list[int]) -> None:
 
 @pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("victim", ["primary", "follower"])
-def test_losing_any_one_root_at_any_call_loses_no_acknowledged_event(victim, every):
+def test_losing_one_root_at_any_call_loses_no_event(victim, every):
     quiet = Pair()
     quiet.stream.add_follower(quiet.follower)
     with quiet.world.noted() as calls:
@@ -257,7 +255,7 @@ def test_losing_any_one_root_at_any_call_loses_no_acknowledged_event(victim, eve
             assert left.tail == 10 * batch + 10
 
 
-def test_storages_of_followers_are_opened_with_the_streams_options(tmp_path):
+def test_followers_are_opened_with_the_streams_options(tmp_path):
     storage = open_storage(tmp_path / "a")
     stream = create_on(storage, SCHEMA)
     stream.add_follower(str(tmp_path / "b"))
@@ -300,7 +298,7 @@ def test_a_follower_that_vanished_stops_every_commit(tmp_path, left):
     assert content(str(world.follower)) == content(str(world.primary))
 
 
-def test_a_follower_that_is_emptied_under_a_commit_leaves_it_unacknowledged(pair):
+def test_commit_with_an_emptied_follower_is_unacknowledged(pair):
     """Its log takes any name then: what was put there is no answer."""
     pair.stream.add_follower(pair.follower)
     pair.stream.append(numbers(0, 10))
@@ -336,7 +334,7 @@ def test_a_follower_whose_log_was_purged_has_no_hole(pair):
     assert content(pair.follower) == content(pair.primary)
 
 
-def test_a_commit_asks_each_follower_twice_whether_its_log_is_there(pair):
+def test_commit_checks_each_followers_log_twice(pair):
     """Before the commit, and behind the commit file."""
     pair.stream.add_follower(pair.follower)
     pair.stream.append(numbers(0, 1))
@@ -362,7 +360,7 @@ def test_a_stream_does_not_follow_itself_under_another_name(tmp_path):
     stream.add_follower(str(tmp_path / "near"))
     stream.add_follower(str(tmp_path / "near"))
     for other in ("far", "far/inner"):
-        with pytest.raises(InvalidInputError, match=r"stream's own folder|within another one"):
+        with pytest.raises(InvalidInputError, match=r"stream's own folder|inside another stream"):
             stream.add_follower(str(tmp_path / other))
     assert len(stream.followers) == 1
 
@@ -373,7 +371,7 @@ def test_a_second_name_that_no_link_shows_is_found_by_a_look(pair):
     with pytest.raises(InvalidInputError, match="is the stream's own folder"):
         pair.stream.add_follower(pair.follower)
     pair.world.aliases[pair.follower] = f"{pair.primary}/{pair.follower.removeprefix('memory://')}"
-    with pytest.raises(InvalidInputError, match=r"lies? within"):
+    with pytest.raises(InvalidInputError, match=r"(is|be) inside"):
         pair.stream.add_follower(pair.follower)
     assert pair.stream.refresh().version == 0
     assert pair.stream.followers == ()

@@ -69,7 +69,7 @@ def _no_room(follower: str, url: str, verb: str, path: str) -> None:
         raise StorageError("no room", url=url)
 
 
-def test_who_dies_while_it_ships_takes_nothing_from_what_others_have_shipped():
+def test_crashed_shipping_removes_nothing_of_other_writers():
     """Two writers find the same objects missing; the slower one dies after any of its calls."""
     stops_at = 0
     while True:
@@ -198,7 +198,7 @@ def test_repair_builds_again_what_both_folders_lost(pair, how):
 
 
 @pytest.mark.parametrize("how", ["lost", "cut"])
-def test_repair_with_loss_goes_on_without_followers(pair, how):
+def test_repair_with_loss_detaches_followers(pair, how):
     """Only what no follower holds is lost: here the newest commit, which was not acknowledged."""
     pair.stream.add_follower(pair.follower)
     pair.stream.append(numbers(0, 10))
@@ -240,7 +240,7 @@ def cut_behind_a_promotion(pair):
     return Root(open_storage(pair.primary), pair.world, pair.time)
 
 
-def test_a_primary_whose_place_was_taken_is_not_repaired_with_loss(pair):
+def test_superseded_primary_is_not_repaired_with_loss(pair):
     """As another generation, and without followers, it would take commits again."""
     storage = cut_behind_a_promotion(pair)
     with pytest.raises(FencedError, match="promoted"):
@@ -250,7 +250,7 @@ def test_a_primary_whose_place_was_taken_is_not_repaired_with_loss(pair):
 
 
 @pytest.mark.parametrize("silent", ["lost", "emptied", "damaged"])
-def test_a_follower_that_cant_say_whether_it_was_promoted_stops_repair_with_loss(pair, silent):
+def test_unreachable_follower_stops_repair_with_loss(pair, silent):
     """Were it promoted, two histories would go on under one id and generation."""
     pair.stream.add_follower(pair.follower)
     other = pair.another()
@@ -270,7 +270,7 @@ def test_a_follower_that_cant_say_whether_it_was_promoted_stops_repair_with_loss
     open_storage(other).delete(newest)  # this one answers: it holds the version before
     before = content(pair.primary)
     storage = Root(open_storage(pair.primary), pair.world, pair.time)
-    with pytest.raises(StorageError, match="can't tell whether it was promoted") as caught:
+    with pytest.raises(StorageError, match="can't be asked whether it was promoted") as caught:
         repair_on(storage, allow_loss=True, clock=pair.time.clock)
     assert caught.value.fields["followers"] == [pair.follower]
     assert content(pair.primary) == before
@@ -284,7 +284,7 @@ def test_ignoring_followers_hides_no_promotion(pair):
         repair_on(storage, allow_loss=True, ignore_followers=True, clock=pair.time.clock)
 
 
-def test_a_clone_is_followed_once_it_stands_by_itself(pair):
+def test_materialized_clone_can_have_followers(pair):
     pair.stream.add_follower(pair.follower)
     pair.stream.append(numbers(0, 10), layout=STAGED)
     folder, other = (open_storage(f"memory://{uuid.uuid4().hex}").url for _ in range(2))
@@ -350,7 +350,7 @@ def test_a_list_reaches_a_follower_with_parts_that_only_it_names(pair, monkeypat
 
 
 @pytest.mark.parametrize("layout", [None, STAGED])
-def test_a_batch_that_was_acknowledged_is_not_doubled_by_a_promotion(pair, layout):
+def test_acknowledged_batch_is_not_doubled_by_a_promotion(pair, layout):
     """Its writer repeats it at the promoted follower, for its answer was lost with the primary."""
     pair.stream.add_follower(pair.follower)
     for batch in range(3):
@@ -375,7 +375,7 @@ def test_a_batch_that_was_acknowledged_is_not_doubled_by_a_promotion(pair, layou
 
 
 @pytest.mark.parametrize("harm", ["nothing", "cut", "damaged at its end"])
-def test_adding_a_follower_goes_on_where_it_broke_off(pair, harm):
+def test_interrupted_add_follower_resumes(pair, harm):
     """What had arrived whole is not sent again; what had not, is."""
     for n in range(8):
         pair.stream.append(numbers(10 * n, 10 * n + 10), layout=STAGED)

@@ -60,7 +60,7 @@ def test_what_fails_before_the_link_is_a_plain_failure(
     assert stream.verify().ok
 
 
-def test_what_fails_at_the_link_is_in_doubt_and_says_why(
+def test_failure_at_the_link_is_unknown_with_its_cause(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A server may have done it and failed to say so; what was staged stays."""
@@ -74,7 +74,7 @@ def test_what_fails_at_the_link_is_in_doubt_and_says_why(
     assert found.state.name != "COMMITTED"
 
 
-def test_an_appender_keeps_its_events_readable_and_leaves_nothing(
+def test_appender_events_stay_readable_on_a_full_disk(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its failure is certain, so whoever reads the events back may append them anew."""

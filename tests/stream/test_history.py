@@ -49,7 +49,7 @@ def rows(stream) -> list[dict]:
     return stream.history().read_all().to_pylist()
 
 
-def test_a_row_says_what_a_commit_did_and_what_it_took(stream):
+def test_history_row_holds_operation_counts_and_attempts(stream):
     stream.append(numbers(1, 2), writer_id="etl", batch_id=7)
     stream.overwrite(numbers(3))
     stream.truncate(3)
@@ -80,7 +80,7 @@ def test_a_lost_race_is_counted(stream):
     assert (row["attempts"], row["races_lost"]) == (2, 1)
 
 
-def test_an_application_is_told_apart_from_the_software(stream):
+def test_history_names_application_and_software(stream):
     job = stream.plan_write(SCHEMA, client="segstore/1 spark/4 app/local-17")
     task = job.open_task(0, "0")
     task.append(numbers(1).to_batches()[0])

@@ -101,7 +101,7 @@ def test_what_is_used_up_is_refused_when_it_is_given_again(
     assert stream.refresh().tail == 6
 
 
-def test_a_reader_stays_whole_when_planning_fails(stream: segstore.Stream) -> None:
+def test_failed_planning_consumes_no_batches(stream: segstore.Stream) -> None:
     """Nothing was taken: the same call may be tried again, and writes everything."""
     given = reader()
     with pytest.raises(ConflictError) as caught:
@@ -126,7 +126,7 @@ def test_a_generator_whose_first_batch_was_taken_is_used_up(stream: segstore.Str
 
 
 @pytest.mark.parametrize("make", [generator, reader, Query, lambda: itertools.chain(generator())])
-def test_a_race_that_is_lost_after_reading_cannot_simply_be_repeated(
+def test_conflict_after_reading_an_input_is_not_retryable(
     stream: segstore.Stream, make: Callable[[], Any]
 ) -> None:
     """Another writer comes while the input is read."""

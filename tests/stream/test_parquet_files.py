@@ -107,7 +107,7 @@ def test_events_in_no_parquet_file_are_an_error(stream, bounds):
         stream.parquet_files(*covered)
 
 
-def test_partial_leaves_to_a_read_what_lies_between_the_files(stream):
+def test_partial_file_list_leaves_out_the_gaps(stream):
     files = stream.parquet_files(950, 1100, partial=True)
     covered = [(file.start + file.row_start, file.start + file.row_end) for file in files]
     assert covered == [(950, 1000), (1010, 1100)]

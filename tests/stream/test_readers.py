@@ -25,7 +25,7 @@ def held(stream):
     return {seen.name: seen.needs(stream.root) for seen in live_readers(stream._context, now_us)}
 
 
-def test_reader_begins_at_the_head_and_goes_on_where_it_was():
+def test_reader_starts_at_the_head_and_resumes():
     """A new handle of the same owner finds the position that was published."""
     stream, storage = make_stream(3)
     reader = stream.reader("etl", owner="a")
@@ -51,7 +51,7 @@ def test_reader_may_start_anywhere_between_head_and_tail():
     assert sorted(seen.name for seen in stream.readers()) == ["a", "b"]
 
 
-def test_start_below_the_head_is_an_error_that_names_what_is_lost():
+def test_start_below_the_head_names_the_lost_events():
     """It registers first, so that the loss is not forgotten, and asks for the head then."""
     stream, _ = make_stream(3)
     stream.truncate(10)
@@ -60,7 +60,7 @@ def test_start_below_the_head_is_an_error_that_names_what_is_lost():
     assert stream.reader("etl", start="head").offset == 10
 
 
-def test_foreign_owner_is_refused_and_takeover_is_the_way_out():
+def test_other_owner_is_refused_unless_it_takes_over():
     """The one who was taken over notices with its next word."""
     stream, storage = make_stream(3)
     first = stream.reader("etl", owner="a")
@@ -76,7 +76,7 @@ def test_foreign_owner_is_refused_and_takeover_is_the_way_out():
     assert held(stream) == {"etl": 9}
 
 
-def test_provisional_reader_may_be_taken_until_it_publishes_for_good():
+def test_provisional_reader_can_be_taken_until_it_publishes():
     """Two owners that nobody has recorded yet: the later one stands, the earlier one is told."""
     stream, _ = make_stream(3)
     first = stream.reader("etl", owner="a", provisional=True)
@@ -130,7 +130,7 @@ def test_lapse_is_judged_by_the_store():
     assert held(stream) == {}
 
 
-def test_reader_that_may_have_lapsed_registers_again_before_it_is_relied_on():
+def test_possibly_lapsed_reader_registers_again():
     """Publishing late is a commit of the stream, so that a retention in flight looks again."""
     stream, storage = make_stream(3)
     reader = stream.reader("etl", lapse_s=int(DAY))
@@ -146,7 +146,7 @@ def test_reader_that_may_have_lapsed_registers_again_before_it_is_relied_on():
         reader.publish(7)
 
 
-def test_reader_whose_record_comes_late_hears_what_was_dropped_meanwhile():
+def test_late_reader_record_reports_dropped_events():
     """The time counts until the record is there: retention may have found the old one lapsed."""
     stream, storage = make_stream(3)
 
@@ -161,7 +161,7 @@ def test_reader_whose_record_comes_late_hears_what_was_dropped_meanwhile():
         reader.publish(5)
 
 
-def test_announcement_that_failed_is_due_again_with_the_next_word():
+def test_failed_registration_is_repeated_by_the_next_publish():
     """A reader that took itself for announced would not hear what it lost."""
     stream, storage = make_stream(3)
 

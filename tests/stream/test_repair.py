@@ -63,7 +63,7 @@ def test_sound_stream_needs_nothing():
 
 
 @pytest.mark.parametrize("hint", [None, b"rubbish", f"{1:020d}".encode()])
-def test_hint_is_written_anew(hint):
+def test_repair_rewrites_the_hint(hint):
     """It is only a hint, but a right one opens the stream in three requests."""
     stream, storage = make_stream(3)
     storage.delete("log/_latest")
@@ -84,7 +84,7 @@ def test_hint_beyond_all_that_can_be_is_rubbish(hint):
     assert [*saved.lost_versions] == []
 
 
-def test_hint_that_speaks_of_lost_commits_is_believed_and_can_be_deleted():
+def test_hint_beyond_the_log_blocks_until_it_is_deleted():
     """Both could be: the error says how many, which, and what to do if the hint is wrong."""
     stream, storage = make_stream(3)
     storage.put("log/_latest", f"{30_003:020d}".encode())
@@ -102,7 +102,7 @@ def test_file_far_behind_the_log_is_named_and_left_alone():
     stray = log_name(10**17)
     storage.put(stray, b"rubbish")
     for allow_loss in (False, True):
-        with pytest.raises(CorruptionError, match=f"none of the stream's.*{stray}"):
+        with pytest.raises(CorruptionError, match=f"do not belong to the stream.*{stray}"):
             fix(stream, allow_loss=allow_loss)
     saved = salvage_on(storage, fresh(storage), clock=stream._log.clock)
     assert ([*saved.lost_versions], saved.rows) == ([], 30)
@@ -319,7 +319,7 @@ def test_outcome_passes_over_what_was_left_behind():
         assert stream.outcome(transaction, version).state is OutcomeState.NOT_COMMITTED
 
 
-def test_retention_drops_nothing_that_a_reader_of_the_abandoned_history_has_not_seen(caplog):
+def test_retention_waits_for_readers_of_an_older_generation(caplog):
     """Its offset was of other events; until it starts anew it holds back all of them."""
     stream, storage = make_stream(10)
     reader = stream.reader("etl", start=95)
@@ -330,7 +330,7 @@ def test_retention_drops_nothing_that_a_reader_of_the_abandoned_history_has_not_
     assert seen.append(numbers(90, 110)).start == 90
     reader.publish(96)  # its handle has not heard of the repair
     assert seen.retain() == seen.retain(max_bytes=0) == 0
-    assert "reader 'etl' at 96 (generation 0) lags behind the head 0 (generation 1)" in caplog.text
+    assert "reader 'etl' at 96 (generation 0) is behind the head 0 (generation 1)" in caplog.text
     wait(storage, 4 * 86_400)  # it may have lapsed, so its next word is a commit too
     for word in (lambda: reader.publish(100), reader.renew, lambda: seen.reader("etl")):
         with pytest.raises(PositionError, match="another stream or generation"):
@@ -364,7 +364,7 @@ def test_more_than_one_version_that_was_left_behind_verifies(gap):
     assert [one.what for one in stream.verify().problems] == ["versions are missing: 4 to 4"]
 
 
-def test_salvage_skips_only_what_it_is_told_to_skip():
+def test_salvage_skips_damage_only_on_request():
     """One damaged frame; without leave there is no new stream."""
     stream, storage = make_stream(0)
     stream.append(numbers(0, 12), layout=Layout(frame_rows=4, inline_bytes=0))

@@ -84,7 +84,7 @@ def with_twins(monkeypatch):
     return stream, part, f"segments/{last.path}", other
 
 
-def test_segment_is_told_from_its_twin_by_the_digest(monkeypatch):
+def test_digest_distinguishes_a_segment_from_its_twin(monkeypatch):
     """Both were planned on the same version and have as many rows and bytes."""
     stream, part, _, _ = with_twins(monkeypatch)
     expected = values(stream)
@@ -184,7 +184,7 @@ def test_salvage_reads_what_a_compaction_replaced():
     assert found == [n for n in expected if not 20 <= n < 30]
 
 
-def test_salvage_reads_a_stream_whose_part_and_newest_schema_are_lost(monkeypatch):
+def test_salvage_works_without_a_part_and_the_newest_schema(monkeypatch):
     """Segments tell both."""
     monkeypatch.setattr(SOFT, 3)
     monkeypatch.setattr("segstore_ds.status.blobs.SCHEMA_INLINE_BYTES", 10)

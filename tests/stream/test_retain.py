@@ -46,7 +46,7 @@ def test_minimum_wins_over_maximum():
     assert stream.retain(max_bytes=0, min_age_s=int(0.5 * HOUR)) == 40
 
 
-def test_events_of_purged_versions_are_as_old_as_the_history_says():
+def test_age_of_events_comes_from_the_history():
     """Purge forgets versions, not when events were committed: both bounds go on working."""
     stream, _ = make_stream(40)
     stream.purge(older_than_s=HOUR)
@@ -56,7 +56,7 @@ def test_events_of_purged_versions_are_as_old_as_the_history_says():
     assert stream.retain(max_age_s=int(10.5 * HOUR)) == 290
 
 
-def test_events_older_than_the_history_stay_once_their_versions_are_purged(monkeypatch):
+def test_events_older_than_the_history_are_kept(monkeypatch):
     """Nobody can tell how old they are."""
     stream, storage = make_stream(5)
     wait(storage, 2 * HOUR)
@@ -105,7 +105,7 @@ def test_lapsed_reader_no_longer_holds_back():
     assert stream.retain(max_bytes=0) == 30
 
 
-def test_reader_below_the_head_holds_all_events_back_and_is_shown(caplog):
+def test_reader_below_the_head_blocks_retention_and_is_shown(caplog):
     """An overwrite does not ask readers. What was lost is; what came since, nobody has read."""
     stream, storage = make_stream(3)
     reader = stream.reader("etl", start=5, lapse_s=int(DAY))
@@ -119,7 +119,7 @@ def test_reader_below_the_head_holds_all_events_back_and_is_shown(caplog):
 
     assert shown() == {"etl": 25, "other": 0}
     assert stream.retain(max_bytes=0) == 30
-    assert "reader 'etl' at 5 (generation 0) lags behind the head 30" in caplog.text
+    assert "reader 'etl' at 5 (generation 0) is behind the head 30" in caplog.text
     assert "release_reader('etl')" in caplog.text
     assert "'other'" not in caplog.text
     caplog.clear()
@@ -146,7 +146,7 @@ def test_unreadable_reader_stops_retention():
     assert stream.refresh().head == 0
 
 
-def test_reader_that_registers_while_retention_runs_loses_nothing_unheard():
+def test_registration_during_retention_loses_nothing_silently():
     """It registers just before retention's commit: retention looks again, and waits for it."""
     stream, storage = make_stream(3)
     other = open_on(storage, clock=stream._log.clock)
@@ -273,7 +273,7 @@ def kept_bytes(segments, head, target):
     return total
 
 
-def test_a_segment_that_the_head_divides_counts_for_what_is_kept_of_it():
+def test_divided_segment_counts_only_its_kept_bytes():
     """Two of its four events are left, and so is half of its bytes."""
     entry = SegmentEntry(0, "t/0", 4, 8, 1, 1)
     root = Root("s", 1, "t", "", 0, "x", (Epoch(0, 0, "s", None),), head=2, tail=4)

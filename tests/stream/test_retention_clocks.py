@@ -26,7 +26,7 @@ def everything(stream):
     return report
 
 
-def test_clock_that_stands_still_deletes_nothing_and_stops_nothing():
+def test_stopped_clock_deletes_nothing_and_blocks_nothing():
     """All commits bear one time; nothing is older than anything."""
     stream, storage = make_stream(0)
     stream.append(numbers(0, 10))
@@ -60,7 +60,7 @@ def test_clock_that_goes_backwards_only_makes_vacuum_wait():
     stream.verify().check()
 
 
-def test_job_staged_before_the_clock_went_back_is_not_taken_for_old():
+def test_clock_set_back_does_not_expire_staged_jobs():
     """The floor is a version: it does not move because a clock did."""
     stream, storage = make_stream(2)
     job, task = staged_job(stream, 20, 30)
@@ -98,7 +98,7 @@ def assert_commits_stay(stream, storage):
 
 
 @pytest.mark.parametrize("hours", [2, 24])
-def test_a_machine_that_is_ahead_purges_nothing_that_a_handle_stands_on(hours):
+def test_clock_ahead_purges_no_version_in_use(hours):
     """Its clock says that hours have passed, and the store's that none has."""
     stream, storage = make_stream(0)
     stream.append(numbers(0, 1))
@@ -113,7 +113,7 @@ def test_a_machine_that_is_ahead_purges_nothing_that_a_handle_stands_on(hours):
     assert_commits_stay(stream, storage)
 
 
-def test_stamps_that_are_too_early_let_nothing_be_purged_too_early():
+def test_early_commit_times_cause_no_early_purge():
     """A machine that was behind has just superseded what its stamps call hours old."""
     stream, storage = make_stream(0)
     stream.append(numbers(0, 1))
@@ -146,7 +146,7 @@ def test_no_commit_is_made_by_a_clock_that_is_wrong(hours):
     assert open_on(storage).version == stream.version
 
 
-def test_a_commit_of_the_future_stops_nobody_whose_clock_is_right():
+def test_commit_with_a_future_time_blocks_no_other_writer():
     """Times never go back: what follows bears its time until that has come."""
     stream, storage = make_stream(0)
     stream.append(numbers(0, 1))

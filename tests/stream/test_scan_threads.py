@@ -69,7 +69,7 @@ def test_events_come_in_order(stream: Stream, threads: int, partition_rows: int)
 
 @pytest.mark.usefixtures("size")
 @pytest.mark.parametrize("threads", [1, 4])
-def test_an_error_comes_behind_what_lies_before_it(stream: Stream, threads: int) -> None:
+def test_events_before_an_error_are_delivered_first(stream: Stream, threads: int) -> None:
     """Although it was met before those events were asked for."""
     stream.storage.delete(f"segments/{stream.root.entries[2].path}")
     seen: list[int] = []
@@ -134,7 +134,7 @@ def test_a_small_segment_is_decoded_ahead_up_to_a_size(
 
 @pytest.mark.usefixtures("size")
 @pytest.mark.parametrize("threads", [1, 2])
-def test_damage_comes_behind_what_lies_before_it(stream: Stream, threads: int) -> None:
+def test_events_before_damage_are_delivered_first(stream: Stream, threads: int) -> None:
     """Within a segment, too, whichever thread decodes the frame."""
     entry = stream.root.entries[1]
     name = f"segments/{entry.path}"

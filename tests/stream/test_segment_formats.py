@@ -196,7 +196,7 @@ def test_segments_end_at_the_rows_and_bytes_that_were_asked_for():
 
 
 @pytest.mark.parametrize(("layout", "rows"), [(ARROW, 40), (PARQUET, 20)])
-def test_segments_end_at_the_frames_and_columns_that_one_may_have(monkeypatch, layout, rows):
+def test_segments_end_at_the_limit_of_pieces(monkeypatch, layout, rows):
     # Four frames of Arrow have a checksum each; of Parquet's three columns each page has two.
     most = 4 if layout is ARROW else 2 * pieces_of_a_frame()
     monkeypatch.setattr(task_segments, "MOST_PIECES", most)
@@ -224,7 +224,7 @@ def test_what_would_not_be_read_again_is_not_committed(monkeypatch):
     assert objects(stream.storage, "segments") == before
 
 
-def test_values_that_parquet_refuses_are_an_error_that_names_the_column():
+def test_error_names_the_column_that_parquet_refuses():
     # Spark's variant: what is null may not be, and Arrow does not look.
     binary = pa.binary()
     fields = [
@@ -249,7 +249,7 @@ def test_values_that_parquet_refuses_are_an_error_that_names_the_column():
             call()
 
 
-def test_names_with_dots_are_told_apart():
+def test_column_names_with_dots_stay_distinct():
     fields = [("a.b", pa.int64()), ("a", pa.struct([("b", pa.int64())])), ("c", pa.string())]
     schema = pa.schema(fields)
     stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), schema)
@@ -274,7 +274,7 @@ def test_readers_that_do_not_know_parquet_refuse_the_stream(monkeypatch):
         open_on(stream.storage)
 
 
-def test_a_format_of_a_later_version_is_said_to_be_one(stream):
+def test_unknown_segment_format_is_unsupported(stream):
     entry = replace(stream.root.entries[0], format="lance")
     with pytest.raises(UnsupportedVersionError, match="lance"):
         segments.open_segment(stream.storage, entry)

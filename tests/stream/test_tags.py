@@ -62,7 +62,7 @@ def test_untag_removes_and_an_unknown_tag_is_named():
             wrong()
 
 
-def test_tag_below_the_head_says_what_is_lost():
+def test_tag_below_the_head_names_the_lost_events():
     """A truncation does not ask tags; reading from one that fell below the head is an error."""
     stream, _ = make_stream(3)
     stream.tag("old", 5)
@@ -97,7 +97,7 @@ def test_tags_are_bounded(monkeypatch):
     stream.tag("a", move=True)
 
 
-def test_ten_thousand_tags_leave_the_root_small_and_are_all_found():
+def test_ten_thousand_tags_keep_the_root_small():
     """Tags that outgrow their share move to a blob; every one is a cut, also for a new handle."""
     stream, storage = make_stream(3)
     plain = len(encode_envelope(encode_root(stream.root)))
@@ -166,7 +166,7 @@ def test_tags_in_the_blob_move_and_go_like_others(monkeypatch):
 
 
 @pytest.mark.parametrize("moves", [False, True])
-def test_tag_whose_events_are_dropped_meanwhile_is_refused(moves):
+def test_tag_on_concurrently_dropped_events_is_refused(moves):
     """Retention came first: nobody is told that the tag holds what is gone."""
     stream, storage = make_stream(3)
     if moves:
@@ -180,7 +180,7 @@ def test_tag_whose_events_are_dropped_meanwhile_is_refused(moves):
     )
 
 
-def test_tag_that_stands_there_already_stays_whatever_was_dropped():
+def test_repeated_tag_succeeds_after_its_events_are_dropped():
     """To ask for it again changes nothing."""
     stream, storage = make_stream(3)
     other = open_on(storage, clock=stream._log.clock)

@@ -15,7 +15,7 @@ from segstore_ds.stream import open_on
 pytestmark = pytest.mark.usefixtures("format_by_name")
 
 
-def test_truncate_forgets_what_lies_before_the_cut_and_renumbers_nothing():
+def test_truncate_keeps_the_offsets_after_the_cut():
     """The head moves, offsets stay, the segment that straddles the head is kept."""
     stream, _ = make_stream(3)
     assert stream.truncate(12) == 12
@@ -42,7 +42,7 @@ def test_truncate_is_monotonic_and_safe_to_repeat():
         stream.truncate("tag:none")
 
 
-def test_truncate_to_the_tail_leaves_an_empty_stream_that_goes_on():
+def test_truncate_to_the_tail_allows_more_appends():
     """Offsets go on where they were."""
     stream, _ = make_stream(3)
     assert stream.truncate("tail") == 30
@@ -113,7 +113,7 @@ def test_operations_name_who_made_them():
     assert found == [("truncate", "segstore"), ("seal", "segstore"), ("tag", "segstore")]
 
 
-def test_append_in_flight_is_refused_whole_after_a_seal():
+def test_append_during_a_seal_is_refused_completely():
     """A job that was staged before the seal commits nothing and leaves nothing."""
     stream, storage = make_stream(1)
     job = stream.plan_write(SCHEMA)

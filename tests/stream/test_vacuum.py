@@ -57,7 +57,7 @@ def dropped_long_ago():
     return stream, storage, first
 
 
-def test_dry_run_is_the_default_and_says_exactly_what_goes():
+def test_dry_run_is_the_default_and_lists_what_is_deleted():
     """Same objects, same reasons, and nothing is changed."""
     stream, storage, first = dropped_long_ago()
     before = objects(storage), stream.refresh().version
@@ -131,7 +131,7 @@ def test_short_grace_needs_a_second_flag():
     stream.vacuum(grace_s=HOUR, short_grace=True)
 
 
-def test_orphan_goes_once_its_job_could_no_longer_commit():
+def test_orphan_is_deleted_once_its_job_cannot_commit():
     """What a killed job left: first it may be alive, then it is below the floor."""
     stream, storage = make_stream(2)
     before = objects(storage, "segments")
@@ -175,7 +175,7 @@ def test_job_that_staged_25_hours_ago_and_commits_first_wins():
     handle(stream).verify().check()
 
 
-def test_job_that_staged_25_hours_ago_and_commits_after_the_floor_is_refused():
+def test_job_older_than_the_staging_floor_is_refused():
     """It is told to stage again; its objects are gone, and nothing refers to them."""
     stream, storage = make_stream(2)
     job, task = staged_job(stream, 20, 30)
@@ -237,7 +237,7 @@ def test_old_segment_replaced_a_minute_ago_is_read_to_its_end():
     assert pinned.read_all()["n"].to_pylist() == list(range(31))
 
 
-def test_reader_pinned_for_longer_than_the_grace_is_told():
+def test_reader_older_than_the_grace_gets_an_error():
     """After the grace it is an error, never another answer."""
     stream, storage, _ = dropped_long_ago()
     reading = stream.plan_read(root=stream._log.read_version(stream.root.log_start))
@@ -431,7 +431,7 @@ def test_retired_blobs_are_read_and_rewritten(monkeypatch):
     assert stream.verify().check().leftovers == []
 
 
-def test_what_nobody_commits_goes_though_purge_forgot_the_versions_of_then():
+def test_orphans_of_purged_versions_are_deleted():
     """The history says which version was the newest a day ago."""
     stream, storage = make_stream(2)
     before = objects(storage, "segments")

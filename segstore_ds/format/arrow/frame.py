@@ -174,7 +174,7 @@ def decode_frame(
         raise CorruptionError("a frame cannot be decoded", where=where) from error
     if batch.num_rows != rows:
         raise CorruptionError(
-            "a frame holds another number of rows",
+            "a frame has the wrong number of rows",
             where=where,
             expected=rows,
             actual=batch.num_rows,
@@ -186,7 +186,7 @@ def _places(schema: pa.Schema, names: Sequence[str]) -> list[int]:
     places = [schema.get_field_index(name) for name in names]
     if min(places, default=0) < 0 or len(set(places)) < len(places):
         raise InvalidInputError(
-            "columns must exist and be asked for once", columns=list(names), known=schema.names
+            "columns must exist and be named once", columns=list(names), known=schema.names
         )
     return places
 

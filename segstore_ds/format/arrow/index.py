@@ -139,7 +139,7 @@ def parse_index_value(
         entries.append(entry)
         start += size
     if start != frames_end or any(not size or size % alignment for size in sizes):
-        raise CorruptionError("a segment's frames do not fill it", where=where)
+        raise CorruptionError("a segment's frames do not cover it", where=where)
     return tuple(entries)
 
 

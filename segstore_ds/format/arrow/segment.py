@@ -147,7 +147,8 @@ class SegmentWriter:
     def _expect(self, *, begun: bool) -> None:
         if self._finished or begun != (self._place > 0):
             raise InvalidInputError(
-                "a segment's parts come in another order", remedy="call start, add, then finish"
+                "a segment's parts are written in the wrong order",
+                remedy="call start, add, then finish",
             )
 
 
@@ -195,7 +196,7 @@ def parse_trailer(tail: bytes, *, object_bytes: int, where: str) -> Trailer:
     start, size, raw_size, footer_crc, version, _ = _TRAILER.unpack(facts)
     if version > VERSION:
         raise UnsupportedVersionError(
-            "a segment is of a newer version", where=where, version=version, known=VERSION
+            "a segment has a newer format version", where=where, version=version, known=VERSION
         )
     if version != VERSION or start + size + TRAILER_BYTES != object_bytes:
         raise CorruptionError(
@@ -235,7 +236,7 @@ def _decompress(footer: bytes, raw_bytes: int, *, where: str) -> bytes:
     try:
         # The decompressor allocates the size that the data declares, whatever limit is passed.
         if zstandard.frame_content_size(footer) != raw_bytes or raw_bytes > MAX_INDEX_BYTES:
-            raise CorruptionError("a segment's footer has another size", where=where)
+            raise CorruptionError("a segment's footer has the wrong size", where=where)
         return zstandard.ZstdDecompressor().decompress(footer, max_output_size=raw_bytes)
     except zstandard.ZstdError as error:
         raise CorruptionError("a segment's footer cannot be decompressed", where=where) from error

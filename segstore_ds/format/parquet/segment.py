@@ -102,7 +102,7 @@ class ParquetIndex:
         wanted = schema.names if columns is None else list(columns)
         if len(set(wanted)) < len(wanted) or not {*wanted} <= {*schema.names}:
             raise InvalidInputError(
-                "columns must exist and be asked for once", columns=wanted, known=schema.names
+                "columns must exist and be named once", columns=wanted, known=schema.names
             )
         place = f"{where}[{frame.start}:{frame.end}]"
         spans = self.spans(number, columns)
@@ -113,7 +113,9 @@ class ParquetIndex:
             if not all(
                 self.schema.field(column.name).type.equals(column.type) for column in expected
             ):
-                raise CorruptionError("a segment has another schema", where=place)
+                raise CorruptionError(
+                    "a segment has a different schema than its epoch", where=place
+                )
             leaves = self._leaves_of(self._names(columns))
             words = find_dictionaries(self.metadata.row_group(number), leaves)
             decoder = self._take_decoder(words)
@@ -125,7 +127,7 @@ class ParquetIndex:
         self._idle.setdefault(words, []).append(decoder)
         if batch.num_rows != frame.rows:
             raise CorruptionError(
-                "a frame holds another number of rows",
+                "a frame has the wrong number of rows",
                 where=place,
                 expected=frame.rows,
                 actual=batch.num_rows,
@@ -251,7 +253,7 @@ class ParquetSegments:
         version = fields.integer("version", least=1)
         if version > VERSION:
             raise UnsupportedVersionError(
-                "a segment is of a newer version", where=where, version=version, known=VERSION
+                "a segment has a newer format version", where=where, version=version, known=VERSION
             )
         frames = parse_index_value(
             fields.take("index"),
@@ -297,7 +299,7 @@ def _check_end(tail: bytes, *, object_bytes: int, where: str, footer_crc: int) -
         raise TruncatedObjectError("a segment is too short", where=where, bytes=object_bytes)
     size, magic = _END.unpack(tail[-_END.size :])
     if magic != MAGIC:
-        raise TruncatedObjectError("a segment does not end as Parquet does", where=where)
+        raise TruncatedObjectError("a segment does not end with Parquet's magic bytes", where=where)
     if size + _END.size != len(tail) or zlib.crc32(tail) != footer_crc:
         raise CorruptionError("a segment is not the one that was committed", where=where)
 
@@ -306,7 +308,7 @@ def _decompress(data: bytes, where: str) -> bytes:
     try:
         # The decompressor allocates the size that the data declares.
         if not 0 <= zstandard.frame_content_size(data) <= MAX_INDEX_BYTES:
-            raise CorruptionError("a segment's index has another size", where=where)
+            raise CorruptionError("a segment's index has the wrong size", where=where)
         return zstandard.ZstdDecompressor().decompress(data, max_output_size=MAX_INDEX_BYTES)
     except zstandard.ZstdError as error:
         raise CorruptionError("a segment's index cannot be decompressed", where=where) from error
@@ -332,4 +334,4 @@ def _check_groups(
 ) -> None:
     rows = [metadata.row_group(place).num_rows for place in range(metadata.num_row_groups)]
     if rows != [frame.rows for frame in frames] or leaves != metadata.num_columns:
-        raise CorruptionError("a segment's row groups are not its frames", where=where)
+        raise CorruptionError("a segment's row groups do not match its frames", where=where)

@@ -41,7 +41,7 @@ PARQUET_ERRORS = (
     OverflowError,
 )
 _INDEX_BYTES_OF_PIECE = 24  # roughly, a length and a checksum as text
-_OTHER = "change the value, or set segment_format to arrow"
+_OTHER = "change the value, or set segment_format='arrow'"
 # Most pages should end by size: pyarrow's limit of 20,000 rows gives twice as many pages, each with
 # a header and a checksum to check. Versions of pyarrow without this option end pages by size alone.
 _PAGES = {"max_rows_per_page": 1 << 15}
@@ -132,7 +132,7 @@ class ParquetWriter:
         overlong = find_overlong(batch, self._decimals)
         if overlong is not None:
             raise InvalidInputError(
-                "a decimal has more digits than its type", remedy=_OTHER, column=overlong
+                "a decimal has more digits than its type allows", remedy=_OTHER, column=overlong
             )
         self.is_broken = True
         start = self._pieces.place
@@ -152,7 +152,7 @@ class ParquetWriter:
         if len(pieces) > MAX_INDEX_BYTES // _INDEX_BYTES_OF_PIECE:
             raise InvalidInputError(
                 "a frame has too many columns",
-                remedy="set segment_format to arrow, or write fewer columns",
+                remedy="set segment_format='arrow', or write fewer columns",
                 columns=self._leaves,
                 pieces=len(pieces),
             )
@@ -178,7 +178,7 @@ class ParquetWriter:
             raise
         except PARQUET_ERRORS as error:
             raise InvalidInputError(
-                "a segment's end can't be written", remedy=_OTHER, frames=len(self._frames)
+                "a segment's footer can't be written", remedy=_OTHER, frames=len(self._frames)
             ) from error
         summary = SegmentSummary(
             rows=self.rows,
@@ -193,7 +193,7 @@ class ParquetWriter:
     def _check_sound(self) -> None:
         if self.is_broken:
             raise InvalidInputError(
-                "a frame of the segment was refused", remedy="write another segment"
+                "an earlier frame of the segment was refused", remedy="start another segment"
             )
 
     def _encode(self, batch: pa.RecordBatch) -> list[bytes]:
@@ -233,7 +233,7 @@ def _find_refused(batch: pa.RecordBatch) -> str | None:
 def _without_magic(pieces: list[bytes]) -> list[bytes]:
     # Parquet's writer begins with the magic, which `start` has already returned.
     if pieces[0] != MAGIC:
-        raise InvalidInputError("Parquet's writer begins with something else")
+        raise InvalidInputError("the Parquet writer did not begin with the magic bytes")
     return pieces[1:]
 
 

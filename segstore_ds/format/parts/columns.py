@@ -229,7 +229,7 @@ def _odd_names(packed: Unpacked) -> dict[int, str]:
         return {}
     rows, paths = packed.positions("odd_rows"), packed.texts("odd_paths")
     if len(rows) != len(paths):
-        raise CorruptionError("names do not fit their rows", where=packed.where)
+        raise CorruptionError("names do not match their rows", where=packed.where)
     for path in paths:
         names.check_segment_path(path, where=packed.where)
     return dict(zip(rows.tolist(), paths, strict=True))

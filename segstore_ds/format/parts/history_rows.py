@@ -93,7 +93,7 @@ def parse_row(value: Any, *, where: str) -> HistoryRow:
     found["writer_id"] = taken.optional_text("writer_id", limit=_TEXT_LIMIT)
     batch = taken.take("batch_id")
     if batch is not None and (type(batch) is not int or not 0 <= batch < 1 << 63):
-        raise CorruptionError("field is wrong", where=where, field="batch_id")
+        raise CorruptionError("field has an invalid value", where=where, field="batch_id")
     return HistoryRow(**found, batch_id=batch)
 
 

@@ -114,7 +114,7 @@ class Unpacked:
         """Return rows of `width` bytes, one per row of the body."""
         values: Bytes = self._column(name, np.uint8, self.rows)
         if values.shape[1:] != (width,):
-            raise CorruptionError("column has another width", where=self.where, column=name)
+            raise CorruptionError("column has the wrong width", where=self.where, column=name)
         return values
 
     def positions(self, name: str) -> Ints:
@@ -122,14 +122,14 @@ class Unpacked:
         values: Ints = self._column(name, np.int64, None)
         check_range(values, 0, self.rows - 1, name=name, where=self.where)
         if len(values) > 1 and int(np.diff(values).min()) < 1:
-            raise CorruptionError("rows do not ascend", where=self.where, column=name)
+            raise CorruptionError("rows are not in ascending order", where=self.where, column=name)
         return values
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Return a list of strings."""
         value = self.columns.get(name)
         if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
-            raise CorruptionError("column holds no strings", where=self.where, column=name)
+            raise CorruptionError("column does not hold strings", where=self.where, column=name)
         return tuple(value)
 
     def _column(self, name: str, kind: Any, rows: int | None) -> Any:
@@ -137,7 +137,7 @@ class Unpacked:
         if not isinstance(values, np.ndarray) or values.dtype != kind:
             raise CorruptionError("column is missing", where=self.where, column=name)
         if rows is not None and len(values) != rows:
-            raise CorruptionError("column has another length", where=self.where, column=name)
+            raise CorruptionError("column has the wrong length", where=self.where, column=name)
         return values
 
 
@@ -154,7 +154,7 @@ def unpack(body: bytes, *, where: str, rows_limit: int = ROWS_LIMIT) -> Unpacked
     """
     start = _LENGTH.size + (_LENGTH.unpack_from(body)[0] if len(body) >= _LENGTH.size else 0)
     if not _LENGTH.size < start <= len(body):
-        raise CorruptionError("header of packed columns is cut", where=where)
+        raise CorruptionError("header of packed columns is truncated", where=where)
     fields = Fields(parse_json(body[_LENGTH.size : start], where=where), where=where)
     rows = fields.integer("rows")
     if rows > rows_limit:

@@ -85,15 +85,15 @@ def decode_chunks(part: Part, data: bytes, *, where: str) -> list[str | None]:
         cursor += chunk.bytes
         body = decode_envelope(piece, where=where, raw_limit_bytes=RAW_LIMIT_BYTES)
         if digest_of(piece) != chunk.digest:
-            raise CorruptionError("statistics have another digest", where=where)
+            raise CorruptionError("statistics have the wrong digest", where=where)
         found = parse_json(body, where=where)
         if not isinstance(found, list) or len(found) != chunk.rows:
-            raise CorruptionError("statistics are of other segments", where=where)
+            raise CorruptionError("statistics belong to other segments", where=where)
         if not all(item is None or isinstance(item, str) for item in found):
-            raise CorruptionError("statistics are no texts", where=where)
+            raise CorruptionError("statistics are not text", where=where)
         stats += found
     if cursor != len(data):
-        raise CorruptionError("bytes behind the statistics", where=where)
+        raise CorruptionError("extra bytes after the statistics", where=where)
     return stats
 
 
@@ -107,5 +107,5 @@ def _chunks(packed: Unpacked, where: str) -> tuple[StatsChunk, ...]:
                 continue
         raise CorruptionError("list of statistics is malformed", where=where)
     if sum(chunk.rows for chunk in chunks) != packed.rows:
-        raise CorruptionError("statistics are of other segments", where=where)
+        raise CorruptionError("statistics belong to other segments", where=where)
     return tuple(chunks)

@@ -53,11 +53,11 @@ def decode_part(body: bytes, *, where: str) -> tuple[SegmentEntry, ...]:
     """Decode the segments of a part, in offset order."""
     try:
         if declared_bytes(memoryview(body)) > len(body):
-            raise CorruptionError("status part is compressed within", where=where)
+            raise CorruptionError("status part holds compressed buffers", where=where)
         with pa.ipc.open_stream(body) as stream:
             table = stream.read_all()
             if not table.schema.equals(PART_SCHEMA):
-                raise CorruptionError("status part has other columns", where=where)
+                raise CorruptionError("status part has the wrong columns", where=where)
             table.validate(full=True)
     except MemoryError:  # Arrow's is also an ArrowException; it says nothing about the bytes
         raise

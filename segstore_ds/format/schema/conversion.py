@@ -87,8 +87,8 @@ def _with_sound_decimals(batch: pa.RecordBatch) -> pa.RecordBatch:
     overlong = find_overlong(batch, decimal_columns(batch.schema))
     if overlong is not None:
         raise SchemaMismatchError(
-            "a decimal has more digits than its type",
-            remedy="cast the column to a type of enough digits, or correct the value",
+            "a decimal has more digits than its type allows",
+            remedy="cast the column to a type with enough digits, or correct the value",
             column=overlong,
         )
     return batch
@@ -128,7 +128,7 @@ def _column(array: pa.Array, field: pa.Field) -> pa.Array:
     normal = normalise_type(array.type, field.name)
     if not merge_type(field.type, normal, field.name).equals(field.type):
         raise SchemaMismatchError(
-            "a column is wider than in the stream",
+            "a column's type is wider than in the stream",
             remedy=_MERGE_REMEDY,
             column=field.name,
             stream_type=str(field.type),

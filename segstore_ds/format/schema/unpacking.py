@@ -76,7 +76,7 @@ def check_size(size: int, rows: int, path: str) -> None:
     if size > MOST_BYTES:
         raise OversizeError(
             "a column is too large for its stored type",
-            remedy="give fewer rows at a time, or store shorter values",
+            remedy="write fewer rows at a time, or shorter values",
             column=path,
             rows=rows,
             size=size,

@@ -102,7 +102,7 @@ def merge_type(current: pa.DataType, incoming: pa.DataType, path: str) -> pa.Dat
         merged = current
     if merged is None:
         raise SchemaMismatchError(
-            "a column has another type than in the stream",
+            "a column has a different type than in the stream",
             remedy="cast the column",
             column=path,
             stream_type=str(current),

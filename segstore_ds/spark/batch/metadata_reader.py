@@ -47,7 +47,7 @@ def plan_view_reader(
     given = [option for option in _EVENTS_ONLY if options[option] is not None]
     if given or schema.names != view_schema(name).names:
         raise InvalidInputError(
-            "a view is read whole",
+            "a metadata table is read as a whole",
             remedy="remove the options and the schema; select and filter the rows afterwards",
             options=given,
         )

@@ -16,7 +16,7 @@ from segstore_ds.stream.connector import Reading, ReadTask, Root, Stream, run_ta
 
 SLICE_ROWS = 32_768  # larger batches make Spark's row conversion slower
 _ASKED = (
-    "name columns of the stream with their types, in any order, and cast afterwards; where the "
+    "name columns of the stream with their types, in any order, and cast afterwards; if the "
     "stream has changed since, load it again"
 )
 
@@ -87,12 +87,12 @@ def project(stream: Stream, options: Mapping[str, Any], schema: StructType) -> t
     }
     known.update({**dict.fromkeys(numbers, LongType()), **dict.fromkeys(times, TimestampType())})
     if not schema.fields:
-        raise SchemaMismatchError("the schema asked for has no columns", remedy=_ASKED)
+        raise SchemaMismatchError("the requested schema has no columns", remedy=_ASKED)
     for field in schema:
         found = known.get(field.name)
         if found is None or found.simpleString() != field.dataType.simpleString():
             raise SchemaMismatchError(
-                "the schema asked for is not the stream's",
+                "the requested schema does not match the stream's",
                 remedy=_ASKED,
                 column=field.name,
                 asked=field.dataType.simpleString(),
@@ -100,14 +100,14 @@ def project(stream: Stream, options: Mapping[str, Any], schema: StructType) -> t
             )
         if not is_nullable(field.dataType):
             raise SchemaMismatchError(
-                "the schema asked for has NOT NULL inside a column",
-                remedy="declare it nullable, as everything in a stream is",
+                "the requested schema has NOT NULL inside a column",
+                remedy="declare it nullable: all columns of a stream are",
                 column=field.name,
             )
     columns = tuple(field.name for field in schema if field.name not in extra)
     if options["columns"] is not None and set(columns) != set(options["columns"]):
         raise InvalidInputError(
-            "the option columns and the schema ask for different columns",
+            "the option columns and the schema name different columns",
             remedy="give one of the two",
             columns=options["columns"],
             schema=columns,
@@ -147,7 +147,7 @@ def _spark_column(column: pa.Array, field: pa.Field) -> pa.Array:
     if not field.nullable and column.null_count:
         # Spark would crash.
         raise SchemaMismatchError(
-            "a column that the schema asked for as NOT NULL holds null",
+            "a column that the requested schema declares NOT NULL holds null",
             remedy="declare it nullable",
             column=field.name,
         )

@@ -70,7 +70,7 @@ def plan_rows(
     given = [name for name in _EVENT_OPTIONS if options[name] is not None]
     if given or schema.names != PLAN_SCHEMA.names:
         raise InvalidInputError(
-            "a compaction plan is read whole",
+            "a compaction plan is read as a whole",
             remedy="remove the options and the schema; filter the rows afterwards",
             options=given,
         )
@@ -182,7 +182,7 @@ class CompactWriter(DataSourceArrowWriter):
         stream = open_on(self._job.storage)
         if stream.stream_id != self._job.stream_id:
             raise PositionError(
-                "the stream was made anew meanwhile", remedy="plan again", url=stream.url
+                "the stream was recreated in the meantime", remedy="plan again", url=stream.url
             )
         stream.commit_groups(
             done,

@@ -75,7 +75,7 @@ def copy(
     if mode not in (EVENTS, SEGMENTS):
         raise InvalidInputError(
             "not a mode of copying",
-            remedy="use segments or events; segstore.clone(...) shares segments",
+            remedy="use segments or events, or segstore.clone(...) to share segments",
             mode=mode,
         )
     source, target = as_location(source), as_location(target)
@@ -86,8 +86,8 @@ def copy(
         return _copy_events(spark, target, options, cuts, transform or (lambda rows: rows))
     if transform is not None or (str(start), str(end)) != _WHOLE:
         raise InvalidInputError(
-            "segments are copied whole, and as they are",
-            remedy='use mode="events"; Stream.copy_to copies a range by segments',
+            'mode="segments" copies the whole stream unchanged',
+            remedy='use mode="events", or Stream.copy_to for a range of segments',
         )
     return _copy_segments(spark, target, options)
 
@@ -170,7 +170,7 @@ def _copy_segments(spark: SparkSession, target: str, options: Mapping[str, Any])
         writer.options(operation="copy", **options).save(target)
     done = find_done(StreamLog(new), request, root)
     if done is None:
-        raise NotFoundError("the copy was dropped meanwhile", url=new.url)
+        raise NotFoundError("the copy was dropped in the meantime", url=new.url)
     return Copied(done.start, done.end, done.segments, done.bytes)
 
 

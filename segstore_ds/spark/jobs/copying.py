@@ -47,7 +47,7 @@ def check_copy_options(options: Mapping[str, Any]) -> str | None:
     expected = [name for name in _EXPECTED if options[name] is not None]
     if expected and (options["operation"] != "append" or mode is not None):
         raise InvalidInputError(
-            "only a write of events to a stream of its own expects a tail or a version",
+            "a copy or a compaction takes no expected tail or version",
             remedy="remove the option",
             options=expected,
         )
@@ -61,13 +61,13 @@ def check_copy_options(options: Mapping[str, Any]) -> str | None:
         if len(given) < len(_COPY_OPTIONS):
             raise InvalidInputError(
                 "a copy needs copyFrom and copyId",
-                remedy="give both: the source's location, and a name of the copy",
+                remedy="give both: the source's location, and a name for the copy",
                 given=given,
             )
         return mode or SEGMENTS
     if given or options["seal"] or mode is not None:
         raise InvalidInputError(
-            "options of a copy",
+            "the options belong to a copy",
             remedy="give them with operation=copy or copyMode=events only",
             options=given or ["seal" if options["seal"] else "copyMode"],
         )

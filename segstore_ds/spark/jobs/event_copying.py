@@ -53,7 +53,7 @@ def take_range(given: Mapping[str, str]) -> tuple[Mapping[str, str], str | None]
     cuts = [named.get(name) for name in _RANGE]
     if not all(cut is not None and parse_cut(cut).kind in _FIXED for cut in cuts):
         raise InvalidInputError(
-            "a copy by events needs the range that its rows were read with, in offsets",
+            "a copy by events needs the range of its rows, in offsets",
             remedy="use segstore.copy(spark, source, target, copy_id, transform); or load the "
             "DataFrame with the offsets startCut and endCut, and give the same ones here",
             startCut=cuts[0],
@@ -80,7 +80,7 @@ def plan_events_copy(
     given = [name for name in _OTHERS if options[name]]
     if overwrite or given or options["compact"] == "auto":
         raise InvalidInputError(
-            "copyMode=events makes a new stream once, in mode append",
+            "copyMode=events creates a new stream once, in mode append",
             remedy="the copy's id makes it safe to repeat; leave these options out",
             options=given,
         )

@@ -254,7 +254,7 @@ def _foreign(error: Exception) -> UnreachableError:
 def _insides(spark: SparkSession) -> tuple[Any, Any]:
     found = find_jvm(spark)
     if found is None:
-        raise UnreachableError("the session is Spark Connect's", "Connect")
+        raise UnreachableError("the session uses Spark Connect", "Connect")
     return found
 
 

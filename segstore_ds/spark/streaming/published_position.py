@@ -78,6 +78,6 @@ class PublishedPosition:
             except TruncatedError as error:
                 if self._fail_on_data_loss:
                     raise
-                _LOG.warning("reader %r goes on at the head: %s", self._name, error)
+                _LOG.warning("reader %r continues at the head: %s", self._name, error)
                 offset = self._context.log.root.head
         raise StorageError("the head moves faster than a reader can register", reader=self._name)

@@ -89,7 +89,7 @@ def parse_offset(value: Mapping[str, Any]) -> StreamOffset | None:
             reader = str(value.get("reader", ""))
             return StreamOffset(Position(stream, generation, offset, *seen), origin, reader)
     raise PositionError(
-        "the checkpoint's offset is not segstore's",
+        "the checkpoint's offset was not written by segstore",
         remedy="the checkpoint belongs to another query; choose another checkpointLocation",
         offset=dict(value),
     )

@@ -46,7 +46,7 @@ def test_appends_and_appenders_write_through_it(stream, written, layout):
     assert sum(written) == size(stream)
 
 
-def test_copies_to_another_store_and_compactions_write_through_it(stream, written, tmp_path):
+def test_copies_and_compactions_use_the_write_cache(stream, written, tmp_path):
     for start in range(0, 5000, 1000):
         stream.append(numbers(start, start + 1000), layout=LAYOUT)
     written.clear()

@@ -168,7 +168,7 @@ class TestBackpressure:
     """No buffer free means waiting, never more memory."""
 
     @pytest.mark.parametrize("buffers", [1, 2, 3])
-    def test_a_writer_waits_for_a_buffer_and_goes_on(self, buffers):
+    def test_writer_waits_for_a_free_buffer(self, buffers):
         channel = GatedChannel()
         cache = service(channel, buffers=buffers)
         for _ in range(buffers):
@@ -183,7 +183,7 @@ class TestBackpressure:
         assert cache.counters.waits == 1
         assert cache.counters.wait_seconds > 0
 
-    def test_filling_goes_on_while_a_buffer_is_written(self):
+    def test_filling_continues_while_a_buffer_is_written(self):
         channel = GatedChannel()
         cache = service(channel)
         cache.write(b"a" * SIZE)
@@ -207,7 +207,7 @@ class TestBackpressure:
         assert channel.writes == [2 * SIZE]
         cache.close()
 
-    def test_a_frozen_one_takes_the_share_of_buffers_and_is_not_waited_for(self):
+    def test_large_record_takes_the_share_of_several_buffers(self):
         channel = GatedChannel()
         pool = BufferPool(3, SIZE)
         cache = WriteCacheService(channel, pool)
@@ -227,7 +227,7 @@ class TestBackpressure:
             channel.allow(10)
         cache.commit()
 
-    def test_a_frozen_one_frees_the_memory_of_the_buffers_whose_share_it_takes(self):
+    def test_large_record_frees_the_buffers_it_stands_for(self):
         pool = BufferPool(3, SIZE)
         channel = GatedChannel()
         channel.allow(3)
@@ -251,7 +251,7 @@ class TestBackpressure:
             waiting.result(30)
         cache.close()
 
-    def test_one_buffer_with_large_and_small_records_does_not_deadlock(self):
+    def test_one_buffer_with_mixed_records_does_not_deadlock(self):
         channel = MemoryChannel()
         cache = service(channel, buffers=1)
         for size in (1, SIZE + 1, 3, SIZE, 2 * SIZE, SIZE - 1, 2, 5 * SIZE):
@@ -289,7 +289,7 @@ class TestReading:
         assert cache.read(first) is None
         assert cache.read(second) == b"b" * SIZE
 
-    def test_a_record_with_a_wrong_checksum_does_not_poison_its_neighbours(self):
+    def test_bad_checksum_does_not_affect_other_records(self):
         cache = service()
         good, bad, fine = cache.write(b"good"), cache.write(b"bad", crc=1), cache.write(b"fine")
         with pytest.raises(CorruptionError):
@@ -334,7 +334,7 @@ class TestReading:
         assert sorted(loads) == [0, SIZE]
         assert (cache.counters.loads, cache.counters.misses) == (2, 8)
 
-    def test_a_failed_load_fails_for_all_who_wait_and_is_tried_again_later(self):
+    def test_failed_load_fails_for_waiters_and_can_be_retried(self):
         channel = MemoryChannel()
         failing = [True]
 
@@ -411,7 +411,7 @@ class TestFailure:
 
     @pytest.mark.parametrize("at", [0, 1, 2])
     @pytest.mark.parametrize("buffers", [1, 2, 3])
-    def test_is_raised_to_every_later_caller_and_reading_goes_on(self, at, buffers):
+    def test_first_error_is_raised_again_and_reads_still_work(self, at, buffers):
         channel = FailingChannel(at)
         cache = service(channel, buffers=buffers)
         records = []
@@ -597,7 +597,7 @@ class TestEnd:
     def test_a_pool_serves_one_service_at_a_time(self):
         pool = BufferPool(2, SIZE)
         first = WriteCacheService(MemoryChannel(), pool)
-        with pytest.raises(InvalidInputError, match="lent"):
+        with pytest.raises(InvalidInputError, match="in use by another"):
             WriteCacheService(MemoryChannel(), pool)
         first.close()
         second = WriteCacheService(MemoryChannel(), pool)

@@ -49,7 +49,7 @@ class ViewSuite(ABC):
         ("start", "end"), [(-1, 3), (0, 488), (488, 488), (5, 4), (0, -1), (-3, -1)]
     )
     def test_a_range_outside_is_refused(self, start, end):
-        with pytest.raises(InvalidInputError, match="not inside"):
+        with pytest.raises(InvalidInputError, match="out of bounds"):
             self.make(CONTENT).slice(start, end)
 
     def test_copies_what_fits_and_leaves_the_rest(self):
@@ -137,7 +137,7 @@ class TestComposites:
         assert [part.copy() for part in nested.parts] == [b"one", b"two", b"two", b"one"]
 
     def test_what_is_no_view_is_refused(self):
-        with pytest.raises(InvalidInputError, match="no view"):
+        with pytest.raises(InvalidInputError, match="not a view"):
             join([b"bytes"])  # type: ignore[list-item]
 
     @given(st.lists(st.binary(max_size=9), max_size=9), st.data())
@@ -156,7 +156,7 @@ class TestDefects:
     def test_1_a_place_before_the_view_is_refused(self):
         view = ByteArraySegment(b"secret" + bytes(20), 6)
         for place in (-1, -8, 20, 1 << 64):
-            with pytest.raises(InvalidInputError, match="not inside"):
+            with pytest.raises(InvalidInputError, match="out of bounds"):
                 view.slice(place, place + 1)
 
     def test_2_an_empty_slice_at_the_end_is_allowed_for_both_kinds(self):
@@ -218,5 +218,5 @@ class TestSharing:
 
     @pytest.mark.parametrize("data", [None, 5, "text", [1], memoryview(bytes(8))[::2]])
     def test_what_has_no_plain_bytes_is_refused(self, data):
-        with pytest.raises(InvalidInputError, match="give its bytes"):
+        with pytest.raises(InvalidInputError, match="support the buffer protocol"):
             as_view(data)

@@ -103,7 +103,7 @@ class TestWriting:
     def test_an_offset_that_is_not_the_next_changes_nothing(self, offset):
         cache = filled(b"abc")
         before = (dict(cache.records), cache.content().copy())
-        with pytest.raises(InvalidInputError, match="does not follow"):
+        with pytest.raises(InvalidInputError, match="does not start where"):
             cache.write(offset, b"xyz")
         assert (dict(cache.records), cache.content().copy()) == before
 

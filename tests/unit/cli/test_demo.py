@@ -38,7 +38,7 @@ def run_demo(folder, *options, **environment):
     )
 
 
-def test_without_java_says_how_to_get_one_and_shows_what_needs_no_spark(tmp_path):
+def test_demo_without_java_shows_the_part_without_spark(tmp_path):
     done = run_demo(tmp_path, PATH="", JAVA_HOME="")
     assert done.returncode == 0, done.stderr
     assert (

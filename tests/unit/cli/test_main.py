@@ -24,7 +24,7 @@ def url(tmp_path):
     return str(tmp_path / "clicks")
 
 
-def test_info_says_what_the_stream_holds(url, capsys):
+def test_info_prints_the_streams_contents(url, capsys):
     assert main(["info", url]) == 0
     printed = capsys.readouterr().out
     assert "version   1 (append)" in printed

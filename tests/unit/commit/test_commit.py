@@ -153,7 +153,7 @@ def test_handles_follow_each_other(log):
 
 
 @pytest.mark.parametrize("hint", [None, 0, 3, 7, 12, 10**17])
-def test_any_hint_or_none_leads_to_the_newest(log, time, hint):
+def test_newest_is_found_with_any_hint_or_none(log, time, hint):
     for _ in range(7):
         commit(log)
     log.storage.delete("log/_latest")
@@ -179,7 +179,7 @@ def test_an_unreadable_head_is_never_passed_over(log):
 def test_a_file_that_holds_another_version_is_corruption(log):
     commit(log)
     log.storage.put(log.files.path(2), log.storage.get(log.files.path(1)))
-    with pytest.raises(CorruptionError, match="another version"):
+    with pytest.raises(CorruptionError, match="a different version"):
         another(log).open()
 
 
@@ -229,7 +229,7 @@ def test_the_change_is_planned_again_on_what_came_first(log):
     assert (done.root.version, done.root.parent, done.attempts) == (2, "first", 2)
 
 
-def test_a_writer_that_never_wins_is_told_and_has_written_nothing(log):
+def test_writer_that_never_wins_gets_a_conflict(log):
     other = another(log)
     other.open()
 
@@ -244,12 +244,12 @@ def test_a_writer_that_never_wins_is_told_and_has_written_nothing(log):
 
 
 def test_a_change_that_breaks_the_stream_is_not_written(log):
-    with pytest.raises(InternalError, match="would break the stream"):
+    with pytest.raises(InternalError, match="would make an invalid root"):
         log.commit(lambda root, _: replace(root, tail=5), transaction="t")
     assert log.reopen().version == 0
 
 
-def test_a_stream_that_needs_an_unknown_writer_feature_is_read_only(log):
+def test_unknown_writer_feature_makes_a_stream_read_only(log):
     root = replace(log.root, version=1, parent="t0", transaction="t1", writer_features=("later",))
     log.storage.create(log.files.path(1), encode_envelope(encode_root(root)))
     other = another(log)
@@ -259,7 +259,7 @@ def test_a_stream_that_needs_an_unknown_writer_feature_is_read_only(log):
     assert other.reopen().version == 1
 
 
-def test_a_clock_far_behind_the_stream_and_the_store_refuses_to_commit(log, time):
+def test_commit_is_refused_with_a_clock_far_behind(log, time):
     time.now_us += 3600 * 10**6
     commit(log)
     behind = replace(time.clock, wall_us=lambda: time.now_us - 3000 * 10**6)
@@ -361,7 +361,7 @@ def test_a_version_is_read_back(log):
             other.read_version(version)
 
 
-def test_a_version_that_is_missing_is_damage_and_one_that_was_purged_is_expired(log, time):
+def test_missing_version_is_damage_and_purged_is_expired(log, time):
     for _ in range(5):
         commit(log)
     time.advance(2 * LOG_GRACE_S)
@@ -472,7 +472,7 @@ def test_a_purge_puts_the_hint_ahead_of_what_it_deletes(log, time):
     assert log.files.read_hint() == hint_of(log.root)
 
 
-def test_a_creator_that_slept_past_a_purge_is_told_though_both_gave_the_same_id(time):
+def test_late_creator_with_the_same_id_gets_an_error(time):
     """Two runners of one clone: what the sleeper puts is a leftover, and no stream of its own."""
     storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), time)
     first = Root("clone", 0, "a0", "", time.now_us, "copy", (Epoch(0, 0, "x", None),))

@@ -25,21 +25,21 @@ def test_rows_come_back() -> None:
 
 
 @pytest.mark.parametrize("name", [name for name in PLAN_SCHEMA.names if name != "plan"])
-def test_altered_rows_are_refused(name: str) -> None:
+def test_changed_rows_are_refused(name: str) -> None:
     """Whichever value is changed."""
     row = build_row("id", 3, 2, GROUP, RULES)
     row[name] = row[name] + (1 if isinstance(row[name], int) else "x")
-    with pytest.raises(InvalidInputError, match="altered"):
+    with pytest.raises(InvalidInputError, match="was changed"):
         parse_row(row, stream_id="id")
 
 
-def test_altered_inputs_are_refused() -> None:
+def test_changed_inputs_are_refused() -> None:
     """Also within the plan."""
     row = build_row("id", 3, 2, GROUP, RULES)
     plan = json.loads(row["plan"])
     plan["inputs"][0][1] = "../../secret"
     row["plan"] = json.dumps(plan)
-    with pytest.raises(InvalidInputError, match="altered"):
+    with pytest.raises(InvalidInputError, match="was changed"):
         parse_row(row, stream_id="id")
 
 

@@ -74,7 +74,7 @@ def _open(stream: Stream, target: Storage) -> Stream:
 
 
 @pytest.mark.parametrize("layout", [STAGED, Layout()])
-def test_rows_stand_in_task_order_whatever_their_number(layout: Layout) -> None:
+def test_rows_keep_task_order_for_any_task_sizes(layout: Layout) -> None:
     """A job may leave events out; tasks end in any order."""
     stream, _ = make_stream(3)
     target = _target(stream)
@@ -91,7 +91,7 @@ def test_rows_stand_in_task_order_whatever_their_number(layout: Layout) -> None:
     assert (_open(stream, target).tail, _open(stream, target).version) == (9, 1)
 
 
-def test_failed_job_leaves_nothing_to_read_and_the_next_one_may_differ() -> None:
+def test_next_job_after_a_failed_one_may_differ() -> None:
     """Its transformation was mended: other columns, more rows; the range stays as it was bound."""
     stream, _ = make_stream(2)
     target = _target(stream)
@@ -140,7 +140,7 @@ def test_of_two_jobs_at_once_one_counts() -> None:
 
 @pytest.mark.parametrize("kind", ["fail", "crash"])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_interrupted_jobs_are_whole_or_unreadable(kind: str, when: str) -> None:
+def test_interrupted_jobs_are_complete_or_unreadable(kind: str, when: str) -> None:
     """At every call of the plan, of the tasks and of the commit; then the same copy again."""
     stream, _ = make_stream(2)
     at = 0

@@ -135,7 +135,7 @@ def test_long_binaries_round_outwards(value, low, high):
         ([b"\xf0\x9f"], None, None),
     ],
 )
-def test_strings_that_are_not_utf8_give_no_bound_where_they_are_the_extreme(values, low, high):
+def test_invalid_utf8_extremes_give_no_bounds(values, low, high):
     array = pa.array(values, pa.binary()).view(pa.string())
     assert stats_of(array, None) == ColumnStats(low, high, 0)
 
@@ -156,7 +156,7 @@ def test_merging_keeps_the_widest_bounds_and_adds_nulls():
     assert merge([]) == {}
 
 
-def test_merging_with_nan_loses_the_bounds_but_all_null_parts_do_not():
+def test_merging_loses_bounds_with_nan_but_not_with_nulls():
     nan = (2, {"a": ColumnStats(None, None, 0)})
     null = (2, {"a": ColumnStats(None, None, 2)})
     some = (2, {"a": ColumnStats(1.0, 2.0, 0)})

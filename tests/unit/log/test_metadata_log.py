@@ -56,7 +56,7 @@ def fill(log: MetadataLog[Any], numbers: range) -> None:
         assert log.add(number, f"batch {number}")
 
 
-def test_what_nobody_could_read_again_is_not_put(log):
+def test_unreadable_root_is_not_written(log):
     """Readers refuse files beyond their limits, so a writer must not make one."""
     small = MetadataLog(log.storage, "log", replace(JSON, limit_bytes=50), clock=PATIENT)
     assert small.add(0, "x" * 40)
@@ -103,7 +103,7 @@ def test_a_second_add_of_a_number_loses_and_changes_nothing(log):
     assert log.get(0) == "first"
 
 
-def test_purge_leaves_exactly_what_lies_above(tmp_path: Path):
+def test_purge_keeps_exactly_the_newer_versions(tmp_path: Path):
     log = a_log(open_storage(tmp_path))
     fill(log, range(3))
     assert log.purge(2) == 2
@@ -172,7 +172,7 @@ def test_a_file_beyond_the_limit_is_not_read(log):
 
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("calls", range(1, 10))
-def test_an_add_whose_answers_are_lost_is_settled_by_reading(log, when, calls):
+def test_add_with_lost_answers_is_decided_by_reading(log, when, calls):
     """Up to nine failed calls in a row, with or without their effect, cost no batch."""
     shaky = a_log(FaultStorage(log.storage, Fault(1, "fail", when, calls)))
     assert shaky.add(0, "mine") is True
@@ -289,7 +289,7 @@ def test_probing_from_far_behind_costs_logarithmically(log):
     assert log.storage.stats.total <= 30
 
 
-def test_probing_from_what_was_purged_says_nothing(log):
+def test_probing_from_a_purged_version_finds_nothing(log):
     fill(log, range(6))
     log.purge(4)
     assert log.probe(1) is None
@@ -303,7 +303,7 @@ def test_probing_from_any_number_ends_at_the_newest(log, known, newest):
 
 
 @pytest.mark.parametrize("hint", [b"", b"9", b"x" * 20, b"\xff" * 20, b"0" * 500])
-def test_a_hint_that_says_nonsense_is_none(log, hint):
+def test_malformed_hint_is_ignored(log, hint):
     if hint:
         log.storage.put(log.hint_path, hint)
     assert log.read_hint() is None

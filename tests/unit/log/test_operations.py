@@ -89,7 +89,7 @@ def test_objects_go_one_way_but_for_restore():
             if (old, new) in MOVES:
                 check_move("x", old, new)
             else:
-                with pytest.raises(InternalError, match="illegal move"):
+                with pytest.raises(InternalError, match="illegal state change"):
                     check_move("x", old, new)
     assert (ObjectState.COMMITTED, ObjectState.DELETED) not in MOVES
     assert all(old is not ObjectState.DELETED for old, _ in MOVES)

@@ -41,7 +41,7 @@ def stream() -> segstore.Stream:
 
 
 @pytest.mark.parametrize("name", [*SIZES, *BUFFERS, "inline_bytes"])
-def test_sizes_of_a_layout_are_whole_numbers_in_range(name: str) -> None:
+def test_layout_sizes_must_be_integers_in_range(name: str) -> None:
     """They name themselves; NumPy's numbers are numbers."""
     wrong = [*NO_NUMBERS, *([] if name == "inline_bytes" else [0])]
     wrong += [] if name == "segment_rows" else [None]

@@ -64,13 +64,13 @@ def test_value_is_typed(name: str, given: object, parsed: object) -> None:
         ("partitionBytes", "9" * 30),
     ],
 )
-def test_wrong_value_says_what_to_give(name: str, given: object) -> None:
+def test_wrong_value_error_names_the_expected_value(name: str, given: object) -> None:
     """A value of the wrong kind or out of range names the option and the remedy."""
     with pytest.raises(InvalidInputError, match=f"option='{name}'.*give "):
         parse_options({name: given}, READ)
 
 
-def test_copy_mode_clone_says_who_clones() -> None:
+def test_copy_mode_clone_names_the_functions_to_use() -> None:
     """A clone takes no rows, so no write makes one."""
     for given in ("clone", " Clone"):
         with pytest.raises(InvalidInputError, match=r"segstore.clone\(.*copy_to\(.*clone"):
@@ -87,7 +87,7 @@ def test_unknown_option_names_the_nearest() -> None:
         parse_options({"zzz": "1"}, READ)
 
 
-def test_option_in_the_wrong_place_says_where_it_belongs() -> None:
+def test_misplaced_option_error_names_its_scope() -> None:
     """A write option on a read, and the other way round."""
     with pytest.raises(InvalidInputError, match="belongs to a write"):
         parse_options({"writerId": "x"}, READ)

@@ -222,14 +222,14 @@ def test_a_time_as_of_an_earlier_version_ends_at_its_tail(log):
     assert resolve_cut(StreamContext.of(log), pinned, parse_cut("tail")) == 20
 
 
-def test_a_cut_that_can_not_be_bound_says_why(log):
+def test_unresolvable_cut_error_explains_why(log):
     with pytest.raises(NotFoundError, match="version=7, newest=6"):
         resolve_cut(StreamContext.of(log), log.root, parse_cut("version:7"))
     with pytest.raises(PositionError):
         resolve_cut(StreamContext.of(log), log.root, Cut("position", Position("x", 0, 0)))
 
 
-def test_cuts_by_version_and_time_have_the_same_answer_after_a_purge(log):
+def test_cuts_by_version_and_time_survive_a_purge(log):
     cuts = [parse_cut(text) for text in ("version:2", "version:1", "1970-01-01T00:16:50Z")]
     before = [resolve_cut(StreamContext.of(log), log.root, cut) for cut in cuts]
     log.clock.sleep(7200)

@@ -133,7 +133,7 @@ def test_a_literal_that_does_not_fit_is_refused_with_what_does(column, literal):
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_is_wrong_is_told_with_what_would_be_right(filters, told):
+def test_filter_errors_name_the_expected_form(filters, told):
     with pytest.raises(InvalidInputError, match=told):
         parse_filters(filters, SCHEMA)
 
@@ -204,7 +204,7 @@ def test_strings_that_are_not_utf8_are_compared_by_their_bytes():
     assert filters.apply(batch).num_rows == 2
 
 
-def test_pruning_by_unknown_or_foreign_statistics_keeps_everything():
+def test_unknown_statistics_prune_nothing():
     filters = parse_filters([("long", "==", 5)], SCHEMA)
     assert filters.may_match({}, 10)
     assert filters.may_match({"long": ColumnStats(None, None, 0)}, 10)

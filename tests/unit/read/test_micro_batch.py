@@ -70,7 +70,7 @@ HUGE = place((1000, 100_000), (1000, 50_000))
         (HUGE, 999, BatchLimits(segments=2), 2000),
     ],
 )
-def test_batch_ends_where_the_table_says(
+def test_batch_ends_at_the_limits(
     segments: list[PlacedSegment], start: int, limits: BatchLimits, end: int
 ) -> None:
     """Many tiny and few huge segments, each limit alone and all together."""

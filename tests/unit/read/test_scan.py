@@ -232,7 +232,7 @@ def test_older_epochs_are_lifted_to_the_schema_of_the_version(stream):
     assert (pinned.end, pinned.result_schema) == (1000, SCHEMA)
 
 
-def test_a_plan_stays_with_its_version_whatever_the_handle_does_meanwhile(stream):
+def test_plan_keeps_its_version_when_the_handle_refreshes(stream):
     reading = stream.plan_read()
     other = stream.plan_read(0, 10)
     stream.overwrite(table(0, 3))
@@ -288,7 +288,7 @@ def test_another_segments_bytes_are_noticed(stream):
         read(stream, 500, 750)
 
 
-def test_a_listed_segment_that_is_missing_is_damage_a_dropped_one_has_expired(stream):
+def test_missing_segment_is_damage_and_dropped_is_expired(stream):
     path = segment_path(stream, 0)
     before = stream.root
     data = stream.storage.get(path)

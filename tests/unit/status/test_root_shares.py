@@ -190,7 +190,7 @@ def _full(chance: Chance) -> dict[str, object]:
     }
 
 
-def test_a_root_with_every_share_full_of_random_names_stays_below_64_kib():
+def test_root_with_every_share_full_is_below_64_kib():
     """Tags, writers, retired objects, parts, lists, history, entries, schemas and pins at once.
 
     And so does the last root, which retires all that it listed.
@@ -224,7 +224,7 @@ def test_wide_statistics_move_out_before_they_fill_the_root(columns):
     assert sum(part.segments for part in root.parts) + len(root.entries) == number + 1
 
 
-def test_long_writer_ids_move_out_of_the_history_before_they_fill_the_root():
+def test_long_writer_ids_leave_the_root_early():
     """Forty-eight rows of a thousand random letters each would take more than half of a root."""
     found, chance = History(open_storage(f"memory://{uuid.uuid4().hex}")), Chance()
     root, most = replace(make_stream(0)[0].root, history=()), 0
@@ -259,7 +259,7 @@ def test_a_million_retired_objects_take_a_few_names_in_the_root(monkeypatch):
     assert most <= 40
 
 
-def test_root_that_has_outgrown_its_shares_is_read_and_followed_all_the_same():
+def test_root_above_its_shares_can_be_read_and_extended():
     """What users make one by one is not bounded by them: refusing it would end the stream."""
     stream, storage = make_stream(1)
     chance = Chance()

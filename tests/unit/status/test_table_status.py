@@ -84,7 +84,7 @@ def test_entries_spill_beyond_the_soft_limit(status):
     assert not list(broken_invariants(root))
 
 
-def test_an_attempt_that_lost_a_race_spills_beyond_the_hard_limit_only(status):
+def test_retried_attempt_spills_only_above_the_hard_limit(status):
     slot = replace(SLOT, attempt=1)
     root = grow(EMPTY, INLINE_HARD)
     assert status.tidy(root, slot) is root
@@ -115,7 +115,7 @@ def test_only_the_parts_of_the_range_are_read(status):
     assert again._storage.stats.requests == {"get_range": 1}
 
 
-def test_parts_of_one_size_merge_geometrically_and_keep_every_segment(status):
+def test_part_merges_keep_every_segment(status):
     root, most_parts, merges = EMPTY, 0, 0
     for _ in range(300):
         root = step(root, status.tidy(grow(root, INLINE_SOFT + 1), SLOT))
@@ -284,7 +284,7 @@ def test_a_part_that_contradicts_the_root_is_corruption(status):
         fresh(status).part(replace(ref, digest="f" * 32))
 
 
-def test_a_status_object_that_is_missing_damaged_or_another_is_named(status):
+def test_bad_status_object_is_named_in_the_error(status):
     root = status.tidy(grow(EMPTY, 70), SLOT)
     other = status.tidy(grow(EMPTY, 71), SLOT)
     path, storage = root.parts[0].path, status._storage
@@ -372,7 +372,7 @@ def test_a_head_within_a_list_retires_the_parts_below_it(status):
 
 
 @pytest.mark.usefixtures("tiny_lists")
-def test_unfolded_lists_stand_inline_and_fold_again(status):
+def test_unfolded_lists_are_inline_and_fold_again(status):
     root = listed(status)
     paths = [part.path for part in status.parts(root)]
     opened = status.unfold(root, 130, SLOT)

@@ -179,7 +179,7 @@ def s3(endpoint: str, **options: object) -> Storage:
         (403, "AccessDenied", "refuses these credentials"),
         (403, "InvalidAccessKeyId", "refuses these credentials"),
         (403, "SomethingNew", "refuses these credentials"),
-        (404, "NoSuchBucket", "make it first"),
+        (404, "NoSuchBucket", "create it first"),
         (400, "ExpiredToken", "refuses these credentials"),
     ],
 )

@@ -37,7 +37,7 @@ def test_longest_prefix_wins():
     assert resolve(options, resolve_location("/x")) == {}
 
 
-def test_prefix_covers_whole_names_only():
+def test_prefix_matches_complete_names_only():
     options = {"s3://buck": {"key": "k"}, "s3://bucket/a/b2": {"key": "k"}}
     assert resolve(options) == {}
 
@@ -46,9 +46,9 @@ def test_prefix_covers_whole_names_only():
     ("options", "why"),
     [
         ({"s3://": {}, "key": "k"}, "mix"),
-        ({"s3://": "k"}, "no mapping"),
-        ("key=k", "no mapping"),
-        ({7: "k"}, "no text"),
+        ({"s3://": "k"}, "not a mapping"),
+        ("key=k", "not a mapping"),
+        ({7: "k"}, "not a string"),
         ({"s3:/b": {}, "key": "k"}, None),
     ],
 )

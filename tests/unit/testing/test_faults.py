@@ -87,7 +87,7 @@ def test_crash_after_a_commit_leaves_the_whole(inner: Storage) -> None:
     assert inner.get("a") == b"1234"
 
 
-def test_outage_lasts_as_long_as_it_says(inner: Storage) -> None:
+def test_outage_lasts_its_number_of_calls(inner: Storage) -> None:
     """Calls in a row fail, then the storage is back."""
     storage = FaultStorage(inner, Fault(1, calls=3))
     for _ in range(3):

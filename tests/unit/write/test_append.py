@@ -209,7 +209,7 @@ def test_claim_of_a_checkpoint_takes_no_second_fingerprint(stream):
     assert not stream.root.writers["checkpoint:there"].fingerprint
 
 
-def test_a_batch_is_known_to_every_handle_and_after_others_appended(stream, other):
+def test_repeated_batch_is_known_to_every_handle(stream, other):
     stream.append(numbers(1), writer_id="w", batch_id=1)
     for value in range(5):
         other.append(numbers(10 + value))
@@ -294,7 +294,7 @@ def test_a_known_batch_wins_over_everything_else(stream):
     assert stream.append(numbers(1, 2), writer_id="w", batch_id=1).repeated
 
 
-def test_sealed_comes_before_the_floor_the_floor_before_expectations(stream, other):
+def test_errors_rank_sealed_then_floor_then_expectations(stream, other):
     def job():
         job, done = staged(stream, 1, writer=WriterKey("w", 1))
         return replace(job, expected_tail=99), done
@@ -311,7 +311,7 @@ def test_sealed_comes_before_the_floor_the_floor_before_expectations(stream, oth
     assert objects(stream) == set()  # nothing of them was committed, so nothing stays
 
 
-def test_an_expectation_that_fails_already_is_refused_before_anything_is_staged(stream, other):
+def test_failed_expectation_is_refused_before_staging(stream, other):
     stream.append(numbers(1))
     stream.refresh()
     other.append(numbers(2), writer_id="w", batch_id=1)
@@ -327,7 +327,7 @@ def test_an_expectation_that_fails_already_is_refused_before_anything_is_staged(
         stream.plan_write(SCHEMA, expected_tail=1)
 
 
-def test_a_sealed_stream_refuses_writes_before_anything_is_staged(stream):
+def test_sealed_stream_refuses_writes_before_staging(stream):
     stream.append(numbers(1))
     change(stream, seal)
     for write in (stream.append, stream.overwrite):
@@ -337,7 +337,7 @@ def test_a_sealed_stream_refuses_writes_before_anything_is_staged(stream):
     assert len(objects(stream)) == 1
 
 
-def test_what_was_staged_below_the_floor_is_refused_and_above_it_is_not(stream, other):
+def test_only_objects_below_the_staging_floor_are_refused(stream, other):
     old = staged(stream, 1)
     change(other, raise_floor)
     with pytest.raises(StagedExpiredError):
@@ -367,14 +367,14 @@ def test_an_expectation_that_fails_commits_nothing(stream, other, expected, text
     assert ns(stream) == [1, 2, 3]
 
 
-def test_an_expectation_is_held_against_the_newest_version_not_the_last_one_seen(stream, other):
+def test_expectation_is_checked_against_the_newest_version(stream, other):
     stream.append(numbers(1, 2))
     assert other.version == 0
     assert other.append(numbers(3), expected_tail=2, expected_version=1).version == 2
     assert ns(stream) == [1, 2, 3]
 
 
-def test_a_takeover_that_another_handle_made_is_seen_by_one_that_lags(stream, other):
+def test_stale_handle_sees_another_handles_takeover(stream, other):
     stream.append(numbers(1), writer_id="w", batch_id=9)
     other.refresh()
     stream.append(numbers(2), writer_id="w", batch_id=3, writer_takeover=True)
@@ -386,7 +386,7 @@ def test_a_takeover_that_another_handle_made_is_seen_by_one_that_lags(stream, ot
     assert ns(stream) == [1, 2, 3, 4, 5]
 
 
-def test_an_expectation_holds_against_who_comes_between_plan_and_commit(stream, other):
+def test_expectation_fails_after_a_concurrent_commit(stream, other):
     job, done = staged(stream, 1, expected_tail=0)
     other.append(numbers(9))
     with pytest.raises(ConflictError, match="tail has moved"):
@@ -397,7 +397,7 @@ def test_an_expectation_holds_against_who_comes_between_plan_and_commit(stream, 
 # --- order, offsets and what is listed ------------------------------------------------------------
 
 
-def test_events_of_tasks_stand_in_task_order(stream):
+def test_events_of_tasks_are_in_task_order(stream):
     """Whether tasks wrote objects or sent frames, and in whatever order they came in."""
     job = stream.plan_write(SCHEMA, layout=Layout(inline_bytes=700, compression="none"))
     done = []
@@ -429,7 +429,7 @@ def test_many_small_appends_spill_and_merge_by_themselves(stream):
     assert ns(stream) == list(range(INLINE_SOFT * 11))
 
 
-def test_an_overwrite_keeps_what_others_appended_between_its_plan_and_its_commit(stream, other):
+def test_overwrite_keeps_appends_made_after_its_plan(stream, other):
     stream.append(numbers(1, 2))
     job, done = staged(stream, 100, 101, overwrite=True)
     other.append(numbers(3, 4))
@@ -458,7 +458,7 @@ def test_an_overwrite_with_nothing_empties_the_stream(stream):
     assert ns(stream) == [4]
 
 
-def test_an_overwrite_retires_parts_and_keeps_the_version_before_readable(stream):
+def test_overwritten_version_stays_readable(stream):
     for value in range(INLINE_SOFT + 10):
         stream.append(numbers(value))
     before = stream.root
@@ -493,7 +493,7 @@ ENTRIES = tuple(SegmentEntry(n, f"t/{n}", 10, 1, 1, 0) for n in (7, 8))
         (60, 0, 0, 4),
     ],
 )
-def test_what_lies_wholly_below_the_head_is_dropped(head, parts, entries, retired):
+def test_segments_below_the_head_are_dropped(head, parts, entries, retired):
     root = drop_below(replace(BASE, parts=PARTS, entries=ENTRIES), head, Slot(8, 123, 0))
     assert root.head == head
     assert root.parts == PARTS[2 - parts :]
@@ -508,7 +508,7 @@ def with_column(name: str, value: int) -> pa.Table:
     return pa.table({"n": pa.array([value], pa.int64()), name: pa.array([f"{name}{value}"])})
 
 
-def test_two_writers_that_add_different_columns_at_once_both_succeed(stream, other):
+def test_two_writers_can_add_columns_at_the_same_time(stream, other):
     stream.append(numbers(0))
     other.refresh()
     jobs = []
@@ -529,14 +529,14 @@ def test_two_writers_that_add_different_columns_at_once_both_succeed(stream, oth
     assert [epoch.since for epoch in stream.root.epochs] == [0, 1, 2, 2]
 
 
-def test_what_was_staged_before_the_schema_grew_is_committed_as_it_is(stream, other):
+def test_data_staged_before_a_schema_merge_is_committed(stream, other):
     job, done = staged(stream, 1)
     other.append(with_column("a", 2), merge_schema=True)
     stream.commit(job, done)
     assert events(stream) == [{"n": 2, "a": "a2"}, {"n": 1, "a": None}]
 
 
-def test_what_was_staged_before_the_schema_was_replaced_is_refused(stream, other):
+def test_data_staged_before_a_schema_replacement_is_refused(stream, other):
     job, done = staged(stream, 1)
     other.overwrite(pa.table({"other": ["x"]}), overwrite_schema=True)
     with pytest.raises(SchemaMismatchError):
@@ -560,7 +560,7 @@ def test_a_type_that_two_writers_widen_apart_ends_as_the_wider(storage, time):
     assert ns(stream) == [7, 7]
 
 
-def test_a_schema_that_does_not_fit_is_refused_before_anything_is_staged(stream):
+def test_wrong_schema_is_refused_before_staging(stream):
     for table in (with_column("a", 1), pa.table({"n": ["text"]}), pa.table({"m": [1]})):
         with pytest.raises(SchemaMismatchError):
             stream.append(table)
@@ -584,7 +584,7 @@ def test_a_job_of_a_writer_is_committed_again_without_harm(stream, layout):
 
 
 @pytest.mark.parametrize("options", [{}, {"expected_tail": 0}], ids=["plain", "expecting"])
-def test_a_job_without_a_writer_that_is_committed_again_loses_nothing(stream, options):
+def test_repeated_commit_without_a_writer_loses_nothing(stream, options):
     job, done = staged(stream, 1, 2, **options)
     stream.commit(job, done)
     with pytest.raises((ConflictError, InternalError)):
@@ -624,7 +624,7 @@ def test_a_job_that_was_cleared_away_is_not_committed_again(stream):
     assert ns(stream) == [9]
 
 
-def test_a_staged_object_that_is_not_there_is_noticed_on_local_disk(tmp_path):
+def test_missing_staged_object_is_noticed_on_local_disk(tmp_path):
     stream = create_on(open_storage(tmp_path), SCHEMA)
     job, done = staged(stream, 1, tasks=3)
     stream.storage.delete(f"segments/{done[1].segments[0].path}")

@@ -23,7 +23,7 @@ def _commit(stream: Stream, number: int, chance: Random) -> None:
     stream._appender.maintain()
 
 
-def test_no_commit_pays_for_a_cascade_and_few_pay_for_more_than_themselves():
+def test_commits_do_bounded_work():
     """At most 1 in 25 puts more than its root; none more than two parts and two roots.
 
     A merge reads nothing that this process wrote, and writes what it merges once.

@@ -185,7 +185,7 @@ def test_what_a_task_gave_up_is_gone_from_the_follower(pair):
     assert content(pair.follower) == before
 
 
-def test_a_follower_that_fails_for_a_moment_gets_the_segment_with_the_commit(pair, caplog):
+def test_follower_failing_briefly_gets_the_segment_at_commit(pair, caplog):
     """Every call to the follower while the segment is staged fails once."""
     fail_at = 0
     while True:
@@ -229,7 +229,7 @@ def test_a_follower_that_is_away_fails_no_staging(pair):
     assert content(pair.follower) == content(pair.primary)
 
 
-def test_a_follower_that_was_made_anew_meanwhile_is_not_believed_to_hold_anything(pair):
+def test_recreated_follower_is_checked_before_the_commit(pair):
     """What was shipped went away with its folder: the commit looks, and ships it."""
     job = pair.stream.plan_write(SCHEMA, layout=BUFFERS)
     task = job.open_task(0, "a")
@@ -248,7 +248,7 @@ def test_a_follower_that_was_made_anew_meanwhile_is_not_believed_to_hold_anythin
     assert content(pair.follower) == content(pair.primary)
 
 
-def test_promoting_in_the_middle_of_an_append_loses_nothing_that_was_acknowledged():
+def test_promotion_during_an_append_loses_no_event():
     """Before any of its calls: either the promoted stream has the events, or they are refused."""
     stop_at, ended = 0, set()
     while len(ended) < 2 or "late" not in ended:

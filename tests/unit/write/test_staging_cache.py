@@ -64,7 +64,7 @@ def test_objects_are_the_same_whatever_the_buffers(storage, buffers, buffer_byte
     assert found[0] == found[1]
 
 
-def test_a_local_object_is_written_in_whole_buffers(tmp_path, monkeypatch):
+def test_local_object_is_written_in_full_buffers(tmp_path, monkeypatch):
     sizes = []
     storage = open_storage(tmp_path / "stream")
     opened = storage.open_staged
@@ -107,7 +107,7 @@ def test_frames_of_several_tasks_become_one_segment(storage):
         stage_frames(storage, [], path=f"{TOKEN}/none.arrow")
 
 
-def test_a_finished_task_says_what_the_cache_did(storage, caplog):
+def test_finished_task_logs_the_cache_counters(storage, caplog):
     task = stager(storage, layout())
     task.append(events(0, 200))
     with caplog.at_level(logging.INFO):

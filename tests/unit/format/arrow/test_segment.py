@@ -87,7 +87,7 @@ def test_a_segment_comes_back():
     check_header(data, where="seg")
 
 
-def test_the_summary_says_what_was_written():
+def test_summary_describes_the_written_segment():
     data, summary = build()
     assert summary.bytes == len(data)
     assert summary.rows == 16
@@ -178,7 +178,7 @@ def test_a_byte_before_the_start_is_noticed():
 
 
 @pytest.mark.parametrize("known", [True, False])
-def test_every_flipped_byte_gives_a_typed_error_or_the_right_answer(known):
+def test_flipped_byte_gives_a_typed_error_or_right_answer(known):
     data, summary = build()
     crc = summary.footer_crc if known else None
     unnoticed = []
@@ -226,7 +226,7 @@ def test_a_newer_version_is_refused_as_such():
         read(rebuild(lambda _: None, version=2))
 
 
-def test_a_tail_that_is_too_short_says_what_it_needs():
+def test_short_tail_error_names_the_needed_bytes():
     data, summary = build()
     with pytest.raises(TruncatedObjectError, match=f"needed={summary.footer_bytes}"):
         read(data, tail_bytes=summary.footer_bytes - 1)

@@ -120,7 +120,7 @@ def test_very_many_rows_that_are_alike_come_back() -> None:
     assert found == batch
 
 
-def test_an_index_that_nobody_would_read_is_not_finished(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_that_readers_would_refuse_is_not_written(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its statistics go first; then it is an error, as a frame is that is too much by itself."""
     batch = pa.record_batch({f"c{n}": range(ROWS) for n in range(10)})
 

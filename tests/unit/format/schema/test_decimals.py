@@ -112,7 +112,7 @@ def test_incoming_data_is_refused_by_name() -> None:
     assert conform(batch, wider)["c"][0].as_py() == Decimal(10**11) / 100
 
 
-def test_the_writer_of_parquet_refuses_them_before_anything_is_written() -> None:
+def test_parquet_writer_refuses_overlong_decimals_first() -> None:
     """So that the segment can go on with other rows."""
     sound = batch_of(pa.array([Decimal(1)] * 4, TYPE))
     writer = ParquetWriter(

@@ -96,7 +96,7 @@ def test_duplicate_names_are_refused_also_when_only_case_differs():
         normalise_schema(pa.schema([("User", pa.int8()), ("user", pa.int8())]))
 
 
-def test_nested_fields_become_nullable_but_map_keys_and_variants_stay():
+def test_nested_fields_become_nullable_except_map_keys():
     nested = pa.struct(
         [
             pa.field("x", pa.int8(), nullable=False),
@@ -113,7 +113,7 @@ def test_nested_fields_become_nullable_but_map_keys_and_variants_stay():
     assert not stored.field("v").type.field("value").nullable
 
 
-def test_markers_in_field_metadata_are_kept_and_foreign_ones_dropped():
+def test_only_known_field_metadata_is_kept():
     metadata = {"SPARK::time::precision": "3", "PARQUET:field_id": "7"}
     stored = normalise_schema(one(pa.time64("ns"), metadata=metadata))
     assert stored.field("c").metadata == {b"SPARK::time::precision": b"3"}
@@ -197,7 +197,7 @@ def test_fingerprints_are_those_of_the_format():
     ],
     ids=str,
 )
-def test_narrower_data_fits_for_free_and_the_other_way_round_needs_a_merge(current, incoming):
+def test_narrower_data_fits_and_wider_data_needs_a_merge(current, incoming):
     stream, data = normalise_schema(one(current)), one(incoming)
     assert plan_schema(stream, data, merge=False) is stream
     assert plan_schema(stream, data, merge=True) is stream
@@ -348,7 +348,7 @@ def test_conform_refuses_wider_and_unknown_columns():
         conform(pa.record_batch({"z": pa.array([1], pa.int8())}), one(pa.int8()))
 
 
-def test_lift_shows_an_older_epoch_under_a_projection_of_the_newer():
+def test_older_epoch_is_read_with_newer_columns():
     old = pa.RecordBatch.from_pylist(
         [{"a": 1, "gone": 2}], schema=pa.schema([("a", pa.int8()), ("gone", pa.int8())])
     )

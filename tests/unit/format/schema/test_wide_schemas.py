@@ -40,7 +40,7 @@ def test_no_comprehension_searches_a_schemas_names() -> None:
     assert found == []
 
 
-def test_missing_columns_and_fields_are_told_apart() -> None:
+def test_missing_columns_and_fields_have_different_errors() -> None:
     """Of a wide schema as of a small one."""
     wide = pa.schema([(f"c{place}", pa.int64()) for place in range(3000)])
     same = plan_schema(wide, pa.schema(list(reversed(list(wide)))), merge=False)

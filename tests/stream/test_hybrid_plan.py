@@ -38,7 +38,7 @@ def test_select_divides_the_slices(stream):
     assert [one.start for one in slices.select("arrow", (last,))] == [15]
 
 
-def test_a_plan_leaves_out_what_is_settled(stream):
+def test_plan_leaves_out_given_parquet_segments(stream):
     reading = replace(stream.plan_read(3, 18), settled=tuple(e.number for e in stream.root.epochs))
     batches = [batch for task in stream.plan_tasks(reading) for batch in run_task(reading, task)]
     found = [n for batch in batches for n in batch.column("n").to_pylist()]

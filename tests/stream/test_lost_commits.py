@@ -35,7 +35,7 @@ from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.stream.rescue import repair_on, verify_on
 from segstore_ds.testing.faults import WrappedStorage
 
-GONE = "commits are gone"
+GONE = "commits that were in the log are gone"
 LOST = "has seen commits that are gone"
 
 
@@ -165,7 +165,7 @@ def test_a_stale_listing_is_no_lost_commit() -> None:
 
 
 @pytest.mark.parametrize("text", [True, False])
-def test_a_position_beyond_the_tail_says_what_was_lost(text: bool) -> None:
+def test_position_beyond_the_tail_names_the_lost_commits(text: bool) -> None:
     """It is no place to wait for events at."""
     stream, storage = make_stream(5)
     position = stream.position()
@@ -175,7 +175,7 @@ def test_a_position_beyond_the_tail_says_what_was_lost(text: bool) -> None:
 
 
 @pytest.mark.parametrize("commits", [1, 2, 12])
-def test_a_position_within_a_tail_that_grew_again_says_so(commits: int) -> None:
+def test_position_of_a_lost_commit_fails_after_new_appends(commits: int) -> None:
     """Its offset is there, but the events before it are others than those that were read."""
     stream, storage = make_stream(5)
     position = stream.position()
@@ -204,7 +204,7 @@ def test_positions_of_kept_and_purged_versions_stay() -> None:
 
 
 @pytest.mark.parametrize("commits", [0, 1, 3])
-def test_a_named_reader_says_what_was_lost(commits: int) -> None:
+def test_named_reader_detects_lost_commits(commits: int) -> None:
     """It goes on neither beyond the tail, nor behind events that it never saw."""
     stream, storage = make_stream(3)
     reader = stream.reader("billing", owner="nightly")

@@ -55,7 +55,7 @@ def run() -> None:
         print(number)  # noqa: T201 - for the test
 
 
-def test_offsets_that_lead_nowhere_are_refused() -> None:
+def test_out_of_bounds_offsets_are_refused() -> None:
     """By appends and appenders, in both formats; nothing is committed."""
     done = subprocess.run(
         [sys.executable, __file__], capture_output=True, text=True, check=False, timeout=120
