@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 # and to the collector's threads. Every driver reads this, also those that tests start.
 os.environ.setdefault("SPARK_SUBMIT_OPTS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
 
-pytest_plugins = ["fixtures_s3", "fixtures_streams"]
+pytest_plugins = ["fixtures_s3", "fixtures_servers", "fixtures_streams"]
 
 # The machine of a test may be busy, so nothing is judged by how long an example takes.
 _CALM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}

@@ -1,0 +1,65 @@
+"""Real object store servers as fixtures, one of each for the whole session.
+
+A test that needs a server is skipped where the tool that fetches it is missing; the reason names
+the command. The first run on a machine fetches: give the test `FETCHES` as a mark.
+"""
+
+from collections.abc import Iterator
+
+import pytest
+
+from benchmarks.object_servers import (
+    AZURITE,
+    FAKE_GCS,
+    MINIO,
+    MOST_FETCH_S,
+    VERSITYGW,
+    Program,
+    Server,
+    ServerUnavailableError,
+    fetch,
+    running,
+)
+
+FETCHES = [pytest.mark.slow, pytest.mark.timeout(2 * MOST_FETCH_S)]
+# aiohttp says so of every part of a staged object.
+LARGE_BODIES = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
+
+
+def _run(program: Program, factory: pytest.TempPathFactory) -> Iterator[Server]:
+    try:
+        fetch(program)
+    except ServerUnavailableError as missing:
+        pytest.skip(str(missing))
+    with running(program, factory.mktemp(program.name)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def minio(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """S3's protocol."""
+    yield from _run(MINIO, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def azurite(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Azure Blob Storage's protocol."""
+    yield from _run(AZURITE, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def fake_gcs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """Google Cloud Storage's protocol."""
+    yield from _run(FAKE_GCS, tmp_path_factory)
+
+
+@pytest.fixture(scope="session")
+def versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """S3's protocol, but conditions of a put are accepted and ignored."""
+    yield from _run(VERSITYGW, tmp_path_factory)
+
+
+@pytest.fixture(params=["minio", "azurite", "fake_gcs"])
+def server(request: pytest.FixtureRequest) -> Server:
+    """Each server that honours conditional puts, by turns."""
+    return request.getfixturevalue(request.param)
