@@ -26,7 +26,7 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.root import Root, add_features, check_writable
+from segstore_ds.format.root import Root, check_writable
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.copy_record import check_commit
 from segstore_ds.log.newest import (
@@ -197,7 +197,7 @@ class StreamLog(FollowedLog):
         spent: _Spent,
     ) -> Root:
         """Return the root to put: the planned change, its place in the log and its history row."""
-        kept = self.history.tidy(add_features(planned), slot)
+        kept = self.history.tidy(planned, slot)
         root = replace(
             kept,
             version=slot.version,

@@ -4,7 +4,6 @@ import enum
 from dataclasses import dataclass
 
 from segstore_ds.commit.commit import StreamLog
-from segstore_ds.errors import SnapshotExpiredError
 from segstore_ds.format.root import Root
 from segstore_ds.status.history import Moment
 
@@ -38,15 +37,12 @@ def moment_at(log: StreamLog, time_us: int) -> Moment | None:
     """Return the newest version committed at or before a time, or None if all came later.
 
     The history answers this even for versions that were purged or abandoned by a repair; at most
-    one of its parts is read. Raises SnapshotExpiredError when the version was purged and is older
-    than the history.
+    one of its parts is read.
     """
     newest = log.refresh()
     if newest.time_us <= time_us:
         return Moment(newest.version, newest.time_us, newest.tail)
-    first = log.history.first_version(newest)
-    found = log.history.latest(newest, time_us)
-    return found if found is not None or first == 0 else _search(log, newest, first, time_us)
+    return log.history.latest(newest, time_us)
 
 
 def outcome(log: StreamLog, transaction: str, version: int | None = None) -> Outcome:
@@ -64,23 +60,3 @@ def outcome(log: StreamLog, transaction: str, version: int | None = None) -> Out
         return Outcome(OutcomeState.COMMITTED, found)
     decided = version is not None and log.history.is_known(newest, version)
     return Outcome(OutcomeState.NOT_COMMITTED if decided else OutcomeState.UNKNOWN)
-
-
-def _search(log: StreamLog, newest: Root, first: int | None, time_us: int) -> Moment | None:
-    """Search the versions older than the history by bisection, since commit times never go back."""
-    low, high = newest.log_start, newest.version if first is None else first
-    found = None
-    while low < high:
-        middle = (low + high) // 2
-        root = log.read_version(middle)
-        if root.time_us <= time_us:
-            low, found = middle + 1, Moment(middle, root.time_us, root.tail)
-        else:
-            high = middle
-    if found is None and newest.log_start > 0:
-        raise SnapshotExpiredError(
-            "the versions of that time were purged",
-            url=log.storage.url,
-            oldest=newest.log_start,
-        )
-    return found

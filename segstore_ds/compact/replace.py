@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from segstore_ds.errors import InternalError
-from segstore_ds.format.root import PartRef, Root, SegmentEntry, add_format_features
+from segstore_ds.format.root import PartRef, Root, SegmentEntry
 from segstore_ds.log.transition import Slot
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.write.task_writer import StagedSegment
@@ -105,9 +105,8 @@ def replace_runs(status: TableStatus, root: Root, runs: Sequence[Replacement], s
             if kept:
                 parts.append(status.put_part(root.version, cursor, kept))
         cursor = parts[-1].end if parts else cursor
-    formats = {output.format for run in runs for output in run.outputs}
     return replace(
-        add_format_features(root, formats),
+        root,
         parts=tuple(parts),
         entries=tuple(rewritten(root.entries)),
         next_segment=number,

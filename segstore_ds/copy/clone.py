@@ -37,7 +37,7 @@ from segstore_ds.errors import (
     MissingObjectError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.root import ORIGINS_FEATURE, Root
+from segstore_ds.format.root import Root
 from segstore_ds.log.origins import Pin, pins_of, same_filesystem
 from segstore_ds.log.transition import Slot, broken_invariants
 from segstore_ds.status.history import begin_history
@@ -212,7 +212,7 @@ def _first_root(
     }
     origin = {"url": context.storage.url, "pin": request.copy_id, "version": pinned.version}
     root = Root(
-        stream_id=pin.clone_id or context.clock.new_id(),
+        stream_id=pin.clone_id,
         version=0,
         transaction=context.clock.new_id(),
         parent="",
@@ -228,7 +228,6 @@ def _first_root(
         entries=pinned.entries,
         origins={pinned.stream_id: origin},
         copies={request.copy_id: record},
-        reader_features=(*pinned.reader_features, ORIGINS_FEATURE),
         client=context.client,
     )
     root = begin_history(root)

@@ -32,7 +32,7 @@ from segstore_ds.errors import (
     TruncatedError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.root import STEPWISE_COPIES, Root
+from segstore_ds.format.root import Root
 from segstore_ds.format.schema.conversion import convert
 from segstore_ds.log.copy_record import EVENTS, CopyState, parse_copy
 from segstore_ds.log.place import may_begin
@@ -177,8 +177,6 @@ def _first_root(
         epochs=(context.status.put_epoch(0, 0, 0, *texts),),
         sealed=sealed,
         copies={state.copy_id: state.to_value()},
-        # Never removed: older software would read the copy's first versions as complete.
-        reader_features=(STEPWISE_COPIES,),
     )
     return begin_history(root)
 

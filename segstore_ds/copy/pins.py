@@ -53,7 +53,7 @@ def run_pin(context: StreamContext, name: str, url: str) -> Pin:
             raise InvalidInputError(
                 "stream has too many clones", remedy="drop or materialize some", most=MOST_PINS
             )
-        pins[name] = Pin(slot.version, url, clone_id=context.clock.new_id()).to_value()
+        pins[name] = Pin(slot.version, url, context.clock.new_id()).to_value()
         return replace(root, pins=pins, operation="pin", client=context.client)
 
     root = context.log.commit(build, transaction=context.clock.new_id()).root
@@ -97,7 +97,7 @@ def mark_made(context: StreamContext, name: str, url: str, clone: Root) -> bool:
         pin = held(root)
         if pin is None or pin.made:
             return None
-        made = replace(pin, clone_id=clone.stream_id, made=True).to_value()
+        made = replace(pin, made=True).to_value()
         pins = {**_current(root, slot), name: made}
         return replace(root, pins=pins, operation="pin", client=context.client)
 

@@ -30,7 +30,7 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.fields import build_json
-from segstore_ds.format.root import Epoch, Root, SegmentEntry, add_format_features
+from segstore_ds.format.root import Epoch, Root, SegmentEntry
 from segstore_ds.log.place import COPIED, may_begin
 from segstore_ds.log.transition import Slot, broken_invariants
 from segstore_ds.options.compaction import CompactRules
@@ -278,5 +278,4 @@ def _first_root(
         entries=entries,
     )
     root = begin_history(root, segments=len(entries))
-    root = add_format_features(root, {entry.format for entry in entries})
     return context.status.tidy(root, Slot(0, root.time_us, 0))

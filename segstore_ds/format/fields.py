@@ -112,10 +112,6 @@ class Fields:
         except KeyError:
             raise CorruptionError("missing field", where=self.where, field=name) from None
 
-    def optional(self, name: str) -> Any:
-        """Take a field of any type; None if it is absent."""
-        return self._left.pop(name, None)
-
     def integer(self, name: str, *, least: int = 0) -> int:
         """Take an int64 of at least `least`."""
         value = self.take(name)
@@ -131,9 +127,9 @@ class Fields:
         return value
 
     def optional_text(self, name: str, *, limit: int = 1 << 24) -> str | None:
-        """Take a string, or None if the field is null or absent."""
-        if self._left.get(name) is None:
-            self._left.pop(name, None)
+        """Take a string, or None if the field is null."""
+        if name in self._left and self._left[name] is None:
+            del self._left[name]
             return None
         return self.text(name, limit=limit)
 
@@ -150,10 +146,6 @@ class Fields:
         if not isinstance(value, list):
             raise self._wrong(name, "a list")
         return value
-
-    def optional_items(self, name: str) -> list[Any]:
-        """Take a list; an empty one if the field is absent."""
-        return self.items(name) if name in self._left else []
 
     def texts(self, name: str) -> tuple[str, ...]:
         """Take a list of strings."""

@@ -6,8 +6,8 @@ segstore cannot read a stream with an unknown reader feature, and cannot change 
 writer feature.
 """
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from segstore_ds.errors import UnsupportedVersionError
@@ -19,20 +19,10 @@ from segstore_ds.format.parts.history_rows import (
 
 ROOT_FORMAT = 1  # On disk. Never change; add a new one.
 ROOT_RAW_LIMIT_BYTES = 4 << 20
-DROPPED_FEATURE = "dropped"  # On disk: the stream has ended and its objects may be gone.
-LEVELS = "levels"  # On disk: parts of packed columns, lists of parts.
-HISTORY = "history"  # On disk: every commit leaves a row in the history.
-PARQUET_SEGMENTS = "parquet-segments"  # On disk: segments of the format `parquet`.
-ORIGINS_FEATURE = "origins"  # On disk: objects may be in the folder of another stream.
-STEPWISE_COPIES = "stepwise-copies"  # On disk: a copy into the stream may be incomplete.
-TAG_BLOBS = "tag-blobs"  # On disk: tags may be in a blob.
-READER_FEATURES = frozenset(  # On disk: names this version can read.
-    {DROPPED_FEATURE, LEVELS, PARQUET_SEGMENTS, ORIGINS_FEATURE, STEPWISE_COPIES, TAG_BLOBS}
-)
-FOLLOWERS_FEATURE = "followers"  # On disk: a commit counts once the followers have it, too.
-WRITER_FEATURES = frozenset(
-    {HISTORY, FOLLOWERS_FEATURE}
-)  # On disk: names that this version can write.
+# On disk: names of features that this version can read, or write. Format 1 needs none: a later
+# version adds a name where this one would misread its streams, or damage them.
+READER_FEATURES: frozenset[str] = frozenset()
+WRITER_FEATURES: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,6 +148,7 @@ class Root:
     head: int = 0
     tail: int = 0
     sealed: bool = False
+    dropped: bool = False
     next_segment: int = 0
     log_start: int = 0
     staging_floor: int = 0
@@ -209,28 +200,3 @@ def check_writable(root: Root) -> None:
             remedy="write with a newer version of segstore-ds; this version can still read it",
             features=unknown,
         )
-
-
-def add_features(root: Root) -> Root:
-    """Return the root with the features that any commit of this version may use."""
-    if LEVELS in root.reader_features and HISTORY in root.writer_features:
-        return root
-    return replace(
-        root,
-        reader_features=tuple(dict.fromkeys((*root.reader_features, LEVELS))),
-        writer_features=tuple(dict.fromkeys((*root.writer_features, HISTORY))),
-    )
-
-
-def add_format_features(root: Root, formats: Iterable[str]) -> Root:
-    """Return the root with the features needed to read segments of these formats."""
-    if "parquet" not in formats or PARQUET_SEGMENTS in root.reader_features:
-        return root
-    return replace(root, reader_features=(*root.reader_features, PARQUET_SEGMENTS))
-
-
-def add_tag_feature(root: Root) -> Root:
-    """Return the root with the feature needed to read tags in a blob."""
-    if root.tags_blob is None or TAG_BLOBS in root.reader_features:
-        return root
-    return replace(root, reader_features=(*root.reader_features, TAG_BLOBS))

@@ -53,6 +53,7 @@ def encode_root(root: Root) -> bytes:
         head=root.head,
         tail=root.tail,
         sealed=root.sealed,
+        dropped=root.dropped,
         next_segment=root.next_segment,
         log_start=root.log_start,
         staging_floor=root.staging_floor,
@@ -64,6 +65,7 @@ def encode_root(root: Root) -> bytes:
         writers={name: writer_value(writer) for name, writer in root.writers.items()},
         writers_blob=blob_value(root.writers_blob) if root.writers_blob else None,
         tags=dict(root.tags),
+        tags_blob=blob_value(root.tags_blob) if root.tags_blob else None,
         pins=dict(root.pins),
         origins=dict(root.origins),
         copies=dict(root.copies),
@@ -72,8 +74,6 @@ def encode_root(root: Root) -> bytes:
         history_lists=[part_ref_value(part) for part in root.history_lists],
         properties=dict(root.properties),
     )
-    if root.tags_blob is not None:
-        value["tags_blob"] = blob_value(root.tags_blob)
     return build_json(value)
 
 
@@ -103,7 +103,7 @@ def decode_root(body: bytes, *, where: str) -> Root:
 def _take_root(fields: Fields, reader_features: tuple[str, ...]) -> Root:
     where = fields.where
     writers_blob = fields.take("writers_blob")
-    tags_blob = fields.optional("tags_blob")
+    tags_blob = fields.take("tags_blob")
     epochs = tuple(_parse_epoch(item, where) for item in fields.items("epochs"))
     if not epochs or [epoch.number for epoch in epochs] != list(range(len(epochs))):
         raise CorruptionError("epochs are not numbered from 0", where=where)
@@ -122,10 +122,11 @@ def _take_root(fields: Fields, reader_features: tuple[str, ...]) -> Root:
         head=fields.integer("head"),
         tail=fields.integer("tail"),
         sealed=fields.flag("sealed"),
+        dropped=fields.flag("dropped"),
         next_segment=fields.integer("next_segment"),
         log_start=fields.integer("log_start"),
         staging_floor=fields.integer("staging_floor"),
-        indexes=tuple(_parse_index(item, where) for item in fields.optional_items("indexes")),
+        indexes=tuple(_parse_index(item, where) for item in fields.items("indexes")),
         parts=tuple(parse_part(item, where=where) for item in fields.items("parts")),
         entries=tuple(parse_entry(item, where=where) for item in fields.items("entries")),
         retired=tuple(parse_retired(item, where=where) for item in fields.items("retired")),
@@ -282,7 +283,7 @@ def parse_part(value: Any, *, where: str) -> PartRef:
 
 def _history_parts(fields: Fields, name: str) -> tuple[HistoryPart, ...]:
     where = fields.where
-    return tuple(parse_part_ref(item, where=where) for item in fields.optional_items(name))
+    return tuple(parse_part_ref(item, where=where) for item in fields.items(name))
 
 
 def _parse_index(value: Any, where: str) -> PartIndex:

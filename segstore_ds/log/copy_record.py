@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from segstore_ds.errors import CorruptionError, IncompleteStreamError
-from segstore_ds.format.root import STEPWISE_COPIES, Root
+from segstore_ds.format.root import Root
 
 EVENTS = "events"
 # What may be committed to a stream whose copy is not done: no events, and nothing that names one.
@@ -107,11 +107,10 @@ def find_incomplete(root: Root) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
     A record that can't be read counts as unfinished.
     """
-    if STEPWISE_COPIES in root.reader_features:
-        for copy_id, value in root.copies.items():
-            fields = value if isinstance(value, Mapping) else {}
-            if fields.get("done") is not True:
-                yield copy_id, fields
+    for copy_id, value in root.copies.items():
+        fields = value if isinstance(value, Mapping) else {}
+        if fields.get("done") is not True:
+            yield copy_id, fields
 
 
 def check_complete(root: Root, *, url: str) -> None:

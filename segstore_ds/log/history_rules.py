@@ -8,11 +8,9 @@ from segstore_ds.format.root import Root
 def broken_history(root: Root) -> Iterator[str]:
     """Yield the rules about the history within one root that the root breaks. Pure."""
     refs = (*root.history_lists, *root.history_parts)
-    if not refs and not root.history:
-        return
     spans = [(ref.start, ref.end) for ref in refs]
     spans += [(row.version, row.version + 1) for row in root.history]
-    cursor = spans[0][0]
+    cursor = 0
     for start, end in spans:
         if start != cursor:
             yield "the history has a row for every version"

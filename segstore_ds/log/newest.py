@@ -20,7 +20,7 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.format.names import LOG_FOLDER, Hint
-from segstore_ds.format.root import DROPPED_FEATURE, ROOT_RAW_LIMIT_BYTES, Root
+from segstore_ds.format.root import ROOT_RAW_LIMIT_BYTES, Root
 from segstore_ds.format.root_codec import decode_root, encode_root
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.copy_record import check_complete
@@ -352,7 +352,7 @@ class FollowedLog:
 
     def check_open(self, root: Root) -> None:
         """Raise NotFoundError for a stream that was dropped, because its objects may be gone."""
-        if DROPPED_FEATURE in root.reader_features:
+        if root.dropped:
             raise NotFoundError(
                 "stream was dropped",
                 remedy="if objects are left, call segstore.drop(url, confirm=url) again to "

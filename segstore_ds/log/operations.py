@@ -10,7 +10,7 @@ import enum
 from collections.abc import Iterator, Mapping
 
 from segstore_ds.errors import InternalError
-from segstore_ds.format.root import LEVELS, PARQUET_SEGMENTS, TAG_BLOBS, Root
+from segstore_ds.format.root import Root
 
 GRACE_S = 86_400.0  # how long a retired object is kept
 
@@ -47,7 +47,9 @@ _OWNERS: Mapping[str, frozenset[str]] = {
     "tags": _TAGGING,
     "tags_blob": _TAGGING,
     "properties": frozenset({"set-properties", "follow", "promote", "repair"}),
-    "reader_features": frozenset({"drop"}),
+    "dropped": frozenset({"drop"}),
+    "reader_features": frozenset(),
+    "writer_features": frozenset(),
     "generation": frozenset({"repair", "promote"}),
     "pins": frozenset({"pin", "unpin"}),
     "origins": frozenset({"materialize"}),
@@ -71,25 +73,11 @@ def broken_by_operation(old: Root, new: Root) -> Iterator[str]:
     """Yield what a commit changes though its operation may not, and what it drops unretired."""
     if new.operation in _KNOWN:
         for field, owners in _OWNERS.items():
-            before, after = (_value(root, field, new.operation) for root in (old, new))
-            if new.operation not in owners and after != before:
+            if new.operation not in owners and getattr(new, field) != getattr(old, field):
                 yield f"{new.operation} leaves {field} alone"
         if new.operation == "compact" and new.listed_start != old.listed_start:
             yield "compact leaves every offset alone"
         yield from _lost(old, new)
-
-
-def _value(root: Root, field: str, operation: str) -> object:
-    value = getattr(root, field)
-    if field != "reader_features":
-        return value
-    # Any commit may add LEVELS; operations that list segments or tags may add those features.
-    may = {LEVELS}
-    if operation in _WRITES | {"compact"}:
-        may.add(PARQUET_SEGMENTS)
-    if operation in _TAGGING:
-        may.add(TAG_BLOBS)
-    return set(value) - may
 
 
 def _lost(old: Root, new: Root) -> Iterator[str]:

@@ -7,7 +7,7 @@ pin is removed explicitly. Whether the clone can be read makes no difference.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 from segstore_ds.errors import CorruptionError
@@ -37,46 +37,43 @@ class Pin:
         url: Where the clone was made; it may have been moved since.
         released_us: When the clone stopped needing it, although readers of the clone's older
             versions may still need it; None while the clone needs it.
-        clone_id: The stream id that the clone takes, so that no other stream releases its pin; None
-            in pins written before this field existed.
+        clone_id: The stream id that the clone takes, so that no other stream releases its pin.
         made: The clone was seen to exist. If it is now missing from `url`, it was moved.
     """
 
     version: int
-    url: str = ""
+    url: str
+    clone_id: str
     released_us: int | None = None
-    clone_id: str | None = None
     made: bool = False
 
     def to_value(self) -> dict[str, Any]:
         """Return the pin as a root stores it."""
-        optional = {
-            "released_us": self.released_us,
-            "clone_id": self.clone_id,
-            "made": self.made or None,
-        }
-        present = {name: value for name, value in optional.items() if value is not None}
-        return {"version": self.version, "url": self.url, **present}
+        return asdict(self)
 
     def is_of(self, clone_id: str, version: int | None) -> bool:
         """Tell whether it is held by a clone with `clone_id` that was made of a version.
 
-        >>> Pin(3).is_of("a", 3), Pin(3, clone_id="b").is_of("a", 3)
+        >>> Pin(3, "file:/x", "a").is_of("a", 3), Pin(3, "file:/x", "b").is_of("a", 3)
         (True, False)
         """
         # A pin's name may be reused, but no two pins have the same version.
-        return self.version == version and self.clone_id in (None, clone_id)
+        return (self.version, self.clone_id) == (version, clone_id)
 
 
 def parse_pin(name: str, value: Any) -> Pin:
     """Return a pin of a root; CorruptionError if it is not valid."""
     fields = value if isinstance(value, Mapping) else {}
-    version, released = fields.get("version"), fields.get("released_us")
-    clone_id, made = fields.get("clone_id"), fields.get("made", False)
-    known = type(released) in (int, type(None)) and type(clone_id) in (str, type(None))
-    if type(version) is not int or version < 0 or not known or type(made) is not bool:
-        raise CorruptionError("pin can't be read", pin=name)
-    return Pin(version, str(fields.get("url", "")), released, clone_id, made)
+    match fields:
+        case {
+            "version": int(version),
+            "url": str(url),
+            "clone_id": str(clone_id),
+            "released_us": int() | None as released_us,
+            "made": bool(made),
+        } if version >= 0:
+            return Pin(version, url, clone_id, released_us, made)
+    raise CorruptionError("pin can't be read", pin=name)
 
 
 def pins_of(root: Root) -> dict[str, Pin]:

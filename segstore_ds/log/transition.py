@@ -7,8 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from segstore_ds.errors import InternalError
-from segstore_ds.format.root import PARQUET_SEGMENTS, Retired, Root
-from segstore_ds.format.segment import PARQUET
+from segstore_ds.format.root import Retired, Root
 from segstore_ds.log.copy_record import broken_copies
 from segstore_ds.log.history_rules import broken_history
 from segstore_ds.log.operations import broken_by_operation
@@ -52,6 +51,7 @@ def broken_rules(old: Root, new: Root) -> Iterator[str]:
         "the head only grows": new.head >= old.head,
         "the tail only grows": new.tail >= old.tail,
         "a sealed stream keeps its tail": not old.sealed or (new.sealed and new.tail == old.tail),
+        "a dropped stream stays dropped": new.dropped >= old.dropped,
         "segment numbers only grow": new.next_segment >= old.next_segment,
         "log_start only grows": new.log_start >= old.log_start,
         "log_start leaves the base": new.log_start <= old.version,
@@ -62,7 +62,6 @@ def broken_rules(old: Root, new: Root) -> Iterator[str]:
         "reader features never vanish": set(new.reader_features) >= set(old.reader_features),
         "writer features never vanish": set(new.writer_features) >= set(old.writer_features),
         "unknown fields are carried through": dict(new.extra) == dict(old.extra),
-        "the history keeps its start": _history_start(old) in (None, _history_start(new)),
         "retired objects are kept": new.operation in ("vacuum", "repair")
         or _retired_count(new) >= _retired_count(old),
     }
@@ -86,8 +85,6 @@ def broken_invariants(root: Root) -> Iterator[str]:
         "segment numbers are unique": len(set(numbers)) == len(numbers),
         "segment numbers lie below the next": all(n < root.next_segment for n in numbers),
         "epochs of segments exist": all(e.epoch < len(root.epochs) for e in root.entries),
-        "readers are told of segments in Parquet": PARQUET_SEGMENTS in root.reader_features
-        or all(entry.format != PARQUET for entry in root.entries),
         "log_start lies below the version": root.log_start <= max(root.version - 1, 0),
         "writers' batches lie before the tail": all(
             writer.end <= root.tail and writer.rows <= writer.end and writer.version <= root.version
@@ -96,13 +93,6 @@ def broken_invariants(root: Root) -> Iterator[str]:
     }
     yield from (rule for rule, kept in rules.items() if not kept)
     yield from broken_history(root)
-
-
-def _history_start(root: Root) -> int | None:
-    refs = (*root.history_lists, *root.history_parts)
-    if refs:
-        return refs[0].start
-    return root.history[0].version if root.history else None
 
 
 def _epochs_grow(old: Root, new: Root) -> bool:

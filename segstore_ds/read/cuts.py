@@ -189,7 +189,7 @@ def tail_of(context: StreamContext, version: int) -> int:
 
     Raises:
         NotFoundError: The version does not exist yet.
-        SnapshotExpiredError: The version was purged, and is older than the history.
+        SnapshotExpiredError: The row of the version is lost.
     """
     root = context.log.root
     if version > root.version:

@@ -15,7 +15,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.fields import build_json
-from segstore_ds.format.root import FOLLOWERS_FEATURE, Root
+from segstore_ds.format.root import Root
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.place import may_begin
 from segstore_ds.log.seen import hint_of
@@ -136,12 +136,7 @@ def _following(root: Root, primary: str, followers: tuple[str, ...], client: str
     if followers:
         value = build_json({"primary": primary, "followers": list(followers)})
         properties[PROPERTY] = value.decode()
-    features = root.writer_features
-    if FOLLOWERS_FEATURE not in features:
-        features = (*features, FOLLOWERS_FEATURE)
-    return replace(
-        root, properties=properties, writer_features=features, operation="follow", client=client
-    )
+    return replace(root, properties=properties, operation="follow", client=client)
 
 
 def _check_same(context: StreamContext, follower: Follower) -> None:

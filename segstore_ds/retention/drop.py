@@ -16,7 +16,7 @@ from segstore_ds.commit.replicas import replication_of
 from segstore_ds.copy.pins import last_sharing, unpin_origins
 from segstore_ds.errors import ConflictError, InvalidInputError, SegstoreError
 from segstore_ds.format import names
-from segstore_ds.format.root import DROPPED_FEATURE, Root
+from segstore_ds.format.root import Root
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.origins import pins_of
 from segstore_ds.log.transition import Slot
@@ -54,7 +54,7 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
     Raises:
         ConflictError: Clones read this stream's segments, or it has followers.
     """
-    if DROPPED_FEATURE in root.reader_features:
+    if root.dropped:
         return None
     pins = pins_of(root)
     if pins:
@@ -79,7 +79,7 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
         retired=(*emptied.retired, *lists),
         sealed=True,
         staging_floor=root.version,
-        reader_features=(*root.reader_features, DROPPED_FEATURE),
+        dropped=True,
         operation="drop",
     )
 

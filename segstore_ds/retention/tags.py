@@ -11,7 +11,7 @@ from segstore_ds.commit.commit import Committed
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from segstore_ds.format import names
-from segstore_ds.format.root import Root, add_tag_feature
+from segstore_ds.format.root import Root
 from segstore_ds.format.tag import SHOWN_TAGS, TAGS_LIMIT, Tag, encode_tags, tag_value
 from segstore_ds.log.transition import Slot
 from segstore_ds.read.cuts import Cut, check_range, resolve_cut
@@ -73,7 +73,7 @@ def spill_tags(blobs: StatusBlobs, root: Root, slot: Slot) -> Root:
     if old is not None:
         retired = (*retired, slot.retire("status", old.path))
     inline = {name: tag_value(tag) for name, tag in own.items()}
-    return add_tag_feature(replace(root, tags=inline, tags_blob=blob, retired=retired))
+    return replace(root, tags=inline, tags_blob=blob, retired=retired)
 
 
 def run_tag(context: StreamContext, name: str, cut: Cut, *, move: bool) -> Tag:

@@ -28,7 +28,7 @@ from segstore_ds.format.parts.history import (
 )
 from segstore_ds.format.parts.history_rows import HistoryPart, HistoryRow
 from segstore_ds.format.parts.packed import Ints
-from segstore_ds.format.root import Root, add_features
+from segstore_ds.format.root import Root
 from segstore_ds.log.transition import Slot
 from segstore_ds.status.levels import MergeRules, find_run, plan_merge
 from segstore_ds.storage import Storage
@@ -125,12 +125,6 @@ class History:
         if rows:
             yield to_batch(rows)
 
-    def first_version(self, root: Root) -> int | None:
-        """Return the oldest version that has a row; None where no commit has left one yet. Pure."""
-        for ref in (*root.history_lists, *root.history_parts):
-            return ref.start
-        return root.history[0].version if root.history else None
-
     def moment(self, root: Root, version: int) -> Moment | None:
         """Return a version's time and tail, or None where the history does not cover it.
 
@@ -208,28 +202,20 @@ class History:
             the range before the first such offset belong to the first commit.
 
         Raises:
-            NotFoundError: Some of the events are older than the history, or their commits' rows are
-                lost.
+            NotFoundError: The rows of some of their commits are lost.
         """
         tails, times = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)]
-        reaches = last = None
+        last: int | None = None
         for batch in self._batches_from(root, start) if start < end else ():
             ends, rows = column_values(batch, "tail"), column_values(batch, "rows")
-            reaches = int(ends[0] - rows[0]) if reaches is None else reaches
-            befores = np.concatenate([[reaches if last is None else last], ends[:-1]])
+            first = int(ends[0] - rows[0]) if last is None else last
+            befores = np.concatenate([[first], ends[:-1]])
             _refuse_undated(befores, ends - rows, start, end)
             last = int(ends[-1])
             tails.append(ends[rows > 0])
             times.append(column_values(batch, "time")[rows > 0])
             if int(ends[-1]) >= end:
                 break
-        if start < end and (reaches is None or reaches > start):
-            raise NotFoundError(
-                "there is no history of these events",
-                remedy="start later, or read without commit times",
-                start=start,
-                history_starts=root.tail if reaches is None else reaches,
-            )
         found, moments = np.concatenate(tails), np.concatenate(times)
         low = int(np.searchsorted(found, start, "right"))
         high = int(np.searchsorted(found, end, "left")) + 1
@@ -356,11 +342,10 @@ def describe_commit(old: Root | None, new: Root, note: Note) -> HistoryRow:
 
 
 def begin_history(root: Root, *, segments: int | None = None) -> Root:
-    """Return a stream's first root with the features of new streams and its own history row. Pure.
+    """Return a stream's first root with its own history row. Pure.
 
     `segments` is the row's number of segments, for roots whose segment numbers do not show it.
     """
-    root = add_features(root)
     row = replace(describe_commit(None, root, NO_NOTE), requests=1)
     return replace(root, history=(row if segments is None else replace(row, segments=segments),))
 

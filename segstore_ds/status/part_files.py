@@ -1,4 +1,4 @@
-"""Status parts in storage: reads both encodings, writes the newer one, caches the last few parts.
+"""Status parts in storage; the last few are cached.
 
 Parts are cached as columns; an entry becomes an object only where a caller asks for that entry.
 """
@@ -15,7 +15,7 @@ from segstore_ds.errors import (
     TruncatedObjectError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.envelope import decode_envelope, digest_of, split_envelope
+from segstore_ds.format.envelope import digest_of, split_envelope
 from segstore_ds.format.parts.columns import SegmentColumns, concat, from_entries
 from segstore_ds.format.parts.part import (
     CHUNK_ROWS,
@@ -27,11 +27,10 @@ from segstore_ds.format.parts.part import (
     encode_chunks,
     encode_part,
 )
-from segstore_ds.format.parts.status import decode_part as decode_first_part
 from segstore_ds.format.root import PartRef, SegmentEntry
 from segstore_ds.storage import Storage
 
-FIRST, LEVEL = "part", "level"  # On disk: kinds of status objects. Never change; add a new one.
+LEVEL = "level"  # On disk: kind of status object. Never change; add a new one.
 _KEPT_PARTS = 64
 _KEPT_SEGMENTS = 1 << 18
 
@@ -59,7 +58,7 @@ class PartFiles:
         return decode_chunks(loaded.part, loaded.stats or b"", where=self._where(ref.path))
 
     def retired(self, path: str, *, required: bool = False) -> tuple[SegmentEntry, ...]:
-        """Return the entries of a part that no root names; from newer parts without statistics.
+        """Return the entries of a part that no root names, without statistics.
 
         A deleted part has no entries, unless it is `required`: then MissingObjectError is raised.
         """
@@ -70,10 +69,7 @@ class PartFiles:
             if required:
                 raise
             return ()
-        if names.parse_status_kind(path) == LEVEL:
-            return tuple(decode_part(split_envelope(data)[0], where=where).columns.entries())
-        body = decode_envelope(data, where=where, raw_limit_bytes=RAW_LIMIT_BYTES)
-        return decode_first_part(body, where=where)
+        return tuple(decode_part(split_envelope(data)[0], where=where).columns.entries())
 
     def whole(self, path: str) -> tuple[SegmentEntry, ...]:
         """Return all of a part's entries, checked against the digest in its name."""
@@ -129,10 +125,7 @@ class PartFiles:
         found = self._kept.get(ref.path)
         if found is not None and (found.stats is not None or not whole):
             return found
-        if names.parse_status_kind(ref.path) == LEVEL:
-            loaded = self._load_level(ref, whole=whole)
-        else:
-            loaded = self._load_first(ref)
+        loaded = self._load_level(ref, whole=whole)
         columns = loaded.part.columns
         rows = _rows(columns)
         if len(columns) != ref.segments or rows != ref.end - ref.start:
@@ -174,15 +167,6 @@ class PartFiles:
                     "status part is empty", where=self._where(ref.path)
                 ) from error
             raise
-
-    def _load_first(self, ref: PartRef) -> _Loaded:
-        data = self._storage.get(ref.path, limit_bytes=min(ref.bytes, RAW_LIMIT_BYTES))
-        where = self._where(ref.path)
-        body = decode_envelope(data, where=where, raw_limit_bytes=RAW_LIMIT_BYTES)
-        self._check_digest(ref, data)
-        entries = decode_first_part(body, where=where)
-        chunks, behind = encode_chunks([entry.stats for entry in entries])
-        return _Loaded(Part(from_entries(entries), chunks), behind)
 
     def _check_digest(self, ref: PartRef, data: bytes) -> None:
         actual = digest_of(data)

@@ -24,7 +24,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.batch_fingerprint import BatchFacts, encode_fingerprint
-from segstore_ds.format.root import Root, Writer, add_format_features
+from segstore_ds.format.root import Root, Writer
 from segstore_ds.format.statistics import Stats
 from segstore_ds.log.transition import Slot
 from segstore_ds.status.epochs import SchemaChange, plan_epochs
@@ -143,7 +143,6 @@ def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
         operation="append" if plan.overwrite_to is None else "overwrite",
         client=plan.client,
     )
-    appended = add_format_features(appended, {segment.format for segment in plan.segments})
     if plan.overwrite_to is not None:
         appended = drop_below(appended, max(plan.overwrite_to, root.head), slot)
     return appended

@@ -213,7 +213,7 @@ def _upkeep(storage: Storage, operation: str) -> object:
     stream = open_on(storage)
     beside = [stream.sealed, {name: tag.offset for name, tag in stream.tags.items()}]
     # The stream id that a pin gives its clone is made by chance, as a transaction's is.
-    pins = {name: replace(pin, clone_id=None) for name, pin in stream.pins.items()}
+    pins = {name: replace(pin, clone_id="") for name, pin in stream.pins.items()}
     beside += [stream.retention, pins]
     if operation in ("reader", "release-reader"):
         # Which commit a reader has seen differs where an operation was repeated.

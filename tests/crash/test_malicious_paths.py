@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 from crash_kit import SCHEMA, content_on, discard, events, files_of, restore
-from malicious_kit import NEWEST, SECRET, attack, plant, put_back, put_part, root_json
+from malicious_kit import NEWEST, SECRET, attack, plant, put_back, root_json
 
 from segstore_ds.commit.replicas import PROPERTY
 from segstore_ds.errors import FormatError
 from segstore_ds.format.names import segment_token
 from segstore_ds.format.parts.history import encode_history_list
 from segstore_ds.format.parts.history_rows import HistoryPart, part_ref_value
-from segstore_ds.format.parts.status import encode_part, encode_retired
-from segstore_ds.format.root import FOLLOWERS_FEATURE, Retired, SegmentEntry
+from segstore_ds.format.parts.status import encode_retired
+from segstore_ds.format.root import Retired, SegmentEntry
 from segstore_ds.format.root_codec import blob_value, part_value
 from segstore_ds.status.history import History
 from segstore_ds.status.table_status import TableStatus
@@ -140,11 +140,6 @@ def _part(storage: Storage, path: str) -> dict[str, Any]:
     return {"parts": [part_value(part), *root_json(storage)["parts"][1:]]}
 
 
-def _first_part(storage: Storage, path: str) -> dict[str, Any]:
-    put_part(storage, encode_part(crafted_entries(storage, path)))
-    return {}
-
-
 def _index(storage: Storage, path: str) -> dict[str, Any]:
     status, (first, *parts) = TableStatus(storage), open_on(storage).root.parts
     index = status._put_index(0, (replace(first, path=path),))
@@ -174,7 +169,6 @@ def _history_list(storage: Storage, path: str) -> dict[str, Any]:
 OLD = {"log_start": 4}  # what was retired before may go
 OBJECTS: list[Callable[[Storage, str], dict[str, Any]]] = [
     _part,
-    _first_part,
     _index,
     _retired_part,
     _retired_blob,
@@ -217,12 +211,12 @@ def test_what_is_retired_so_in_the_stream_is_deleted(storage: Storage) -> None:
 
 def _followed(url: str, storage: Storage) -> dict[str, Any]:
     text = json.dumps({"primary": storage.url, "followers": [url]})
-    return {"properties": {PROPERTY: text}, "writer_features": [FOLLOWERS_FEATURE, "history"]}
+    return {"properties": {PROPERTY: text}}
 
 
 def _primary(url: str, _storage: Storage) -> dict[str, Any]:
     text = json.dumps({"primary": url, "followers": []})
-    return {"properties": {PROPERTY: text}, "writer_features": [FOLLOWERS_FEATURE, "history"]}
+    return {"properties": {PROPERTY: text}}
 
 
 def _origin(url: str, storage: Storage) -> dict[str, Any]:

@@ -132,7 +132,6 @@ def described(stream: Stream) -> dict[str, Any]:
         "sealed": stream.sealed,
         "log_start": stream.root.log_start,
         "staging_floor": stream.root.staging_floor,
-        "features": [*stream.root.reader_features, *stream.root.writer_features],
         "properties": dict(stream.root.properties),
         "copies": json_of(dict(stream.root.copies)),
         "tags": {name: [tag.offset, tag.version] for name, tag in stream.tags.items()},

@@ -21,7 +21,7 @@ import zstandard
 def read_stream(folder: Path) -> tuple[int, int, pa.Table]:
     """Return head, tail and all events of a stream."""
     root = newest_root(folder)
-    if set(root["reader_features"]) - {"levels", "parquet-segments"}:
+    if root["reader_features"]:
         raise NotImplementedError(root["reader_features"])
     schemas = {}
     for epoch in root["epochs"]:
@@ -33,14 +33,11 @@ def read_stream(folder: Path) -> tuple[int, int, pa.Table]:
     schema = schemas[root["epochs"][-1]["number"]]
     entries, start = [], None
     parts = []
-    for path, *_, size, digest in root.get("indexes", []):
+    for path, *_, size, digest in root["indexes"]:
         parts += json.loads(envelope(checked(folder / path, size, digest)))
     for path, part_start, part_end, segments, size, digest in [*parts, *root["parts"]]:
         start = part_start if start is None else start
-        if "-level-" in path:
-            rows = level_rows(folder / path, size, digest)
-        else:
-            rows = part_rows(envelope(checked(folder / path, size, digest)))
+        rows = level_rows(folder / path, size, digest)
         assert len(rows) == segments
         assert sum(row[2] for row in rows) == part_end - part_start
         entries += rows
@@ -57,7 +54,7 @@ def read_history(folder: Path) -> list[list[Any]]:
     """Return the rows of all commits, as the root writes them (FORMAT.md 5.4)."""
     root = newest_root(folder)
     refs = []
-    for path, *_, size, digest in root.get("history_lists", []):
+    for path, *_, size, digest in root["history_lists"]:
         refs += json.loads(envelope(checked(folder / path, size, digest)))
     rows = []
     for path, start, end, first_us, last_us, size, digest in [*refs, *root["history_parts"]]:
@@ -121,14 +118,6 @@ def envelope(data: bytes) -> bytes:
     body = {b"plain": lambda: stored, b"zstd": lambda: zstandard.decompress(stored)}[codec]()
     assert len(body) == int(raw_bytes)
     return body
-
-
-def part_rows(body: bytes) -> list[list[Any]]:
-    """Return the entries of a status part (FORMAT.md 5)."""
-    table = pa.ipc.open_stream(body).read_all()
-    names = ["segment_id", "path", "rows", "bytes", "footer_bytes", "footer_crc", "format", "stats"]
-    assert table.schema.names == names
-    return [list(row.values()) for row in table.to_pylist()]
 
 
 def level_rows(path: Path, size: int, digest: str) -> list[list[Any]]:

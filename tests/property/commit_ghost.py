@@ -14,6 +14,7 @@ from segstore_ds.format.names import parse_log_name
 from segstore_ds.format.root import Epoch, Root
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.log.newest import LOG_GRACE_S, ROOT_CODEC
+from segstore_ds.status.history import begin_history
 from segstore_ds.testing.actors import WALL_START_US, Actor, Request, answer
 from segstore_ds.testing.interleaving import Event, Violation
 
@@ -45,7 +46,7 @@ def first_root(
     time_us: int = WALL_START_US + NOW_S * 1_000_000,
 ) -> Root:
     epoch = Epoch(0, 0, "schema", None)
-    return Root(stream_id, 0, transaction, "", time_us, "create", (epoch,))
+    return begin_history(Root(stream_id, 0, transaction, "", time_us, "create", (epoch,)))
 
 
 def first_files() -> dict[str, bytes]:

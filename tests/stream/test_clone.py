@@ -28,10 +28,8 @@ from segstore_ds.errors import (
     SealedError,
     SnapshotExpiredError,
     StorageError,
-    UnsupportedVersionError,
 )
-from segstore_ds.format import root_codec
-from segstore_ds.format.root import ORIGINS_FEATURE, Root
+from segstore_ds.format.root import Root
 from segstore_ds.format.root_codec import decode_root, encode_root
 from segstore_ds.log.origins import origins_of
 from segstore_ds.log.transition import Slot
@@ -218,7 +216,6 @@ def test_only_the_own_pin_is_taken_away() -> None:
 def _edit_pin(stream: Stream, **changed: object) -> None:
     def build(root: Root, _slot: Slot) -> Root:
         value = {**root.pins["c"], **changed}
-        value = {name: item for name, item in value.items() if item is not None}
         return replace(root, pins={"c": value}, operation="pin")
 
     stream._log.commit(build, transaction=stream._log.clock.new_id())
@@ -236,23 +233,6 @@ def test_a_pin_is_let_go_of_by_the_stream_that_it_names_alone(end: str) -> None:
     else:
         clone.materialize()
     assert list(stream.refresh().pins) == ["c"]
-
-
-@pytest.mark.parametrize("end", ["drop", "materialize"])
-def test_pins_of_before_name_no_clone_and_serve_as_they_did(end: str) -> None:
-    """They are told by their version; the same clone again completes them."""
-    stream, _ = make_stream(2)
-    clone = _clone(stream)
-    _edit_pin(stream, clone_id=None, made=None)
-    assert (stream.pins["c"].clone_id, stream.pins["c"].made) == (None, False)
-    assert stream.copy_to(clone.url, copy_id="c", mode="clone").repeated
-    assert (stream.pins["c"].clone_id, stream.pins["c"].made) == (clone.stream_id, True)
-    _edit_pin(stream, clone_id=None, made=None)
-    if end == "drop":
-        segstore.drop(clone.url, confirm=clone.url)
-    else:
-        clone.materialize()
-    assert stream.refresh().pins == {}
 
 
 def test_a_moved_clone_is_not_made_again_on_its_pin(tmp_path: Path) -> None:
@@ -436,16 +416,6 @@ def test_pin_removed_during_a_clone_is_a_conflict() -> None:
     target = Meddling(open_storage(_place()), "create log/", lambda: other.refresh().unpin("c"))
     with pytest.raises(ConflictError, match="pin was removed"):
         run_clone(stream._context, target, REQUEST)
-
-
-def test_an_older_reader_refuses_a_clone(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It would take shared segments for lost ones."""
-    stream, _ = make_stream(1)
-    body = encode_root(_clone(stream).root)
-    known = root_codec.READER_FEATURES - {ORIGINS_FEATURE}
-    monkeypatch.setattr(root_codec, "READER_FEATURES", known)
-    with pytest.raises(UnsupportedVersionError, match=ORIGINS_FEATURE):
-        decode_root(body, where="test")
 
 
 @pytest.mark.parametrize(

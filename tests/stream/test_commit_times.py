@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 from stream_kit import HOUR, STAGED, make_stream, numbers, wait
 
-from segstore_ds.errors import FormatError, InvalidInputError, NotFoundError
+from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.read.scan import run_task
@@ -108,16 +108,14 @@ def test_a_version_of_the_past_has_the_same_times():
     assert times(stream, version_as_of=3) == list(enumerate(stamps(stream)))[:30]
 
 
-def test_what_is_older_than_the_history_is_refused():
-    """A stream whose history begins behind its first events, as after a repair with loss."""
+def test_a_history_that_begins_late_is_damage():
+    """So every event's commit is known, or its row is marked as lost."""
     stream, storage = make_stream(3)
     root = stream.root
     late = replace(root, history=root.history[-1:])
     storage.put(f"log/{root.version:020d}", encode_envelope(encode_root(late)))
-    stream = open_on(storage)
-    with pytest.raises(NotFoundError, match=r"no history of these.*start=0, history_starts=20"):
-        times(stream)
-    assert [n for n, _ in times(stream, 20)] == list(range(20, 30))
+    with pytest.raises(CorruptionError, match="a row for every version"):
+        open_on(storage)
 
 
 @pytest.mark.usefixtures("tiny")

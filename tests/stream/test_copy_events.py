@@ -27,7 +27,6 @@ from segstore_ds.errors import (
     StorageError,
     TruncatedError,
 )
-from segstore_ds.format.root import STEPWISE_COPIES
 from segstore_ds.log.copy_record import parse_copy
 from segstore_ds.read.cuts import check_range, parse_cut, resolve_cut
 from segstore_ds.retention.drop import run_drop
@@ -281,15 +280,6 @@ def test_versions_before_the_end_stay_unreadable() -> None:
         copy.restore(2)
     assert values(copy, "version:2") == list(range(20, 40))
     assert copy.history().read_all()["operation"].to_pylist() == ["copy"] * 5
-
-
-def test_older_software_is_kept_out() -> None:
-    """The destination names a reader feature from its first commit on, for ever."""
-    stream, target = _halfway()
-    assert STEPWISE_COPIES in _reopened(stream, target, incomplete=True).root.reader_features
-    _copy(stream, target)
-    assert STEPWISE_COPIES in _reopened(stream, target).root.reader_features
-    assert STEPWISE_COPIES not in stream.root.reader_features
 
 
 def test_damaged_records_are_damage() -> None:

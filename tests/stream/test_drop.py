@@ -15,6 +15,7 @@ from segstore_ds.errors import (
     SegstoreError,
 )
 from segstore_ds.log.clock import SYSTEM_CLOCK
+from segstore_ds.log.origins import Pin
 from segstore_ds.retention.drop import DroppableLog, run_drop
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on, open_on
@@ -58,7 +59,9 @@ def test_pinned_stream_is_not_dropped():
     """A clone reads its segments."""
     stream, storage = make_stream(1)
     stream._log.commit(
-        lambda root, _: replace(root, pins={"c1": {"version": 1}}, operation="pin"),
+        lambda root, _: replace(
+            root, pins={"c1": Pin(1, "file:/c", "f" * 32).to_value()}, operation="pin"
+        ),
         transaction="t" * 32,
     )
     before = objects(storage)

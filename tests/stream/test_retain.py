@@ -11,7 +11,6 @@ from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.format.parts.columns import from_entries
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
 from segstore_ds.retention.retain import PROPERTY, RetentionPolicy, parse_policy, plan_retain
-from segstore_ds.status.history import History
 from segstore_ds.status.table_status import PlacedSegment, Run
 from segstore_ds.stream import open_on
 
@@ -54,17 +53,6 @@ def test_age_of_events_comes_from_the_history():
     assert stream.retain(max_age_s=int(50 * HOUR)) == 0
     assert stream.retain(max_age_s=0, min_age_s=int(20.5 * HOUR)) == 190
     assert stream.retain(max_age_s=int(10.5 * HOUR)) == 290
-
-
-def test_events_older_than_the_history_are_kept(monkeypatch):
-    """Nobody can tell how old they are."""
-    stream, storage = make_stream(5)
-    wait(storage, 2 * HOUR)
-    stream.append(numbers(50, 51))
-    stream.purge(older_than_s=HOUR)
-    monkeypatch.setattr(History, "latest", lambda *_: None)
-    monkeypatch.setattr(History, "first_version", lambda *_: 6)
-    assert stream.retain(max_age_s=int(3.5 * HOUR)) == 0
 
 
 def test_tags_and_readers_hold_back_and_only_what_they_need():

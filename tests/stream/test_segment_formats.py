@@ -10,9 +10,7 @@ import pytest
 from stream_kit import objects, values
 
 from segstore_ds.errors import CorruptionError, InvalidInputError, UnsupportedVersionError
-from segstore_ds.format import root_codec
 from segstore_ds.format.parquet import segment as segment_parquet
-from segstore_ds.format.root import PARQUET_SEGMENTS
 from segstore_ds.read import segments
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on, salvage
@@ -109,9 +107,6 @@ def test_any_mix_merges_to_any_format(stream, layout):
     assert stream.read().read_all() == table(0, 200)
     assert stream.verify().ok
     assert len(objects(stream.storage, "segments") - before) == 1
-    assert (PARQUET_SEGMENTS in stream.root.reader_features) == (
-        layout is not ARROW or any(path.endswith("parquet") for path in before)
-    )
 
 
 def test_split_cuts_them(stream):
@@ -182,7 +177,6 @@ def test_what_parquet_does_not_bring_back_is_arrow():
     stream.append(rows, layout=PARQUET)
     assert formats(stream) == ["arrow"]
     assert stream.read().read_all() == rows
-    assert PARQUET_SEGMENTS not in stream.root.reader_features
 
 
 def test_segments_end_at_the_rows_and_bytes_that_were_asked_for():
@@ -261,17 +255,6 @@ def test_column_names_with_dots_stay_distinct():
 
 
 # --- who may read it ------------------------------------------------------------------------------
-
-
-def test_readers_that_do_not_know_parquet_refuse_the_stream(monkeypatch):
-    stream = make(ARROW)
-    assert PARQUET_SEGMENTS not in stream.root.reader_features
-    stream.append(table(50, 100), layout=PARQUET)
-    assert PARQUET_SEGMENTS in stream.root.reader_features
-    known = root_codec.READER_FEATURES - {PARQUET_SEGMENTS}
-    monkeypatch.setattr(root_codec, "READER_FEATURES", known)
-    with pytest.raises(UnsupportedVersionError, match="parquet-segments"):
-        open_on(stream.storage)
 
 
 def test_unknown_segment_format_is_unsupported(stream):

@@ -14,11 +14,8 @@ from segstore_ds.errors import (
     NotFoundError,
     PositionError,
     TruncatedError,
-    UnsupportedVersionError,
 )
-from segstore_ds.format import root_codec
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.root import TAG_BLOBS
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.format.tag import parse_tags
 from segstore_ds.log.transition import Slot
@@ -110,7 +107,6 @@ def test_ten_thousand_tags_keep_the_root_small():
         stream.tag(f"t{n}", n % 31)
     root = stream.root
     assert root.tags_blob is not None
-    assert TAG_BLOBS in root.reader_features
     assert len(root.tags) <= tags.TAGS_INLINE
     assert len(encode_envelope(encode_root(root))) < plain + 10_000
     seen = open_on(storage, clock=stream._log.clock)
@@ -219,19 +215,6 @@ def test_a_lost_race_moves_no_tags_below_the_hard_limit(monkeypatch):
     assert tags.spill_tags(blobs, root, Slot(9, 0, 0)).tags == {}
     root = replace(root, tags={**many, "t3": [3, 0, 0]})
     assert tags.spill_tags(blobs, root, Slot(9, 0, 1)).tags == {}
-
-
-def test_an_older_segstore_refuses_tags_it_would_not_find(monkeypatch):
-    """It would call a tag missing, retain events that one holds, and vacuum the blob away."""
-    monkeypatch.setattr(tags, "TAGS_INLINE", 1)
-    stream, storage = make_stream(1)
-    stream.tag("a", 1)
-    open_on(storage)
-    stream.tag("b", 2)
-    known = root_codec.READER_FEATURES - {TAG_BLOBS}
-    monkeypatch.setattr(root_codec, "READER_FEATURES", known)
-    with pytest.raises(UnsupportedVersionError, match="tag-blobs"):
-        open_on(storage)
 
 
 def test_a_lost_or_damaged_blob_of_tags_is_never_no_tags(monkeypatch):

@@ -27,6 +27,7 @@ from segstore_ds.errors import (
     StagedExpiredError,
 )
 from segstore_ds.log.operations import ObjectState
+from segstore_ds.log.origins import Pin
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
@@ -314,7 +315,9 @@ def test_pin_holds_back_what_its_version_lists():
 
 def pin(stream, name, version):
     stream._log.commit(
-        lambda root, _: replace(root, pins={name: {"version": version}}, operation="pin"),
+        lambda root, _: replace(
+            root, pins={name: Pin(version, "file:/c", "f" * 32).to_value()}, operation="pin"
+        ),
         transaction=stream._log.clock.new_id(),
     )
 

@@ -30,6 +30,7 @@ from segstore_ds.log.newest import LOG_GRACE_S
 from segstore_ds.log.seen import hint_of
 from segstore_ds.log.transition import Slot
 from segstore_ds.retention.purge import plan_purge, run_purge
+from segstore_ds.status.history import begin_history
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.testing.faults import Fault, FaultStorage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
@@ -60,6 +61,7 @@ def log(time: VirtualTime) -> StreamLog:
     storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), time)
     log = StreamLog(storage, clock=time.clock)
     first = Root("stream", 0, "t0", "", time.now_us, "create", (Epoch(0, 0, "x", None),))
+    first = begin_history(first)
     assert log.create(first)
     return log
 
@@ -250,7 +252,9 @@ def test_a_change_that_breaks_the_stream_is_not_written(log):
 
 
 def test_unknown_writer_feature_makes_a_stream_read_only(log):
-    root = replace(log.root, version=1, parent="t0", transaction="t1", writer_features=("later",))
+    rows = (*log.root.history, replace(log.root.history[0], version=1))
+    root = replace(log.root, version=1, parent="t0", transaction="t1", history=rows)
+    root = replace(root, writer_features=("later",))
     log.storage.create(log.files.path(1), encode_envelope(encode_root(root)))
     other = another(log)
     assert other.open().version == 1
@@ -476,6 +480,7 @@ def test_late_creator_with_the_same_id_gets_an_error(time):
     """Two runners of one clone: what the sleeper puts is a leftover, and no stream of its own."""
     storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), time)
     first = Root("clone", 0, "a0", "", time.now_us, "copy", (Epoch(0, 0, "x", None),))
+    first = begin_history(first)
 
     def sleep() -> None:
         other = StreamLog(storage, clock=time.clock)

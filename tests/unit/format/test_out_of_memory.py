@@ -13,7 +13,6 @@ import pytest
 import segstore_ds
 from segstore_ds.format.arrow.frame import decode_frame, encode_frame
 from segstore_ds.format.parquet.writer import ParquetWriter, can_store
-from segstore_ds.format.parts.status import decode_part, encode_part
 from segstore_ds.format.schema.codec import decode_schema, encode_schema
 from segstore_ds.format.segment import FORMATS, PARQUET
 from segstore_ds.write.event_rows import EventRows
@@ -101,13 +100,6 @@ def test_schema_is_not_called_unfit_for_parquet():
         with pytest.raises(MemoryError):
             can_store(schema)
     assert can_store(schema)
-
-
-def test_status_part_is_not_called_damaged(out_of_memory):
-    body = encode_part(())
-    out_of_memory(pa.ipc, "open_stream")
-    with pytest.raises(MemoryError):
-        decode_part(body, where="w")
 
 
 def test_schema_is_not_called_damaged(out_of_memory):

@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 
 from segstore_ds.errors import InternalError
+from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.root import BlobRef, Epoch, PartRef, Retired, Root, SegmentEntry, Writer
 from segstore_ds.log.transition import broken_invariants, broken_rules, check_transition
 
@@ -21,6 +22,10 @@ def entry(number: int, rows: int, epoch: int = 0) -> SegmentEntry:
 
 def blob(count: int) -> BlobRef:
     return BlobRef(f"status/{0:020d}-writers-{count:032x}", 10, DIGEST, count)
+
+
+def row(version: int) -> HistoryRow:
+    return HistoryRow(version, 900, "append", 0, 0)
 
 
 OLD = Root(
@@ -43,6 +48,8 @@ OLD = Root(
     writers={"a": Writer("", 1, 3, 5, 10), "b": Writer("q", 2, 6, 4, 30)},
     reader_features=("r",),
     writer_features=("w",),
+    dropped=True,
+    history=tuple(map(row, range(8))),
     extra={"new": 1},
 )
 NEW = replace(
@@ -55,6 +62,7 @@ NEW = replace(
     tail=33,
     next_segment=10,
     entries=(*OLD.entries, entry(9, 3)),
+    history=(*OLD.history, row(8)),
     writers={**OLD.writers, "c": Writer("", 0, 8, 3, 33)},
 )
 SEALED = {"sealed": True, "tail": 30, "entries": OLD.entries, "writers": dict(OLD.writers)}
@@ -66,6 +74,7 @@ TRANSITIONS = {
     "a transaction is committed once": {"transaction": "t7"},
     "commit time never goes back": {"time_us": 999},
     "the head only grows": {"head": 3},
+    "a dropped stream stays dropped": {"dropped": False},
     "segment numbers only grow": {"next_segment": 8, "entries": OLD.entries[:1], "tail": 26},
     "log_start only grows": {"log_start": 1},
     "the staging floor only grows": {"staging_floor": 2},

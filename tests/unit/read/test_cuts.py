@@ -27,6 +27,7 @@ from segstore_ds.read.cuts import (
     take_range,
 )
 from segstore_ds.retention.purge import run_purge
+from segstore_ds.status.history import begin_history
 from segstore_ds.storage import open_storage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
@@ -175,7 +176,7 @@ def log() -> StreamLog:
     storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), time)
     log = StreamLog(storage, clock=time.clock)
     first = Root("s", 0, "t0", "", time.now_us, "create", (Epoch(0, 0, "x", None),))
-    assert log.create(first)
+    assert log.create(begin_history(first))
     for number in range(6):
         time.advance(10 if number == 0 or number >= 3 else 0)
         entry = SegmentEntry(number, f"t/{number}", 10, 1, 1, 0)

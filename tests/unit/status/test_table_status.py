@@ -9,6 +9,7 @@ from stream_kit import ROOT_BYTES
 
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError
 from segstore_ds.format.envelope import encode_envelope
+from segstore_ds.format.parts.history_rows import HistoryPart, HistoryRow
 from segstore_ds.format.root import (
     Epoch,
     PartRef,
@@ -21,6 +22,7 @@ from segstore_ds.format.root_codec import encode_root
 from segstore_ds.log.transition import Slot, broken_invariants, check_transition
 from segstore_ds.status import part_files, table_status
 from segstore_ds.status.blobs import SCHEMA_INLINE_BYTES
+from segstore_ds.status.history import begin_history
 from segstore_ds.status.table_status import (
     INLINE_HARD,
     INLINE_SOFT,
@@ -32,7 +34,8 @@ from segstore_ds.status.table_status import (
 )
 from segstore_ds.storage import open_storage
 
-EMPTY = Root("s", 0, "t0", "", 0, "create", (Epoch(0, 0, "x", None),))
+HISTORY = f"history/{0:020d}-rows-{'a' * 32}"
+EMPTY = begin_history(Root("s", 0, "t0", "", 0, "create", (Epoch(0, 0, "x", None),)))
 SLOT = Slot(1, 17, 0)
 
 
@@ -65,6 +68,8 @@ def step(root: Root, changed: Root) -> Root:
         version=root.version + 1,
         parent=root.transaction,
         transaction=f"t{root.version + 1}",
+        history=(HistoryRow(root.version + 1, 0, "append", 0, 0),),
+        history_parts=(HistoryPart(HISTORY, 0, root.version + 1, 0, 0, 9, "a" * 32),),
     )
     check_transition(root, new)
     return new
