@@ -31,9 +31,14 @@ def strikes(calls: list[Call], *, every: bool) -> list[int]:
 
 
 class World:
-    """Roots that can be lost: nothing reaches them any more."""
+    """Roots that can be lost: nothing reaches them any more.
 
-    def __init__(self) -> None:
+    Args:
+        one_store: Whether the roots are folders of one store, which copies between them.
+    """
+
+    def __init__(self, *, one_store: bool = False) -> None:
+        self.one_store = one_store
         self.lost: set[str] = set()
         self.aliases: dict[str, str] = {}  # names, and the place that they stand for
         self.calls = 0
@@ -89,6 +94,13 @@ class Root(WrappedStorage):
             world.lost.add(world.victim)
         return done
 
+    def copy_from(
+        self, source: Storage, source_path: str, path: str, *, replace: bool = False
+    ) -> bool:
+        if self.world.one_store:
+            return super().copy_from(source, source_path, path, replace=replace)
+        return self.around("copy_from", path, lambda: False)
+
     def sibling(self, url: str) -> Storage:
         other = Root(self.inner.sibling(self.world.aliases.get(url, url)), self.world, self.time)
         other.url = url
@@ -98,8 +110,8 @@ class Root(WrappedStorage):
 class Pair:
     """A stream, and the folder that is to follow it."""
 
-    def __init__(self) -> None:
-        self.world = World()
+    def __init__(self, *, one_store: bool = False) -> None:
+        self.world = World(one_store=one_store)
         self.time = VirtualTime(1)
         self.primary, self.follower = (f"memory://{uuid.uuid4().hex}" for _ in range(2))
         storage = Root(open_storage(self.primary), self.world, self.time)

@@ -91,6 +91,9 @@ class WrappedStorage(Storage):
     def copy_from(  # noqa: D102
         self, source: Storage, source_path: str, path: str, *, replace: bool = False
     ) -> bool:
+        # A store only copies from its own kind, so it has to see what the source wraps.
+        while isinstance(source, WrappedStorage):
+            source = source.inner
         return self.around(
             "copy_from",
             path,

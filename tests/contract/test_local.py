@@ -125,10 +125,12 @@ def test_folder_seen_before_is_never_recreated(tmp_path, gone, use):
         storage.get("a/1")
     shutil.rmtree(tmp_path / gone)
     for path in ("a/2", "a/b/2", "a/c/d/3"):
-        with pytest.raises(StorageError, match="was here before"):
+        with pytest.raises(StorageError, match="was here before") as failed:
             storage.create(path, b"y")
-        with pytest.raises(StorageError, match="was here before"), storage.open_staged(path):
-            pass
+        assert not failed.value.retryable  # the remedy is to open the stream anew
+        with pytest.raises(StorageError, match="was here before") as failed:
+            storage.open_staged(path)
+        assert not failed.value.retryable
     assert not (tmp_path / gone).exists()
     assert open_storage(tmp_path / "s").create("a/2", b"y") is True
 

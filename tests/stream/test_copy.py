@@ -278,7 +278,20 @@ def test_interrupted_copies_go_on(kind: str, when: str, side: str) -> None:
     assert side == "source" or reused == 3
 
 
-def test_changes_to_the_source_during_a_copy_are_not_copied() -> None:
+class Elsewhere(Meddling):
+    """In another store than the source."""
+
+    def copy_from(
+        self, source: Storage, source_path: str, path: str, *, replace: bool = False
+    ) -> bool:
+        del source, source_path, path, replace
+        return False
+
+
+@pytest.mark.parametrize(("kind", "verb"), [(Meddling, "copy_from"), (Elsewhere, "open_staged")])
+def test_changes_to_the_source_during_a_copy_are_not_copied(
+    kind: type[Meddling], verb: str
+) -> None:
     """Others append, compact and vacuum between two segments: the copy is of its version."""
     stream, storage = make_stream(4)
     other = open_on(storage, clock=stream._log.clock)
@@ -288,9 +301,8 @@ def test_changes_to_the_source_during_a_copy_are_not_copied() -> None:
         other.compact()
         other.vacuum(dry_run=False)
 
-    target = Meddling(
-        open_storage(_place()), "open_staged segments/copy-c/0000000000000002", meddle
-    )
+    call = f"{verb} segments/copy-c/0000000000000002"
+    target = kind(open_storage(_place()), call, meddle)
     done = run_copy(
         stream._context,
         target,

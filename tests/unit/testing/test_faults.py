@@ -124,3 +124,13 @@ def test_fault_without_a_meaning_is_refused(wrong: dict[str, object]) -> None:
     """A fault that could never strike would make a sweep pass for nothing."""
     with pytest.raises(InvalidInputError):
         Fault(**wrong)
+
+
+def test_store_copies_between_wrapped_storages(tmp_path: Path) -> None:
+    """A store sees its own kind on both sides, so a test of copies tests the store's own."""
+    inner = open_storage(tmp_path / "s")
+    target = FaultStorage(inner)
+    source = LatencyStorage(FaultStorage(open_storage(tmp_path / "other")), 0.0)
+    source.inner.create("a", b"12")
+    assert target.copy_from(source, "a", "b")
+    assert (inner.get("b"), target.calls) == (b"12", ["copy_from b"])
