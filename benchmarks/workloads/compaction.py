@@ -174,7 +174,7 @@ def _scan(folder: Path, rows: int) -> float:
 def _live_bytes(folder: Path) -> int:
     stream = segstore.open(folder)
     reading = stream.plan_read()
-    return sum(one.bytes for task in stream.plan_tasks(reading) for one in task.slices)
+    return sum(part.entry.bytes for task in stream.plan_tasks(reading) for part in task.slices)
 
 
 def _input_bytes(scratch: Path, name: str) -> int:

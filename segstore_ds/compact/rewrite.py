@@ -12,7 +12,6 @@ buffers. A group reads its inputs once and writes at most as much.
 """
 
 import logging
-import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
@@ -33,10 +32,11 @@ from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import decode_schema, fingerprint, plan_schema
 from segstore_ds.format.segment import ARROW
 from segstore_ds.options.compaction import SPLIT, STITCH, CompactRules
+from segstore_ds.read.decode import read_frames
 from segstore_ds.read.filters import Filters
-from segstore_ds.read.plan import Reading, ReadTask, plan_slices
+from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.prefetch import read_ahead
-from segstore_ds.read.scan import read_frames, run_task
+from segstore_ds.read.scan import run_task
 from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
@@ -129,7 +129,7 @@ def run_group(job: CompactJob, group: Group, *, number: int, nonce: str) -> Repl
         SnapshotExpiredError: An input was replaced, retired and deleted since.
     """
     token = names.build_token(job.version, nonce)
-    slices = plan_slices(group.inputs, group.start, group.end)
+    slices = [Slice.of(placed, placed.start, placed.end) for placed in group.inputs]
     outputs: list[StagedSegment] = []
     try:
         if job.rules.mode == STITCH:
@@ -152,8 +152,8 @@ def _pieces(group: Group, slices: Sequence[Slice]) -> Iterator[Sequence[Slice]]:
         return
     (segment,) = slices
     for piece in range(group.pieces):
-        first = segment.segment_rows * piece // group.pieces
-        last = segment.segment_rows * (piece + 1) // group.pieces
+        first = segment.entry.rows * piece // group.pieces
+        last = segment.entry.rows * (piece + 1) // group.pieces
         # A frame that spans a cut is read for both pieces.
         yield [replace(segment, rows=(first, last))]
 
@@ -227,7 +227,7 @@ def output_format(layout: Layout, schema: pa.Schema, slices: Sequence[Slice]) ->
     """
     wanted = layout.segment_format
     if wanted == HOT:
-        wanted = "auto" if any(part.format != ARROW for part in slices) else ARROW
+        wanted = "auto" if any(part.entry.format != ARROW for part in slices) else ARROW
     return wanted if can_store(schema) else ARROW
 
 
@@ -240,8 +240,8 @@ def _contents(
     """
     schema = decode_schema(job.epochs[epoch])
     for segment in slices:
-        kept = segment.epoch == epoch and segment.format == ARROW
-        if not kept or not _is_large(job.layout, segment.segment_rows, segment.bytes):
+        kept = segment.entry.epoch == epoch and segment.entry.format == ARROW
+        if not kept or not _is_large(job.layout, segment.entry.rows, segment.entry.bytes):
             yield from events_of(job, schema, [segment])
             continue
         for frame in _raw_frames(job, [segment]):
@@ -250,11 +250,11 @@ def _contents(
             else:
                 yield decode_frame(
                     frame.data,
-                    crc=frame.crc,
+                    crc=None,
                     rows=frame.rows,
                     schema=schema,
                     columns=None,
-                    where=f"{job.storage.url}/{names.segment_object(segment.path)}",
+                    where=f"{job.storage.url}/{names.segment_object(segment.entry.path)}",
                     limit_bytes=max(frame.raw_bytes, 1),
                 )
 
@@ -272,7 +272,7 @@ def events_of(
         stream_id=job.stream_id,
         version=job.version,
         start=slices[0].start,
-        end=slices[-1].start + slices[-1].segment_rows,
+        end=slices[-1].start + slices[-1].entry.rows,
         epochs=job.epochs,
         schema=schema,
         columns=tuple(schema.names),
@@ -283,17 +283,11 @@ def events_of(
 
 def _raw_frames(job: CompactJob, slices: Sequence[Slice]) -> Iterator[Frame]:
     for part in slices:
-        expected = fingerprint(decode_schema(job.epochs[part.epoch]))
+        expected = fingerprint(decode_schema(job.epochs[part.entry.epoch]))
         for entry, data in read_frames(job.storage, part):
-            where = (
-                f"{job.storage.url}/{names.segment_object(part.path)}[{entry.start}:{entry.end}]"
-            )
-            actual = zlib.crc32(data)
-            # A damaged frame must not be copied under a new, valid checksum.
-            if actual != entry.crc or entry.fingerprint != expected:
-                raise CorruptionError(
-                    "a frame fails its checksum", where=where, expected=entry.crc, actual=actual
-                )
+            if entry.fingerprint != expected:
+                where = f"{job.storage.url}/{names.segment_object(part.entry.path)}"
+                raise CorruptionError("frame is of another schema", where=where, start=entry.start)
             yield Frame(
                 data=pa.py_buffer(data),
                 rows=entry.rows,

@@ -13,20 +13,14 @@ from dataclasses import replace
 
 from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.compact.rewrite import CompactJob, events_of
-from segstore_ds.errors import (
-    CorruptionError,
-    FormatError,
-    MissingObjectError,
-    SnapshotExpiredError,
-)
+from segstore_ds.errors import FormatError, MissingObjectError, SnapshotExpiredError
 from segstore_ds.format import names
 from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.segment import find_format
 from segstore_ds.log.clock import Clock
-from segstore_ds.read.plan import plan_slices
+from segstore_ds.read.decode import read_frames
 from segstore_ds.read.prefetch import map_ahead
-from segstore_ds.read.scan import read_frames
 from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
@@ -36,25 +30,16 @@ from segstore_ds.write.task_writer import StagedSegment, TaskStager
 COPIES = 4  # copies at a time: one is synced while others are read
 
 
-def _checked(
-    storage: Storage, entry: SegmentEntry, one: Slice
-) -> Iterator[tuple[bytes | memoryview, int | None]]:
-    """Yield all bytes of a segment after checking them; frames come with their checksum."""
+def _checked(storage: Storage, slice_: Slice) -> Iterator[tuple[bytes | memoryview, int | None]]:
+    """Yield all bytes of a whole segment after checking them; frames come with their checksum."""
+    entry = slice_.entry
     name = names.segment_object(entry.path)
     where = f"{storage.url}/{name}"
     form = find_format(entry.format, where=where)
     header = storage.get_range(name, 0, form.head_bytes)
     form.check_head(header, where=where)
     yield header, None
-    for frame, data in read_frames(storage, one):
-        actual = zlib.crc32(data)
-        if actual != frame.crc:
-            raise CorruptionError(
-                "a frame fails its checksum",
-                where=f"{where}[{frame.start}:{frame.end}]",
-                expected=frame.crc,
-                actual=actual,
-            )
+    for frame, data in read_frames(storage, slice_):
         yield data, frame.crc
     # `read_frames` has checked the footer against the checksum in the table status.
     yield storage.get_range(name, entry.bytes - entry.footer_bytes, entry.bytes), None
@@ -76,11 +61,8 @@ class SegmentCopier:
 
     def entries(self, status: TableStatus, bounds: tuple[int, int]) -> Iterator[SegmentEntry]:
         """Copy the segments of a range and yield the entries that the destination lists."""
-        work = (
-            (placed, plan_slices([placed], *bounds)[0])
-            for placed in status.segments(self._root, *bounds)
-        )
-        copied = map_ahead(lambda pair: self._part(pair[0], pair[1]), work, threads=COPIES)
+        slices = (Slice.of(placed, *bounds) for placed in status.segments(self._root, *bounds))
+        copied = map_ahead(self._part, slices, threads=COPIES)
         with closing(copied):
             for epoch, part in copied:
                 if isinstance(part, SegmentEntry):
@@ -95,17 +77,16 @@ class SegmentCopier:
             SnapshotExpiredError: The segment was deleted meanwhile.
         """
         try:
-            return self._whole(placed, *plan_slices([placed], placed.start, placed.end))
+            return self._whole(Slice.of(placed, placed.start, placed.end))
         except MissingObjectError as error:
             raise self._expired() from error
 
-    def _part(
-        self, placed: PlacedSegment, one: Slice
-    ) -> tuple[int, SegmentEntry | tuple[StagedSegment, ...]]:
+    def _part(self, slice_: Slice) -> tuple[int, SegmentEntry | tuple[StagedSegment, ...]]:
+        entry = slice_.entry
         try:
-            if one.rows == (0, placed.entry.rows):
-                return one.epoch, self._whole(placed, one)
-            return one.epoch, self._edge(one)
+            if slice_.rows == (0, entry.rows):
+                return entry.epoch, self._whole(slice_)
+            return entry.epoch, self._edge(slice_)
         except MissingObjectError as error:
             raise self._expired() from error
 
@@ -116,8 +97,8 @@ class SegmentCopier:
             version=self._root.version,
         )
 
-    def _whole(self, placed: PlacedSegment, one: Slice) -> SegmentEntry:
-        entry = placed.entry
+    def _whole(self, slice_: Slice) -> SegmentEntry:
+        entry = slice_.entry
         prefix = f"{entry.segment_id:016x}-"
         for path in self._there.get(prefix, ()):
             if self._arrived(path, entry):
@@ -128,7 +109,7 @@ class SegmentCopier:
         form = find_format(entry.format, where=names.segment_object(entry.path))
         name = f"{prefix}{self._clock.new_id()[:12]}{form.ending}"
         path = names.build_segment_path(self._token, name)
-        self._copy(path, entry, one)
+        self._copy(path, slice_)
         return replace(entry, path=path)
 
     def _list(self) -> dict[str, list[str]]:
@@ -154,42 +135,42 @@ class SegmentCopier:
             return False
         return zlib.crc32(end) == entry.footer_crc
 
-    def _copy(self, path: str, entry: SegmentEntry, one: Slice) -> None:
+    def _copy(self, path: str, slice_: Slice) -> None:
         name = names.segment_object(path)
-        if self._target.copy_from(self._source, names.segment_object(entry.path), name):
-            if self._is_sound(path, entry, one):
+        if self._target.copy_from(self._source, names.segment_object(slice_.entry.path), name):
+            if self._is_sound(path, slice_):
                 return
             self._target.delete(name)  # the source is damaged; the copy below reports where
         with self._one_by_one, WriteCacheService(self._target.open_staged(name), self._pool) as out:
             # Through the write cache: the next frames are read while full buffers are written.
-            for data, crc in _checked(self._source, entry, one):
+            for data, crc in _checked(self._source, slice_):
                 out.write(data, crc, frozen=True)
             out.commit()
 
-    def _is_sound(self, path: str, entry: SegmentEntry, one: Slice) -> bool:
+    def _is_sound(self, path: str, slice_: Slice) -> bool:
         """Read back a copy that the store made, and check every byte against its checksum."""
+        there = replace(slice_.entry, path=path)
         try:
-            if self._target.info(names.segment_object(path)).size != entry.bytes:
+            if self._target.info(names.segment_object(path)).size != there.bytes:
                 return False
-            there = replace(entry, path=path)
-            for _ in _checked(self._target, there, replace(one, path=path)):
+            for _ in _checked(self._target, replace(slice_, entry=there)):
                 pass
         except FormatError:
             return False
         return True
 
-    def _edge(self, one: Slice) -> tuple[StagedSegment, ...]:
-        schema = decode_schema(self._job.epochs[one.epoch])
+    def _edge(self, slice_: Slice) -> tuple[StagedSegment, ...]:
+        schema = decode_schema(self._job.epochs[slice_.entry.epoch])
         stager = TaskStager(
             self._target,
             schema,
             self._job.layout,
             token=self._token,
-            task=one.start + one.rows[0],
+            task=slice_.start + slice_.rows[0],
             attempt=self._clock.new_id()[:12],
         )
         try:
-            for batch in events_of(self._job, schema, [one]):
+            for batch in events_of(self._job, schema, [slice_]):
                 stager.append(batch)
             return stager.finish().segments
         except BaseException:

@@ -29,10 +29,19 @@ class SegmentIndex(Protocol):
         """The frames in order; together they fill the object between its head and its end."""
 
     def spans(self, number: int, columns: Sequence[str] | None) -> tuple[tuple[int, int], ...]:
-        """Return the ``[start, end)`` ranges of the object that `decode` needs.
+        """Return the ``[start, end)`` ranges of the object that `check` and `decode` need.
 
         `columns` of None means all columns. The ranges ascend; there is at least one, and none is
         empty. An index that contradicts itself is a CorruptionError.
+        """
+
+    def check(
+        self, number: int, data: Sequence[pa.Buffer], *, columns: Sequence[str] | None, where: str
+    ) -> None:
+        """Check the bytes of a frame: the ranges that `spans` returns for the same columns.
+
+        Raises:
+            CorruptionError: The bytes fail their checksum.
         """
 
     def decode(
@@ -44,14 +53,13 @@ class SegmentIndex(Protocol):
         columns: Sequence[str] | None,
         where: str,
     ) -> pa.RecordBatch:
-        """Verify the bytes of a frame and decode the columns asked for, in that order.
+        """Decode the columns asked for, in that order, from bytes that `check` has accepted.
 
-        `data` holds the ranges that `spans` returns for the same columns; None means all columns.
         `schema`, in normal form, is the schema that the frame has to have.
 
         Raises:
             InvalidInputError: A column is unknown or asked for twice.
-            CorruptionError: The bytes fail their checksum, or are not such a frame.
+            CorruptionError: The bytes are not such a frame.
         """
 
 

@@ -5,7 +5,7 @@ split without opening them: a task claims the frames that *start* within its row
 task decodes each frame.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from segstore_ds.commit.replicas import followers_of
 from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.fields import parse_json
 from segstore_ds.format.parts.columns import SegmentColumns
 from segstore_ds.format.parts.packed import Ints
@@ -28,7 +29,7 @@ from segstore_ds.read.filters import Filters, parse_filters
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
 from segstore_ds.status.slices import EXACT_LIMIT, Slice, SliceTable, plan_borders
-from segstore_ds.status.table_status import PlacedSegment, Run, TableStatus
+from segstore_ds.status.table_status import Run, TableStatus
 from segstore_ds.storage import Storage
 
 
@@ -57,7 +58,6 @@ class Reading:
         offset_column: The name of an extra column with offsets, or None.
         segment_column: The name of an extra column with segment ids, or None.
         commit_time_column: The name of an extra column with commit times, or None.
-        times: The commits of the task's events; `run_task` takes them from its task.
         followers: The locations of followers, which are read if a segment is damaged here.
         settled: Epochs whose Parquet segments are left out because another engine reads them.
     """
@@ -74,7 +74,6 @@ class Reading:
     offset_column: str | None = None
     segment_column: str | None = None
     commit_time_column: str | None = None
-    times: CommitTimes | None = field(default=None, repr=False)
     followers: tuple[str, ...] = ()
     settled: tuple[int, ...] = ()
 
@@ -197,35 +196,8 @@ def _parse_stats(text: str, schema: pa.Schema | None, *, where: str) -> Stats:
     return from_json(parse_json(text.encode(), where=where), where=where, schema=schema)
 
 
-def plan_slices(segments: Iterable[PlacedSegment], start: int, end: int) -> list[Slice]:
-    """Return the slices of segments that hold the events ``[start, end)``. Pure."""
-    slices = []
-    for placed in segments:
-        entry = placed.entry
-        first = max(start - placed.start, 0)
-        last = min(end - placed.start, entry.rows)
-        if first >= last:
-            continue
-        slices.append(
-            Slice(
-                path=entry.path,
-                segment_id=entry.segment_id,
-                start=placed.start,
-                epoch=entry.epoch,
-                bytes=entry.bytes,
-                footer_bytes=entry.footer_bytes,
-                footer_crc=entry.footer_crc,
-                segment_rows=entry.rows,
-                rows=(first, last),
-                claim=(0, entry.rows),
-                format=entry.format,
-            )
-        )
-    return slices
-
-
 def plan_tasks(
-    slices: Sequence[Slice],
+    slices: SliceTable,
     *,
     partition_bytes: int,
     partition_rows: int | None = None,
@@ -242,40 +214,12 @@ def plan_tasks(
     Returns:
         Tasks in offset order, none of them empty.
     """
-    if isinstance(slices, SliceTable) and slices.exact:
-        return _plan_columns(slices, partition_bytes, partition_rows, min_partitions)
-    total_bytes = sum(slice_.claimed_bytes for slice_ in slices)
-    total_rows = sum(slice_.claimed_rows for slice_ in slices)
-    targets = _targets(partition_bytes, partition_rows, min_partitions, total_bytes, total_rows)
-    most_bytes, most_rows = targets
-    tasks: list[ReadTask] = []
-    packed: list[Slice] = []
-    used_bytes = used_rows = 0
-    for piece in (piece for slice_ in slices for piece in _split(slice_, most_bytes, most_rows)):
-        size, rows = piece.claimed_bytes, piece.claimed_rows
-        # A task may exceed the target by a tenth, rather than leave a tiny task.
-        over = used_bytes + size > most_bytes * 1.1 or used_rows + rows > most_rows * 1.1
-        if packed and over:
-            tasks.append(ReadTask(tuple(packed)))
-            packed, used_bytes, used_rows = [], 0, 0
-        packed.append(piece)
-        used_bytes += size
-        used_rows += rows
-    if packed:
-        tasks.append(ReadTask(tuple(packed)))
-    return tasks
-
-
-def _plan_columns(
-    slices: SliceTable,
-    partition_bytes: int,
-    partition_rows: int | None,
-    min_partitions: int | None,
-) -> list[ReadTask]:
+    slices = slices.exact()
     sizes, rows = slices.sizes()
-    most_bytes, most_rows = _targets(
-        partition_bytes, partition_rows, min_partitions, int(sizes.sum()), int(rows.sum())
-    )
+    most_bytes, most_rows = partition_bytes, partition_rows or EXACT_LIMIT
+    if min_partitions:
+        most_bytes = max(1, min(most_bytes, -(-int(sizes.sum()) // min_partitions)))
+        most_rows = max(1, min(most_rows, -(-int(rows.sum()) // min_partitions)))
     pieces = slices.split(most_bytes, most_rows)
     if len(pieces) != len(slices):
         sizes, rows = pieces.sizes()
@@ -283,30 +227,17 @@ def _plan_columns(
     return [ReadTask(pieces[start:end]) for start, end in pairwise(borders)]
 
 
-def _targets(
-    partition_bytes: int,
-    partition_rows: int | None,
-    min_partitions: int | None,
-    total_bytes: int,
-    total_rows: int,
-) -> tuple[int, int]:
-    """Return about how many bytes and rows a task may hold."""
-    most_bytes, most_rows = partition_bytes, partition_rows or EXACT_LIMIT
-    if min_partitions:
-        most_bytes = max(1, min(most_bytes, -(-total_bytes // min_partitions)))
-        most_rows = max(1, min(most_rows, -(-total_rows // min_partitions)))
-    return most_bytes, most_rows
-
-
-def _split(one: Slice, most_bytes: int, most_rows: int) -> Iterator[Slice]:
-    first, last = one.rows
-    rows = last - first
-    pieces = max(round(one.claimed_bytes / most_bytes), -(-rows // most_rows), 1)
-    pieces = min(pieces, rows)
-    borders = [first + rows * piece // pieces for piece in range(1, pieces)]
-    # The first piece claims from row 0, so also the frame that straddles the first row to read.
-    for claim in pairwise([0, *borders, one.segment_rows]):
-        yield replace(one, claim=claim)
+def plan_frames(
+    frames: Sequence[FrameEntry], slice_: Slice, filters: Filters
+) -> Iterator[tuple[int, int]]:
+    """Yield the number of each frame of a segment to read, and its first row. Pure."""
+    row = 0
+    for number, frame in enumerate(frames):
+        claimed = slice_.claim[0] <= row < slice_.claim[1]
+        wanted = row < slice_.rows[1] and row + frame.rows > slice_.rows[0]
+        if claimed and wanted and (not filters or filters.may_match(frame.stats, frame.rows)):
+            yield number, row
+        row += frame.rows
 
 
 def date_tasks(

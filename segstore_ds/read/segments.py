@@ -5,7 +5,6 @@ The entry names the segment's format; nothing here depends on a particular forma
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import pyarrow as pa
 
@@ -13,6 +12,7 @@ from segstore_ds.cache.views import ByteArraySegment
 from segstore_ds.errors import CorruptionError, TruncatedObjectError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.index import FrameEntry
+from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import SegmentIndex, find_format
 from segstore_ds.storage import Storage
 
@@ -21,30 +21,6 @@ READ_BYTES = 16 << 20  # adjacent ranges are fetched together up to this size
 GAP_BYTES = 128 << 10  # up to this size reading an unwanted gap beats another request
 
 Span = tuple[int, int]
-
-
-class Stored(Protocol):
-    """The table status's facts about a segment: an entry, or a slice to read."""
-
-    @property
-    def path(self) -> str:
-        """The segment, relative to the folder of segments."""
-
-    @property
-    def bytes(self) -> int:
-        """The size of the object."""
-
-    @property
-    def footer_bytes(self) -> int:
-        """The size of the footer."""
-
-    @property
-    def footer_crc(self) -> int:
-        """CRC-32 of the footer."""
-
-    @property
-    def format(self) -> str:
-        """The name of its format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +38,10 @@ class OpenSegment:
         """The index entries of the frames."""
         return self.index.frames
 
-    def fetch(
-        self, numbers: Sequence[int], columns: Sequence[str] | None
+    def stored(
+        self, numbers: Sequence[int], columns: Sequence[str] | None = None
     ) -> Iterator[tuple[int, list[pa.Buffer]]]:
-        """Yield each frame's number and the bytes of its columns, for `SegmentIndex.decode`.
-
-        `numbers` ascend; `columns` of None means all columns.
-        """
+        """Fetch frames as `fetch_frames` does, but unchecked."""
         wanted = [(number, self.index.spans(number, columns)) for number in numbers]
         spans = [(number, span) for number, ranges in wanted for span in ranges]
         left = {number: len(ranges) for number, ranges in wanted}
@@ -78,11 +51,6 @@ class OpenSegment:
             if len(ready) == left[number]:
                 yield number, ready
                 ready = []
-
-    def raw_frames(self, numbers: Sequence[int]) -> Iterator[tuple[int, pa.Buffer]]:
-        """Yield each frame's number and its stored bytes."""
-        places = [(self.frames[number].start, self.frames[number].end) for number in numbers]
-        return self._fetch(list(zip(numbers, places, strict=True)))
 
     def _fetch(self, spans: Sequence[tuple[int, Span]]) -> Iterator[tuple[int, pa.Buffer]]:
         for run in plan_runs(spans, READ_BYTES):
@@ -103,13 +71,26 @@ class OpenSegment:
         schema: pa.Schema,
         columns: Sequence[str] | None = None,
     ) -> pa.RecordBatch:
-        """Verify and decode a frame."""
+        """Decode a frame from bytes that were checked."""
         return self.index.decode(number, data, schema=schema, columns=columns, where=self.where)
 
     def read_frame(self, number: int, *, schema: pa.Schema) -> pa.RecordBatch:
-        """Fetch, verify and decode all columns of one frame."""
-        ((_, data),) = self.fetch([number], None)
+        """Fetch, check and decode all columns of one frame."""
+        ((_, data),) = fetch_frames(self, [number])
         return self.decode(number, data, schema=schema)
+
+
+def fetch_frames(
+    segment: OpenSegment, numbers: Sequence[int], columns: Sequence[str] | None = None
+) -> Iterator[tuple[int, list[pa.Buffer]]]:
+    """Yield frames by number, each with the checked bytes of its columns, for `decode`.
+
+    Every read of committed events passes through here. `numbers` ascend; `columns` of None means
+    all columns, whose bytes are one buffer.
+    """
+    for number, data in segment.stored(numbers, columns):
+        segment.index.check(number, data, columns=columns, where=segment.where)
+        yield number, data
 
 
 def plan_runs(
@@ -131,33 +112,33 @@ def plan_runs(
 
 
 def open_segment(
-    storage: Storage, stored: Stored, *, where: str | None = None, whole: bool = True
+    storage: Storage, entry: SegmentEntry, *, where: str | None = None, whole: bool = True
 ) -> OpenSegment:
     """Read the index of a segment.
 
     `where` names the object in errors; None means its URL. With `whole`, a small object is fetched
     in one request; its errors then do not tell a damaged index from other damage.
     """
-    name = names.segment_object(stored.path)
+    name = names.segment_object(entry.path)
     where = where or f"{storage.url}/{name}"
-    form = find_format(stored.format, where=where)
-    if stored.footer_bytes > stored.bytes:
+    form = find_format(entry.format, where=where)
+    if entry.footer_bytes > entry.bytes:
         raise CorruptionError("footer is larger than its segment", where=where)
     found = None
-    if whole and stored.bytes <= WHOLE_OBJECT_BYTES:
-        found = storage.get(name, limit_bytes=stored.bytes)
-        if len(found) < stored.bytes:
+    if whole and entry.bytes <= WHOLE_OBJECT_BYTES:
+        found = storage.get(name, limit_bytes=entry.bytes)
+        if len(found) < entry.bytes:
             raise TruncatedObjectError(
                 "segment is shorter than committed",
                 where=where,
-                expected=stored.bytes,
+                expected=entry.bytes,
                 actual=len(found),
             )
-        tail = found[stored.bytes - stored.footer_bytes :]
+        tail = found[entry.bytes - entry.footer_bytes :]
     else:
-        tail = storage.get_range(name, stored.bytes - stored.footer_bytes, stored.bytes)
+        tail = storage.get_range(name, entry.bytes - entry.footer_bytes, entry.bytes)
     index = form.parse_index(
-        tail, object_bytes=stored.bytes, where=where, footer_crc=stored.footer_crc
+        tail, object_bytes=entry.bytes, where=where, footer_crc=entry.footer_crc
     )
     view = None if found is None else ByteArraySegment(found)
     return OpenSegment(storage, name, where, index, view)

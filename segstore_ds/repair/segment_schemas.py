@@ -35,7 +35,7 @@ def find_schema(kept: KeptVersions, number: int) -> pa.Schema | None:
             if isinstance(segment.index, ParquetIndex):
                 schema = segment.index.schema.remove_metadata()
             else:
-                ((_, data),) = segment.raw_frames([0])
+                ((_, (data,)),) = segment.stored([0])
                 with pa.ipc.open_stream(data) as stream:
                     schema = stream.schema
         except (FormatError, pa.ArrowInvalid, OSError):

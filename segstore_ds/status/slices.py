@@ -1,22 +1,21 @@
 """Slices of segments as columns: a plan of a million segments without a million objects.
 
 `SliceTable` is a sequence of `Slice` that creates each only on access; it is sent to a task as
-columns. Packing works on two columns, encoded bytes and rows, and gives exactly the tasks that
-packing the slices one at a time would give (a property test compares the two).
+columns. Packing works on two columns, encoded bytes and rows.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import overload
+from typing import Self, overload
 
 import numpy as np
 
 from segstore_ds.format.parts.columns import SegmentColumns
 from segstore_ds.format.parts.packed import Ints
-from segstore_ds.format.segment import ARROW
-from segstore_ds.status.table_status import Run
+from segstore_ds.format.root import SegmentEntry
+from segstore_ds.status.table_status import PlacedSegment, Run
 
-EXACT_LIMIT = 1 << 62  # larger products of sizes are computed with Python's integers
+EXACT_LIMIT = 1 << 62  # sizes whose products are larger are kept as Python's integers
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,35 +23,23 @@ class Slice:
     """Part of a segment to read.
 
     Attributes:
+        entry: The segment.
         start: Offset of the segment's first event.
-        epoch: Of the segment's bytes.
-        segment_rows: All rows of the segment.
         rows: The wanted rows of the segment, ``[first, last)``.
         claim: ``[first, last)``: frames whose first row lies in it belong to this slice.
-        format: Of the segment.
     """
 
-    path: str
-    segment_id: int
+    entry: SegmentEntry
     start: int
-    epoch: int
-    bytes: int
-    footer_bytes: int
-    footer_crc: int
-    segment_rows: int
     rows: tuple[int, int]
     claim: tuple[int, int]
-    format: str = ARROW
 
-    @property
-    def claimed_rows(self) -> int:
-        """Wanted rows within the claim; frames at its borders may move a few to a neighbour."""
-        return min(self.rows[1], self.claim[1]) - max(self.rows[0], self.claim[0])
-
-    @property
-    def claimed_bytes(self) -> int:
-        """Encoded bytes of the claimed rows, in proportion to the segment's rows, at least 1."""
-        return max(self.bytes * self.claimed_rows // self.segment_rows, 1)
+    @classmethod
+    def of(cls, placed: PlacedSegment, start: int, end: int) -> Self:
+        """Return the rows of a segment that hold events of ``[start, end)``; there are some."""
+        entry = placed.entry
+        rows = (max(start - placed.start, 0), min(end - placed.start, entry.rows))
+        return cls(entry, placed.start, rows, (0, entry.rows))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -70,48 +57,46 @@ class _Block:
         return len(self.starts)
 
     def slice_at(self, row: int) -> Slice:
-        entry = self.columns.entry(row)
         return Slice(
-            path=entry.path,
-            segment_id=entry.segment_id,
-            start=int(self.starts[row]),
-            epoch=entry.epoch,
-            bytes=entry.bytes,
-            footer_bytes=entry.footer_bytes,
-            footer_crc=entry.footer_crc,
-            segment_rows=entry.rows,
+            self.columns.entry(row),
+            int(self.starts[row]),
             rows=(int(self.first[row]), int(self.last[row])),
             claim=(int(self.claim_first[row]), int(self.claim_last[row])),
-            format=entry.format,
         )
 
     def cut(self, start: int, end: int) -> "_Block":
-        arrays = (self.starts, self.first, self.last, self.claim_first, self.claim_last)
-        return _Block(self.columns.slice(start, end), *(array[start:end] for array in arrays))
+        places = (getattr(self, name)[start:end] for name in _PLACES)
+        return _Block(self.columns.slice(start, end), *places)
 
     def take(self, rows: Ints) -> "_Block":
-        arrays = (self.starts, self.first, self.last, self.claim_first, self.claim_last)
-        return _Block(self.columns.take(rows), *(array[rows] for array in arrays))
+        return _Block(self.columns.take(rows), *(getattr(self, name)[rows] for name in _PLACES))
 
     @property
     def claimed_rows(self) -> Ints:
+        """Wanted rows within the claims; frames at its borders may move a few to a neighbour."""
         low = np.maximum(self.first, self.claim_first)
         claimed: Ints = np.minimum(self.last, self.claim_last) - low
         return claimed
 
     @property
     def claimed_bytes(self) -> Ints:
+        """Encoded bytes of the claimed rows, in proportion to the segments' rows, at least 1."""
         sizes: Ints = np.maximum(self.columns.bytes * self.claimed_rows // self.columns.rows, 1)
         return sizes
 
     @property
-    def exact(self) -> bool:
-        """Whether products of sizes fit in 64 bits."""
+    def exact(self) -> "_Block":
+        """The same slices, as Python's integers if 64 bits can't hold all products of sizes."""
         columns = self.columns
-        if not len(columns):
-            return True
         most_bytes, most_rows = int(columns.bytes.max()), int(columns.rows.max())
-        return max(most_bytes, most_rows) * most_rows * len(columns) < EXACT_LIMIT
+        if max(most_bytes, most_rows) * most_rows * len(columns) < EXACT_LIMIT:
+            return self
+        wide = {name: getattr(self, name).astype(object) for name in _PLACES}
+        sizes = {name: getattr(columns, name).astype(object) for name in ("bytes", "rows")}
+        return replace(self, columns=replace(columns, **sizes), **wide)
+
+
+_PLACES = ("starts", "first", "last", "claim_first", "claim_last")
 
 
 class SliceTable(Sequence[Slice]):
@@ -184,13 +169,12 @@ class SliceTable(Sequence[Slice]):
             before += len(block)
         return SliceTable(blocks)
 
-    @property
-    def exact(self) -> bool:
-        """Whether the sums and products of its sizes fit in 64 bits."""
-        return all(block.exact for block in self.blocks)
+    def exact(self) -> "SliceTable":
+        """Return the same slices in a form in which no sum or product of sizes overflows."""
+        return SliceTable([block.exact for block in self.blocks])
 
     def sizes(self) -> tuple[Ints, Ints]:
-        """Return encoded bytes and rows of each slice; `exact` must hold."""
+        """Return encoded bytes and rows of each slice of a table from `exact`."""
         if not self.blocks:
             return np.zeros(0, np.int64), np.zeros(0, np.int64)
         return (
@@ -203,7 +187,7 @@ class SliceTable(Sequence[Slice]):
         return SliceTable([_select(block, form, epochs, others=others) for block in self.blocks])
 
     def split(self, most_bytes: int, most_rows: int) -> "SliceTable":
-        """Return the slices with large ones split; `exact` must hold."""
+        """Return the slices of a table from `exact`, with large ones split."""
         return SliceTable([_split(block, most_bytes, most_rows) for block in self.blocks])
 
 
@@ -217,8 +201,9 @@ def _select(block: _Block, form: str, epochs: Collection[int], *, others: bool) 
 
 def _split(block: _Block, most_bytes: int, most_rows: int) -> _Block:
     rows = block.last - block.first
-    pieces = np.rint(block.claimed_bytes / most_bytes).astype(np.int64)
+    pieces = np.rint((block.claimed_bytes / most_bytes).astype(np.float64)).astype(np.int64)
     pieces = np.minimum(np.maximum(np.maximum(pieces, -(-rows // most_rows)), 1), rows)
+    pieces = pieces.astype(np.int64)
     if int(pieces.max()) == 1:
         return block
     source = np.repeat(np.arange(len(block)), pieces)

@@ -26,16 +26,16 @@ def stream(tmp_path) -> segstore.Stream:
 
 def test_select_divides_the_slices(stream):
     slices = stream.plan_slices(stream.plan_read(3, 18))
-    first, last = (one.epoch for one in (slices[0], slices[-1]))
+    first, last = (piece.entry.epoch for piece in (slices[0], slices[-1]))
     assert first < last
     both = (first, last)
     settled = slices.select("parquet", both)
     rest = slices.select("parquet", both, others=True)
-    assert [(one.start, one.rows) for one in settled] == [(0, (3, 5)), (10, (0, 5))]
-    assert [(one.start, one.rows) for one in rest] == [(5, (0, 5)), (15, (0, 3))]
+    assert [(piece.start, piece.rows) for piece in settled] == [(0, (3, 5)), (10, (0, 5))]
+    assert [(piece.start, piece.rows) for piece in rest] == [(5, (0, 5)), (15, (0, 3))]
     assert len(slices.select("parquet", ())) == 0
     assert slices.select("parquet", (), others=True) == slices
-    assert [one.start for one in slices.select("arrow", (last,))] == [15]
+    assert [piece.start for piece in slices.select("arrow", (last,))] == [15]
 
 
 def test_plan_leaves_out_given_parquet_segments(stream):

@@ -134,10 +134,19 @@ def _codec(compression: str, level: int | None) -> pa.Codec | None:
     return pa.Codec(compression, compression_level=level)
 
 
+def check_frame(data: pa.Buffer | bytes | memoryview, *, crc: int, where: str) -> None:
+    """Raise CorruptionError unless the stored bytes of a frame have the CRC-32 `crc`."""
+    actual = zlib.crc32(data)
+    if actual != crc:
+        raise CorruptionError(
+            "a frame fails its checksum", where=where, expected=crc, actual=actual
+        )
+
+
 def decode_frame(
     data: pa.Buffer | bytes | memoryview,
     *,
-    crc: int,
+    crc: int | None,
     rows: int,
     schema: pa.Schema,
     columns: Sequence[str] | None,
@@ -146,9 +155,9 @@ def decode_frame(
 ) -> pa.RecordBatch:
     """Verify a frame and decode the columns asked for, in that order; None for all.
 
-    The frame has to have the CRC-32 `crc`, `rows` events and `schema` (in normal form), and its
-    buffers may take at most `limit_bytes` once decompressed. Uncompressed buffers are views of
-    `data`.
+    The frame has to have the CRC-32 `crc` (None if it was checked before), `rows` events and
+    `schema` (in normal form), and its buffers may take at most `limit_bytes` once decompressed.
+    Uncompressed buffers are views of `data`.
 
     Raises:
         InvalidInputError: A column is unknown or asked for twice.
@@ -156,11 +165,8 @@ def decode_frame(
     """
     names = schema.names if columns is None else list(columns)
     places = _places(schema, names)
-    actual = zlib.crc32(data)
-    if actual != crc:
-        raise CorruptionError(
-            "a frame fails its checksum", where=where, expected=crc, actual=actual
-        )
+    if crc is not None:
+        check_frame(data, crc=crc, where=where)
     try:
         raw_bytes = declared_bytes(memoryview(data))
         if raw_bytes > limit_bytes:

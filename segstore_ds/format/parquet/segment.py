@@ -88,6 +88,27 @@ class ParquetIndex:
                 spans.append((start, end))
         return tuple(spans) or ((frame.start, frame.end),)
 
+    def check(
+        self, number: int, data: Sequence[pa.Buffer], *, columns: Sequence[str] | None, where: str
+    ) -> None:
+        """Check the bytes of `spans` against the checksums of their pieces."""
+        frame = self.frames[number]
+        place = f"{where}[{frame.start}:{frame.end}]"
+        borders = list(accumulate(self.lengths[number], initial=frame.start))
+        for span, buffer in zip(self.spans(number, columns), data, strict=True):
+            view = memoryview(buffer)
+            first, last = (bisect_left(borders, border) for border in span)
+            covered = borders[first : first + 1] + borders[last : last + 1]
+            if covered != [*span] or view.nbytes != span[1] - span[0]:
+                raise CorruptionError("checksums do not cover a column", where=place)
+            for piece in range(first, last):
+                stored = view[borders[piece] - span[0] : borders[piece + 1] - span[0]]
+                actual, expected = zlib.crc32(stored), self.crcs[number][piece]
+                if actual != expected:
+                    raise CorruptionError(
+                        "a frame fails its checksum", where=place, expected=expected, actual=actual
+                    )
+
     def decode(
         self,
         number: int,
@@ -97,7 +118,7 @@ class ParquetIndex:
         columns: Sequence[str] | None,
         where: str,
     ) -> pa.RecordBatch:
-        """Verify the bytes of `spans` and decode them; raises as `SegmentIndex.decode`."""
+        """Decode the bytes of `spans`; raises as `SegmentIndex.decode`."""
         frame = self.frames[number]
         wanted = schema.names if columns is None else list(columns)
         if len(set(wanted)) < len(wanted) or not {*wanted} <= {*schema.names}:
@@ -106,7 +127,6 @@ class ParquetIndex:
             )
         place = f"{where}[{frame.start}:{frame.end}]"
         spans = self.spans(number, columns)
-        self._check(number, spans, data, place)
         names = self._names(columns) or wanted or schema.names[:1]
         try:
             expected = pa.schema([schema.field(name) for name in names])
@@ -157,25 +177,6 @@ class ParquetIndex:
         if len(wanted) == len(self.schema.names):
             return None
         return [name for name in self.schema.names if name in wanted]
-
-    def _check(
-        self, number: int, spans: Sequence[tuple[int, int]], data: Sequence[pa.Buffer], where: str
-    ) -> None:
-        """Check the fetched bytes of a frame against the checksums of its pieces."""
-        borders = list(accumulate(self.lengths[number], initial=self.frames[number].start))
-        for span, buffer in zip(spans, data, strict=True):
-            view = memoryview(buffer)
-            first, last = (bisect_left(borders, place) for place in span)
-            covered = borders[first : first + 1] + borders[last : last + 1]
-            if covered != [*span] or view.nbytes != span[1] - span[0]:
-                raise CorruptionError("checksums do not cover a column", where=where)
-            for place in range(first, last):
-                piece = view[borders[place] - span[0] : borders[place + 1] - span[0]]
-                actual, expected = zlib.crc32(piece), self.crcs[number][place]
-                if actual != expected:
-                    raise CorruptionError(
-                        "a frame fails its checksum", where=where, expected=expected, actual=actual
-                    )
 
 
 class _Decoder:

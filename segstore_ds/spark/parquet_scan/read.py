@@ -146,8 +146,8 @@ def _read_settled(scan: _Scan, slices: list[Slice]) -> list[DataFrame]:
     Raises:
         UnreachableError: Spark can't read the files itself.
     """
-    whole = [piece for piece in slices if piece.rows == (0, piece.segment_rows)]
-    divided = [piece for piece in slices if piece.rows != (0, piece.segment_rows)]
+    whole = [piece for piece in slices if piece.rows == (0, piece.entry.rows)]
+    divided = [piece for piece in slices if piece.rows != (0, piece.entry.rows)]
     base = find_base(scan.spark, resolve_location(scan.stream.url), _native_file(slices[0]))
     # Row positions are needed only in segments that a cut divides: two at most.
     parts = ((whole, False), (divided, True))
@@ -181,7 +181,8 @@ def _read_files(scan: _Scan, base: str, slices: list[Slice], *, divided: bool) -
     if kept is not None:
         frame = frame.where(kept)
     if reading.segment_column is not None:
-        starts, numbers = [piece.start for piece in slices], [piece.segment_id for piece in slices]
+        starts = [piece.start for piece in slices]
+        numbers = [piece.entry.segment_id for piece in slices]
         table = scan.spark.createDataFrame(pa.table({START_NAME: starts, SEGMENT_NAME: numbers}))
         frame = frame.join(F.broadcast(table), START_NAME, "left")
     names = [field.name for field in scan.result]
@@ -200,8 +201,8 @@ def _result_columns(scan: _Scan) -> list[Column]:
     ]
 
 
-def _native_file(one: Slice) -> NativeFile:
-    return NativeFile(segment_object(one.path), one.start, one.bytes)
+def _native_file(piece: Slice) -> NativeFile:
+    return NativeFile(segment_object(piece.entry.path), piece.start, piece.entry.bytes)
 
 
 def _warn_once(error: UnreachableError) -> None:

@@ -17,14 +17,15 @@ from segstore_ds.errors import (
     TruncatedObjectError,
 )
 from segstore_ds.format.arrow.index import FrameEntry
+from segstore_ds.format.parts.columns import from_entries
 from segstore_ds.format.root import SegmentEntry
-from segstore_ds.read import scan, segments
+from segstore_ds.read import segments
 from segstore_ds.read.filters import parse_filters
-from segstore_ds.read.plan import plan_slices, plan_tasks
+from segstore_ds.read.plan import plan_frames, plan_tasks
 from segstore_ds.read.scan import run_task
 from segstore_ds.read.segments import plan_runs
-from segstore_ds.status.slices import Slice
-from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.status.slices import Slice, SliceTable
+from segstore_ds.status.table_status import Run
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
 from segstore_ds.write.task_writer import Layout
@@ -33,17 +34,22 @@ SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 NO_FILTERS = parse_filters(None, SCHEMA)
 
 
-def place(sizes: list[tuple[int, int]]) -> list[PlacedSegment]:
-    """Return segments of (rows, bytes) one behind the other."""
-    placed, start = [], 0
-    for number, (rows, size) in enumerate(sizes):
-        placed.append(PlacedSegment(start, SegmentEntry(number, f"t/{number}", rows, size, 9, 7)))
-        start += rows
-    return placed
+def plan(sizes: list[tuple[int, int]], start: int, end: int) -> SliceTable:
+    """Return what to read of segments of (rows, bytes) that follow each other."""
+    entries = [SegmentEntry(n, f"t/{n}", rows, size, 9, 7) for n, (rows, size) in enumerate(sizes)]
+    end = min(end, sum(rows for rows, _ in sizes))
+    if start >= end:
+        return SliceTable()
+    run = Run(0, from_entries(entries), list).trimmed(start, end)
+    return SliceTable.of_run(run, start, end, None)
 
 
 def claims(tasks) -> list[Slice]:
-    return [one for task in tasks for one in task.slices]
+    return [piece for task in tasks for piece in task.slices]
+
+
+def claimed_rows(piece: Slice) -> int:
+    return min(piece.rows[1], piece.claim[1]) - max(piece.rows[0], piece.claim[0])
 
 
 SIZES = st.lists(st.tuples(st.integers(1, 400), st.integers(1, 10_000)), min_size=1, max_size=8)
@@ -73,15 +79,14 @@ def scans(draw):
 def test_every_row_of_the_range_is_read_by_one_task(scanned):
     """However the frames lie: a task takes those that start within its claim, clipped to rows."""
     sizes, frames, start, end, targets = scanned
-    placed = place(sizes)
-    tasks = plan_tasks(plan_slices(placed, start, end), **targets)
+    tasks = plan_tasks(plan(sizes, start, end), **targets)
     read = []
-    for one in claims(tasks):
-        entries = [frame(rows) for rows in frames[one.segment_id]]
-        for number, row in scan._wanted_frames(entries, one, NO_FILTERS):
+    for piece in claims(tasks):
+        entries = [frame(rows) for rows in frames[piece.entry.segment_id]]
+        for number, row in plan_frames(entries, piece, NO_FILTERS):
             entry = entries[number]
-            first, last = max(row, one.rows[0]), min(row + entry.rows, one.rows[1])
-            read += range(one.start + first, one.start + last)
+            first, last = max(row, piece.rows[0]), min(row + entry.rows, piece.rows[1])
+            read += range(piece.start + first, piece.start + last)
     assert read == list(range(start, end))
 
 
@@ -95,17 +100,16 @@ def frame(rows: int, start: int = 0, size: int = 64) -> FrameEntry:
 @settings(deadline=None)
 def test_tasks_are_in_order_never_empty_and_near_their_targets(scanned):
     sizes, _, start, end, targets = scanned
-    slices = plan_slices(place(sizes), start, end)
-    tasks = plan_tasks(slices, **targets)
+    tasks = plan_tasks(plan(sizes, start, end), **targets)
     assert all(task.slices for task in tasks)
-    assert all(one.claimed_rows > 0 for one in claims(tasks))
-    assert sum(one.claimed_rows for one in claims(tasks)) == end - start
-    starts = [one.start + one.claim[0] for one in claims(tasks)]
+    assert all(claimed_rows(piece) > 0 for piece in claims(tasks))
+    assert sum(map(claimed_rows, claims(tasks))) == end - start
+    starts = [piece.start + piece.claim[0] for piece in claims(tasks)]
     assert starts == sorted(starts)
     wanted = targets["min_partitions"]
     if targets["partition_rows"]:
         most = targets["partition_rows"] * 1.1 + 1
-        assert all(sum(one.claimed_rows for one in task.slices) <= most for task in tasks)
+        assert all(sum(map(claimed_rows, task.slices)) <= most for task in tasks)
     if wanted and tasks:
         assert len(tasks) >= min(wanted, end - start) / 2.2
 
@@ -122,8 +126,8 @@ def test_tasks_are_in_order_never_empty_and_near_their_targets(scanned):
     ],
 )
 def test_slices_hold_the_rows_of_the_range(start, end, rows):
-    placed = place([(10, 1), (20, 1), (30, 1)])
-    assert [one.rows for one in plan_slices(placed, start, end)] == rows
+    slices = plan([(10, 1), (20, 1), (30, 1)], start, end)
+    assert [piece.rows for piece in slices] == rows
 
 
 @pytest.mark.parametrize(
@@ -140,8 +144,7 @@ def test_slices_hold_the_rows_of_the_range(start, end, rows):
     ],
 )
 def test_small_segments_are_packed_and_large_ones_split(sizes, target, shape):
-    slices = plan_slices(place(sizes), 0, 10**9)
-    tasks = plan_tasks(slices, partition_bytes=target)
+    tasks = plan_tasks(plan(sizes, 0, 10**9), partition_bytes=target)
     assert [len(task.slices) for task in tasks] == shape
 
 

@@ -1,0 +1,128 @@
+"""Decoding: the checked bytes of frames become batches of a plan's result.
+
+Only the needed columns are decoded. Nothing here knows threads, followers or the log.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import pyarrow as pa
+
+from segstore_ds.errors import CorruptionError
+from segstore_ds.format.arrow.index import FrameEntry
+from segstore_ds.format.schema.codec import decode_schema, fingerprint, lift
+from segstore_ds.read.commit_times import CommitTimes
+from segstore_ds.read.filters import Filters
+from segstore_ds.read.plan import Reading, plan_frames
+from segstore_ds.read.segments import OpenSegment, fetch_frames, open_segment
+from segstore_ds.status.slices import Slice
+from segstore_ds.storage import Storage
+
+# The decoded bytes of a frame, and the function that decodes it; None if no row is left.
+Step = tuple[int, Callable[[], pa.RecordBatch | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Epoch:
+    schema: pa.Schema
+    columns: list[str]
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Decoder:
+    """What all slices of a reading are decoded by, derived once instead of per frame."""
+
+    reading: Reading
+    needed: pa.Schema
+    names: list[str]
+    _epochs: dict[int, _Epoch] = field(default_factory=dict)
+
+    def epoch(self, number: int) -> _Epoch:
+        """Return the expected schema of an epoch's segments, and the columns to decode."""
+        found = self._epochs.get(number)
+        if found is None:
+            schema = decode_schema(self.reading.epochs[number])
+            stored = set(schema.names)
+            columns = [name for name in self.needed.names if name in stored]
+            found = _Epoch(schema, columns or [schema.names[0]], fingerprint(schema))
+            self._epochs[number] = found
+        return found
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class SliceDecoder:
+    """Decodes one slice, from whichever storage holds its segment."""
+
+    decoder: Decoder
+    slice: Slice
+    times: CommitTimes | None
+
+    def steps(self, storage: Storage) -> Iterator[Step]:
+        """Fetch the frames to read in order, and yield a step for each."""
+        columns = self.decoder.epoch(self.slice.entry.epoch).columns
+        segment = _open(storage, self.slice)
+        rows = dict(plan_frames(segment.frames, self.slice, self.decoder.reading.filters))
+        for number, data in fetch_frames(segment, list(rows), columns):
+            decode = partial(self._decode, segment, number, rows[number], data)
+            yield segment.frames[number].raw_bytes, decode
+
+    def batches(self, storage: Storage) -> Iterator[pa.RecordBatch]:
+        """Yield the slice's batches; the same bytes always give the same batches."""
+        return decode_steps(self.steps(storage))
+
+    def _decode(
+        self, segment: OpenSegment, number: int, row: int, data: Sequence[pa.Buffer]
+    ) -> pa.RecordBatch | None:
+        frame, epoch = segment.frames[number], self.decoder.epoch(self.slice.entry.epoch)
+        if frame.fingerprint != epoch.fingerprint:
+            raise CorruptionError(
+                "frame is of another schema", where=segment.where, start=frame.start
+            )
+        batch = segment.decode(number, data, schema=epoch.schema, columns=epoch.columns)
+        first = max(self.slice.rows[0] - row, 0)
+        last = min(self.slice.rows[1] - row, frame.rows)
+        if (first, last) != (0, frame.rows):
+            batch = batch.slice(first, last - first)
+        batch = self._finish(lift(batch, self.decoder.needed), self.slice.start + row + first)
+        return batch if batch.num_rows else None
+
+    def _finish(self, batch: pa.RecordBatch, start: int) -> pa.RecordBatch:
+        """Add the extra columns to events from the offset `start` on, then filter and project."""
+        reading, rows = self.decoder.reading, batch.num_rows
+        if reading.offset_column is not None:
+            batch = batch.append_column(reading.offset_column, pa.arange(start, start + rows))
+        if reading.segment_column is not None:
+            segment = pa.scalar(self.slice.entry.segment_id, pa.int64())
+            batch = batch.append_column(reading.segment_column, pa.repeat(segment, rows))
+        if reading.commit_time_column is not None and self.times is not None:
+            times = self.times.column(start, rows)
+            batch = batch.append_column(reading.commit_time_column, times)
+        if reading.filters:
+            batch = reading.filters.apply(batch)
+        names = self.decoder.names
+        return batch if batch.schema.names == names else batch.select(names)
+
+
+def decode_steps(steps: Iterator[Step]) -> Iterator[pa.RecordBatch]:
+    """Decode frames one after the other, each when its batch is asked for."""
+    for _, decode in steps:
+        batch = decode()
+        if batch is not None:
+            yield batch
+
+
+def read_frames(storage: Storage, slice_: Slice) -> Iterator[tuple[FrameEntry, memoryview]]:
+    """Yield the stored, checked bytes of a slice's frames, each with its index entry."""
+    segment = _open(storage, slice_)
+    numbers = [number for number, _ in plan_frames(segment.frames, slice_, Filters())]
+    for number, (data,) in fetch_frames(segment, numbers):
+        yield segment.frames[number], memoryview(data)
+
+
+def _open(storage: Storage, slice_: Slice) -> OpenSegment:
+    segment = open_segment(storage, slice_.entry)
+    if sum(frame.rows for frame in segment.frames) != slice_.entry.rows:
+        raise CorruptionError("segment holds another number of rows", where=segment.where)
+    return segment

@@ -1,0 +1,74 @@
+"""What a scan does when a segment is damaged or missing: a follower's copy, or the right error."""
+
+import logging
+from collections.abc import Iterator
+from itertools import islice
+
+import pyarrow as pa
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.errors import (
+    FormatError,
+    MissingObjectError,
+    NotFoundError,
+    SnapshotExpiredError,
+    StorageError,
+)
+from segstore_ds.read.decode import SliceDecoder
+from segstore_ds.read.plan import Reading
+from segstore_ds.status.slices import Slice
+from segstore_ds.status.table_status import TableStatus
+
+_LOG = logging.getLogger(__name__)
+
+
+def read_or_fall_back(
+    slice_: SliceDecoder, batches: Iterator[pa.RecordBatch]
+) -> Iterator[pa.RecordBatch]:
+    """Yield a slice's batches; if its segment is missing or damaged, the rest from a follower.
+
+    Raises:
+        SnapshotExpiredError: The segment is missing because its version has expired.
+    """
+    done = 0
+    try:
+        for batch in batches:
+            yield batch
+            done += 1
+    except FormatError as error:
+        damage = error
+    else:
+        return
+    reading, path = slice_.decoder.reading, slice_.slice.entry.path
+    for url in reading.followers:
+        try:
+            storage = reading.storage.sibling(url)
+            if StreamLog(storage).open().stream_id != reading.stream_id:
+                continue
+            # The same bytes give the same batches: skip those that were already yielded.
+            for batch in islice(slice_.batches(storage), done, None):
+                yield batch
+                done += 1
+        except (FormatError, NotFoundError, StorageError) as error:
+            _LOG.warning("follower %s can't stand in for %s: %s", url, path, error)
+            continue
+        _LOG.warning("%s was read from follower %s: %s", path, url, damage)
+        return
+    if isinstance(damage, MissingObjectError) and not _is_listed(reading, slice_.slice):
+        raise SnapshotExpiredError(
+            "segments of this version were deleted",
+            stream=reading.stream_id,
+            version=reading.version,
+            segment=path,
+        ) from damage
+    raise damage
+
+
+def _is_listed(reading: Reading, slice_: Slice) -> bool:
+    """Tell whether the newest version still has a slice's segment."""
+    root = StreamLog(reading.storage).reopen()
+    if root.stream_id != reading.stream_id:
+        return False
+    end = slice_.start + slice_.claim[1]
+    placed = TableStatus(reading.storage).segments(root, slice_.start, end)
+    return any(segment.entry.path == slice_.entry.path for segment in placed)
