@@ -25,7 +25,6 @@ from segstore_ds.commit.objects import (
     new_status,
 )
 from segstore_ds.errors import (
-    CorruptionError,
     FencedError,
     FormatError,
     MissingObjectError,
@@ -34,7 +33,7 @@ from segstore_ds.errors import (
     UnderReplicatedError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.fields import parse_json
+from segstore_ds.format.replication import replication_of
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.metadata_log import Codec, MetadataLog
@@ -42,37 +41,8 @@ from segstore_ds.log.seen import lost_commits
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 
-PROPERTY = "replication"  # On disk. Never change.
 HINT_EVERY = 16
 _NONE: Mapping[str, frozenset[str]] = {}
-
-
-@dataclass(frozen=True, slots=True)
-class Replication:
-    """Which folder takes commits, and which folders follow it."""
-
-    primary: str
-    followers: tuple[str, ...]
-
-
-def replication_of(root: Root) -> Replication | None:
-    """Return the replication of a stream as of a root; None where there is none."""
-    text = root.properties.get(PROPERTY)
-    if text is None:
-        return None
-    value = parse_json(text.encode(), where=PROPERTY)
-    match value:
-        case {"primary": str(primary), "followers": [*urls]} if all(
-            isinstance(url, str) for url in urls
-        ):
-            return Replication(primary, tuple(urls))
-    raise CorruptionError("replication can't be read", property=text)
-
-
-def followers_of(root: Root) -> tuple[str, ...]:
-    """Return the locations of the followers that a root names."""
-    known = replication_of(root)
-    return known.followers if known else ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,8 +37,10 @@ from segstore_ds.errors import (
     MissingObjectError,
 )
 from segstore_ds.format import names
+from segstore_ds.format.clones import Origin, Pin
+from segstore_ds.format.copies import CLONE, CopyRecord
 from segstore_ds.format.root import Root
-from segstore_ds.log.origins import Pin, pins_of, same_filesystem
+from segstore_ds.log.origins import pins_of, same_filesystem
 from segstore_ds.log.transition import Slot, broken_invariants
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.references import References, read_references
@@ -197,20 +199,21 @@ def _first_root(
     segments = len(pinned.entries) + sum(part.segments for part in pinned.parts)
     segments += sum(index.segments for index in pinned.indexes)
     copied = Copied(pinned.head, pinned.tail, segments, 0)
-    record = {
-        "source": pinned.stream_id,
-        "generation": pinned.generation,
-        "version": pinned.version,
-        "mode": "clone",
-        "origin": context.storage.url,
-        "start": copied.start,
-        "end": copied.end,
-        "segments": copied.segments,
-        "bytes": copied.bytes,
-        "digest": request.digest(pinned),
-        "done": True,
-    }
-    origin = {"url": context.storage.url, "pin": request.copy_id, "version": pinned.version}
+    record = CopyRecord(
+        copy_id=request.copy_id,
+        mode=CLONE,
+        source=pinned.stream_id,
+        generation=pinned.generation,
+        version=pinned.version,
+        start=copied.start,
+        end=copied.end,
+        digest=request.digest(pinned),
+        segments=copied.segments,
+        bytes=copied.bytes,
+        done=True,
+        origin=context.storage.url,
+    )
+    origin = Origin(pinned.stream_id, context.storage.url, request.copy_id, pinned.version)
     root = Root(
         stream_id=pin.clone_id,
         version=0,
@@ -226,8 +229,8 @@ def _first_root(
         indexes=pinned.indexes,
         parts=pinned.parts,
         entries=pinned.entries,
-        origins={pinned.stream_id: origin},
-        copies={request.copy_id: record},
+        origins={pinned.stream_id: origin.to_value()},
+        copies={request.copy_id: record.to_value()},
         client=context.client,
     )
     root = begin_history(root)

@@ -20,10 +20,10 @@ from segstore_ds.copy.events import (
 from segstore_ds.copy.segments import Copied, CopyRequest, check_target
 from segstore_ds.errors import MAYBE_COMMITTED, SegstoreError
 from segstore_ds.format import names
+from segstore_ds.format.copies import CopyRecord
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import encode_schema, normalise_schema
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
-from segstore_ds.log.copy_record import CopyState
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import Appender
 from segstore_ds.write.job import WriteJob, WriteRequest
@@ -43,7 +43,7 @@ class RowsCopy:
     """
 
     job: WriteJob
-    state: CopyState
+    state: CopyRecord
     seal: bool
 
 

@@ -32,9 +32,9 @@ from segstore_ds.errors import (
     TruncatedError,
 )
 from segstore_ds.format import names
+from segstore_ds.format.copies import EVENTS, CopyRecord, parse_copy
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.conversion import convert
-from segstore_ds.log.copy_record import EVENTS, CopyState, parse_copy
 from segstore_ds.log.place import may_begin
 from segstore_ds.log.transition import Slot
 from segstore_ds.read.cuts import Position, check_position
@@ -84,7 +84,7 @@ def run_copy_events(
     return copied_of(state, repeated=runner.steps == 0)
 
 
-def copied_of(state: CopyState, *, repeated: bool) -> Copied:
+def copied_of(state: CopyRecord, *, repeated: bool) -> Copied:
     """Return the result of a copy for the caller."""
     return Copied(state.start, state.end, state.segments, state.bytes, repeated=repeated)
 
@@ -96,7 +96,7 @@ def begin_copy(
     bind: Callable[[Root], tuple[int, int]],
     *,
     schema: tuple[str, str | None] | None = None,
-) -> tuple[CopyState, bool]:
+) -> tuple[CopyRecord, bool]:
     """Make the destination, which fixes the range; or find how far the copy has come.
 
     `context` is the destination's, whose log accepts incomplete streams; the source is refreshed.
@@ -110,8 +110,9 @@ def begin_copy(
         return state, False
     start, end = bind(root)
     texts = schema or source.status.schema_texts(root.epoch)
-    state = CopyState(
+    state = CopyRecord(
         copy_id=request.copy_id,
+        mode=EVENTS,
         source=root.stream_id,
         generation=root.generation,
         version=root.version,
@@ -130,7 +131,7 @@ def begin_copy(
     return state, False
 
 
-def find_copy(log: StreamLog, request: CopyRequest, source: Root) -> CopyState | None:
+def find_copy(log: StreamLog, request: CopyRequest, source: Root) -> CopyRecord | None:
     """Return how far a copy has come; None if the destination may begin now.
 
     Raises:
@@ -143,17 +144,16 @@ def find_copy(log: StreamLog, request: CopyRequest, source: Root) -> CopyState |
     return _state_of(log.open(), request, source, url=log.storage.url)
 
 
-def _state_of(root: Root, request: CopyRequest, source: Root, *, url: str) -> CopyState:
+def _state_of(root: Root, request: CopyRequest, source: Root, *, url: str) -> CopyRecord:
     known = root.copies.get(request.copy_id)
     if known is None:
         raise AlreadyExistsError(
             "there is a stream already", remedy="copy to a location without a stream", url=url
         )
-    mode = known.get("mode") if isinstance(known, dict) else EVENTS
-    state = None if mode != EVENTS else parse_copy(request.copy_id, known, where=url)
-    if state is not None and state.source == source.stream_id:
+    state = parse_copy(request.copy_id, known)
+    if state.mode == EVENTS and state.source == source.stream_id:
         check_position(source, Position(state.source, state.generation, state.start))
-    if state is None or state.digest != request.digest(source):
+    if state.mode != EVENTS or state.digest != request.digest(source):
         raise InvalidInputError(
             "the copy id was used for another copy",
             remedy="repeat the copy with the arguments of its first call, or use another id",
@@ -164,7 +164,7 @@ def _state_of(root: Root, request: CopyRequest, source: Root, *, url: str) -> Co
 
 
 def _first_root(
-    context: StreamContext, state: CopyState, texts: tuple[str, str | None], *, sealed: bool
+    context: StreamContext, state: CopyRecord, texts: tuple[str, str | None], *, sealed: bool
 ) -> Root:
     root = Root(
         stream_id=context.clock.new_id(),
@@ -192,7 +192,7 @@ class CopyStep:
         seal: Whether the stream is sealed after the copy's last event.
     """
 
-    after: CopyState
+    after: CopyRecord
     events: int
     append: AppendPlan
     seal: bool
@@ -200,7 +200,7 @@ class CopyStep:
 
 def commit_step(
     context: StreamContext, step: CopyStep, *, transaction: str
-) -> tuple[CopyState, bool]:
+) -> tuple[CopyRecord, bool]:
     """Commit a step: events and progress together.
 
     Returns the state from now on, and whether this step made it: another runner may have been
@@ -218,9 +218,7 @@ def commit_step(
     )
 
     def build(root: Root, slot: Slot) -> Root | None:
-        found = root.copies.get(after.copy_id)
-        state = parse_copy(after.copy_id, found, where=context.storage.url)
-        if state != after:
+        if parse_copy(after.copy_id, root.copies.get(after.copy_id)) != after:
             return None
         check_preconditions(root, plan)
         epochs, epoch = plan_epochs(root, plan.schema, context.status)
@@ -239,8 +237,7 @@ def commit_step(
     done = context.log.commit(build, transaction=transaction, note=note)
     if done.written:
         return moved, True
-    found = done.root.copies[after.copy_id]
-    return parse_copy(after.copy_id, found, where=context.storage.url), False
+    return parse_copy(after.copy_id, done.root.copies[after.copy_id]), False
 
 
 class _Runner:
@@ -252,7 +249,7 @@ class _Runner:
         self._appender = Appender(context)
         self._schema = epoch_schema(context.status, context.log.root.epoch)
 
-    def run(self, state: CopyState) -> CopyState:
+    def run(self, state: CopyRecord) -> CopyRecord:
         """Run steps until the copy is done; raises as `run_copy_events`."""
         root = self._source.log.root
         while not state.done:
@@ -276,7 +273,7 @@ class _Runner:
                 root = newer
         return state
 
-    def _plan(self, state: CopyState, root: Root) -> Iterator[tuple[Reading, ReadTask]]:
+    def _plan(self, state: CopyRecord, root: Root) -> Iterator[tuple[Reading, ReadTask]]:
         """Yield the missing events as of a version of the source, one step at a time."""
         start = state.start + state.progress
         if start < root.head:
@@ -303,7 +300,7 @@ class _Runner:
         for task in plan_tasks(slices, partition_bytes=STEP_BYTES):
             yield reading, task
 
-    def _step(self, after: CopyState, reading: Reading, task: ReadTask) -> tuple[CopyState, bool]:
+    def _step(self, after: CopyRecord, reading: Reading, task: ReadTask) -> tuple[CopyRecord, bool]:
         """Write some events and commit them; return False if another runner was first."""
         clock = self._context.clock
         token = names.build_token(self._context.log.root.version, clock.new_id()[:12])

@@ -1,21 +1,22 @@
 """Pins: commits in an origin by which a clone holds a version and releases it."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import (
-    CorruptionError,
     InvalidInputError,
     NotFoundError,
     SnapshotExpiredError,
 )
+from segstore_ds.format.clones import Origin, Pin, parse_pin
+from segstore_ds.format.copies import CLONE, mode_of, parse_copy
 from segstore_ds.format.root import Root
 from segstore_ds.log.operations import GRACE_S
-from segstore_ds.log.origins import Origin, Pin, origins_of, parse_pin, pins_of
+from segstore_ds.log.origins import origins_of, pins_of
 from segstore_ds.log.transition import Slot
 
 _LOG = logging.getLogger(__name__)
@@ -40,7 +41,7 @@ def run_pin(context: StreamContext, name: str, url: str) -> Pin:
             )
         pins = _current(root, slot)
         if name in pins:
-            known = parse_pin(name, pins[name])
+            known = pins[name]
             if known.url != url or known.released_us is not None:
                 raise InvalidInputError(
                     "the copy id was used for another clone",
@@ -53,8 +54,8 @@ def run_pin(context: StreamContext, name: str, url: str) -> Pin:
             raise InvalidInputError(
                 "stream has too many clones", remedy="drop or materialize some", most=MOST_PINS
             )
-        pins[name] = Pin(slot.version, url, context.clock.new_id()).to_value()
-        return replace(root, pins=pins, operation="pin", client=context.client)
+        pins[name] = Pin(slot.version, url, clone_id=context.clock.new_id())
+        return replace(root, pins=_values(pins), operation="pin", client=context.client)
 
     root = context.log.commit(build, transaction=context.clock.new_id()).root
     return parse_pin(name, root.pins[name])
@@ -85,21 +86,18 @@ def mark_made(context: StreamContext, name: str, url: str, clone: Root) -> bool:
     `context` is the origin's; `url` is where the clone with the newest root `clone` was found.
     Returns False if the pin was taken away or belongs to another clone. Safe to repeat.
     """
-    record = clone.copies.get(name)
-    version = record.get("version") if isinstance(record, Mapping) else None
 
     def held(root: Root) -> Pin | None:
         pin = pins_of(root).get(name)
-        ours = pin is not None and pin.url == url and pin.is_of(clone.stream_id, version)
+        ours = pin is not None and pin.url == url and pin.clone_id == clone.stream_id
         return pin if ours else None
 
     def build(root: Root, slot: Slot) -> Root | None:
         pin = held(root)
         if pin is None or pin.made:
             return None
-        made = replace(pin, made=True).to_value()
-        pins = {**_current(root, slot), name: made}
-        return replace(root, pins=pins, operation="pin", client=context.client)
+        pins = {**_current(root, slot), name: replace(pin, made=True)}
+        return replace(root, pins=_values(pins), operation="pin", client=context.client)
 
     return held(context.log.commit(build, transaction=context.clock.new_id()).root) is not None
 
@@ -118,8 +116,7 @@ def run_unpin(context: StreamContext, name: str) -> None:
 def unpin_origins(context: StreamContext, root: Root) -> None:
     """Remove the pins of a dropped clone and skip origins that are gone; safe to repeat."""
     for origin, there in _origins(context, root):
-        held = (root.stream_id, origin.version)
-        _change(there, origin.pin, lambda _pin, _slot: None, held_by=held)
+        _change(there, origin.pin, lambda _pin, _slot: None, held_by=root.stream_id)
 
 
 def release_origins(context: StreamContext, root: Root) -> None:
@@ -132,7 +129,7 @@ def release_origins(context: StreamContext, root: Root) -> None:
             there,
             origin.pin,
             lambda pin, slot: replace(pin, released_us=pin.released_us or slot.time_us),
-            held_by=(root.stream_id, origin.version),
+            held_by=root.stream_id,
         )
 
 
@@ -145,13 +142,10 @@ def last_sharing(newest: Root) -> Root:
         return newest
     origins: dict[str, Any] = {}
     for name, record in newest.copies.items():
-        fields = record if isinstance(record, Mapping) else {}
-        if fields.get("mode") != "clone":
-            continue
-        source, url, version = (fields.get(key) for key in ("source", "origin", "version"))
-        if not isinstance(source, str):
-            raise CorruptionError("record of a clone can't be read", copy_id=name)
-        origins[source] = {"url": url, "pin": name, "version": version}
+        if mode_of(record) == CLONE:
+            made = parse_copy(name, record)
+            origin = Origin(made.source, made.origin, name, made.version)
+            origins[made.source] = origin.to_value()
     return replace(newest, origins=origins)
 
 
@@ -175,30 +169,35 @@ def _change(
     name: str,
     change: Callable[[Pin, Slot], Pin | None],
     *,
-    held_by: tuple[str, int] | None = None,
+    held_by: str | None = None,
 ) -> None:
     def build(root: Root, slot: Slot) -> Root | None:
-        pins: dict[str, Any] = _current(root, slot)
-        pin = parse_pin(name, pins[name]) if name in pins else None
+        pins = _current(root, slot)
+        pin = pins.get(name)
         # The name may belong to another clone by now.
-        if pin is not None and (held_by is None or pin.is_of(*held_by)):
+        if pin is not None and held_by in (None, pin.clone_id):
             changed = change(pin, slot)
             pins.pop(name)
             if changed is not None:
-                pins[name] = changed.to_value()
-        if pins == dict(root.pins):
+                pins[name] = changed
+        values = _values(pins)
+        if values == dict(root.pins):
             return None
-        return replace(root, pins=pins, operation="unpin", client=context.client)
+        return replace(root, pins=values, operation="unpin", client=context.client)
 
     context.log.commit(build, transaction=context.clock.new_id())
 
 
-def _current(root: Root, slot: Slot) -> dict[str, Mapping[str, Any]]:
+def _values(pins: dict[str, Pin]) -> dict[str, Any]:
+    return {name: pin.to_value() for name, pin in pins.items()}
+
+
+def _current(root: Root, slot: Slot) -> dict[str, Pin]:
     """Return the pins without those that were released more than two graces ago."""
     until_us = slot.time_us - int(2 * GRACE_S * 1e6)
     pins = {name: parse_pin(name, value) for name, value in root.pins.items()}
     return {
-        name: root.pins[name]
+        name: pin
         for name, pin in pins.items()
         if pin.released_us is None or pin.released_us > until_us
     }

@@ -15,7 +15,6 @@ Source: the second approach of Pravega's copyStream.
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.commit.context import StreamContext
@@ -23,11 +22,11 @@ from segstore_ds.compact.rewrite import plan_job
 from segstore_ds.copy.segment_copier import SegmentCopier
 from segstore_ds.errors import (
     AlreadyExistsError,
-    CorruptionError,
     InternalError,
     InvalidInputError,
 )
 from segstore_ds.format import names
+from segstore_ds.format.copies import SEGMENTS, CopyRecord, parse_copy
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.fields import build_json
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
@@ -189,7 +188,7 @@ def commit_copy(
         first,
         sealed=request.seal,
         next_segment=next_segment,
-        copies={request.copy_id: _record(request, source, copied)},
+        copies={request.copy_id: _record(request, source, copied).to_value()},
     )
     broken = [*broken_invariants(first)]
     if broken:
@@ -202,19 +201,20 @@ def commit_copy(
     return copied
 
 
-def _record(request: CopyRequest, source: Root, copied: Copied) -> dict[str, Any]:
-    return {
-        "source": source.stream_id,
-        "generation": source.generation,
-        "version": source.version,
-        "mode": "segments",
-        "start": copied.start,
-        "end": copied.end,
-        "segments": copied.segments,
-        "bytes": copied.bytes,
-        "digest": request.digest(source),
-        "done": True,
-    }
+def _record(request: CopyRequest, source: Root, copied: Copied) -> CopyRecord:
+    return CopyRecord(
+        copy_id=request.copy_id,
+        mode=SEGMENTS,
+        source=source.stream_id,
+        generation=source.generation,
+        version=source.version,
+        start=copied.start,
+        end=copied.end,
+        digest=request.digest(source),
+        segments=copied.segments,
+        bytes=copied.bytes,
+        done=True,
+    )
 
 
 def find_done(log: StreamLog, request: CopyRequest, source: Root) -> Copied | None:
@@ -234,21 +234,15 @@ def find_done(log: StreamLog, request: CopyRequest, source: Root) -> Copied | No
             remedy="copy to a location without a stream",
             url=log.storage.url,
         )
-    try:
-        same = known["digest"] == request.digest(source)
-        done = Copied(
-            known["start"], known["end"], known["segments"], known["bytes"], repeated=True
-        )
-    except (KeyError, TypeError) as error:
-        raise CorruptionError("record of a copy can't be read", where=log.storage.url) from error
-    if not same:
+    record = parse_copy(request.copy_id, known)
+    if record.digest != request.digest(source):
         raise InvalidInputError(
             "the copy id was used for another copy",
             remedy="repeat the copy with the arguments of its first call, or use another id",
             copy_id=request.copy_id,
             url=log.storage.url,
         )
-    return done
+    return Copied(record.start, record.end, record.segments, record.bytes, repeated=True)
 
 
 def _first_root(

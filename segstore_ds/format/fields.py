@@ -119,6 +119,13 @@ class Fields:
             raise self._wrong(name, f"an integer of at least {least}")
         return value
 
+    def optional_integer(self, name: str) -> int | None:
+        """Take an int64 of at least 0, or null."""
+        if self._left.get(name, 0) is None:
+            self.take(name)
+            return None
+        return self.integer(name)
+
     def text(self, name: str, *, limit: int = 1 << 20) -> str:
         """Take a string of at most `limit` characters."""
         value = self.take(name)

@@ -13,12 +13,12 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from segstore_ds.commit.replicas import followers_of
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.fields import parse_json
 from segstore_ds.format.parts.columns import SegmentColumns
 from segstore_ds.format.parts.packed import Ints
+from segstore_ds.format.replication import followers_of
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.segment import PARQUET

@@ -13,7 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.replicas import PROPERTY, followers_of
 from segstore_ds.errors import (
     ConflictError,
     CorruptionError,
@@ -23,6 +22,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.parts.history_rows import HistoryRow
+from segstore_ds.format.replication import PROPERTY, followers_of
 from segstore_ds.format.root import Root, check_writable
 from segstore_ds.log.origins import share_origins
 from segstore_ds.log.seen import hint_of, is_proof

@@ -7,14 +7,14 @@ from dataclasses import replace
 from segstore_ds.commit.commit import Committed
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.objects import copy_object, copy_small, has_same_end
-from segstore_ds.commit.replicas import PROPERTY, Follower, replication_of
+from segstore_ds.commit.replicas import Follower
 from segstore_ds.errors import (
     AlreadyExistsError,
     InvalidInputError,
     StorageError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.fields import build_json
+from segstore_ds.format.replication import PROPERTY, Replication, replication_of
 from segstore_ds.format.root import Root
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.place import may_begin
@@ -134,8 +134,7 @@ def _refuse_clone(root: Root) -> None:
 def _following(root: Root, primary: str, followers: tuple[str, ...], client: str) -> Root:
     properties = {name: text for name, text in root.properties.items() if name != PROPERTY}
     if followers:
-        value = build_json({"primary": primary, "followers": list(followers)})
-        properties[PROPERTY] = value.decode()
+        properties[PROPERTY] = Replication(primary, followers).to_text()
     return replace(root, properties=properties, operation="follow", client=client)
 
 

@@ -12,10 +12,10 @@ from dataclasses import dataclass, replace
 
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.replicas import replication_of
 from segstore_ds.copy.pins import last_sharing, unpin_origins
 from segstore_ds.errors import ConflictError, InvalidInputError, SegstoreError
 from segstore_ds.format import names
+from segstore_ds.format.replication import replication_of
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.origins import pins_of

@@ -24,9 +24,9 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import moment_at
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StorageError
 from segstore_ds.format import names
+from segstore_ds.format.clones import parse_pin
 from segstore_ds.format.root import Retired, Root
 from segstore_ds.log.operations import GRACE_S, ObjectState, check_move
-from segstore_ds.log.origins import parse_pin
 from segstore_ds.log.transition import Slot
 from segstore_ds.read.reader_records import store_now_us
 from segstore_ds.replication.followers import follower_storages

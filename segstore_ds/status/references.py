@@ -4,11 +4,12 @@ This is the only place that knows all the ways in which metadata names an object
 can't be read raises, so an object is never taken for unreferenced because a lookup failed.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from segstore_ds.errors import MissingObjectError
 from segstore_ds.format import names
+from segstore_ds.format.copies import SEGMENTS, mode_of, parse_copy
 from segstore_ds.format.root import BlobRef, Retired, Root
 from segstore_ds.status.history import History
 from segstore_ds.status.table_status import TableStatus
@@ -65,8 +66,7 @@ def copied_tokens(root: Root) -> Iterator[str]:
     Nobody stages there any more: a late writer of such a copy finds the copy done.
     """
     for copy_id, record in root.copies.items():
-        known = isinstance(record, Mapping) and record.get("mode") == "segments"
-        if known and record.get("done") is True:
+        if mode_of(record) == SEGMENTS and parse_copy(copy_id, record).done:
             yield names.build_copy_token(copy_id)
 
 

@@ -16,12 +16,12 @@ from segstore_ds.copy.events import copied_of, find_copy
 from segstore_ds.copy.segment_tasks import CopyJob, commit_segments, copy_segments, plan_copy_job
 from segstore_ds.copy.segments import Copied, CopyRequest, find_done
 from segstore_ds.format.batch_fingerprint import BatchTally, gather_facts
+from segstore_ds.format.copies import CopyRecord
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.names import check_label, segment_object
 from segstore_ds.format.root import Root
 from segstore_ds.format.root_codec import decode_root, encode_root
 from segstore_ds.format.segment import PARQUET
-from segstore_ds.log.copy_record import CopyState
 from segstore_ds.log.origins import origins_of
 from segstore_ds.read.cuts import (
     Cut,
@@ -65,8 +65,8 @@ __all__ = [
     "Condition",
     "Copied",
     "CopyJob",
+    "CopyRecord",
     "CopyRequest",
-    "CopyState",
     "Cut",
     "Filters",
     "Layout",

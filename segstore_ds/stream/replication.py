@@ -1,6 +1,7 @@
 """Replication: followers that hold every acknowledged commit, and promotion of one of them."""
 
-from segstore_ds.commit.replicas import ShipTo, followers_of
+from segstore_ds.commit.replicas import ShipTo
+from segstore_ds.format.replication import followers_of
 from segstore_ds.format.root import Root
 from segstore_ds.replication.followers import run_add_follower, run_promote, run_remove_follower
 from segstore_ds.stream.handle import Handle

@@ -16,10 +16,11 @@ from segstore_ds.copy.events import run_copy_events
 from segstore_ds.copy.pins import run_unpin
 from segstore_ds.copy.segments import Copied, CopyRequest, run_copy
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.clones import Pin
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
 from segstore_ds.format.root import Root
 from segstore_ds.log.operations import GRACE_S
-from segstore_ds.log.origins import Pin, pins_of
+from segstore_ds.log.origins import pins_of
 from segstore_ds.options.arguments import check_seconds, check_whole
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.cuts import CutLike, check_range, parse_cut, resolve_cut

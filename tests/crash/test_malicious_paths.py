@@ -11,12 +11,12 @@ import pytest
 from crash_kit import SCHEMA, content_on, discard, events, files_of, restore
 from malicious_kit import NEWEST, SECRET, attack, plant, put_back, root_json
 
-from segstore_ds.commit.replicas import PROPERTY
 from segstore_ds.errors import FormatError
 from segstore_ds.format.names import segment_token
 from segstore_ds.format.parts.history import encode_history_list
 from segstore_ds.format.parts.history_rows import HistoryPart, part_ref_value
 from segstore_ds.format.parts.status import encode_retired
+from segstore_ds.format.replication import PROPERTY
 from segstore_ds.format.root import Retired, SegmentEntry
 from segstore_ds.format.root_codec import blob_value, part_value
 from segstore_ds.status.history import History

@@ -215,8 +215,7 @@ def test_only_the_own_pin_is_taken_away() -> None:
 
 def _edit_pin(stream: Stream, **changed: object) -> None:
     def build(root: Root, _slot: Slot) -> Root:
-        value = {**root.pins["c"], **changed}
-        return replace(root, pins={"c": value}, operation="pin")
+        return replace(root, pins={"c": {**root.pins["c"], **changed}}, operation="pin")
 
     stream._log.commit(build, transaction=stream._log.clock.new_id())
 
@@ -576,12 +575,13 @@ def test_a_record_of_a_clone_that_is_none_is_corrupt() -> None:
     _materialize(stream, storage)
     newest = open_on(storage).root
     assert [*last_sharing(newest).origins] == [stream.stream_id]
-    for record in ({"mode": "clone"}, {"mode": "clone", "source": 3}):
-        with pytest.raises(CorruptionError, match="record of a clone"):
+    good = newest.copies["c"]
+    for record in ({"mode": "clone"}, {**good, "source": 3}, {**good, "origin": 7}):
+        with pytest.raises(CorruptionError, match="copy 'c'"):
             last_sharing(replace(newest, copies={"c": record}))
-    odd = {"mode": "clone", "source": "s", "origin": 7, "version": 1}
-    with pytest.raises(CorruptionError, match="origin can't be read"):
-        [*origins_of(last_sharing(replace(newest, copies={"c": odd})))]
+    odd = {"s": {"url": 7, "pin": "c", "version": 1}}
+    with pytest.raises(CorruptionError, match="origin 's'"):
+        [*origins_of(replace(newest, origins=odd))]
     assert last_sharing(replace(newest, copies={"c": 3})).origins == {}
 
 

@@ -27,7 +27,7 @@ from segstore_ds.errors import (
     StorageError,
     TruncatedError,
 )
-from segstore_ds.log.copy_record import parse_copy
+from segstore_ds.format.copies import parse_copy
 from segstore_ds.read.cuts import check_range, parse_cut, resolve_cut
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.retention.retain import RetentionPolicy
@@ -289,12 +289,12 @@ def test_damaged_records_are_damage() -> None:
     request = CopyRequest("c", "head", "tail", mode="events")
     good = opened.root.copies["c"]
 
-    parse_copy(request.copy_id, good, where="")
+    parse_copy(request.copy_id, good)
     for bad in ({"progress": 41}, {"done": True}, {"progress": 40}, {"end": "x"}, {"mode": "m"}):
         with pytest.raises(CorruptionError):
-            parse_copy(request.copy_id, {**good, **bad}, where="")
+            parse_copy(request.copy_id, {**good, **bad})
     with pytest.raises(CorruptionError):
-        parse_copy(request.copy_id, None, where="")
+        parse_copy(request.copy_id, None)
 
 
 # --- the source goes on -----------------------------------------------------------------------

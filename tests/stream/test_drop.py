@@ -14,8 +14,8 @@ from segstore_ds.errors import (
     NotFoundError,
     SegstoreError,
 )
+from segstore_ds.format.clones import Pin
 from segstore_ds.log.clock import SYSTEM_CLOCK
-from segstore_ds.log.origins import Pin
 from segstore_ds.retention.drop import DroppableLog, run_drop
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on, open_on
@@ -60,7 +60,7 @@ def test_pinned_stream_is_not_dropped():
     stream, storage = make_stream(1)
     stream._log.commit(
         lambda root, _: replace(
-            root, pins={"c1": Pin(1, "file:/c", "f" * 32).to_value()}, operation="pin"
+            root, pins={"c1": Pin(1, "memory://c", "f00").to_value()}, operation="pin"
         ),
         transaction="t" * 32,
     )

@@ -91,10 +91,7 @@ def parse_row(value: Any, *, where: str) -> HistoryRow:
     for name in ("operation", "client", "application", "transaction"):
         found[name] = taken.text(name, limit=_TEXT_LIMIT)
     found["writer_id"] = taken.optional_text("writer_id", limit=_TEXT_LIMIT)
-    batch = taken.take("batch_id")
-    if batch is not None and (type(batch) is not int or not 0 <= batch < 1 << 63):
-        raise CorruptionError("field has an invalid value", where=where, field="batch_id")
-    return HistoryRow(**found, batch_id=batch)
+    return HistoryRow(**found, batch_id=taken.optional_integer("batch_id"))
 
 
 def part_ref_value(part: HistoryPart) -> list[Any]:

@@ -16,8 +16,8 @@ from segstore_ds.spark.session import bound_source, write
 from segstore_ds.stream.connector import (
     ROWS,
     Copied,
+    CopyRecord,
     CopyRequest,
-    CopyState,
     Storage,
     StreamLog,
     copied_of,
@@ -131,7 +131,7 @@ def _copy_events(
     if known is not None and known.done:
         return copied_of(known, repeated=True)
 
-    def rows_of(state: CopyState | None) -> DataFrame:
+    def rows_of(state: CopyRecord | None) -> DataFrame:
         first, last = cuts if state is None else (state.start, state.end)
         return transform(_rows(spark, options, startCut=first, endCut=last))
 

@@ -10,6 +10,7 @@ import pytest
 from stream_kit import ROOT_BYTES, make_stream
 
 from segstore_ds.copy import pins
+from segstore_ds.format.clones import Pin
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.parts.history_rows import HistoryPart, HistoryRow
 from segstore_ds.format.root import (
@@ -23,7 +24,6 @@ from segstore_ds.format.root import (
     Writer,
 )
 from segstore_ds.format.root_codec import encode_root
-from segstore_ds.log.origins import Pin
 from segstore_ds.log.transition import Slot
 from segstore_ds.retention import tags
 from segstore_ds.retention.drop import plan_drop
