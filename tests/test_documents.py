@@ -3,11 +3,15 @@
 import re
 from pathlib import Path
 
+import pytest
+
 from segstore_ds.format import root
 from segstore_ds.log import operations
 
 ROOT = Path(__file__).parents[1]
 DESIGN = (ROOT / "segstore_ds/DESIGN.md").read_text()
+PAGES = sorted((ROOT / "segstore_ds/docs").rglob("*.md"))
+GLOSSARY = (ROOT / "segstore_ds/docs/glossary.md").read_text()
 FORMAT = (ROOT / "segstore_ds/format/FORMAT.md").read_text()
 _ROW = re.compile(r"^\| (`[^|]+`) \| (.*) \|$", re.MULTILINE)
 _WORD = re.compile(r"`([a-z_-]+)`")
@@ -63,3 +67,60 @@ def test_paths_that_the_documents_name_exist():
     found = re.findall(r"`((?:tests|segstore_ds|benchmarks)/[\w./-]*)`", DESIGN + FORMAT)
     assert found
     assert not [path for path in found if not (ROOT / path).exists()]
+
+
+def test_decisions_have_at_most_fourteen_lines():
+    """What is longer is a page in docs/design/."""
+    entries = re.split(r"^## (?=\d+\. )", DESIGN, flags=re.MULTILINE)[1:]
+    assert entries
+    assert not [entry.splitlines()[0] for entry in entries if len(entry.strip().splitlines()) > 14]
+
+
+def test_pages_of_design_are_linked_from_their_decisions():
+    pages = {f"docs/design/{page.name}" for page in PAGES if page.parent.name == "design"}
+    assert {link.partition("#")[0] for link in links(DESIGN)} >= pages
+
+
+def links(text: str) -> list[str]:
+    """Return the targets of the links of a page that lead to files."""
+    return [link for link in re.findall(r"\]\(([^)\s]+)\)", text) if "://" not in link]
+
+
+def anchors(text: str) -> set[str]:
+    """Return the anchors that GitHub gives the headings of a page."""
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("page", [ROOT / "segstore_ds/DESIGN.md", *PAGES], ids=lambda p: p.name)
+def test_links_of_pages_resolve(page):
+    for link in links(page.read_text()):
+        path, _, anchor = link.partition("#")
+        target = (page.parent / path) if path else page
+        assert target.is_file(), link
+        assert not anchor or anchor in anchors(target.read_text()), link
+
+
+def test_tests_that_design_names_exist():
+    texts = [path.read_text() for path in (ROOT / "tests").rglob("test_*.py")]
+    files = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    for page in (DESIGN, *(page.read_text() for page in PAGES)):
+        assert {*re.findall(r"\btest_\w+\.py\b", page)} <= files
+        for name in re.findall(r"`(test_\w+)`", page):
+            assert any(f"def {name}(" in text for text in texts), name
+
+
+def test_terms_of_the_glossary_are_used_and_defined():
+    terms = re.findall(r"^\| ([a-z ]+) \| ", GLOSSARY.split("## Same word")[0], re.MULTILINE)[1:]
+    texts = ((ROOT / "README.md").read_text(), FORMAT, DESIGN)
+    assert len(terms) == len({*terms})
+    assert not [term for term in terms if not any(f"{term}" in text for text in texts)]
+    defined = DESIGN.split("## Glossary")[1].split("## 1.")[0]
+    verbs = {"stream", "retention", "truncate", "purge", "vacuum"}
+    assert not [term for term in {*terms} - verbs if f"**{term}**" not in defined]
+
+
+def test_glossary_cells_are_short():
+    """A cell holds one fact."""
+    cells = [cell.strip() for row in GLOSSARY.splitlines() for cell in row.split("|")[1:-1]]
+    assert max(map(len, cells)) <= 100

@@ -268,8 +268,8 @@ def test_stream_is_not_copied_into_or_around_itself(place: Folder, mode: str) ->
     stream.append(EVENTS)
     before = place.read()
     options = None if mode == "clone" else place.options
-    for name, how in (("outer/stream/copy", "within"), ("outer", "around")):
-        with pytest.raises(InvalidInputError, match=f"lies {how} the stream's own folder"):
+    for name, how in (("outer/stream/copy", "is inside"), ("outer", "contains")):
+        with pytest.raises(InvalidInputError, match=f"{how} the stream's own folder"):
             stream.copy_to(place.inner(name).url, copy_id="c", mode=mode, storage_options=options)
     assert place.read() == before
 
