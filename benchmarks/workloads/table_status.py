@@ -20,6 +20,7 @@ import segstore_ds as segstore
 from benchmarks.datasets import EVENTS
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.workload import Settings, Workload, quantile
+from segstore_ds.commit.commit import Change
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.names import build_token
 from segstore_ds.format.parts.columns import SegmentColumns
@@ -157,7 +158,7 @@ def fill(storage: Storage, size: int) -> None:
     """List about so many made-up segments in parts, as a stream of single commits would."""
     stream, status = open_on(storage), TableStatus(storage)
 
-    def build(root: Root, slot: Slot) -> Root:
+    def build(root: Root, slot: Slot) -> Change[None]:
         parts: list[PartRef] = []
         first = start = 0
         for count in part_sizes(size):
@@ -165,7 +166,7 @@ def fill(storage: Storage, size: int) -> None:
             parts.append(status._files.put(root.version, start, made, [None] * count))  # noqa: SLF001
             first, start = first + count, parts[-1].end
         filled = replace(root, parts=tuple(parts), tail=start, next_segment=first)
-        return status.tidy(replace(filled, operation="append"), slot)
+        return Change(status.tidy(replace(filled, operation="append"), slot))
 
     stream._log.commit(build, transaction="f" * 32)  # noqa: SLF001
 

@@ -14,6 +14,7 @@ Invariants of this module; breaking any one of them can lose data:
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
+from typing import Generic, TypeVar
 
 from segstore_ds.commit.lost_attempts import discard_lost
 from segstore_ds.commit.replicas import Replicas
@@ -41,6 +42,7 @@ from segstore_ds.log.seen import hint_of
 from segstore_ds.log.transition import Slot, check_transition
 from segstore_ds.status.history import NO_NOTE, History, Note, describe_commit
 from segstore_ds.storage import Storage
+from segstore_ds.storage.base import StorageStats
 
 CLOCK_LIMIT_US = 5 * 60 * 1_000_000
 CLOCK_CHECK_S = 600.0
@@ -48,11 +50,34 @@ HINT_EVERY_S = 1.0
 COMMIT_ATTEMPTS = 200
 
 
+T = TypeVar("T")
+
+
 @dataclass(frozen=True, slots=True)
-class Committed:
-    """A commit's result: the root, whether this call wrote it, and how many attempts it took."""
+class Change(Generic[T]):
+    """What a verb makes of a root.
+
+    Attributes:
+        root: The next root, whose place in the log is filled in by the commit; None when there is
+            nothing to commit.
+        result: What the verb learned on that root and returns to its caller.
+        note: What the history records about the change beyond what the root says.
+    """
+
+    root: Root | None
+    result: T = None  # type: ignore[assignment]  # None for a verb that returns nothing
+    note: Note = NO_NOTE
+
+
+NOTHING: Change[None] = Change(None)
+
+
+@dataclass(frozen=True, slots=True)
+class Committed(Generic[T]):
+    """A commit's result: the root, what the verb returned, and whether this call wrote the root."""
 
     root: Root
+    result: T
     written: bool
     attempts: int
 
@@ -65,6 +90,25 @@ class _Spent:
     races_lost: int
     requests: int
     request_bytes: int
+
+
+class _Meter:
+    """Counts what a commit costs."""
+
+    def __init__(self, stats: StorageStats) -> None:
+        self._stats = stats
+        self._before = (stats.total, stats.bytes_written)
+        self.races_lost = 0
+
+    def read(self, attempt: int) -> _Spent:
+        """Return the cost up to now, with the put that follows."""
+        requests, size = self._before
+        return _Spent(
+            attempts=attempt + 1,
+            races_lost=self.races_lost,
+            requests=self._stats.total - requests + 1,
+            request_bytes=self._stats.bytes_written - size,
+        )
 
 
 class StreamLog(FollowedLog):
@@ -106,27 +150,18 @@ class StreamLog(FollowedLog):
 
     def commit(
         self,
-        build: Callable[[Root, Slot], Root | None],
+        build: Callable[[Root, Slot], Change[T]],
         *,
-        transaction: str,
+        transaction: str | None = None,
         attempts: int = COMMIT_ATTEMPTS,
         shipped: Mapping[str, frozenset[str]] | None = None,
-        note: Note = NO_NOTE,
-    ) -> Committed:
+    ) -> Committed[T]:
         """Commit a change; plan it again on the newest root whenever another commit came first.
 
-        Args:
-            build: Takes the newest root and the slot. Returns the next root (version, parent,
-                transaction and time are filled in here), or None when there is nothing to do. It is
-                called again after each lost race, so its only side effect may be to put objects
-                under fresh names.
-            transaction: The id of this logical commit, the same for all attempts.
-            attempts: How many lost races to accept before giving up.
-            shipped: Segments of this commit, each with the followers that already have it.
-            note: What the history records about the change beyond what the root says.
-
-        Returns:
-            The root that holds the change; `written` is False when `build` returned None.
+        `build` is called again after each lost race, so its only side effect may be to put objects
+        under fresh names. `transaction` is the id of this logical commit over all attempts, a new
+        one by default. `shipped` maps segments of this commit to the followers that already have
+        them.
 
         Raises:
             ConflictError: Every attempt lost its race; nothing was committed.
@@ -139,52 +174,57 @@ class StreamLog(FollowedLog):
                 the put.
         """
         self.storage.ensure_exclusive()
-        called_s = self.clock.boot_s()
-        stats, races_lost = self.storage.stats, 0
-        before = (stats.total, stats.bytes_written)
+        called_s, meter = self.clock.boot_s(), _Meter(self.storage.stats)
+        transaction = transaction or self.clock.new_id()
         for attempt in range(attempts):
-            base, now_us = self._fresh_base()
-            check_writable(base.root)
-            if abs(now_us - base.root.time_us) > CLOCK_LIMIT_US:
-                # Either the stream was idle or a clock is wrong; the store's clock tells which.
-                self.check_clock()
-            time_us = max(base.root.time_us, now_us)
+            # Stand on a root that was the newest a moment ago, and take the time before that.
+            base, slot = self._begin(attempt)
+            # Build the change on it: what it refers to is durable before the root is put.
             try:
-                planned = build(base.root, Slot(base.root.version + 1, time_us, attempt))
+                change = build(base.root, slot)
             except ConflictError:
                 # The base may be a minute old, so the condition may hold on a newer root.
                 if base.confirmed_s > called_s or self.refresh().version == base.root.version:
                     raise
                 continue
-            if planned is None:
+            if change.root is None:
                 # This acknowledges an earlier commit again, so the followers must have it.
                 self.replicas.ship(base.root)
-                return Committed(base.root, written=False, attempts=attempt)
-            spent = _Spent(
-                attempts=attempt + 1,
-                races_lost=races_lost,
-                requests=stats.total - before[0] + 1,  # plus the put that follows
-                request_bytes=stats.bytes_written - before[1],
-            )
-            check_commit(base.root, planned, url=self.storage.url)
-            slot = Slot(base.root.version + 1, time_us, attempt)
+                return Committed(base.root, change.result, written=False, attempts=attempt)
+            # Complete the root, and refuse it if the step from its base breaks a rule.
             root = self._next_root(
-                base.root, planned, slot, transaction=transaction, note=note, spent=spent
+                base.root,
+                change.root,
+                slot,
+                transaction=transaction,
+                note=change.note,
+                spent=meter.read(attempt),
             )
-            check_transition(base.root, root)
-            if root.operation != "promote":
-                self.replicas.check_primary(base.root)
-            self.replicas.prepare(base.root, root)
+            # Bring the followers up to the base: a failure here commits nothing.
+            self._prepare(base.root, root)
+            # Put the root under the next version, if absent: this decides the race.
             if self._try(base, root):
                 # The commit is in the log; it is acknowledged once the followers have it.
                 self.replicas.ship(root, shipped or {}, prepared=True)
-                return Committed(root, written=True, attempts=attempt + 1)
+                # Acknowledged. The hint only makes the next open cheaper.
+                self._hint(root)
+                return Committed(root, change.result, written=True, attempts=attempt + 1)
+            # Lost: delete what only this root named, and go on from the winner.
             discard_lost(self.files, base, root, self.clock)
-            races_lost += 1
+            meter.races_lost += 1
             self.clock.backoff(min(attempt, 6), base_s=0.004, most_s=0.25)
         raise ConflictError(
             "other writers came first every time", url=self.storage.url, attempts=attempts
         )
+
+    def _begin(self, attempt: int) -> tuple[Base, Slot]:
+        """Return a base that may be committed on, and the place of a commit on it."""
+        base, now_us = self._fresh_base()
+        check_writable(base.root)
+        if abs(now_us - base.root.time_us) > CLOCK_LIMIT_US:
+            # Either the stream was idle or a clock is wrong; the store's clock tells which.
+            self.check_clock()
+        return base, Slot(base.root.version + 1, max(base.root.time_us, now_us), attempt)
 
     def _next_root(
         self,
@@ -197,6 +237,7 @@ class StreamLog(FollowedLog):
         spent: _Spent,
     ) -> Root:
         """Return the root to put: the planned change, its place in the log and its history row."""
+        check_commit(base, planned, url=self.storage.url)
         kept = self.history.tidy(planned, slot)
         root = replace(
             kept,
@@ -206,7 +247,14 @@ class StreamLog(FollowedLog):
             time_us=slot.time_us,
         )
         row = describe_commit(base, root, note)
-        return replace(root, history=(*kept.history, replace(row, **asdict(spent))))
+        root = replace(root, history=(*kept.history, replace(row, **asdict(spent))))
+        check_transition(base, root)
+        return root
+
+    def _prepare(self, base: Root, root: Root) -> None:
+        if root.operation != "promote":
+            self.replicas.check_primary(base)
+        self.replicas.prepare(base, root)
 
     def check_clock(self, staged: str | None = None) -> None:
         """Refuse to commit when this machine's clock is far from the store's.
@@ -258,7 +306,6 @@ class StreamLog(FollowedLog):
             self.refresh()
         if won:
             self._stand_on(Base(root, began, sound=True))
-            self._hint(root)
         return won
 
     def _settle_late(self, root: Root, began: float, *, won: bool) -> bool:

@@ -3,21 +3,25 @@
 from collections.abc import Mapping
 from dataclasses import replace
 
-from segstore_ds.commit.commit import Committed
+from segstore_ds.commit.commit import NOTHING, Change, Committed
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.format.root import Root
 from segstore_ds.log.transition import Slot
 
 
-def run_set_properties(context: StreamContext, changes: Mapping[str, str | None]) -> Committed:
+def run_set_properties(
+    context: StreamContext, changes: Mapping[str, str | None]
+) -> Committed[None]:
     """Set properties of a stream, or remove those whose value is None; safe to repeat."""
     context.log.refresh()
 
-    def build(root: Root, _slot: Slot) -> Root | None:
+    def build(root: Root, _slot: Slot) -> Change[None]:
         merged = {**root.properties, **changes}
         kept = {name: value for name, value in merged.items() if value is not None}
         if kept == dict(root.properties):
-            return None
-        return replace(root, properties=kept, operation="set-properties", client=context.client)
+            return NOTHING
+        return Change(
+            replace(root, properties=kept, operation="set-properties", client=context.client)
+        )
 
-    return context.log.commit(build, transaction=context.clock.new_id())
+    return context.log.commit(build)

@@ -9,7 +9,7 @@ replace segments by equally many is dropped, because the next compaction would c
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from segstore_ds.commit.commit import COMMIT_ATTEMPTS
+from segstore_ds.commit.commit import COMMIT_ATTEMPTS, Change
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.plan import Group
 from segstore_ds.compact.replace import Replacement, listed_runs, replace_runs
@@ -81,15 +81,13 @@ def commit_groups(
     if not runs:
         delete_staged(context.storage, (output for run in done for output in run.outputs))
         return context.log.root, ()
-    kept: list[Replacement] = []
 
-    def build(root: Root, slot: Slot) -> Root | None:
+    def build(root: Root, slot: Slot) -> Change[Sequence[Replacement]]:
         _check_floor(root, runs)
-        kept[:], landed = listed_runs(context.status, root, runs)
+        kept, landed = listed_runs(context.status, root, runs)
         if landed:
             # Called again after the commit landed: the objects it lists must not be deleted.
-            kept[:] = landed
-            return None
+            return Change(None, landed)
         if not kept:
             raise ConflictError(
                 "the segments to compact are no longer listed",
@@ -97,9 +95,8 @@ def commit_groups(
                 stream=root.stream_id,
                 groups=len(runs),
             )
-        return context.status.tidy(
-            replace(replace_runs(context.status, root, kept, slot), client=context.client), slot
-        )
+        replaced = replace_runs(context.status, root, kept, slot)
+        return Change(context.status.tidy(replace(replaced, client=context.client), slot), kept)
 
     shipped = {
         names.segment_object(output.path): frozenset(output.followers)
@@ -107,17 +104,17 @@ def commit_groups(
         for output in run.outputs
     }
     try:
-        root = context.log.commit(
+        made = context.log.commit(
             build, transaction=transaction, attempts=attempts, shipped=shipped
-        ).root
+        )
     except MAYBE_COMMITTED:
         raise  # the log may name the outputs, so keep them
     except SegstoreError:
         delete_staged(context.storage, (output for run in done for output in run.outputs))
         raise
-    lost = [run for run in done if run not in kept]
+    lost = [run for run in done if run not in made.result]
     delete_staged(context.storage, (output for run in lost for output in run.outputs))
-    return root, tuple(kept)
+    return made.root, tuple(made.result)
 
 
 def is_gain(run: Replacement) -> bool:

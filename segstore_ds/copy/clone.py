@@ -17,7 +17,7 @@ one needs.
 from collections.abc import Iterator
 from dataclasses import replace
 
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.commit import NOTHING, Change, StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.objects import copy_object
 from segstore_ds.copy.pins import (
@@ -137,17 +137,19 @@ def run_materialize(context: StreamContext) -> int:
                     raise
         base = root
 
-        def build(newest: Root, _slot: Slot, base: Root = base) -> Root | None:
+        def build(newest: Root, _slot: Slot, base: Root = base) -> Change[None]:
             if not newest.origins:
-                return None
+                return NOTHING
             if newest.version != base.version and any(
                 required for _, required in _shared(context, newest)
             ):
                 raise ConflictError("the stream lists more segments of the origin than were copied")
-            return replace(newest, origins={}, operation="materialize", client=context.client)
+            return Change(
+                replace(newest, origins={}, operation="materialize", client=context.client)
+            )
 
         try:
-            context.log.commit(build, transaction=context.clock.new_id())
+            context.log.commit(build)
         except ConflictError:
             root = context.log.refresh()
             continue

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.commit import Change, StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.copy.segments import Copied, CopyRequest, check_target
 from segstore_ds.errors import (
@@ -217,27 +217,25 @@ def commit_step(
         step.events, len(plan.segments), sum(staged.bytes for staged in plan.segments)
     )
 
-    def build(root: Root, slot: Slot) -> Root | None:
-        if parse_copy(after.copy_id, root.copies.get(after.copy_id)) != after:
-            return None
+    note = Note(bytes=sum(segment.bytes for segment in plan.segments))
+
+    def build(root: Root, slot: Slot) -> Change[CopyState]:
+        state = parse_copy(after.copy_id, root.copies.get(after.copy_id))
+        if state != after:
+            return Change(None, state)
         check_preconditions(root, plan)
         epochs, epoch = plan_epochs(root, plan.schema, context.status)
         appended = plan_append(replace(root, epochs=epochs), plan, epoch, slot)
-        return context.status.tidy(
-            replace(
-                appended,
-                operation="copy",
-                sealed=step.seal and moved.done,
-                copies={**root.copies, after.copy_id: moved.to_value()},
-            ),
-            slot,
+        copied = replace(
+            appended,
+            operation="copy",
+            sealed=step.seal and moved.done,
+            copies={**root.copies, after.copy_id: moved.to_value()},
         )
+        return Change(context.status.tidy(copied, slot), moved, note)
 
-    note = Note(bytes=sum(segment.bytes for segment in plan.segments))
-    done = context.log.commit(build, transaction=transaction, note=note)
-    if done.written:
-        return moved, True
-    return parse_copy(after.copy_id, done.root.copies[after.copy_id]), False
+    done = context.log.commit(build, transaction=transaction)
+    return done.result, done.written
 
 
 class _Runner:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.commit import NOTHING, Change, StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import (
     InvalidInputError,
@@ -32,7 +32,7 @@ def run_pin(context: StreamContext, name: str, url: str) -> Pin:
         CommitUnknownError: It may or may not be in the log: repeat it.
     """
 
-    def build(root: Root, slot: Slot) -> Root | None:
+    def build(root: Root, slot: Slot) -> Change[None]:
         if root.origins:
             raise InvalidInputError(
                 "a clone can't be cloned",
@@ -49,15 +49,15 @@ def run_pin(context: StreamContext, name: str, url: str) -> Pin:
                     copy_id=name,
                     clone=known.url,
                 )
-            return None
+            return NOTHING
         if len(pins) >= MOST_PINS:
             raise InvalidInputError(
                 "stream has too many clones", remedy="drop or materialize some", most=MOST_PINS
             )
         pins[name] = Pin(slot.version, url, clone_id=context.clock.new_id())
-        return replace(root, pins=_values(pins), operation="pin", client=context.client)
+        return Change(replace(root, pins=_values(pins), operation="pin", client=context.client))
 
-    root = context.log.commit(build, transaction=context.clock.new_id()).root
+    root = context.log.commit(build).root
     return parse_pin(name, root.pins[name])
 
 
@@ -92,14 +92,14 @@ def mark_made(context: StreamContext, name: str, url: str, clone: Root) -> bool:
         ours = pin is not None and pin.url == url and pin.clone_id == clone.stream_id
         return pin if ours else None
 
-    def build(root: Root, slot: Slot) -> Root | None:
+    def build(root: Root, slot: Slot) -> Change[None]:
         pin = held(root)
         if pin is None or pin.made:
-            return None
+            return NOTHING
         pins = {**_current(root, slot), name: replace(pin, made=True)}
-        return replace(root, pins=_values(pins), operation="pin", client=context.client)
+        return Change(replace(root, pins=_values(pins), operation="pin", client=context.client))
 
-    return held(context.log.commit(build, transaction=context.clock.new_id()).root) is not None
+    return held(context.log.commit(build).root) is not None
 
 
 def run_unpin(context: StreamContext, name: str) -> None:
@@ -171,7 +171,7 @@ def _change(
     *,
     held_by: str | None = None,
 ) -> None:
-    def build(root: Root, slot: Slot) -> Root | None:
+    def build(root: Root, slot: Slot) -> Change[None]:
         pins = _current(root, slot)
         pin = pins.get(name)
         # The name may belong to another clone by now.
@@ -182,10 +182,10 @@ def _change(
                 pins[name] = changed
         values = _values(pins)
         if values == dict(root.pins):
-            return None
-        return replace(root, pins=values, operation="unpin", client=context.client)
+            return NOTHING
+        return Change(replace(root, pins=values, operation="unpin", client=context.client))
 
-    context.log.commit(build, transaction=context.clock.new_id())
+    context.log.commit(build)
 
 
 def _values(pins: dict[str, Pin]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from functools import partial
 
+from segstore_ds.commit.commit import Change
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import ConflictError, FormatError
 from segstore_ds.format import names
@@ -318,7 +319,7 @@ class _StatusRepair:
         status = self._context.status
         planned = replace(self._planned, operation="repair", client=self._context.client)
 
-        def build(newest: Root, slot: Slot) -> Root | None:
+        def build(newest: Root, slot: Slot) -> Change[None]:
             if newest.version != self._root.version:
                 raise ConflictError(
                     "another writer committed first", remedy="stop writers, then repair"
@@ -329,9 +330,9 @@ class _StatusRepair:
             gone = {path: slot.retire("status", path) for path in self._gone}
             items = {*(item.path for item in changed.retired)}
             added = tuple(item for path, item in gone.items() if path not in items)
-            return status.tidy(replace(changed, retired=(*changed.retired, *added)), slot)
+            return Change(status.tidy(replace(changed, retired=(*changed.retired, *added)), slot))
 
-        self._context.log.commit(build, transaction=self._context.clock.new_id())
+        self._context.log.commit(build)
 
     def _put_back(self, path: str, data: bytes) -> None:
         """Replace the damaged object in one step, and read it back."""

@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import replace
 
-from segstore_ds.commit.commit import Committed
+from segstore_ds.commit.commit import NOTHING, Change, Committed
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.objects import copy_object, copy_small, has_same_end
 from segstore_ds.commit.replicas import Follower
@@ -26,7 +26,7 @@ _LOG = logging.getLogger(__name__)
 _SMALL_FOLDERS = (names.STATUS_FOLDER, names.HISTORY_FOLDER)
 
 
-def run_add_follower(context: StreamContext, url: str) -> Committed:
+def run_add_follower(context: StreamContext, url: str) -> Committed[None]:
     """Make a folder a follower: copy the stream, then commit that it follows from now on.
 
     Safe to repeat: objects that were copied before a failure are not copied again.
@@ -55,54 +55,56 @@ def run_add_follower(context: StreamContext, url: str) -> Committed:
     else:
         _check_same(context, follower)
 
-    def build(root: Root, _slot: Slot) -> Root | None:
+    def build(root: Root, _slot: Slot) -> Change[None]:
         known = replication_of(root)
         followers = known.followers if known else ()
         if target.url in followers:
-            return None
+            return NOTHING
         _refuse_clone(root)
-        return _following(root, storage.url, (*followers, target.url), context.client)
+        return Change(_following(root, storage.url, (*followers, target.url), context.client))
 
-    return context.log.commit(build, transaction=context.clock.new_id())
+    return context.log.commit(build)
 
 
-def run_remove_follower(context: StreamContext, url: str) -> Committed:
+def run_remove_follower(context: StreamContext, url: str) -> Committed[None]:
     """Continue without a follower, whose folder stays as it is; safe to repeat."""
     gone = {url, context.storage.sibling(url).url}
 
-    def build(root: Root, _slot: Slot) -> Root | None:
+    def build(root: Root, _slot: Slot) -> Change[None]:
         known = replication_of(root)
         kept = (
             tuple(follower for follower in known.followers if follower not in gone) if known else ()
         )
         if known is None or kept == known.followers:
-            return None
-        return _following(root, known.primary, kept, context.client)
+            return NOTHING
+        return Change(_following(root, known.primary, kept, context.client))
 
-    return context.log.commit(build, transaction=context.clock.new_id())
+    return context.log.commit(build)
 
 
-def run_promote(context: StreamContext) -> Committed:
+def run_promote(context: StreamContext) -> Committed[None]:
     """Make this folder a primary of a new generation, without followers; safe to repeat.
 
     After it returns, no commit of the old primary is acknowledged any more.
     """
     context.log.reopen()
 
-    def build(root: Root, _slot: Slot) -> Root | None:
+    def build(root: Root, _slot: Slot) -> Change[None]:
         known = replication_of(root)
         if known is None or known.primary == context.storage.url:
-            return None
+            return NOTHING
         kept = {name: text for name, text in root.properties.items() if name != PROPERTY}
-        return replace(
-            root,
-            generation=root.generation + 1,
-            properties=kept,
-            operation="promote",
-            client=context.client,
+        return Change(
+            replace(
+                root,
+                generation=root.generation + 1,
+                properties=kept,
+                operation="promote",
+                client=context.client,
+            )
         )
 
-    return context.log.commit(build, transaction=context.clock.new_id())
+    return context.log.commit(build)
 
 
 def follower_storages(context: StreamContext, root: Root) -> tuple[Storage, ...]:

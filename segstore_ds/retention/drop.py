@@ -10,7 +10,7 @@ import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.commit import Change, StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.copy.pins import last_sharing, unpin_origins
 from segstore_ds.errors import ConflictError, InvalidInputError, SegstoreError
@@ -107,11 +107,11 @@ def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dr
     log = DroppableLog(storage, clock=clock, incomplete=True)
     log.reopen()
 
-    def build(root: Root, slot: Slot) -> Root | None:
+    def build(root: Root, slot: Slot) -> Change[None]:
         planned = plan_drop(root, slot)
-        return None if planned is None else replace(planned, client=client)
+        return Change(None if planned is None else replace(planned, client=client))
 
-    log.commit(build, transaction=clock.new_id())
+    log.commit(build)
     deleted, kept = 0, []
     log_files = f"{names.LOG_FOLDER}/"
     for info in storage.list(""):

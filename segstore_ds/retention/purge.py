@@ -7,6 +7,7 @@ is never purged, because a handle may still use it.
 
 from dataclasses import replace
 
+from segstore_ds.commit.commit import NOTHING, Change
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import moment_at
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError
@@ -78,13 +79,13 @@ def run_purge(context: StreamContext, *, older_than_s: float, keep_versions: int
         )
     target = plan_purge(context, older_than_s=older_than_s)
 
-    def build(root: Root, slot: Slot) -> Root | None:
+    def build(root: Root, slot: Slot) -> Change[None]:
         start = min(target, slot.version - 1, slot.version - keep_versions)
         if start <= root.log_start:
-            return None
-        return replace(root, log_start=start, operation="purge")
+            return NOTHING
+        return Change(replace(root, log_start=start, operation="purge"))
 
-    root = context.log.commit(build, transaction=context.clock.new_id()).root
+    root = context.log.commit(build).root
     # Advance the hint before deleting, or an open could follow it to a leftover version.
     context.storage.put(context.log.files.hint_path, names.build_hint(hint_of(root)))
     context.log.files.purge(root.log_start)

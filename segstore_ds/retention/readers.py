@@ -11,6 +11,7 @@ its time has passed since its last record) registers again before it relies on b
 
 from dataclasses import replace
 
+from segstore_ds.commit.commit import Change
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import (
     FormatError,
@@ -284,10 +285,10 @@ def _check_generation(root: Root, record: ReaderRecord) -> None:
 def _announce(context: StreamContext, seen: SeenReader) -> None:
     """Commit that a reader exists, so that a running retention looks again; check the head."""
 
-    def build(root: Root, _slot: Slot) -> Root:
-        return replace(root, operation="reader", client=context.client or root.client)
+    def build(root: Root, _slot: Slot) -> Change[None]:
+        return Change(replace(root, operation="reader", client=context.client or root.client))
 
-    root = context.log.commit(build, transaction=context.clock.new_id()).root
+    root = context.log.commit(build).root
     _check_generation(root, seen.record)
     offset = seen.record.offset
     if root.head > offset:

@@ -8,6 +8,7 @@ given out keep their meaning: they lie below the new head.
 from collections.abc import Sequence
 from dataclasses import replace
 
+from segstore_ds.commit.commit import NOTHING, Change
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import SealedError, SnapshotExpiredError
 from segstore_ds.format.root import Root
@@ -85,14 +86,12 @@ def run_restore(context: StreamContext, version: int) -> Commit:
     check_complete(old, url=context.storage.url)
     listed = list(context.status.segments(old, old.head, old.tail))
 
-    def build(root: Root, slot: Slot) -> Root | None:
+    def build(root: Root, slot: Slot) -> Change[None]:
         planned = plan_restore(root, old, listed, slot)
-        return (
-            None
-            if planned is None
-            else context.status.tidy(replace(planned, client=context.client), slot)
-        )
+        if planned is None:
+            return NOTHING
+        return Change(context.status.tidy(replace(planned, client=context.client), slot))
 
-    done = context.log.commit(build, transaction=context.clock.new_id())
+    done = context.log.commit(build)
     root = done.root
     return Commit(root.version, root.transaction, root.head, root.tail, attempts=done.attempts)

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from segstore_ds.commit.best_effort import best_effort
-from segstore_ds.commit.commit import Committed
+from segstore_ds.commit.commit import Change, Committed
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import moment_at
 from segstore_ds.errors import (
@@ -151,31 +151,30 @@ def _borders(root: Root, runs: Iterable[Run]) -> tuple[Ints, Ints]:
     return np.concatenate(offsets), before
 
 
-def run_retain(context: StreamContext, policy: RetentionPolicy) -> Committed:
-    """Move the head as far as a policy allows; safe to repeat."""
+def run_retain(context: StreamContext, policy: RetentionPolicy) -> Committed[list[SeenReader]]:
+    """Move the head as far as a policy allows; safe to repeat. The result are lagging readers."""
     context.log.refresh()
     now_us = store_now_us(context)
     aged = _tail_at(context, now_us, policy.max_age_s)
     young = _tail_at(context, now_us, policy.min_age_s)
 
-    lagging: list[SeenReader] = []
-
-    def build(root: Root, slot: Slot) -> Root | None:
-        held, tagged = list[int](), list[int]()
+    def build(root: Root, slot: Slot) -> Change[list[SeenReader]]:
+        held, tagged, lagging = list[int](), list[int](), list[SeenReader]()
         if policy.respect_readers:
             readers = live_readers(context, now_us)
             held = [seen.needs(root) for seen in readers]
-            lagging[:] = [seen for seen in readers if seen.lags(root)]
+            lagging = [seen for seen in readers if seen.lags(root)]
             tagged = [
                 tag.offset for tag in context.status.tags(root).values() if tag.offset >= root.head
             ]
         runs = context.status.runs(root, root.head, root.tail)
         offset = plan_retain(root, runs, policy, aged=aged, young=young, held=held, tagged=tagged)
         planned = plan_truncate(root, offset, slot)
-        return None if planned is None else finish_truncate(context, planned, slot)
+        root_after = None if planned is None else finish_truncate(context, planned, slot)
+        return Change(root_after, lagging)
 
-    done = context.log.commit(build, transaction=context.clock.new_id())
-    for seen in lagging:
+    done = context.log.commit(build)
+    for seen in done.result:
         _LOG.warning(
             "reader %r at %d (generation %d) is behind the head %d (generation %d) and keeps "
             "all events from being dropped until it lapses: continue with stream.reader(%r, "

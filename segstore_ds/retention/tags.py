@@ -7,7 +7,7 @@ of the blob is null in the root until the next move.
 
 from dataclasses import replace
 
-from segstore_ds.commit.commit import Committed
+from segstore_ds.commit.commit import NOTHING, Change, Committed
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from segstore_ds.format import names
@@ -93,20 +93,20 @@ def run_tag(context: StreamContext, name: str, cut: Cut, *, move: bool) -> Tag:
     offset = resolve_cut(context, root, cut)
     check_range(root, offset, offset, fail_on_data_loss=True)
 
-    def build(root: Root, slot: Slot) -> Root | None:
+    def build(root: Root, slot: Slot) -> Change[None]:
         known = context.status.tag(root, name)
         planned = plan_tag(root, name, offset, slot, known=known, move=move)
         if planned is None:
-            return None
+            return NOTHING
         # The head may have passed the cut since it was resolved.
         check_range(root, offset, offset, fail_on_data_loss=True)
-        return spill_tags(context.status, replace(planned, client=context.client), slot)
+        return Change(spill_tags(context.status, replace(planned, client=context.client), slot))
 
-    done = context.log.commit(build, transaction=context.clock.new_id()).root
+    done = context.log.commit(build).root
     return context.status.tags(done)[name]
 
 
-def run_untag(context: StreamContext, name: str) -> Committed:
+def run_untag(context: StreamContext, name: str) -> Committed[None]:
     """Remove a tag; a repeated call raises NotFoundError.
 
     Raises:
@@ -116,11 +116,11 @@ def run_untag(context: StreamContext, name: str) -> Committed:
         known = sorted(context.status.tags(context.log.root))
         raise NotFoundError("no such tag", tag=name, known=known[:SHOWN_TAGS])
 
-    def build(root: Root, slot: Slot) -> Root | None:
+    def build(root: Root, slot: Slot) -> Change[None]:
         if context.status.tag(root, name) is None:
-            return None
+            return NOTHING
         moved = root.tags_blob is not None and name in context.status.tags_blob(root.tags_blob)
         planned = plan_untag(root, name, moved=moved)
-        return spill_tags(context.status, replace(planned, client=context.client), slot)
+        return Change(spill_tags(context.status, replace(planned, client=context.client), slot))
 
-    return context.log.commit(build, transaction=context.clock.new_id())
+    return context.log.commit(build)

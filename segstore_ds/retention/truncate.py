@@ -7,7 +7,7 @@ deletes them after the grace. Both operations are allowed on a sealed stream.
 
 from dataclasses import replace
 
-from segstore_ds.commit.commit import Committed
+from segstore_ds.commit.commit import NOTHING, Change, Committed
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import PositionError, TruncatedError
 from segstore_ds.format.root import Root
@@ -68,7 +68,7 @@ def finish_truncate(context: StreamContext, root: Root, slot: Slot) -> Root:
     )
 
 
-def run_truncate(context: StreamContext, cut: Cut) -> Committed:
+def run_truncate(context: StreamContext, cut: Cut) -> Committed[None]:
     """Move the head up to a cut; safe to repeat.
 
     The cut is resolved once, against the newest version: `tail` means the tail as of the call.
@@ -89,20 +89,20 @@ def run_truncate(context: StreamContext, cut: Cut) -> Committed:
             head=root.head,
         )
 
-    def build(root: Root, slot: Slot) -> Root | None:
+    def build(root: Root, slot: Slot) -> Change[None]:
         planned = plan_truncate(root, offset, slot)
-        return None if planned is None else finish_truncate(context, planned, slot)
+        return Change(None if planned is None else finish_truncate(context, planned, slot))
 
-    return context.log.commit(build, transaction=context.clock.new_id())
+    return context.log.commit(build)
 
 
-def run_seal(context: StreamContext) -> Committed:
+def run_seal(context: StreamContext) -> Committed[None]:
     """Seal a stream: every later append is refused, reads still work; safe to repeat."""
     context.log.refresh()
 
-    def build(root: Root, _slot: Slot) -> Root | None:
+    def build(root: Root, _slot: Slot) -> Change[None]:
         if root.sealed:
-            return None
-        return replace(root, sealed=True, operation="seal", client=context.client)
+            return NOTHING
+        return Change(replace(root, sealed=True, operation="seal", client=context.client))
 
-    return context.log.commit(build, transaction=context.clock.new_id())
+    return context.log.commit(build)

@@ -20,6 +20,7 @@ import logging
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
+from segstore_ds.commit.commit import NOTHING, Change
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import moment_at
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StorageError
@@ -246,16 +247,18 @@ def _vacuum_followers(
 
 
 def _raise_floor(context: StreamContext, floor: int, objects: list[ObjectInfo]) -> Root:
-    def build(root: Root, _slot: Slot) -> Root | None:
+    def build(root: Root, _slot: Slot) -> Change[None]:
         raised = max(root.staging_floor, min(floor, root.version))
         # Objects staged on the newest version can't be told from objects being staged now. This
         # commit makes them older than objects staged later, so that a later vacuum can.
         newest = any(_staged_version(info.path) == root.version for info in objects)
         if raised == root.staging_floor and not newest:
-            return None
-        return replace(root, staging_floor=raised, operation="vacuum", client=context.client)
+            return NOTHING
+        return Change(
+            replace(root, staging_floor=raised, operation="vacuum", client=context.client)
+        )
 
-    return context.log.commit(build, transaction=context.clock.new_id()).root
+    return context.log.commit(build).root
 
 
 def _forget(context: StreamContext, horizon: Horizon) -> None:
@@ -264,11 +267,11 @@ def _forget(context: StreamContext, horizon: Horizon) -> None:
     def is_kept(item: Retired) -> bool:
         return item.version > horizon.version or item.time_us > horizon.time_us
 
-    def build(root: Root, slot: Slot) -> Root | None:
+    def build(root: Root, slot: Slot) -> Change[None]:
         items = list(retired_items(context.status, root))
         kept = tuple(item for item in items if is_kept(item))
         if len(kept) == len(items):
-            return None
+            return NOTHING
         blobs = tuple(slot.retire("status", blob.path) for blob in root.retired_blobs)
         pruned = replace(
             root,
@@ -277,9 +280,9 @@ def _forget(context: StreamContext, horizon: Horizon) -> None:
             operation="vacuum",
             client=context.client,
         )
-        return context.status.tidy(pruned, slot)
+        return Change(context.status.tidy(pruned, slot))
 
-    context.log.commit(build, transaction=context.clock.new_id())
+    context.log.commit(build)
 
 
 def _judge_retired(version: int, time_us: int, horizon: Horizon) -> tuple[bool, str]:

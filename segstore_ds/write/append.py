@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 
 from segstore_ds.commit.best_effort import best_effort
-from segstore_ds.commit.commit import Committed
+from segstore_ds.commit.commit import Change, Committed
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.errors import (
@@ -252,37 +252,35 @@ class Appender:
             ConflictError: An expectation failed, or every race was lost.
             CommitUnknownError: The commit may or may not be in the log.
         """
-        repeated: list[Commit] = []
-
-        def build(root: Root, slot: Slot) -> Root | None:
-            check_stream(root, plan.stream_id)
-            known = find_repeated(self._context.status, root, plan.writer, batch=plan.facts)
-            if known is not None:
-                repeated.append(known)
-                return None
-            if plan.writer is not None and plan.writer.claim:
-                check_claim(self._context.status.writer(root, plan.writer.claim), plan.writer)
-            check_preconditions(root, plan)
-            epochs, epoch = plan_epochs(root, plan.schema, self._context.status)
-            changed = epochs != root.epochs or plan.writer or plan.overwrite_to is not None
-            if not plan.segments and not changed:
-                return None
-            appended = plan_append(replace(root, epochs=epochs), plan, epoch, slot)
-            return self._context.status.tidy(appended, slot)
-
         key = plan.writer
         note = Note(
             writer_id=key.writer_id if key else None,
             batch_id=key.batch_id if key else None,
             bytes=sum(segment.bytes for segment in plan.segments),
         )
+
+        def build(root: Root, slot: Slot) -> Change[Commit | None]:
+            check_stream(root, plan.stream_id)
+            known = find_repeated(self._context.status, root, plan.writer, batch=plan.facts)
+            if known is not None:
+                return Change(None, known)
+            if plan.writer is not None and plan.writer.claim:
+                check_claim(self._context.status.writer(root, plan.writer.claim), plan.writer)
+            check_preconditions(root, plan)
+            epochs, epoch = plan_epochs(root, plan.schema, self._context.status)
+            changed = epochs != root.epochs or plan.writer or plan.overwrite_to is not None
+            if not plan.segments and not changed:
+                return Change(None, None)
+            appended = plan_append(replace(root, epochs=epochs), plan, epoch, slot)
+            return Change(self._context.status.tidy(appended, slot), None, note)
+
         shipped = {
             names.segment_object(segment.path): frozenset(segment.followers)
             for segment in plan.segments
         }
-        done = self._context.log.commit(build, transaction=transaction, shipped=shipped, note=note)
-        if repeated:
-            return replace(repeated[-1], attempts=done.attempts)
+        done = self._context.log.commit(build, transaction=transaction, shipped=shipped)
+        if done.result is not None:
+            return replace(done.result, attempts=done.attempts)
         root = done.root
         start = root.tail - plan.rows
         return Commit(root.version, root.transaction, start, root.tail, attempts=done.attempts)
@@ -311,10 +309,10 @@ class Appender:
         merge: Callable[[Root, tuple[str, ...], Slot], Root | None],
         paths: tuple[str, ...],
         operation: str,
-    ) -> Committed:
-        def build(root: Root, slot: Slot) -> Root | None:
+    ) -> Committed[None]:
+        def build(root: Root, slot: Slot) -> Change[None]:
             # A lost race means that others are writing: the winner merges.
             merged = merge(root, paths, slot) if slot.attempt == 0 else None
-            return None if merged is None else replace(merged, operation=operation)
+            return Change(None if merged is None else replace(merged, operation=operation))
 
-        return self._context.log.commit(build, transaction=self._context.clock.new_id())
+        return self._context.log.commit(build)

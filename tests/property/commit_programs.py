@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from commit_ghost import NOW_S, Ghost, check_world, first_files, first_root, observe
 
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.commit import Change, StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import outcome
 from segstore_ds.errors import CommitUnknownError, ConflictError, StorageError
@@ -42,8 +42,8 @@ def open_log(
 def commit(actor: Actor, log: StreamLog, transaction: str, *, attempts: int = 3) -> None:
     """Commit nothing but the transaction, note how it ended, and ask where that is unknown."""
 
-    def build(root: Root, _slot: Slot) -> Root:
-        return replace(root, operation="append")
+    def build(root: Root, _slot: Slot) -> Change[None]:
+        return Change(replace(root, operation="append"))
 
     try:
         done = log.commit(build, transaction=transaction, attempts=attempts)

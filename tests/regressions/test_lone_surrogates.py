@@ -9,6 +9,7 @@ import pytest
 
 import segstore_ds as segstore
 from segstore_ds.cli.main import main
+from segstore_ds.commit.commit import Change
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
 from segstore_ds.log.transition import Slot
@@ -34,10 +35,11 @@ def test_lone_surrogates_are_carried_through() -> None:
         stream.append(TABLE, writer_id="\ud800", batch_id=1)
     assert open_on(storage).tail == 1
 
-    def add_tag(root: Root, slot: Slot) -> Root:
+    def add_tag(root: Root, slot: Slot) -> Change[None]:
         from dataclasses import replace
 
-        return replace(root, tags={"\udfff": [0, slot.version, slot.time_us]}, operation="tag")
+        tags = {"\udfff": [0, slot.version, slot.time_us]}
+        return Change(replace(root, tags=tags, operation="tag"))
 
     stream._log.commit(add_tag, transaction="t" * 32)
     stream.append(TABLE)

@@ -13,7 +13,7 @@ import pytest
 from stream_kit import DAY, SOFT, STAGED, Meddling, make_stream, numbers, objects, values, wait
 
 import segstore_ds as segstore
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.commit import Change, StreamLog
 from segstore_ds.copy.clone import run_clone, run_materialize
 from segstore_ds.copy.pins import last_sharing
 from segstore_ds.copy.segments import CopyRequest
@@ -214,8 +214,9 @@ def test_only_the_own_pin_is_taken_away() -> None:
 
 
 def _edit_pin(stream: Stream, **changed: object) -> None:
-    def build(root: Root, _slot: Slot) -> Root:
-        return replace(root, pins={"c": {**root.pins["c"], **changed}}, operation="pin")
+    def build(root: Root, _slot: Slot) -> Change[None]:
+        pins = {"c": {**root.pins["c"], **changed}}
+        return Change(replace(root, pins=pins, operation="pin"))
 
     stream._log.commit(build, transaction=stream._log.clock.new_id())
 

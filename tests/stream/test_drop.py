@@ -8,6 +8,7 @@ import pytest
 from stream_kit import SCHEMA, SOFT, Meddling, make_stream, numbers, objects, staged_job
 
 import segstore_ds as segstore
+from segstore_ds.commit.commit import Change
 from segstore_ds.errors import (
     ConflictError,
     InvalidInputError,
@@ -59,8 +60,8 @@ def test_pinned_stream_is_not_dropped():
     """A clone reads its segments."""
     stream, storage = make_stream(1)
     stream._log.commit(
-        lambda root, _: replace(
-            root, pins={"c1": Pin(1, "memory://c", "f00").to_value()}, operation="pin"
+        lambda root, _: Change(
+            replace(root, pins={"c1": Pin(1, "memory://c", "f00").to_value()}, operation="pin")
         ),
         transaction="t" * 32,
     )

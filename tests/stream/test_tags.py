@@ -6,6 +6,7 @@ from random import Random
 import pytest
 from stream_kit import DAY, Meddling, make_stream, numbers, objects, values, wait
 
+from segstore_ds.commit.commit import Change
 from segstore_ds.errors import (
     AlreadyExistsError,
     CorruptionError,
@@ -100,7 +101,9 @@ def test_ten_thousand_tags_keep_the_root_small():
     plain = len(encode_envelope(encode_root(stream.root)))
     blobs, many = StatusBlobs(storage), {f"t{n}": [n % 31, 0, 0] for n in range(9_700)}
     stream._log.commit(
-        lambda root, slot: tags.spill_tags(blobs, replace(root, tags=many, operation="tag"), slot),
+        lambda root, slot: Change(
+            tags.spill_tags(blobs, replace(root, tags=many, operation="tag"), slot)
+        ),
         transaction="f" * 32,
     )
     for n in range(9_700, 10_000):

@@ -9,6 +9,7 @@ import pytest
 from stream_kit import SCHEMA, make_stream, numbers, values
 
 import segstore_ds
+from segstore_ds.commit.commit import Change
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
 from segstore_ds.log.transition import Slot
@@ -51,8 +52,8 @@ def test_whatever_else_slips_through_ends_no_stream() -> None:
     assert values(open_on(storage)) == list(range(11))
 
 
-def _replaced(wrong: dict[str, object], root: Root, _: Slot) -> Root:
-    return replace(root, **wrong)
+def _replaced(wrong: dict[str, object], root: Root, _: Slot) -> Change[None]:
+    return Change(replace(root, **wrong))
 
 
 @pytest.mark.parametrize("mode", ["segments", "clone", "events"])

@@ -19,6 +19,7 @@ from stream_kit import (
     wait,
 )
 
+from segstore_ds.commit.commit import Change
 from segstore_ds.errors import (
     CorruptionError,
     FormatError,
@@ -316,7 +317,7 @@ def test_pin_holds_back_what_its_version_lists():
 def pin(stream, name, version):
     held = Pin(version, "memory://c", "f00")
     stream._log.commit(
-        lambda root, _: replace(root, pins={name: held.to_value()}, operation="pin"),
+        lambda root, _: Change(replace(root, pins={name: held.to_value()}, operation="pin")),
         transaction=stream._log.clock.new_id(),
     )
 
@@ -331,7 +332,7 @@ def test_pin_that_cannot_be_read_stops_vacuum(value):
     """It may need anything."""
     stream, _, first = dropped_long_ago()
     stream._log.commit(
-        lambda root, _: replace(root, pins={"c": value}, operation="pin"),
+        lambda root, _: Change(replace(root, pins={"c": value}, operation="pin")),
         transaction=stream._log.clock.new_id(),
     )
     with pytest.raises(CorruptionError, match=r"pin .c."):

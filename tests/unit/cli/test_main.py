@@ -11,6 +11,7 @@ import pytest
 
 import segstore_ds as segstore
 from segstore_ds.cli.main import main
+from segstore_ds.commit.commit import Change
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root_codec import encode_root
 
@@ -92,7 +93,7 @@ def test_verify_counts_what_keeps_a_stream_from_opening(url, capsys, monkeypatch
     with monkeypatch.context() as careless:
         careless.setattr("segstore_ds.commit.commit.check_transition", lambda *_: None)
         segstore.open(url)._log.commit(
-            lambda root, _: replace(root, origins={"x": "?"}, operation="copy"),
+            lambda root, _: Change(replace(root, origins={"x": "?"}, operation="copy")),
             transaction="t" * 32,
         )
     assert main(["verify", url]) == 1

@@ -8,7 +8,7 @@ from functools import partial
 import pytest
 from stream_kit import Meddling
 
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.commit import Change, StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import Outcome, OutcomeState, outcome, version_at
 from segstore_ds.errors import (
@@ -42,8 +42,8 @@ COMMITTED, NOT_COMMITTED, UNKNOWN = (
 )
 
 
-def next_root(root: Root, _slot: Slot) -> Root:
-    return replace(root, operation="append")
+def next_root(root: Root, _slot: Slot) -> Change[None]:
+    return Change(replace(root, operation="append"))
 
 
 def commit(log: StreamLog, transaction: str | None = None) -> Root:
@@ -211,8 +211,9 @@ def test_a_handle_older_than_half_of_the_grace_lists(log, time):
 
 def test_a_change_that_is_none_writes_nothing(log):
     requests(log)
-    done = log.commit(lambda _root, _slot: None, transaction="t")
+    done = log.commit(lambda _root, _slot: Change(None, "known"), transaction="t")
     assert (done.written, done.root.version, done.attempts) == (False, 0, 0)
+    assert done.result == "known"
     assert requests(log) == {}
 
 
@@ -222,22 +223,23 @@ def test_the_change_is_planned_again_on_what_came_first(log):
     commit(other, "first")
     seen = []
 
-    def build(root: Root, slot: Slot) -> Root:
+    def build(root: Root, slot: Slot) -> Change[int]:
         seen.append((root.version, slot.version, slot.attempt))
-        return replace(root, operation="append", client="mine")
+        return Change(replace(root, operation="append", client="mine"), slot.attempt)
 
     done = log.commit(build, transaction="mine")
     assert seen == [(0, 1, 0), (1, 2, 1)]
     assert (done.root.version, done.root.parent, done.attempts) == (2, "first", 2)
+    assert done.result == 1
 
 
 def test_writer_that_never_wins_gets_a_conflict(log):
     other = another(log)
     other.open()
 
-    def build(root: Root, _slot: Slot) -> Root:
+    def build(root: Root, _slot: Slot) -> Change[None]:
         commit(other)
-        return replace(root, operation="append")
+        return Change(replace(root, operation="append"))
 
     with pytest.raises(ConflictError, match="attempts=4"):
         log.commit(build, transaction="mine", attempts=4)
@@ -247,7 +249,7 @@ def test_writer_that_never_wins_gets_a_conflict(log):
 
 def test_a_change_that_breaks_the_stream_is_not_written(log):
     with pytest.raises(InternalError, match="would make an invalid root"):
-        log.commit(lambda root, _: replace(root, tail=5), transaction="t")
+        log.commit(lambda root, _: Change(replace(root, tail=5)), transaction="t")
     assert log.reopen().version == 0
 
 
@@ -291,7 +293,7 @@ def test_sixteen_threads_lose_nothing(log):
         for number in range(6):
             won[place].append(commit(mine, f"{place}-{number}").version)
 
-    log.commit(lambda root, _: replace(root, operation="x"), transaction="now")
+    log.commit(lambda root, _: Change(replace(root, operation="x")), transaction="now")
     threads = [threading.Thread(target=run, args=(place,)) for place in range(16)]
     for thread in threads:
         thread.start()

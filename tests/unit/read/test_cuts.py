@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.commit import Change, StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import (
     InvalidInputError,
@@ -181,10 +181,10 @@ def log() -> StreamLog:
         time.advance(10 if number == 0 or number >= 3 else 0)
         entry = SegmentEntry(number, f"t/{number}", 10, 1, 1, 0)
 
-        def build(root: Root, _slot: object, entry: SegmentEntry = entry) -> Root:
+        def build(root: Root, _slot: object, entry: SegmentEntry = entry) -> Change[None]:
             entries = (*root.entries, entry)
             number = len(entries)
-            return replace(root, entries=entries, tail=10 * number, next_segment=number)
+            return Change(replace(root, entries=entries, tail=10 * number, next_segment=number))
 
         log.commit(build, transaction=f"t{number + 1}")
     return log

@@ -9,6 +9,7 @@ from random import Random
 import pytest
 from stream_kit import ROOT_BYTES, make_stream
 
+from segstore_ds.commit.commit import Change
 from segstore_ds.copy import pins
 from segstore_ds.format.clones import Pin
 from segstore_ds.format.envelope import encode_envelope
@@ -265,7 +266,7 @@ def test_root_above_its_shares_can_be_read_and_extended():
     chance = Chance()
     given = {f"p{n}": chance.text(1000) for n in range(100)}
     stream._log.commit(
-        lambda root, _: replace(root, properties=given, operation="set-properties"),
+        lambda root, _: Change(replace(root, properties=given, operation="set-properties")),
         transaction="f" * 32,
     )
     assert _size(stream.root) > ROOT_BYTES

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pyarrow as pa
 import pytest
 
+from segstore_ds.commit.commit import Change
 from segstore_ds.errors import (
     ClosedError,
     CommitUnknownError,
@@ -74,9 +75,7 @@ def ns(stream: Stream, *cuts) -> list[int]:
 def change(stream: Stream, build: Callable[[Root], Root]) -> None:
     """Commit a change that this version of segstore has no call for."""
     log = stream._log
-    log.commit(
-        lambda root, _: replace(build(root), operation="later"), transaction=log.clock.new_id()
-    )
+    log.commit(lambda root, _: Change(replace(build(root), operation="later")))
 
 
 def staged(stream: Stream, *values: int, tasks: int = 1, layout: Layout = WIDE, **options):
