@@ -27,6 +27,7 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.format import names
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root, check_writable
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.copy_record import check_commit
@@ -252,7 +253,7 @@ class StreamLog(FollowedLog):
         return root
 
     def _prepare(self, base: Root, root: Root) -> None:
-        if root.operation != "promote":
+        if root.operation != Operation.PROMOTE:
             self.replicas.check_primary(base)
         self.replicas.prepare(base, root)
 

@@ -5,6 +5,7 @@ from dataclasses import replace
 
 from segstore_ds.commit.commit import NOTHING, Change, Committed
 from segstore_ds.commit.context import StreamContext
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.log.transition import Slot
 
@@ -21,7 +22,9 @@ def run_set_properties(
         if kept == dict(root.properties):
             return NOTHING
         return Change(
-            replace(root, properties=kept, operation="set-properties", client=context.client)
+            replace(
+                root, properties=kept, operation=Operation.SET_PROPERTIES, client=context.client
+            )
         )
 
     return context.log.commit(build)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from segstore_ds.errors import InternalError
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import PartRef, Root, SegmentEntry
 from segstore_ds.log.transition import Slot
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
@@ -111,7 +112,7 @@ def replace_runs(status: TableStatus, root: Root, runs: Sequence[Replacement], s
         entries=tuple(rewritten(root.entries)),
         next_segment=number,
         retired=(*root.retired, *retired),
-        operation="compact",
+        operation=Operation.COMPACT,
     )
 
 

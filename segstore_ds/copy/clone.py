@@ -39,6 +39,7 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.clones import Origin, Pin
 from segstore_ds.format.copies import CLONE, CopyRecord
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.log.origins import pins_of, same_filesystem
 from segstore_ds.log.transition import Slot, broken_invariants
@@ -145,7 +146,7 @@ def run_materialize(context: StreamContext) -> int:
             ):
                 raise ConflictError("the stream lists more segments of the origin than were copied")
             return Change(
-                replace(newest, origins={}, operation="materialize", client=context.client)
+                replace(newest, origins={}, operation=Operation.MATERIALIZE, client=context.client)
             )
 
         try:
@@ -222,7 +223,7 @@ def _first_root(
         transaction=context.clock.new_id(),
         parent="",
         time_us=context.clock.wall_us(),
-        operation="copy",
+        operation=Operation.COPY,
         epochs=pinned.epochs,
         head=pinned.head,
         tail=pinned.tail,

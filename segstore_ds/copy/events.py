@@ -33,6 +33,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.copies import EVENTS, CopyRecord, parse_copy
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.conversion import convert
 from segstore_ds.log.place import may_begin
@@ -172,7 +173,7 @@ def _first_root(
         transaction=context.clock.new_id(),
         parent="",
         time_us=context.clock.wall_us(),
-        operation="copy",
+        operation=Operation.COPY,
         client=context.client,
         epochs=(context.status.put_epoch(0, 0, 0, *texts),),
         sealed=sealed,
@@ -219,7 +220,7 @@ def commit_step(
 
     note = Note(bytes=sum(segment.bytes for segment in plan.segments))
 
-    def build(root: Root, slot: Slot) -> Change[CopyState]:
+    def build(root: Root, slot: Slot) -> Change[CopyRecord]:
         state = parse_copy(after.copy_id, root.copies.get(after.copy_id))
         if state != after:
             return Change(None, state)
@@ -228,7 +229,7 @@ def commit_step(
         appended = plan_append(replace(root, epochs=epochs), plan, epoch, slot)
         copied = replace(
             appended,
-            operation="copy",
+            operation=Operation.COPY,
             sealed=step.seal and moved.done,
             copies={**root.copies, after.copy_id: moved.to_value()},
         )

@@ -14,6 +14,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.clones import Origin, Pin, parse_pin
 from segstore_ds.format.copies import CLONE, mode_of, parse_copy
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.log.origins import origins_of, pins_of
@@ -55,7 +56,9 @@ def run_pin(context: StreamContext, name: str, url: str) -> Pin:
                 "stream has too many clones", remedy="drop or materialize some", most=MOST_PINS
             )
         pins[name] = Pin(slot.version, url, clone_id=context.clock.new_id())
-        return Change(replace(root, pins=_values(pins), operation="pin", client=context.client))
+        return Change(
+            replace(root, pins=_values(pins), operation=Operation.PIN, client=context.client)
+        )
 
     root = context.log.commit(build).root
     return parse_pin(name, root.pins[name])
@@ -97,7 +100,9 @@ def mark_made(context: StreamContext, name: str, url: str, clone: Root) -> bool:
         if pin is None or pin.made:
             return NOTHING
         pins = {**_current(root, slot), name: replace(pin, made=True)}
-        return Change(replace(root, pins=_values(pins), operation="pin", client=context.client))
+        return Change(
+            replace(root, pins=_values(pins), operation=Operation.PIN, client=context.client)
+        )
 
     return held(context.log.commit(build).root) is not None
 
@@ -183,7 +188,7 @@ def _change(
         values = _values(pins)
         if values == dict(root.pins):
             return NOTHING
-        return Change(replace(root, pins=values, operation="unpin", client=context.client))
+        return Change(replace(root, pins=values, operation=Operation.UNPIN, client=context.client))
 
     context.log.commit(build)
 

@@ -29,6 +29,7 @@ from segstore_ds.format import names
 from segstore_ds.format.copies import SEGMENTS, CopyRecord, parse_copy
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.fields import build_json
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
 from segstore_ds.log.place import COPIED, may_begin
 from segstore_ds.log.transition import Slot, broken_invariants
@@ -264,7 +265,7 @@ def _first_root(
         transaction=context.clock.new_id(),
         parent="",
         time_us=context.clock.wall_us(),
-        operation="copy",
+        operation=Operation.COPY,
         client=context.client,
         epochs=epochs,
         head=bounds[0],

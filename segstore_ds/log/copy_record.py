@@ -11,10 +11,20 @@ from typing import Any
 
 from segstore_ds.errors import CorruptionError, IncompleteStreamError
 from segstore_ds.format.copies import CopyRecord, parse_copy
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 
 # What may be committed to a stream whose copy is not done: no events, and nothing that names one.
-_UPKEEP = frozenset({"copy", "drop", "vacuum", "purge", "merge-status", "merge-history"})
+_UPKEEP = frozenset(
+    {
+        Operation.COPY,
+        Operation.DROP,
+        Operation.VACUUM,
+        Operation.PURGE,
+        Operation.MERGE_STATUS,
+        Operation.MERGE_HISTORY,
+    }
+)
 
 
 def find_incomplete(root: Root) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -56,12 +66,12 @@ def check_commit(old: Root, new: Root, *, url: str) -> None:
 
 def broken_copies(old: Root, new: Root) -> Iterator[str]:
     """Yield the rules about copies that a commit breaks."""
-    if new.operation == "drop":
+    if new.operation == Operation.DROP:
         return
     unfinished = dict(find_incomplete(old))
     for copy_id, before in old.copies.items():
         after = new.copies.get(copy_id)
-        if copy_id not in unfinished or new.operation != "copy":
+        if copy_id not in unfinished or new.operation != Operation.COPY:
             if after != before:
                 yield f"the record of a copy stays: {copy_id}"
         else:

@@ -10,6 +10,7 @@ import enum
 from collections.abc import Iterator, Mapping
 
 from segstore_ds.errors import InternalError
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 
 GRACE_S = 86_400.0  # how long a retired object is kept
@@ -33,32 +34,33 @@ MOVES: Mapping[tuple[ObjectState, ObjectState], str] = {
     (ObjectState.RETIRED, ObjectState.DELETED): "vacuum after the grace",
 }
 
-_TAGGING = frozenset({"tag", "untag"})
-_WRITES = frozenset({"append", "overwrite", "restore", "copy"})
+_TAGGING = frozenset({Operation.TAG, Operation.UNTAG})
+_WRITES = frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.RESTORE, Operation.COPY})
 # Field -> the operations that may change it; every commit may change the fields not listed.
 _OWNERS: Mapping[str, frozenset[str]] = {
-    "head": frozenset({"overwrite", "truncate", "restore", "drop"}),
+    "head": frozenset({Operation.OVERWRITE, Operation.TRUNCATE, Operation.RESTORE, Operation.DROP}),
     "tail": _WRITES,
-    "next_segment": _WRITES | {"compact"},
+    "next_segment": _WRITES | {Operation.COMPACT},
     "epochs": _WRITES,
-    "sealed": frozenset({"seal", "drop", "copy"}),
-    "log_start": frozenset({"purge"}),
-    "staging_floor": frozenset({"vacuum", "drop"}),
+    "sealed": frozenset({Operation.SEAL, Operation.DROP, Operation.COPY}),
+    "log_start": frozenset({Operation.PURGE}),
+    "staging_floor": frozenset({Operation.VACUUM, Operation.DROP}),
     "tags": _TAGGING,
     "tags_blob": _TAGGING,
-    "properties": frozenset({"set-properties", "follow", "promote", "repair"}),
-    "dropped": frozenset({"drop"}),
+    "properties": frozenset(
+        {Operation.SET_PROPERTIES, Operation.FOLLOW, Operation.PROMOTE, Operation.REPAIR}
+    ),
+    "dropped": frozenset({Operation.DROP}),
     "reader_features": frozenset(),
     "writer_features": frozenset(),
-    "generation": frozenset({"repair", "promote"}),
-    "pins": frozenset({"pin", "unpin"}),
-    "origins": frozenset({"materialize"}),
-    "copies": frozenset({"copy"}),
+    "generation": frozenset({Operation.REPAIR, Operation.PROMOTE}),
+    "pins": frozenset({Operation.PIN, Operation.UNPIN}),
+    "origins": frozenset({Operation.MATERIALIZE}),
+    "copies": frozenset({Operation.COPY}),
 }
+_UNOWNED = frozenset({Operation.READER, Operation.MERGE_STATUS, Operation.MERGE_HISTORY})
 # Other operations (repair, and those of later versions) follow rules of their own.
-_KNOWN = frozenset({"reader", "merge-status", "merge-history"}).union(*_OWNERS.values()) - {
-    "repair"
-}
+_KNOWN = _UNOWNED.union(*_OWNERS.values()) - {Operation.REPAIR}
 
 
 def check_move(path: str, old: ObjectState, new: ObjectState) -> None:
@@ -75,7 +77,7 @@ def broken_by_operation(old: Root, new: Root) -> Iterator[str]:
         for field, owners in _OWNERS.items():
             if new.operation not in owners and getattr(new, field) != getattr(old, field):
                 yield f"{new.operation} leaves {field} alone"
-        if new.operation == "compact" and new.listed_start != old.listed_start:
+        if new.operation == Operation.COMPACT and new.listed_start != old.listed_start:
             yield "compact leaves every offset alone"
         yield from _lost(old, new)
 

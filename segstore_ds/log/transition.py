@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from segstore_ds.errors import InternalError
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Retired, Root
 from segstore_ds.log.copy_record import broken_copies
 from segstore_ds.log.history_rules import broken_history
@@ -62,7 +63,7 @@ def broken_rules(old: Root, new: Root) -> Iterator[str]:
         "reader features never vanish": set(new.reader_features) >= set(old.reader_features),
         "writer features never vanish": set(new.writer_features) >= set(old.writer_features),
         "unknown fields are carried through": dict(new.extra) == dict(old.extra),
-        "retired objects are kept": new.operation in ("vacuum", "repair")
+        "retired objects are kept": new.operation in (Operation.VACUUM, Operation.REPAIR)
         or _retired_count(new) >= _retired_count(old),
     }
     return (rule for rule, kept in rules.items() if not kept)

@@ -4,11 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 
 from segstore_ds.errors import FormatError
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
-from segstore_ds.status.history import LOST, UNKNOWN, History
+from segstore_ds.status.history import History
 
 NUMBERS_SKIPPED = 1 << 16  # segment numbers that a lost commit may have assigned
-_WRITES = frozenset({"append", "overwrite", "copy"})
+_WRITES = frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.COPY})
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +85,7 @@ class HistoryFacts:
         """
         later = (number for number in sorted(self._facts) if number > version)
         return next(
-            (number for number in later if self._facts[number].operation == "compact"), None
+            (number for number in later if self._facts[number].operation == Operation.COMPACT), None
         )
 
 
@@ -113,11 +114,13 @@ def _count_down(facts: Mapping[int, Fact], newest: int, next_segment: int) -> li
     found = [(newest, next_segment)]
     for version in range(newest, 0, -1):
         fact = facts.get(version)
-        if fact is None or fact.operation == UNKNOWN:
+        if fact is None or fact.operation == Operation.UNKNOWN:
             break
         next_segment -= fact.segments
         before = facts.get(version - 1)
-        if fact.operation == "repair" and (before is None or before.operation == LOST):
+        if fact.operation == Operation.REPAIR and (
+            before is None or before.operation == Operation.LOST
+        ):
             next_segment -= NUMBERS_SKIPPED
         found.append((version - 1, next_segment))
     return found

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import FormatError
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import ObjectInfo
@@ -51,7 +52,7 @@ class KeptVersions:
     def older(self, version: int | None = None) -> Iterator[Root]:
         """Yield the ancestors from `version` down, newest first; without it, all but the newest."""
         first = self.newest.version - 1 if version is None else version
-        strict = self.newest.parent if self.newest.operation == "repair" else None
+        strict = self.newest.parent if self.newest.operation == Operation.REPAIR else None
         count = 0
         for number in reversed(self._numbers):
             # A repair names the version it continues from; the versions between were left behind.
@@ -60,7 +61,7 @@ class KeptVersions:
             root = self.at(number)
             if root is None or (strict is not None and root.transaction != strict):
                 continue
-            strict = root.parent if root.operation == "repair" else None
+            strict = root.parent if root.operation == Operation.REPAIR else None
             if number <= first:
                 yield root
                 count += 1

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from segstore_ds.errors import FormatError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of, encode_envelope
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.status import encode_writers
 from segstore_ds.format.root import BlobRef, Epoch, Root, Writer
 from segstore_ds.format.schema.codec import encode_schema
@@ -116,7 +117,7 @@ class BlobRebuilder:
 def _tags_moved(tags: Mapping[str, Tag], behind: Root) -> Iterator[dict[str, Tag]]:
     """Yield what a commit can have moved: all tags except its own, or except the one it removed."""
     yield {name: tag for name, tag in tags.items() if name not in behind.tags}
-    if behind.operation == "untag":
+    if behind.operation == Operation.UNTAG:
         for gone in tags:
             yield {name: tag for name, tag in tags.items() if name != gone}
 

@@ -14,6 +14,7 @@ import pyarrow as pa
 from segstore_ds.errors import FormatError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import decode_envelope, digest_of, encode_envelope
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.history import (
     column_values,
     decode_history,
@@ -24,7 +25,7 @@ from segstore_ds.format.parts.history import (
 from segstore_ds.format.parts.history_rows import HistoryPart, HistoryRow
 from segstore_ds.repair.kept_versions import KeptVersions
 from segstore_ds.repair.tiling import tile
-from segstore_ds.status.history import ROWS_HARD, UNKNOWN, History
+from segstore_ds.status.history import ROWS_HARD, History
 
 _MOST_TRIED = 200
 _ROWS_KIND = "rows"
@@ -159,12 +160,12 @@ def _marked(
 ) -> FoundHistory:
     """Return a part whose missing rows are marked as unknown and say nothing else."""
     unknown = tuple(version for version in range(ref.start, ref.end) if version not in rows)
-    last = before or HistoryRow(ref.start, ref.time_us, UNKNOWN, 0, 0)
+    last = before or HistoryRow(ref.start, ref.time_us, Operation.UNKNOWN, 0, 0)
     filled = dict(rows)
     for version in range(ref.start, ref.end):
         time_us = ref.last_us if version == ref.end - 1 else max(last.time_us, ref.time_us)
         known = rows.get(version)
-        last = known or HistoryRow(version, time_us, UNKNOWN, last.head, last.tail)
+        last = known or HistoryRow(version, time_us, Operation.UNKNOWN, last.head, last.tail)
         filled[version] = last
     return replace(_packed(ref, filled), proven=False, unknown=unknown)
 

@@ -16,6 +16,7 @@ from itertools import islice, product
 from segstore_ds.errors import FormatError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of, encode_envelope
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.status import encode_part_list
 from segstore_ds.format.root import PartIndex, PartRef, Retired, SegmentEntry
 from segstore_ds.repair.history_facts import HistoryFacts
@@ -211,7 +212,7 @@ class PartRebuilder:
         commits = self._commits(gap, made)
         if commits is not None:
             yield from islice(product_of(commits), _MOST_TRIED)
-        if self._facts.operation(made + 1) == "restore":
+        if self._facts.operation(made + 1) == Operation.RESTORE:
             yield from self._restored(gap, made)
         unlisted = [segment for segment in self._all_unlisted() if segment.version <= made]
         complete = self._kept.at(made) is not None

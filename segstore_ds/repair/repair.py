@@ -21,6 +21,7 @@ from segstore_ds.errors import (
     NotFoundError,
 )
 from segstore_ds.format import names
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.replication import PROPERTY, followers_of
 from segstore_ds.format.root import Root, check_writable
@@ -35,7 +36,7 @@ from segstore_ds.repair.from_followers import (
 from segstore_ds.repair.history_facts import NUMBERS_SKIPPED
 from segstore_ds.repair.status import repair_status
 from segstore_ds.repair.witnesses import ABANDONED, find_witnesses
-from segstore_ds.status.history import LOST, NO_NOTE, describe_commit
+from segstore_ds.status.history import NO_NOTE, describe_commit
 
 
 @dataclass(slots=True)
@@ -194,7 +195,7 @@ def _go_on(context: StreamContext, base: Root, lost: range) -> None:
         generation=base.generation + 1,
         properties=kept,
         next_segment=base.next_segment + NUMBERS_SKIPPED,
-        operation="repair",
+        operation=Operation.REPAIR,
         client=context.client,
     )
     row = replace(describe_commit(base, root, NO_NOTE), segments=0, bytes=0)
@@ -221,4 +222,4 @@ def _rows_of_lost(base: Root, row: HistoryRow) -> Iterator[HistoryRow]:
     """Yield a row for each lost version between the base and the repair."""
     if base.history:
         for version in range(base.version + 1, row.version):
-            yield replace(row, version=version, operation=LOST, transaction="")
+            yield replace(row, version=version, operation=Operation.LOST, transaction="")

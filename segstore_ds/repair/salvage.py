@@ -16,6 +16,7 @@ import pyarrow as pa
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format import names
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Epoch, PartRef, Root
 from segstore_ds.format.schema.codec import fingerprint, lift
 from segstore_ds.read.segments import OpenSegment, open_segment
@@ -182,7 +183,7 @@ class Salvager:
         found: list[int] = []
         above = self._root
         for root in self._kept.older():
-            if above.operation == "compact" or above.version != root.version + 1:
+            if above.operation == Operation.COMPACT or above.version != root.version + 1:
                 found.append(root.version)
             above = root
         return found

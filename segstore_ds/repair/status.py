@@ -16,6 +16,7 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import ConflictError, FormatError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import digest_of, encode_envelope
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.history import encode_history_list
 from segstore_ds.format.parts.history_rows import HistoryPart
 from segstore_ds.format.parts.status import encode_part_list
@@ -317,7 +318,7 @@ class _StatusRepair:
 
     def _commit(self, dropped: tuple[Retired, ...] | None) -> None:
         status = self._context.status
-        planned = replace(self._planned, operation="repair", client=self._context.client)
+        planned = replace(self._planned, operation=Operation.REPAIR, client=self._context.client)
 
         def build(newest: Root, slot: Slot) -> Change[None]:
             if newest.version != self._root.version:

@@ -11,6 +11,7 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError, NotFoundError
 from segstore_ds.format import names
 from segstore_ds.format.fields import parse_json
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.history import column_values
 from segstore_ds.format.root import PartRef, Retired, Root
 from segstore_ds.format.schema.codec import fingerprint
@@ -137,7 +138,7 @@ class _Verifier:
         self._verify_root(newest)
         for number in reversed([n for n in numbers if newest.log_start <= n < newest.version]):
             # Without a history: an unreadable version right below a repair is why it was made.
-            repaired = older.operation == "repair" and older.version == number + 1
+            repaired = older.operation == Operation.REPAIR and older.version == number + 1
             root = self._read_root(number, abandoned=repaired or number in lost)
             if root is None:
                 continue

@@ -14,6 +14,7 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.format import names
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.replication import PROPERTY, Replication, replication_of
 from segstore_ds.format.root import Root
 from segstore_ds.log.newest import ROOT_CODEC
@@ -99,7 +100,7 @@ def run_promote(context: StreamContext) -> Committed[None]:
                 root,
                 generation=root.generation + 1,
                 properties=kept,
-                operation="promote",
+                operation=Operation.PROMOTE,
                 client=context.client,
             )
         )
@@ -137,7 +138,7 @@ def _following(root: Root, primary: str, followers: tuple[str, ...], client: str
     properties = {name: text for name, text in root.properties.items() if name != PROPERTY}
     if followers:
         properties[PROPERTY] = Replication(primary, followers).to_text()
-    return replace(root, properties=properties, operation="follow", client=client)
+    return replace(root, properties=properties, operation=Operation.FOLLOW, client=client)
 
 
 def _check_same(context: StreamContext, follower: Follower) -> None:

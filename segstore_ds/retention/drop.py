@@ -15,6 +15,7 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.copy.pins import last_sharing, unpin_origins
 from segstore_ds.errors import ConflictError, InvalidInputError, SegstoreError
 from segstore_ds.format import names
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.replication import replication_of
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import Clock
@@ -80,7 +81,7 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
         sealed=True,
         staging_floor=root.version,
         dropped=True,
-        operation="drop",
+        operation=Operation.DROP,
     )
 
 

@@ -12,6 +12,7 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import moment_at
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError
 from segstore_ds.format import names
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.log.seen import hint_of
 from segstore_ds.log.transition import Slot
@@ -83,7 +84,7 @@ def run_purge(context: StreamContext, *, older_than_s: float, keep_versions: int
         start = min(target, slot.version - 1, slot.version - keep_versions)
         if start <= root.log_start:
             return NOTHING
-        return Change(replace(root, log_start=start, operation="purge"))
+        return Change(replace(root, log_start=start, operation=Operation.PURGE))
 
     root = context.log.commit(build).root
     # Advance the hint before deleting, or an open could follow it to a leftover version.

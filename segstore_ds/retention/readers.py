@@ -23,6 +23,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.fields import MAX_INT, is_text
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.reader_record import OWNER_LIMIT, ReaderRecord
 from segstore_ds.format.root import Root
 from segstore_ds.log.transition import Slot
@@ -286,7 +287,9 @@ def _announce(context: StreamContext, seen: SeenReader) -> None:
     """Commit that a reader exists, so that a running retention looks again; check the head."""
 
     def build(root: Root, _slot: Slot) -> Change[None]:
-        return Change(replace(root, operation="reader", client=context.client or root.client))
+        return Change(
+            replace(root, operation=Operation.READER, client=context.client or root.client)
+        )
 
     root = context.log.commit(build).root
     _check_generation(root, seen.record)

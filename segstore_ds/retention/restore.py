@@ -11,6 +11,7 @@ from dataclasses import replace
 from segstore_ds.commit.commit import NOTHING, Change
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import SealedError, SnapshotExpiredError
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.log.copy_record import check_complete
 from segstore_ds.log.transition import Slot
@@ -61,7 +62,7 @@ def plan_restore(root: Root, old: Root, listed: Sequence[PlacedSegment], slot: S
         next_segment=root.next_segment + len(entries),
         head=root.tail + hidden,
         tail=root.tail + sum(entry.rows for entry in entries),
-        operation="restore",
+        operation=Operation.RESTORE,
     )
 
 

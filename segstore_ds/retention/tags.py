@@ -11,6 +11,7 @@ from segstore_ds.commit.commit import NOTHING, Change, Committed
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from segstore_ds.format import names
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.format.tag import SHOWN_TAGS, TAGS_LIMIT, Tag, encode_tags, tag_value
 from segstore_ds.log.transition import Slot
@@ -48,7 +49,7 @@ def plan_tag(
             "too many tags", remedy="remove some with untag(name)", tags=count, most=TAGS_LIMIT
         )
     tag = Tag(offset, slot.version, slot.time_us)
-    return replace(root, tags={**root.tags, name: tag_value(tag)}, operation="tag")
+    return replace(root, tags={**root.tags, name: tag_value(tag)}, operation=Operation.TAG)
 
 
 def plan_untag(root: Root, name: str, *, moved: bool) -> Root:
@@ -56,7 +57,7 @@ def plan_untag(root: Root, name: str, *, moved: bool) -> Root:
     tags = {key: value for key, value in root.tags.items() if key != name}
     if moved:
         tags[name] = None
-    return replace(root, tags=tags, operation="untag")
+    return replace(root, tags=tags, operation=Operation.UNTAG)
 
 
 def spill_tags(blobs: StatusBlobs, root: Root, slot: Slot) -> Root:

@@ -10,6 +10,7 @@ from dataclasses import replace
 from segstore_ds.commit.commit import NOTHING, Change, Committed
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import PositionError, TruncatedError
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.log.transition import Slot
 from segstore_ds.read.cuts import Cut, resolve_cut
@@ -34,7 +35,7 @@ def plan_truncate(root: Root, offset: int, slot: Slot) -> Root | None:
         )
     if offset <= root.head:
         return None
-    return replace(drop_below(root, offset, slot), operation="truncate")
+    return replace(drop_below(root, offset, slot), operation=Operation.TRUNCATE)
 
 
 def trim_part(status: TableStatus, root: Root, slot: Slot) -> Root:
@@ -103,6 +104,6 @@ def run_seal(context: StreamContext) -> Committed[None]:
     def build(root: Root, _slot: Slot) -> Change[None]:
         if root.sealed:
             return NOTHING
-        return Change(replace(root, sealed=True, operation="seal", client=context.client))
+        return Change(replace(root, sealed=True, operation=Operation.SEAL, client=context.client))
 
     return context.log.commit(build)

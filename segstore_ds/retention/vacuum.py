@@ -26,6 +26,7 @@ from segstore_ds.commit.lookup import moment_at
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.clones import parse_pin
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Retired, Root
 from segstore_ds.log.operations import GRACE_S, ObjectState, check_move
 from segstore_ds.log.transition import Slot
@@ -255,7 +256,7 @@ def _raise_floor(context: StreamContext, floor: int, objects: list[ObjectInfo]) 
         if raised == root.staging_floor and not newest:
             return NOTHING
         return Change(
-            replace(root, staging_floor=raised, operation="vacuum", client=context.client)
+            replace(root, staging_floor=raised, operation=Operation.VACUUM, client=context.client)
         )
 
     return context.log.commit(build).root
@@ -277,7 +278,7 @@ def _forget(context: StreamContext, horizon: Horizon) -> None:
             root,
             retired=(*kept, *blobs),
             retired_blobs=(),
-            operation="vacuum",
+            operation=Operation.VACUUM,
             client=context.client,
         )
         return Change(context.status.tidy(pruned, slot))

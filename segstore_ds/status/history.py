@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from segstore_ds.errors import CorruptionError, NotFoundError, SnapshotExpiredError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import decode_envelope, digest_of, encode_envelope
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.history import (
     HISTORY_SCHEMA,
     column_values,
@@ -42,9 +43,6 @@ PARTS_INLINE = 64
 LIST_PARTS = 1024
 RAW_LIMIT_BYTES = 128 << 20
 _KEPT = 16
-LOST = "lost"  # On disk: the operation of a version that a repair left behind. Never change.
-# On disk: the operation of a version whose row is lost; all that it says is in its place and time.
-UNKNOWN = "unknown"  # Never change.
 _APPLICATION = "app/"  # prefix of the word in a client's name that names its application
 
 
@@ -161,11 +159,11 @@ class History:
 
         No commit has such a version number, even if a file of that name exists.
         """
-        return frozenset(
-            version
-            for batch in self.batches(root, start, end)
-            for version in batch.filter(pc.equal(batch["operation"], LOST))["version"].to_pylist()
-        )
+        found: set[int] = set()
+        for batch in self.batches(root, start, end):
+            rows = batch.filter(pc.equal(batch["operation"], Operation.LOST.value))
+            found.update(rows["version"].to_pylist())
+        return frozenset(found)
 
     def find_transaction(
         self, root: Root, transaction: str, version: int | None = None
@@ -182,7 +180,7 @@ class History:
     def is_known(self, root: Root, version: int) -> bool:
         """Tell whether a version exists and its row is not lost."""
         return any(
-            batch["operation"][0].as_py() != UNKNOWN
+            batch["operation"][0].as_py() != Operation.UNKNOWN
             for batch in self.batches(root, version, version + 1)
         )
 
@@ -371,7 +369,7 @@ def _refuse_undated(lasts: Ints, firsts: Ints, start: int, end: int) -> None:
 def _known_moment(batch: pa.RecordBatch, place: int) -> Moment:
     """Return a row as a moment; raise SnapshotExpiredError when the row is lost."""
     found = _moment(batch, place)
-    if batch["operation"][place].as_py() == UNKNOWN:
+    if batch["operation"][place].as_py() == Operation.UNKNOWN:
         raise SnapshotExpiredError(
             "the history of this version is lost",
             remedy="name an offset, or another version or time",

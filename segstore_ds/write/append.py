@@ -24,6 +24,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.batch_fingerprint import BatchFacts, encode_fingerprint
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root, Writer
 from segstore_ds.format.statistics import Stats
 from segstore_ds.log.transition import Slot
@@ -140,7 +141,7 @@ def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
         next_segment=root.next_segment + len(entries),
         tail=tail,
         writers=writers,
-        operation="append" if plan.overwrite_to is None else "overwrite",
+        operation=Operation.APPEND if plan.overwrite_to is None else Operation.OVERWRITE,
         client=plan.client,
     )
     if plan.overwrite_to is not None:
@@ -294,11 +295,11 @@ class Appender:
         with best_effort("merging status parts"):
             root = self._context.log.root
             if (paths := plan_merge(root)) is not None:
-                self._merge(self._context.status.merge, paths, "merge-status")
+                self._merge(self._context.status.merge, paths, Operation.MERGE_STATUS)
             elif (paths := plan_history_merge(root)) is not None:
-                self._merge(self._context.log.history.merge, paths, "merge-history")
+                self._merge(self._context.log.history.merge, paths, Operation.MERGE_HISTORY)
             elif (paths := plan_retired_merge(root)) is not None:
-                self._merge(self._context.status.merge_retired, paths, "merge-status")
+                self._merge(self._context.status.merge_retired, paths, Operation.MERGE_STATUS)
 
     def discard(self, segments: Sequence[StagedSegment]) -> None:
         """Delete staged segments that are known to be in no commit; never raises."""
@@ -308,7 +309,7 @@ class Appender:
         self,
         merge: Callable[[Root, tuple[str, ...], Slot], Root | None],
         paths: tuple[str, ...],
-        operation: str,
+        operation: Operation,
     ) -> Committed[None]:
         def build(root: Root, slot: Slot) -> Change[None]:
             # A lost race means that others are writing: the winner merges.

@@ -4,6 +4,7 @@ import pyarrow as pa
 
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError
+from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import encode_schema, normalise_schema
 from segstore_ds.log.clock import Clock
@@ -55,7 +56,7 @@ def run_create(
         transaction=clock.new_id(),
         parent="",
         time_us=clock.wall_us(),
-        operation="create",
+        operation=Operation.CREATE,
         epochs=(TableStatus(storage).put_epoch(0, 0, 0, text, spark_schema),),
         client=client,
     )

@@ -7,8 +7,8 @@ from stream_kit import SOFT, TIGHT, make_stream, numbers, objects, values, wait
 
 from segstore_ds.errors import NotFoundError, SnapshotExpiredError, StorageError
 from segstore_ds.format import names
+from segstore_ds.format.operation import Operation
 from segstore_ds.status import table_status
-from segstore_ds.status.history import UNKNOWN
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
 from segstore_ds.stream.rescue import repair_on, salvage_on
@@ -139,7 +139,7 @@ def test_lost_rows_are_marked_only_where_loss_is_allowed(monkeypatch):
     seen.verify().check()
     rows = seen.metadata("history").read_all().to_pylist()
     assert [row["version"] for row in rows] == [*range(seen.version + 1)]
-    lost = [row["version"] for row in rows if row["operation"] == UNKNOWN]
+    lost = [row["version"] for row in rows if row["operation"] == Operation.UNKNOWN]
     assert lost == [*range(ref.start, ref.end)]
     assert fix(stream).repaired == []
 

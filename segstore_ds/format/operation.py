@@ -1,0 +1,40 @@
+"""The operations that a commit may be, by the names that roots and rows of the history store.
+
+A root's field stays a text: operations of later versions are read and carried through. Everything
+that this version writes or asks for goes through `Operation`.
+"""
+
+from enum import StrEnum
+
+
+class Operation(StrEnum):
+    """What a commit did; a member is the text that is stored."""
+
+    # On disk. Never change; add a new one.
+    CREATE = "create"
+    APPEND = "append"
+    OVERWRITE = "overwrite"
+    COPY = "copy"
+    COMPACT = "compact"
+    TRUNCATE = "truncate"
+    SEAL = "seal"
+    RESTORE = "restore"
+    DROP = "drop"
+    TAG = "tag"
+    UNTAG = "untag"
+    READER = "reader"
+    PIN = "pin"
+    UNPIN = "unpin"
+    MATERIALIZE = "materialize"
+    SET_PROPERTIES = "set-properties"
+    FOLLOW = "follow"
+    PROMOTE = "promote"
+    REPAIR = "repair"
+    PURGE = "purge"
+    VACUUM = "vacuum"
+    MERGE_STATUS = "merge-status"
+    MERGE_HISTORY = "merge-history"
+    # Only rows of the history have these: a version that a repair left behind, and a version whose
+    # row is lost and which says nothing but its place and time.
+    LOST = "lost"
+    UNKNOWN = "unknown"

@@ -1,0 +1,27 @@
+"""The names of operations are on disk: they never change, and later ones are carried through."""
+
+from dataclasses import replace
+
+import pytest
+
+from segstore_ds.format.operation import Operation
+from segstore_ds.format.root import Epoch, Root
+from segstore_ds.format.root_codec import decode_root, encode_root
+
+STORED = (
+    "create append overwrite copy compact truncate seal restore drop tag untag reader pin unpin "
+    "materialize set-properties follow promote repair purge vacuum merge-status merge-history "
+    "lost unknown"
+)
+
+
+def test_stored_operation_names_never_change() -> None:
+    assert [operation.value for operation in Operation] == STORED.split()
+
+
+@pytest.mark.parametrize("operation", [Operation.MERGE_STATUS, "an-operation-of-a-later-version"])
+def test_root_reads_any_operation_as_text(operation: str) -> None:
+    root = Root("s", 0, "t0", "", 1, "create", (Epoch(0, 0, "x", None),))
+    read = decode_root(encode_root(replace(root, operation=operation)), where="log/0")
+    assert read.operation == operation
+    assert type(read.operation) is str
