@@ -10,7 +10,7 @@ import pytest
 
 from segstore_ds import options
 from segstore_ds.compact.rows import PLAN_SCHEMA
-from segstore_ds.read.metadata_tables import VIEWS
+from segstore_ds.read.metadata_tables import METADATA_TABLES
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -95,10 +95,12 @@ def test_sentence_about_streams_leaves_out_what_they_do_not_take(batch, stream):
     assert {*re.findall(r"`(\w+)`", sentence)} == without
 
 
-def test_views_are_the_programs():
-    table = README.split("\n| view | columns |\n")[1].split("\n\n")[0]
-    shown = dict(re.findall(r"^\| `(\w+)` \| [^`]*`([^`]*)`", table, re.MULTILINE))
-    schemas = {name: view.schema for name, view in VIEWS.items()} | {"compactionPlan": PLAN_SCHEMA}
+def test_metadata_tables_are_the_programs():
+    rows = README.split("\n| table | columns |\n")[1].split("\n\n")[0]
+    shown = dict(re.findall(r"^\| `(\w+)` \| [^`]*`([^`]*)`", rows, re.MULTILINE))
+    schemas = {name: table.schema for name, table in METADATA_TABLES.items()} | {
+        "compactionPlan": PLAN_SCHEMA
+    }
     assert shown == {name: ", ".join(schema.names) for name, schema in schemas.items()}
     assert {*shown} == {*options.BY_NAME["metadata"].choices}
 

@@ -29,7 +29,7 @@ Range = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
-class View:
+class MetadataTable:
     """A metadata table: its columns, its reader, and whether it can be read by offset ranges."""
 
     schema: pa.Schema
@@ -37,20 +37,24 @@ class View:
     by_range: bool = False
 
 
-def find_view(name: str) -> View:
+def find_table(name: str) -> MetadataTable:
     """Return a metadata table by name; an unknown name is an InvalidInputError."""
-    if name not in VIEWS:
-        raise InvalidInputError("no such view", remedy=f"known: {', '.join(VIEWS)}", view=name)
-    return VIEWS[name]
+    if name not in METADATA_TABLES:
+        raise InvalidInputError(
+            "no such metadata table", remedy=f"known: {', '.join(METADATA_TABLES)}", table=name
+        )
+    return METADATA_TABLES[name]
 
 
-def plan_view(status: TableStatus, root: Root, view: View, *, most_segments: int) -> list[Range]:
+def plan_table(
+    status: TableStatus, root: Root, table: MetadataTable, *, most_segments: int
+) -> list[Range]:
     """Return ranges of offsets that cover a metadata table, in order.
 
     Neighbouring status parts are packed into ranges of at most `most_segments` segments. A larger
     part is one range. The last range also covers the segments that are in no part yet.
     """
-    if not view.by_range:
+    if not table.by_range:
         return [(root.head, root.tail)]
     ranges: list[Range] = []
     start, packed = root.head, 0
@@ -62,11 +66,11 @@ def plan_view(status: TableStatus, root: Root, view: View, *, most_segments: int
     return [*ranges, (start, root.tail)]
 
 
-def read_view(
-    context: StreamContext, root: Root, view: View, span: Range
+def read_table(
+    context: StreamContext, root: Root, table: MetadataTable, span: Range
 ) -> Iterator[pa.RecordBatch]:
     """Yield a metadata table's rows as of a root; `span` limits only the tables read by range."""
-    return view.read(context, root, span)
+    return table.read(context, root, span)
 
 
 # Segments and frames.
@@ -308,12 +312,12 @@ def _batches(rows: list[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.Recor
             yield pa.RecordBatch.from_pylist(shown, schema)
 
 
-VIEWS: Mapping[str, View] = {
-    "segments": View(_SEGMENTS, _segments, by_range=True),
-    "frames": View(_FRAMES, _frames, by_range=True),
-    "history": View(HISTORY_SCHEMA, _history),
-    "info": View(_INFO, _info),
-    "writers": View(_WRITERS, _writers),
-    "readers": View(_READERS, _readers),
-    "tags": View(_TAGS, _tags),
+METADATA_TABLES: Mapping[str, MetadataTable] = {
+    "segments": MetadataTable(_SEGMENTS, _segments, by_range=True),
+    "frames": MetadataTable(_FRAMES, _frames, by_range=True),
+    "history": MetadataTable(HISTORY_SCHEMA, _history),
+    "info": MetadataTable(_INFO, _info),
+    "writers": MetadataTable(_WRITERS, _writers),
+    "readers": MetadataTable(_READERS, _readers),
+    "tags": MetadataTable(_TAGS, _tags),
 }

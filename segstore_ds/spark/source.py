@@ -28,7 +28,11 @@ from segstore_ds.options import (
     WRITE,
     parse_options,
 )
-from segstore_ds.spark.batch.metadata_reader import is_view, plan_view_reader, view_schema
+from segstore_ds.spark.batch.metadata_reader import (
+    is_metadata_table,
+    plan_metadata_reader,
+    table_schema,
+)
 from segstore_ds.spark.batch.reader import plan_reader, project
 from segstore_ds.spark.batch.writer import APPLICATION, SegstoreWriter, plan_writer
 from segstore_ds.spark.boundary import at_boundary
@@ -93,8 +97,8 @@ class SegstoreDataSource(DataSource):
         self._pinned = encode_envelope(encode_root(stream.root))
         if options["metadata"] == PLAN:
             return plan_schema()
-        if is_view(options["metadata"]):
-            return view_schema(options["metadata"])
+        if is_metadata_table(options["metadata"]):
+            return table_schema(options["metadata"])
         reading = stream.plan_read(
             columns=options["columns"],
             filters=options["filters"],
@@ -120,8 +124,8 @@ class SegstoreDataSource(DataSource):
         root = stream.root
         if options["metadata"] == PLAN:
             return plan_rows(stream, options, root, schema)
-        if is_view(options["metadata"]):
-            return plan_view_reader(stream, options, root, schema)
+        if is_metadata_table(options["metadata"]):
+            return plan_metadata_reader(stream, options, root, schema)
         wanted = project(stream, options, schema)
         settled = tuple(json.loads(self.options.get(SETTLED, "[]")))
         options = {**options, "columns": wanted}

@@ -35,7 +35,7 @@ from segstore_ds.read.cuts import (
 )
 from segstore_ds.read.filter_literals import NAN
 from segstore_ds.read.filters import Condition, Filters
-from segstore_ds.read.metadata_tables import VIEWS, find_view
+from segstore_ds.read.metadata_tables import METADATA_TABLES, find_table
 from segstore_ds.read.micro_batch import BatchLimits, plan_batch_end
 from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.scan import run_task
@@ -53,11 +53,11 @@ from segstore_ds.write.job import AutoRules, WriteJob, WriteRequest, check_argum
 from segstore_ds.write.task_writer import Layout, StagedTask, delete_staged
 
 __all__ = [
+    "METADATA_TABLES",
     "NAN",
     "PARQUET",
     "PLAN_SCHEMA",
     "ROWS",
-    "VIEWS",
     "AutoRules",
     "BatchLimits",
     "BatchTally",
@@ -111,7 +111,7 @@ __all__ = [
     "find_copy",
     "find_done",
     "find_repeated",
-    "find_view",
+    "find_table",
     "gather_facts",
     "open_on",
     "open_storage",

@@ -8,7 +8,7 @@ import pyarrow as pa
 from segstore_ds.format.root import Root
 from segstore_ds.log.copy_record import check_complete
 from segstore_ds.read.cuts import CutLike, check_range, parse_cut, resolve_cut
-from segstore_ds.read.metadata_tables import find_view, plan_view, read_view
+from segstore_ds.read.metadata_tables import find_table, plan_table, read_table
 from segstore_ds.read.parquet_files import ParquetFile, list_parquet_files
 from segstore_ds.stream.handle import Handle
 
@@ -83,7 +83,7 @@ class Views(Handle):
         return row
 
     def metadata(
-        self, view: str, *, root: Root | None = None, span: tuple[int, int] | None = None
+        self, table: str, *, root: Root | None = None, span: tuple[int, int] | None = None
     ) -> pa.RecordBatchReader:
         """Return a metadata table, one of the names below, as batches.
 
@@ -91,7 +91,7 @@ class Views(Handle):
         in batches as they are read; a million segments are never held at once.
 
         Args:
-            view: The table's name.
+            table: The table's name.
             root: The version to look at; None for the newest.
             span: For a table by range: only the segments of these offsets, from `plan_metadata`.
 
@@ -102,15 +102,15 @@ class Views(Handle):
             FormatError: Metadata can't be read.
             StorageError: The storage failed.
         """
-        found = find_view(view)
+        found = find_table(table)
         pinned = root or self._log.refresh()
-        if view not in _ALWAYS:
+        if table not in _ALWAYS:
             check_complete(pinned, url=self.url)
         bounds = (pinned.head, pinned.tail) if span is None else span
-        batches = read_view(self._context, pinned, found, bounds)
+        batches = read_table(self._context, pinned, found, bounds)
         return pa.RecordBatchReader.from_batches(found.schema, batches)
 
-    def plan_metadata(self, view: str, *, root: Root | None = None) -> list[tuple[int, int]]:
+    def plan_metadata(self, table: str, *, root: Root | None = None) -> list[tuple[int, int]]:
         """Return offset ranges for reading a metadata table in parallel; raises as `metadata`."""
         pinned = root or self._log.refresh()
-        return plan_view(self._status, pinned, find_view(view), most_segments=SEGMENTS_PER_RANGE)
+        return plan_table(self._status, pinned, find_table(table), most_segments=SEGMENTS_PER_RANGE)

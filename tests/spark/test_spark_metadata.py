@@ -1,4 +1,4 @@
-"""The option `metadata`: views of a stream as DataFrames."""
+"""The option `metadata`: metadata tables of a stream as DataFrames."""
 
 import pyarrow as pa
 import pytest
@@ -25,8 +25,8 @@ def stream(url: str) -> Stream:
 
 
 @pytest.fixture
-def view(spark: SparkSession, stream: Stream):
-    """Load a view."""
+def load(spark: SparkSession, stream: Stream):
+    """Load a metadata table."""
 
     def load(name: str, **options: object) -> DataFrame:
         given = spark.read.format("segstore").option("metadata", name).options(**options)
@@ -35,28 +35,28 @@ def view(spark: SparkSession, stream: Stream):
     return load
 
 
-def test_views_are_dataframes(stream: Stream, view) -> None:
+def test_metadata_tables_are_dataframes(stream: Stream, load) -> None:
     """What the engine says, as Spark shows it."""
-    found = view("segments").where("rows > 5").orderBy("start").collect()
+    found = load("segments").where("rows > 5").orderBy("start").collect()
     assert [(row.start, row.end) for row in found] == [(0, 10), (10, 20), (20, 30)]
     assert [row.segment_id for row in found] == [0, 1, 2]
-    assert view("FRAMES").count() == 3
-    assert [(row.writer_id, row.batch_id) for row in view("writers").collect()] == [("w", 20)]
-    (reader,) = view("readers").select("name", "offset", "live", "behind").collect()
+    assert load("FRAMES").count() == 3
+    assert [(row.writer_id, row.batch_id) for row in load("writers").collect()] == [("w", 20)]
+    (reader,) = load("readers").select("name", "offset", "live", "behind").collect()
     assert tuple(reader) == ("etl", 5, True, 25)
-    (info,) = view("info").select("events", "segments", "sealed").collect()
+    (info,) = load("info").select("events", "segments", "sealed").collect()
     assert tuple(info) == (30, 3, False)
-    (tag,) = view("tags").collect()
+    (tag,) = load("tags").collect()
     assert (tag.name, tag.offset) == ("eod", 20)
     assert tag.time is not None
 
 
-def test_view_is_pinned_like_any_read(stream: Stream, view) -> None:
+def test_table_is_pinned_like_any_read(stream: Stream, load) -> None:
     """A DataFrame is of the version that it was loaded at."""
-    segments = view("segments")
+    segments = load("segments")
     stream.append(pa.table({"n": [30]}, SCHEMA))
     assert segments.count() == 3
-    assert view("segments").count() == 4
+    assert load("segments").count() == 4
 
 
 @pytest.mark.parametrize(
@@ -67,7 +67,7 @@ def test_view_is_pinned_like_any_read(stream: Stream, view) -> None:
         ("tags", {"filters": '[["name","==","a"]]'}, "a metadata table is read as a whole"),
     ],
 )
-def test_options_for_events_are_refused(view, name, options, text) -> None:
+def test_options_for_events_are_refused(load, name, options, text) -> None:
     """Nothing is passed over in silence."""
     with pytest.raises(AnalysisException, match=text):
-        view(name, **options).count()
+        load(name, **options).count()

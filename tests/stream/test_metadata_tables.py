@@ -8,13 +8,13 @@ import pytest
 from stream_kit import DAY, SOFT, TIGHT, make_stream, numbers, wait
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.read import metadata_tables as views
+from segstore_ds.read import metadata_tables
 from segstore_ds.write.task_writer import Layout
 
 
-def rows(stream, view):
-    """Return a view's rows."""
-    return stream.metadata(view).read_all().to_pylist()
+def rows(stream, name):
+    """Return a table's rows."""
+    return stream.metadata(name).read_all().to_pylist()
 
 
 def test_segments_are_listed_with_their_offsets():
@@ -81,39 +81,42 @@ def test_info_sums_up():
     assert (info["version"], info["retired"], info["tags"]) == (stream.version, 1, 1)
 
 
-def test_unknown_view_is_answered_with_the_known_ones():
-    """And an empty stream has empty views with their columns."""
+def test_unknown_table_is_answered_with_the_known_ones():
+    """And an empty stream has empty tables with their columns."""
     stream, _ = make_stream(0)
     with pytest.raises(InvalidInputError, match="known: segments, frames, history"):
         stream.metadata("chunks")
-    for name, view in views.VIEWS.items():
+    for name, known in metadata_tables.METADATA_TABLES.items():
         table = stream.metadata(name).read_all()
-        assert (table.num_rows, table.schema) == (name in ("info", "history"), view.schema)
+        assert (table.num_rows, table.schema) == (name in ("info", "history"), known.schema)
 
 
 def test_ranges_give_every_row_once(monkeypatch):
     """Whatever the parts are, and however many go into a range."""
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
-    monkeypatch.setattr(views, "BATCH_ROWS", 2)
+    monkeypatch.setattr(metadata_tables, "BATCH_ROWS", 2)
     stream, _ = make_stream(0)
     for n in range(14):
         stream.append(numbers(n, n + 1))
     stream.truncate(3)
-    for view in ("segments", "frames"):
-        whole = rows(stream, view)
+    for name in ("segments", "frames"):
+        whole = rows(stream, name)
         assert [row["start"] for row in whole] == list(range(3, 14))
         for most in (1, 4, 100):
-            ranges = views.plan_view(
-                stream._status, stream.root, views.VIEWS[view], most_segments=most
+            ranges = metadata_tables.plan_table(
+                stream._status,
+                stream.root,
+                metadata_tables.METADATA_TABLES[name],
+                most_segments=most,
             )
-            pieces = [stream.metadata(view, span=span).read_all() for span in ranges]
+            pieces = [stream.metadata(name, span=span).read_all() for span in ranges]
             assert pa.concat_tables(pieces).to_pylist() == whole
             assert len(ranges) == 1 or most < 100
 
 
 def test_many_segments_are_never_held_at_once(monkeypatch):
-    """Memory stays that of a batch and a part, whatever the view's length."""
+    """Memory stays that of a batch and a part, whatever the table's length."""
     monkeypatch.setattr(SOFT, 10**6)
     stream, _ = make_stream(1)
     entry = stream.root.entries[0]

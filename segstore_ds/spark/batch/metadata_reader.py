@@ -11,7 +11,7 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import from_stored, to_arrow
 from segstore_ds.stream.connector import (
-    VIEWS,
+    METADATA_TABLES,
     Root,
     Storage,
     Stream,
@@ -19,25 +19,25 @@ from segstore_ds.stream.connector import (
     decode_root,
     encode_envelope,
     encode_root,
-    find_view,
+    find_table,
 )
 
 _EVENTS_ONLY = ("columns", "filters", "offsetColumn", "segmentColumn", "commitTimeColumn")
 
 
-def is_view(name: str | None) -> bool:
+def is_metadata_table(name: str | None) -> bool:
     """Tell whether the option names a metadata table of this module."""
-    return name in VIEWS
+    return name in METADATA_TABLES
 
 
-def view_schema(name: str) -> StructType:
+def table_schema(name: str) -> StructType:
     """Return a metadata table's columns."""
-    return from_stored(find_view(name).schema, None)
+    return from_stored(find_table(name).schema, None)
 
 
-def plan_view_reader(
+def plan_metadata_reader(
     stream: Stream, options: Mapping[str, Any], root: Root, schema: StructType
-) -> "ViewReader":
+) -> "MetadataReader":
     """Plan the read of a metadata table as of a version.
 
     Raises:
@@ -45,17 +45,17 @@ def plan_view_reader(
     """
     name = options["metadata"]
     given = [option for option in _EVENTS_ONLY if options[option] is not None]
-    if given or schema.names != view_schema(name).names:
+    if given or schema.names != table_schema(name).names:
         raise InvalidInputError(
             "a metadata table is read as a whole",
             remedy="remove the options and the schema; select and filter the rows afterwards",
             options=given,
         )
-    return ViewReader(stream.storage, name, root, stream.plan_metadata(name, root=root), schema)
+    return MetadataReader(stream.storage, name, root, stream.plan_metadata(name, root=root), schema)
 
 
 @at_boundary
-class ViewReader(DataSourceReader):
+class MetadataReader(DataSourceReader):
     """Reads a metadata table, one partition per range of offsets."""
 
     def __init__(

@@ -15,7 +15,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.spark.batch.metadata_reader import view_schema
+from segstore_ds.spark.batch.metadata_reader import table_schema
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.stream.connector import (
     CopyJob,
@@ -88,7 +88,7 @@ def plan_copy_writer(
         InvalidInputError: The columns are not those of `metadata=segments`, or mode overwrite.
     """
     found = [(field.name, field.dataType) for field in schema]
-    wanted = [(field.name, field.dataType) for field in view_schema(SEGMENTS)]
+    wanted = [(field.name, field.dataType) for field in table_schema(SEGMENTS)]
     if overwrite or found != wanted:
         raise InvalidInputError(
             "operation=copy takes the rows of metadata=segments, in mode append",
