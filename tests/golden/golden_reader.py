@@ -1,7 +1,4 @@
-"""A reader of streams that shares no code with segstore: FORMAT.md's rules and pyarrow, no more.
-
-It is slow, checks every checksum, and reads everything.
-"""
+"""The minimal reader of FORMAT.md, which shares no code with segstore and checks every checksum."""
 
 import base64
 import hashlib
@@ -12,7 +9,9 @@ import struct
 import zlib
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
@@ -21,261 +20,199 @@ import zstandard
 def read_stream(folder: Path) -> tuple[int, int, pa.Table]:
     """Return head, tail and all events of a stream."""
     root = newest_root(folder)
-    if root["reader_features"]:
+    if root["reader_features"] or root["dropped"]:
         raise NotImplementedError(root["reader_features"])
-    schemas = {}
-    for epoch in root["epochs"]:
-        text = epoch["schema"]
-        if epoch["blob"] is not None:
-            path, size, digest, _ = epoch["blob"]
-            text = json.loads(envelope(checked(folder / path, size, digest)))[0]
-        schemas[epoch["number"]] = pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
-    schema = schemas[root["epochs"][-1]["number"]]
+    assert all(copy["done"] for copy in root["copies"].values())
+    shared = [unquote(origin["url"]) for origin in root["origins"].values()]
+    places = [folder, *(Path(url.removeprefix("file://")) for url in shared)]
+    schemas = [epoch_schema(places, epoch) for epoch in root["epochs"]]
+    parts = [json.loads(envelope(status(places, row[0], *row[-2:]))) for row in root["indexes"]]
     entries, start = [], None
-    parts = []
-    for path, *_, size, digest in root["indexes"]:
-        parts += json.loads(envelope(checked(folder / path, size, digest)))
-    for path, part_start, part_end, segments, size, digest in [*parts, *root["parts"]]:
-        start = part_start if start is None else start
-        rows = level_rows(folder / path, size, digest)
-        assert len(rows) == segments
-        assert sum(row[2] for row in rows) == part_end - part_start
+    for path, first, end, segments, size, digest in itertools.chain(*parts, root["parts"]):
+        start = first if start is None else start
+        rows = part_rows(places, path, size, digest)
+        assert (len(rows), sum(row[2] for row in rows)) == (segments, end - first)
         entries += rows
     entries += root["entries"]
-    if start is None:
-        start = root["tail"] - sum(entry[2] for entry in entries)
-    assert start + sum(entry[2] for entry in entries) == root["tail"]
-    pieces = [segment(folder, entry, schemas, schema) for entry in entries]
-    table = pa.concat_tables([schema.empty_table(), *pieces])
-    return root["head"], root["tail"], table.slice(root["head"] - start)
-
-
-def read_history(folder: Path) -> list[list[Any]]:
-    """Return the rows of all commits, as the root writes them (FORMAT.md 5.4)."""
-    root = newest_root(folder)
-    refs = []
-    for path, *_, size, digest in root["history_lists"]:
-        refs += json.loads(envelope(checked(folder / path, size, digest)))
-    rows = []
-    for path, start, end, first_us, last_us, size, digest in [*refs, *root["history_parts"]]:
-        _, columns = unpacked(envelope(checked(folder / path, size, digest)))
-        part = [history_row(columns, place) for place in range(end - start)]
-        assert [row[0] for row in part] == list(range(start, end))
-        assert (part[0][1], part[-1][1]) == (first_us, last_us)
-        rows += part
-    return rows + root["history"]
-
-
-def history_row(columns: dict[str, Any], place: int) -> list[Any]:
-    """Return a row of a history part."""
-    names = "version time operation head tail rows segments bytes writer_id batch_id client"
-    names += " application attempts races_lost requests request_bytes transaction"
-    row = []
-    for name in names.split():
-        value = columns[name][place]
-        if f"{name}_texts" in columns:
-            value = [None, *columns[f"{name}_texts"]][value]
-        elif name == "batch_id" and value == -1:
-            value = None
-        row.append(value)
-    return row
-
-
-def read_readers(folder: Path) -> dict[str, dict[str, Any]]:
-    """Return the newest record of each named reader (FORMAT.md 8)."""
-    records = {}
-    for log in folder.glob("readers/*"):
-        numbered = [path for path in log.iterdir() if re.fullmatch("[0-9]{20}", path.name)]
-        records[log.name] = json.loads(envelope(max(numbered).read_bytes()))
-    return records
+    first = root["tail"] - sum(entry[2] for entry in entries)
+    assert start in (None, first)
+    pieces = [lifted(segment(places, row, schemas), schemas[-1]) for row in entries]
+    table = pa.concat_tables([schemas[-1].empty_table(), *pieces])
+    return root["head"], root["tail"], table.slice(root["head"] - first)
 
 
 def newest_root(folder: Path) -> dict[str, Any]:
-    """Return the newest root, found by listing (FORMAT.md 4.3)."""
+    """Return the newest root, found by listing (4.3)."""
     names = [p.name for p in (folder / "log").iterdir() if re.fullmatch("[0-9]{20}", p.name)]
-    root = json.loads(envelope((folder / "log" / max(names)).read_bytes()))
-    assert root["format"] == 1
-    assert root["version"] == int(max(names))
+    root: dict[str, Any] = json.loads(envelope((folder / "log" / max(names)).read_bytes()))
+    assert (root["format"], root["version"]) == (1, int(max(names)))
     return root
 
 
-def checked(path: Path, size: int, digest: str) -> bytes:
-    """Return a status object whose length and digest are right."""
-    data = path.read_bytes()
-    assert len(data) == size
-    assert hashlib.blake2b(data, digest_size=16).hexdigest() == digest
+def found(places: list[Path], name: str) -> bytes:
+    """Return an object of the stream, or of one that it shares objects with (4.9)."""
+    return next(place / name for place in places if (place / name).exists()).read_bytes()
+
+
+def blake(data: bytes) -> str:
+    """Return the digest of metadata."""
+    return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def status(places: list[Path], path: str, size: int, digest: str) -> bytes:
+    """Return a status object whose length and digests are right (1, 5)."""
+    data = found(places, path)
+    assert (len(data), blake(data), path[-32:]) == (size, digest, digest)
     return data
 
 
 def envelope(data: bytes) -> bytes:
-    """Return the body of a metadata file (FORMAT.md 2)."""
+    """Return the body of a metadata file (2)."""
     version, header, stored = data.split(b"\n", 2)
-    assert version == b"v1"
     codec, stored_bytes, raw_bytes, digest = header.split(b" ")
-    assert len(stored) == int(stored_bytes)
-    covered = b" ".join((codec, stored_bytes, raw_bytes)) + stored
-    assert hashlib.blake2b(covered, digest_size=16).hexdigest().encode() == digest
-    body = {b"plain": lambda: stored, b"zstd": lambda: zstandard.decompress(stored)}[codec]()
+    assert (version, len(stored)) == (b"v1", int(stored_bytes))
+    assert blake(header[:-33] + stored).encode() == digest
+    body = {b"plain": bytes, b"zstd": zstandard.decompress}[codec](stored)
     assert len(body) == int(raw_bytes)
     return body
 
 
-def level_rows(path: Path, size: int, digest: str) -> list[list[Any]]:
-    """Return the entries of a status part of packed columns (FORMAT.md 5)."""
-    data = path.read_bytes()
-    assert hashlib.blake2b(data[:size], digest_size=16).hexdigest() == digest
+def epoch_schema(places: list[Path], epoch: dict[str, Any]) -> pa.Schema:
+    """Return the schema of an epoch (3.1, 6)."""
+    text = epoch["schema"]
+    if epoch["blob"] is not None:
+        text = json.loads(envelope(status(places, *epoch["blob"][:3])))[0]
+    return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
+
+
+def part_rows(places: list[Path], path: str, size: int, digest: str) -> list[list[Any]]:
+    """Return the segments of a part as the root's `entries` has them (5)."""
+    data = found(places, path)
+    assert (blake(data[:size]), path[-32:]) == (digest, digest)
     header, columns = unpacked(envelope(data[:size]))
     odd = dict(zip(columns.get("odd_rows", []), columns.get("odd_paths", []), strict=True))
     stats: list[str | None] = []
     for rows, length, chunk_digest in header["stats"]:
         chunk, size = data[size : size + length], size + length
-        if not length:
-            stats += [None] * rows
-            continue
-        assert hashlib.blake2b(chunk, digest_size=16).hexdigest() == chunk_digest
-        stats += json.loads(envelope(chunk))
-    assert size == len(data)
-    found = []
-    for row in range(header["rows"]):
-        one = {name: values[row] for name, values in columns.items() if len(values) > row}
-        form, ending = columns["kind_names"][columns["kinds"][row]]
-        token = f"{columns['versions'][row]:020d}-{columns['nonces'][row].hex()}"
-        numbers = "-".join(str(columns[name][row]) for name in ("tasks", "attempts", "places"))
-        place = odd.get(row, f"{token}/{numbers}{ending}")
-        facts = [one["rows"], one["bytes"], one["footer_bytes"]]
-        crc = int.from_bytes(one["crcs"], "little")
-        segment_id = one["epochs"] << 32 | one["numbers"]
-        found.append([segment_id, place, *facts, crc, form, stats[row]])
-    return found
+        assert blake(chunk) == chunk_digest or not length
+        stats += json.loads(envelope(chunk)) if length else [None] * rows
+    assert (size, len(stats)) == (len(data), header["rows"])
+    entries = []
+    for place in range(header["rows"]):
+        row = {name: values[place] for name, values in columns.items() if len(values) > place}
+        form, ending = columns["kind_names"][row["kinds"]]
+        name = f"{row['versions']:020d}-{row['nonces'].hex()}/"
+        name += f"{row['tasks']}-{row['attempts']}-{row['places']}{ending}"
+        facts = [
+            row["rows"],
+            row["bytes"],
+            row["footer_bytes"],
+            int.from_bytes(row["crcs"], "little"),
+        ]
+        segment_id = row["epochs"] << 32 | row["numbers"]
+        entries.append([segment_id, odd.get(place, name), *facts, form, stats[place]])
+    return entries
 
 
 def unpacked(body: bytes) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the header and the columns of packed columns (FORMAT.md 5.1)."""
+    """Return the header and the columns of packed columns (5)."""
     start = 4 + int.from_bytes(body[:4], "little")
-    header = json.loads(body[4:start])
-    columns: dict[str, Any] = {}
-    for name, kind, *rest in header["columns"]:
+    header, columns = json.loads(body[4:start]), {}
+    for name, kind, *facts in header["columns"]:
+        end = start + (facts[0] if kind == "json" else facts[0] * facts[-1])
+        data, start = body[start:end], end
         if kind == "json":
-            columns[name] = json.loads(body[start : start + rest[0]])
-            start += rest[0]
+            columns[name] = json.loads(data)
         elif kind == "raw":
-            count, width = rest
-            columns[name] = [body[start + n * width :][:width] for n in range(count)]
-            start += count * width
+            columns[name] = [data[n * facts[1] :][: facts[1]] for n in range(facts[0])]
         else:
-            count, order, first, base, width = rest
-            planes = [body[start + p * count : start + (p + 1) * count] for p in range(width)]
-            values = [sum(p[n] << 8 * i for i, p in enumerate(planes)) for n in range(count)]
-            values = [value + base for value in values]
-            if order == 1:
-                values[0] = first
-                values = list(itertools.accumulate(values))
-            columns[name] = values
-            start += count * width
+            count, order, first, base, width = facts
+            stored = np.zeros((count, 8), np.uint8)
+            stored[:, :width] = np.frombuffer(data, np.uint8).reshape(width, count).T
+            values = stored.view("<i8").reshape(count) + base
+            values[: 1 if order else 0] = first
+            columns[name] = (np.cumsum(values) if order else values).tolist()
     assert start == len(body)
     return header, columns
 
 
-def segment(
-    folder: Path, entry: list[Any], schemas: dict[int, pa.Schema], wanted: pa.Schema
-) -> pa.Table:
-    """Return the events of a segment in the newest schema (FORMAT.md 6 and 7)."""
+def segment(places: list[Path], entry: list[Any], schemas: list[pa.Schema]) -> pa.Table:
+    """Return the events of a segment, in the schema of its epoch (6)."""
     segment_id, path, rows, size, end_bytes, end_crc, form, _ = entry
-    data = (folder / "segments" / path).read_bytes()
-    assert len(data) == size
-    assert zlib.crc32(data[-end_bytes:]) == end_crc
+    data = found(places, f"segments/{path}")
+    assert (len(data), zlib.crc32(data[-end_bytes:])) == (size, end_crc)
     read = {"arrow": read_arrow, "parquet": read_parquet}[form]
     table = read(data, end_bytes, schemas[segment_id >> 32])
     assert table.num_rows == rows
-    columns = [
-        table[field.name].cast(field.type)
-        if field.name in table.schema.names
-        else pa.nulls(rows, field.type)
-        for field in wanted
-    ]
-    return pa.Table.from_arrays(columns, schema=wanted)
+    return table
 
 
-def read_parquet(data: bytes, end_bytes: int, schema: pa.Schema) -> pa.Table:
-    """Return the events of a segment of this format (FORMAT.md 6.1)."""
-    length, magic = struct.unpack("<I4s", data[-8:])
-    assert (data[:4], magic, length + 8) == (b"PAR1", b"PAR1", end_bytes)
-    file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
-    stored = base64.b64decode(file.metadata.metadata[b"segstore"], validate=True)
-    facts = json.loads(zstandard.decompress(stored))
-    assert facts["version"] == 1
-    index, start = facts["index"], 4
-    groups = zip(
-        *(index[name] for name in ("bytes", "rows", "crc", "schema")),
-        facts["lengths"],
-        facts["crcs"],
-        strict=True,
-    )
-    for number, (size, rows, crc, place, lengths, crcs) in enumerate(groups):
-        assert zlib.crc32(data[start : start + size]) == crc
-        assert index["schemas"][place] == fingerprint(schema)
-        assert (file.metadata.row_group(number).num_rows, sum(lengths)) == (rows, size)
-        for piece_bytes, piece_crc in zip(lengths, crcs, strict=True):
-            assert zlib.crc32(data[start : start + piece_bytes]) == piece_crc
-            start += piece_bytes
-    assert start == len(data) - end_bytes
-    assert number + 1 == file.metadata.num_row_groups
-    table = file.read()
-    # Fields of lists and maps are called as Parquet calls them: equal, as types.
-    assert [field.type for field in table.schema] == [field.type for field in schema]
-    return pa.Table.from_arrays(table.columns, schema=schema)
+def frames(index: dict[str, Any], schema: pa.Schema, data: bytes, span: tuple[int, int]) -> Any:
+    """Yield the bytes and the number of rows of each frame, which fill the span (6)."""
+    start, end = span
+    fields = (index[name] for name in ("bytes", "rows", "crc", "schema"))
+    for size, rows, crc, place in zip(*fields, strict=True):
+        frame, start = data[start : start + size], start + size
+        assert (zlib.crc32(frame), index["schemas"][place]) == (crc, fingerprint(schema))
+        yield frame, rows
+    assert start == end
 
 
 def read_arrow(data: bytes, end_bytes: int, schema: pa.Schema) -> pa.Table:
-    """Return the events of a segment of this format (FORMAT.md 6)."""
-    size = len(data)
-    magic, version = struct.unpack_from("<8sI", data)
-    assert (magic, version) == (b"SEGARROW", 1)
-    assert data[12:60] == bytes(48)
-    assert struct.unpack_from("<I", data, 60)[0] == zlib.crc32(data[:60])
-    trailer = data[-40:]
+    """Return the events of a segment of the format `arrow` (6)."""
+    header, trailer = struct.pack("<8sI48x", b"SEGARROW", 1), data[-40:]
+    assert data[:64] == header + struct.pack("<I", zlib.crc32(header))
     place, length, raw, crc, version, reserved = struct.unpack_from("<QIIIII", trailer)
     assert struct.unpack_from("<I8s", trailer, 28) == (zlib.crc32(trailer[:28]), b"SEGATAIL")
-    assert (version, reserved, place + length + 40, length + 40) == (1, 0, size, end_bytes)
+    assert (version, reserved, place + end_bytes, length) == (1, 0, len(data), end_bytes - 40)
     footer = data[place : place + length]
     assert zlib.crc32(footer) == crc
-    index = json.loads(zstandard.decompress(footer, max_output_size=raw))
-    batches, start = [], 64
-    facts = zip(*(index[name] for name in ("bytes", "rows", "crc", "schema")), strict=True)
-    for frame_bytes, frame_rows, frame_crc, place_of_schema in facts:
-        frame = data[start : start + frame_bytes]
-        assert frame_bytes % 64 == 0
-        assert zlib.crc32(frame) == frame_crc
-        assert index["schemas"][place_of_schema] == fingerprint(schema)
+    index, batches = json.loads(zstandard.decompress(footer, max_output_size=raw)), []
+    for frame, rows in frames(index, schema, data, (64, place)):
         (batch,) = list(pa.ipc.open_stream(frame))
-        assert batch.num_rows == frame_rows
+        assert (len(frame) % 64, batch.num_rows) == (0, rows)
         batches.append(batch)
-        start += frame_bytes
-    assert start == place
-    return pa.Table.from_batches(batches, batches[0].schema)
+    return pa.Table.from_batches(batches, schema)
+
+
+def read_parquet(data: bytes, end_bytes: int, schema: pa.Schema) -> pa.Table:
+    """Return the events of a segment of the format `parquet` (6.1)."""
+    assert (data[:4], data[-4:]) == (b"PAR1", b"PAR1")
+    file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
+    facts = base64.b64decode(file.metadata.metadata[b"segstore"], validate=True)
+    facts = json.loads(zstandard.decompress(facts))
+    groups = list(frames(facts["index"], schema, data, (4, len(data) - end_bytes)))
+    assert (facts["version"], len(groups)) == (1, file.metadata.num_row_groups)
+    for number, (frame, rows) in enumerate(groups):
+        ends = [*itertools.accumulate(facts["lengths"][number], initial=0)]
+        crcs = [zlib.crc32(frame[first:end]) for first, end in itertools.pairwise(ends)]
+        assert (crcs, ends[-1]) == (facts["crcs"][number], len(frame))
+        assert file.metadata.row_group(number).num_rows == rows
+    return pa.Table.from_arrays(file.read().columns, schema=schema)
+
+
+def lifted(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Return events in the reading schema (7)."""
+    known, empty = set(table.schema.names), pa.nulls(table.num_rows)
+    columns = [table[field.name] if field.name in known else empty for field in schema]
+    casts = [column.cast(field.type) for column, field in zip(columns, schema, strict=True)]
+    return pa.Table.from_arrays(casts, schema=schema)
 
 
 def fingerprint(schema: pa.Schema) -> str:
-    """Return the fingerprint of a schema (FORMAT.md 6)."""
-    text = json.dumps([describe(field) for field in schema], sort_keys=True, separators=(",", ":"))
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()[:16]
+    """Return the fingerprint of a schema (6)."""
+    value = [described(field) for field in schema]
+    return blake(json.dumps(value, sort_keys=True, separators=(",", ":")).encode())[:16]
 
 
-def describe(field: pa.Field) -> dict[str, Any]:
-    """Return what a fingerprint covers of a field."""
-    pairs = (field.metadata or {}).items()
-    metadata = {key.decode("latin-1"): value.decode("latin-1") for key, value in pairs}
-    kind = field.type
-    described: Any = str(kind)
-    if pa.types.is_struct(kind):
-        described = {"struct": [describe(kind.field(n)) for n in range(kind.num_fields)]}
-    elif pa.types.is_map(kind):
-        described = {"map": [describe(kind.key_field), describe(kind.item_field)]}
-    elif pa.types.is_list(kind):
-        described = {"list": [describe(kind.value_field)]}
-    return {
-        "name": field.name,
-        "type": described,
-        "nullable": field.nullable,
-        "metadata": metadata,
-    }
+def described(field: pa.Field) -> dict[str, Any]:
+    """Return what a fingerprint covers of a field (6)."""
+    pairs, kind, name = (field.metadata or {}).items(), field.type, None
+    text = {key.decode("latin-1"): value.decode("latin-1") for key, value in pairs}
+    if pa.types.is_map(kind):
+        name, children = "map", [kind.key_field, kind.item_field]
+    elif pa.types.is_nested(kind):
+        name = "struct" if pa.types.is_struct(kind) else "list"
+        children = [kind.field(place) for place in range(kind.num_fields)]
+    shape = {name: [described(child) for child in children]} if name else str(kind)
+    return {"metadata": text, "name": field.name, "nullable": field.nullable, "type": shape}

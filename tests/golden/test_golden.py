@@ -8,7 +8,8 @@ from pathlib import Path
 import make_golden
 import pytest
 from golden_levels import LEVELS, described
-from golden_reader import newest_root, read_history, read_readers, read_stream
+from golden_metadata import read_history, read_readers
+from golden_reader import newest_root, read_stream
 from make_golden import LATER, SETS, as_json, events
 
 import segstore_ds as segstore

@@ -1,0 +1,44 @@
+"""What a reader of history and named readers does, from FORMAT.md alone (5.4, 8)."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+from golden_reader import envelope, newest_root, status, unpacked
+
+COLUMNS = "version time operation head tail rows segments bytes writer_id batch_id client"
+COLUMNS += " application attempts races_lost requests request_bytes transaction"
+
+
+def read_history(folder: Path) -> list[list[Any]]:
+    """Return the rows of all commits, as the root writes them (5.4)."""
+    root, refs, rows = newest_root(folder), [], []
+    for path, *_, size, digest in root["history_lists"]:
+        refs += json.loads(envelope(status([folder], path, size, digest)))
+    for path, start, end, first_us, last_us, size, digest in [*refs, *root["history_parts"]]:
+        _, columns = unpacked(envelope(status([folder], path, size, digest)))
+        part = [history_row(columns, place) for place in range(end - start)]
+        assert [row[0] for row in part] == list(range(start, end))
+        assert (part[0][1], part[-1][1]) == (first_us, last_us)
+        rows += part
+    return rows + root["history"]
+
+
+def history_row(columns: dict[str, Any], place: int) -> list[Any]:
+    """Return a row of a history part."""
+    row = {name: columns[name][place] for name in COLUMNS.split()}
+    for name in row:
+        if f"{name}_texts" in columns:
+            row[name] = [None, *columns[f"{name}_texts"]][row[name]]
+    row["batch_id"] = None if row["batch_id"] == -1 else row["batch_id"]
+    return [*row.values()]
+
+
+def read_readers(folder: Path) -> dict[str, dict[str, Any]]:
+    """Return the newest record of each named reader (8)."""
+    records = {}
+    for log in folder.glob("readers/*"):
+        numbered = [path for path in log.iterdir() if re.fullmatch("[0-9]{20}", path.name)]
+        records[log.name] = json.loads(envelope(max(numbered).read_bytes()))
+    return records

@@ -1,0 +1,182 @@
+"""Write the worked examples and test vectors of FORMAT.md, section 10.
+
+::
+
+    PYTHONPATH=. .venv/bin/python tests/golden/make_examples.py
+
+Everything is computed by the code that writes streams, from fixed values. `test_examples` compares
+the page with what this module computes, and reads the page with a reader that shares no code.
+"""
+
+import json
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import zstandard
+
+from segstore_ds.format.arrow.frame import encode_frame
+from segstore_ds.format.arrow.segment import SegmentWriter
+from segstore_ds.format.batch_fingerprint import BatchTally, encode_fingerprint
+from segstore_ds.format.envelope import digest_of, encode_envelope
+from segstore_ds.format.names import Hint, build_hint
+from segstore_ds.format.parts.history_rows import HistoryRow
+from segstore_ds.format.parts.packed import Packer
+from segstore_ds.format.root import Epoch, Root, SegmentEntry
+from segstore_ds.format.root_codec import encode_root
+from segstore_ds.format.schema.codec import encode_schema
+
+PAGE = Path(__file__).parents[2] / "segstore_ds/format/FORMAT.md"
+TITLE = "## 10. Worked examples and test vectors\n"
+SCHEMA = pa.schema([("n", pa.int64())])
+EVENTS = pa.record_batch([pa.array([7, None], pa.int64())], schema=SCHEMA)
+PATH = "00000000000000000000-0123456789ab/0-0-0.arrow"
+STREAM, CREATED, APPENDED = (digit * 32 for digit in "5ca")
+TIME_US = 1_700_000_000_000_000
+
+
+def segment(footer: bytes | None = None) -> tuple[bytes, SegmentEntry]:
+    """Return an Arrow segment of two events, and its entry.
+
+    `footer` is the compressed footer to use: versions of zstd compress the same JSON differently.
+    """
+    writer = SegmentWriter()
+    body = writer.start()
+    frame = encode_frame(EVENTS, compression="none", compression_level=None, stats_columns=("n",))
+    body += b"".join(bytes(buffer) for buffer in writer.add(frame))
+    end, summary = writer.finish()
+    if footer is not None:
+        raw = zstandard.decompress(end[:-40])
+        if zstandard.decompress(footer) != raw:
+            raise ValueError("footer of the page holds another index")
+        facts = len(body).to_bytes(8, "little")
+        for number in (len(footer), len(raw), zlib.crc32(footer), 1, 0):
+            facts += number.to_bytes(4, "little")
+        end = footer + facts + zlib.crc32(facts).to_bytes(4, "little") + b"SEGATAIL"
+    stats = '{"n":[7,7,1]}'
+    size = len(body) + len(end)
+    entry = SegmentEntry(0, PATH, summary.rows, size, len(end), zlib.crc32(end), "arrow", stats)
+    return body + end, entry
+
+
+def commit_file(entry: SegmentEntry) -> bytes:
+    """Return the file of version 1, which appended the segment, as a plain envelope."""
+    rows = (
+        HistoryRow(0, TIME_US, "create", 0, 0, requests=1, client="ex/1", transaction=CREATED),
+        HistoryRow(
+            version=1,
+            time_us=TIME_US + 5,
+            operation="append",
+            head=0,
+            tail=2,
+            rows=2,
+            segments=1,
+            bytes=entry.bytes,
+            client="ex/1",
+            requests=2,
+            request_bytes=entry.bytes,
+            transaction=APPENDED,
+        ),
+    )
+    root = Root(
+        stream_id=STREAM,
+        version=1,
+        transaction=APPENDED,
+        parent=CREATED,
+        time_us=TIME_US + 5,
+        operation="append",
+        client="ex/1",
+        epochs=(Epoch(0, 0, encode_schema(SCHEMA), None),),
+        tail=2,
+        next_segment=1,
+        entries=(entry,),
+        history=rows,
+    )
+    body = encode_root(root)
+    header = b"plain %d %d" % (len(body), len(body))
+    return b"v1\n%s %s\n%s" % (header, digest_of(header, body).encode(), body)
+
+
+def packed() -> bytes:
+    """Return packed columns of three rows, with a column of every kind."""
+    packer = Packer(3)
+    packer.integers("steps", np.array([10, 300, 20_000], np.int64))
+    packer.integers("even", np.array([4, 6, 8], np.int64))
+    packer.raw("raw", np.array([[1, 2], [3, 4], [5, 6]], np.uint8))
+    packer.json("texts", ["a", "é"])
+    return packer.finish()
+
+
+def batch_fingerprint() -> str:
+    """Return the fingerprint of the batch of the segment's two events."""
+    tally = BatchTally(SCHEMA, ["n"])
+    tally.add(EVENTS)
+    return encode_fingerprint(tally.facts)
+
+
+def dump(data: bytes) -> str:
+    """Return a hex dump: offset, 16 bytes, and the ASCII characters among them."""
+    lines = []
+    for start in range(0, len(data), 16):
+        row = data[start : start + 16]
+        text = "".join(chr(byte) if 32 <= byte < 127 else "." for byte in row)
+        lines.append(f"{start:08x}  {row.hex(' '):<47}  {text}")
+    return "```hex\n" + "\n".join(lines) + "\n```\n"
+
+
+def undump(text: str) -> bytes:
+    """Return the bytes of a hex dump."""
+    return bytes.fromhex("".join(line[10:57] for line in text.splitlines()))
+
+
+def render(footer: bytes | None = None) -> str:
+    """Return section 10 of the page."""
+    data, entry = segment(footer)
+    place = len(data) - entry.footer_bytes
+    frame = f"the frame is bytes 64 to {place - 1}, the footer {place} to {len(data) - 41}"
+    index = zstandard.decompress(data[place:-40]).decode()
+    stats = json.dumps({"rows": 2, "nulls": 1, "minimum": 7, "maximum": 7})
+    long = encode_envelope(b"")
+    return f"""{TITLE}
+Generated by `tests/golden/make_examples.py`; a test compares this page with what the code writes.
+
+### 10.1 A segment
+
+`segments/{PATH}`: two events of the schema `n: int64`, the values 7 and null,
+in one frame that is not compressed. It has {len(data)} bytes; {frame}. The footer unpacks to
+
+```json
+{index}
+```
+
+{dump(data)}
+### 10.2 A commit file
+
+`log/00000000000000000001` of the stream whose version 1 appended that segment. The envelope is
+`plain`, which every reader takes; writers compress bodies above 1 KiB.
+
+{dump(commit_file(entry))}
+### 10.3 Vectors
+
+| what | value |
+|---|---|
+| envelope of no bytes | `{long.decode().replace(chr(10), "⏎")}` (⏎ is the byte 0x0a) |
+| envelope of `{{}}` | `{encode_envelope(b"{}").decode().replace(chr(10), "⏎")}` |
+| hint of version 41, generation 0, stream `f00` | `{build_hint(Hint(41, 0, "f00")).decode()}` |
+| batch fingerprint (3.4) of the two events, `{stats}` | `{batch_fingerprint()}` |
+
+Section 6 has vectors of schema fingerprints. Packed columns (5) of three rows: `steps` 10, 300,
+20000; `even` 4, 6, 8; `raw` 0102, 0304, 0506; `texts` "a", "é":
+
+{dump(packed())}"""
+
+
+def main() -> None:
+    """Write section 10 of the page."""
+    before, _, _ = PAGE.read_text(encoding="utf-8").partition(TITLE)
+    PAGE.write_text(before + render(), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,98 @@
+"""The worked examples of FORMAT.md: what the code writes, and what a reader makes of them."""
+
+import json
+import re
+from pathlib import Path
+
+import golden_reader
+import make_examples
+import pyarrow as pa
+import pytest
+
+from segstore_ds.format.envelope import decode_envelope
+from segstore_ds.format.root_codec import decode_root
+
+PAGE = make_examples.PAGE.read_text(encoding="utf-8")
+SEGMENT, COMMIT, PACKED = map(
+    make_examples.undump, re.findall(r"```hex\n(.*?)```", PAGE, re.DOTALL)
+)
+FOOTER = SEGMENT[384:-40]
+
+
+def test_page_is_what_the_code_writes():
+    """Of the zstd footer only the content counts: another version compresses it differently."""
+    assert PAGE.partition(make_examples.TITLE)[2] == (
+        make_examples.render(FOOTER).removeprefix(make_examples.TITLE)
+    )
+
+
+def test_changed_byte_on_the_page_is_noticed():
+    with pytest.raises(ValueError, match="another index"):
+        make_examples.segment(make_examples.zstandard.compress(b"{}"))
+    assert make_examples.commit_file(make_examples.segment(FOOTER)[1]) == COMMIT
+
+
+def test_reader_that_knows_only_the_format_reads_the_examples(tmp_path: Path):
+    for name, data in (
+        (f"segments/{make_examples.PATH}", SEGMENT),
+        ("log/00000000000000000001", COMMIT),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_bytes(data)
+    head, tail, table = golden_reader.read_stream(tmp_path)
+    assert (head, tail, table.to_pydict()) == (0, 2, {"n": [7, None]})
+
+
+def test_vectors_decode_to_what_the_page_says():
+    _, columns = golden_reader.unpacked(PACKED)
+    assert columns == {
+        "steps": [10, 300, 20_000],
+        "even": [4, 6, 8],
+        "raw": [b"\1\2", b"\3\4", b"\5\6"],
+        "texts": ["a", "é"],
+    }
+    for text, body in re.findall(r"\| envelope of (.+) \| `(.+?)`", PAGE):
+        raw = body.replace("⏎", "\n").encode()
+        expected = b"" if text == "no bytes" else text.strip("`").encode()
+        assert golden_reader.envelope(raw) == decode_envelope(raw, where="page") == expected
+
+
+def test_fingerprints_on_the_page_are_those_of_a_reader():
+    vectors = re.findall(r"^\| `(\[.*\])` \| `([0-9a-f]{16})` \|$", PAGE, re.MULTILINE)
+    assert len(vectors) == 3
+    for text, expected in vectors:
+        assert golden_reader.blake(text.encode())[:16] == expected
+        schema = pa.schema([field_of(field) for field in json.loads(text)])
+        assert golden_reader.fingerprint(schema) == expected
+
+
+def field_of(value: dict) -> pa.Field:
+    """Return the field that canonical JSON describes; only the types on the page."""
+    kind = value["type"]
+    named = {"int64": pa.int64(), "int32": pa.int32(), "string": pa.string()}
+    named["timestamp[us, tz=UTC]"] = pa.timestamp("us", "UTC")
+    data_type = pa.list_(field_of(kind["list"][0])) if isinstance(kind, dict) else named[kind]
+    pairs = {
+        key.encode("latin-1"): item.encode("latin-1") for key, item in value["metadata"].items()
+    }
+    return pa.field(value["name"], data_type, nullable=value["nullable"], metadata=pairs or None)
+
+
+def test_the_root_on_the_page_is_read_by_the_code():
+    body = decode_envelope(COMMIT, where="page")
+    root = decode_root(body, where="page")
+    assert (root.version, root.entries[0].bytes, root.history[-1].operation) == (
+        1,
+        len(SEGMENT),
+        "append",
+    )
+
+
+def test_reader_of_golden_streams_is_short_and_shares_no_code():
+    """FORMAT.md names it as the reader that a stranger can write."""
+    text = Path(golden_reader.__file__).read_text(encoding="utf-8")
+    imported = set(re.findall(r"^(?:from|import) (\w+)", text, re.MULTILINE))
+    standard = {"base64", "hashlib", "itertools", "json", "re", "struct", "zlib", "pathlib"}
+    standard |= {"typing", "urllib"}
+    assert imported - standard == {"numpy", "pyarrow", "zstandard"}
+    assert sum(bool(line.strip()) for line in text.splitlines()) < 200
