@@ -39,7 +39,14 @@ from segstore_ds.format.schema.conversion import convert
 from segstore_ds.log.place import may_begin
 from segstore_ds.log.transition import Slot
 from segstore_ds.read.cuts import Position, check_position
-from segstore_ds.read.plan import Reading, ReadTask, plan_range, plan_reading, plan_tasks
+from segstore_ds.read.plan import (
+    Reading,
+    ReadRequest,
+    ReadTask,
+    plan_range,
+    plan_reading,
+    plan_tasks,
+)
 from segstore_ds.read.scan import run_task
 from segstore_ds.status.epochs import SchemaChange, epoch_schema, plan_epochs
 from segstore_ds.status.history import Note, begin_history
@@ -283,18 +290,10 @@ class _Runner:
                 head=root.head,
                 copied=state.progress,
             )
-        storage, status = self._source.storage, self._source.status
-        columns = {*epoch_schema(status, root.epoch).names}
-        reading = plan_reading(
-            storage,
-            status,
-            root,
-            (start, state.end),
-            columns=[name for name in self._schema.names if name in columns],
-            filters=None,
-            offset_column=None,
-            segment_column=None,
-        )
+        status = self._source.status
+        known = {*epoch_schema(status, root.epoch).names}
+        columns = [name for name in self._schema.names if name in known]
+        reading = plan_reading(self._source, root, ReadRequest(start, state.end, columns))
         slices = plan_range(status, root, reading)
         for task in plan_tasks(slices, partition_bytes=STEP_BYTES):
             yield reading, task

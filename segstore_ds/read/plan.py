@@ -8,11 +8,11 @@ task decodes each frame.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.fields import parse_json
@@ -23,14 +23,39 @@ from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.format.statistics import Stats, from_json
-from segstore_ds.log.copy_record import check_complete
 from segstore_ds.read.commit_times import TIME_TYPE, CommitTimes
-from segstore_ds.read.filters import Filters, parse_filters
+from segstore_ds.read.cuts import CutLike, parse_cut, resolve_cut, take_range
+from segstore_ds.read.filters import FilterLike, Filters, parse_filters
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
 from segstore_ds.status.slices import EXACT_LIMIT, Slice, SliceTable, plan_borders
 from segstore_ds.status.table_status import Run, TableStatus
 from segstore_ds.storage import Storage
+
+
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """What a caller asks to read, built once at the door; nothing is checked yet.
+
+    Attributes:
+        start: The cut of the first event.
+        end: The cut after the last event.
+        columns: The columns of the stream to return, in order; None for all.
+        filters: The conditions that returned rows must satisfy.
+        offset_column: The name of an extra column with offsets, or None.
+        segment_column: The name of an extra column with segment ids, or None.
+        commit_time_column: The name of an extra column with commit times, or None.
+        fail_on_data_loss: False starts at the head if the start is below it.
+    """
+
+    start: CutLike = "head"
+    end: CutLike = "tail"
+    columns: Sequence[str] | None = None
+    filters: FilterLike = None
+    offset_column: str | None = None
+    segment_column: str | None = None
+    commit_time_column: str | None = None
+    fail_on_data_loss: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,34 +124,47 @@ class Reading:
         return pa.schema(found)
 
 
-def plan_reading(
-    storage: Storage,
-    status: TableStatus,
-    root: Root,
-    bounds: tuple[int, int],
-    *,
-    columns: Sequence[str] | None,
-    filters: str | Sequence[Sequence[Any]] | None,
-    offset_column: str | None,
-    segment_column: str | None,
-    commit_time_column: str | None = None,
-) -> Reading:
-    """Check a read request and return the plan that all its tasks share.
-
-    `bounds` is ``(start, end)``, already checked. `columns` of None means all columns.
+def plan_reading(context: StreamContext, root: Root, request: ReadRequest) -> Reading:
+    """Check a request against a version and return the plan that all its tasks share.
 
     Raises:
-        InvalidInputError: A column or a filter is not valid, or two columns have one name.
+        InvalidInputError: A cut, a column or a filter is not valid, or two columns have one name.
+        PositionError: A cut beyond the tail, or a position of another stream or generation.
+        TruncatedError: The start is below the head.
         IncompleteStreamError: A copy into the stream was not done as of that version.
     """
-    check_complete(root, url=storage.url)
-    schema = epoch_schema(status, root.epoch)
+    url = context.storage.url
+    cuts = (parse_cut(cut) for cut in (request.start, request.end))
+    first, last = (resolve_cut(context, root, cut) for cut in cuts)
+    strict = request.fail_on_data_loss
+    first, last = take_range(root, first, last, fail_on_data_loss=strict, url=url)
+    schema = epoch_schema(context.status, root.epoch)
+    return Reading(
+        storage=context.storage,
+        stream_id=root.stream_id,
+        version=root.version,
+        start=first,
+        end=last,
+        epochs={epoch.number: context.status.schema_texts(epoch)[0] for epoch in root.epochs},
+        schema=schema,
+        columns=_check_columns(request, schema),
+        filters=parse_filters(request.filters, schema),
+        offset_column=request.offset_column,
+        segment_column=request.segment_column,
+        commit_time_column=request.commit_time_column,
+        followers=followers_of(root),
+    )
+
+
+def _check_columns(request: ReadRequest, schema: pa.Schema) -> tuple[str, ...]:
+    """Return the columns of the stream to read, after checking the names of all columns."""
+    columns = request.columns
     if columns is not None and (isinstance(columns, str) or not isinstance(columns, Sequence)):
         raise InvalidInputError(
             "not names of columns", remedy="give columns as a list of texts", columns=columns
         )
     chosen = tuple(schema.names if columns is None else columns)
-    asked = (offset_column, segment_column, commit_time_column)
+    asked = (request.offset_column, request.segment_column, request.commit_time_column)
     extra = [name for name in asked if name is not None]
     if not all(isinstance(name, str) and name for name in extra):
         raise InvalidInputError("not a name of a column", remedy="give a text", names=extra)
@@ -141,21 +179,7 @@ def plan_reading(
             columns=list(chosen),
             extra=extra,
         )
-    return Reading(
-        storage=storage,
-        stream_id=root.stream_id,
-        version=root.version,
-        start=bounds[0],
-        end=bounds[1],
-        epochs={epoch.number: status.schema_texts(epoch)[0] for epoch in root.epochs},
-        schema=schema,
-        columns=chosen,
-        filters=parse_filters(filters, schema),
-        offset_column=offset_column,
-        segment_column=segment_column,
-        commit_time_column=commit_time_column,
-        followers=followers_of(root),
-    )
+    return chosen
 
 
 def plan_range(status: TableStatus, root: Root, reading: Reading) -> SliceTable:

@@ -10,10 +10,11 @@ from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
 from segstore_ds.options.arguments import check_option
-from segstore_ds.read.cuts import CutLike, parse_cut, resolve_cut, take_range
+from segstore_ds.read.cuts import CutLike
 from segstore_ds.read.filters import FilterLike
 from segstore_ds.read.plan import (
     Reading,
+    ReadRequest,
     ReadTask,
     date_tasks,
     plan_range,
@@ -83,7 +84,7 @@ class Reads(Handle):
         """
         self._log.refresh()
         root = self.root_as_of(version=version_as_of, timestamp=timestamp_as_of)
-        reading = self.plan_read(
+        request = ReadRequest(
             start,
             end,
             columns=columns,
@@ -92,8 +93,8 @@ class Reads(Handle):
             segment_column=segment_column,
             commit_time_column=commit_time_column,
             fail_on_data_loss=fail_on_data_loss,
-            root=root,
         )
+        reading = plan_reading(self._context, root, request)
         tasks = self.plan_tasks(reading, root=root)
         threads = min(os.cpu_count() or 1, READ_THREADS)
         # Not bound to a name: only the reader may hold the generator, so that its end is seen.
@@ -132,20 +133,17 @@ class Reads(Handle):
         Returns:
             What all tasks share; picklable.
         """
-        pinned = root or self._log.root
-        first, last = (resolve_cut(self._context, pinned, parse_cut(cut)) for cut in (start, end))
-        strict, url = fail_on_data_loss, self._log.storage.url
-        return plan_reading(
-            self._log.storage,
-            self._status,
-            pinned,
-            take_range(pinned, first, last, fail_on_data_loss=strict, url=url),
+        request = ReadRequest(
+            start,
+            end,
             columns=columns,
             filters=filters,
             offset_column=offset_column,
             segment_column=segment_column,
             commit_time_column=commit_time_column,
+            fail_on_data_loss=fail_on_data_loss,
         )
+        return plan_reading(self._context, root or self._log.root, request)
 
     def plan_slices(self, reading: Reading, *, root: Root | None = None) -> SliceTable:
         """Return which rows of each segment a bound read takes, in offset order.
