@@ -6,7 +6,6 @@ waits for the stream's whole history. `Stream.compact` does the rest.
 
 from dataclasses import replace
 
-from segstore_ds.commit.best_effort import best_effort
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.commit import Compaction
 from segstore_ds.compact.plan import plan_groups
@@ -28,43 +27,33 @@ def plan_auto(rules: CompactRules) -> CompactRules:
     return replace(rules, minor=MINOR, budget_bytes=budget)
 
 
-class AutoCompact:
-    """Compacts the newest segments after a commit: bounded work that never fails the commit.
+def run_auto_compact(context: StreamContext, auto: AutoRules) -> Compaction | None:
+    """Replace the newest runs worth compacting; return None if there are none.
 
     It runs after the acknowledgement, in the process that committed. The query's own next append
     comes after it, and appends of other writers are rebased over. Groups that another compaction
     has already replaced are skipped.
     """
-
-    def __init__(self, context: StreamContext) -> None:
-        self._context = context
-
-    def after_commit(self, auto: AutoRules) -> Compaction | None:
-        """Replace the newest runs worth compacting; return None if there are none or it failed."""
-        with best_effort("compaction"):
-            return self._compact(auto)
+    root = context.log.root
+    rules = plan_auto(auto.rules)
+    layout = auto.layout
+    if layout.segment_format == "auto":
+        # A commit waits for this: large frames are kept, and converted to Parquet later.
+        layout = replace(layout, segment_format=HOT)
+    job = plan_job(context.storage, context.status, root, rules, layout)
+    recent = _recent(context, root)
+    groups = plan_groups(recent, rules, joins=joins_of(job.epochs))
+    if not groups:
         return None
+    job = replace(job, ship_to=context.log.replicas.ready(root))
+    return run_batch(context, job, groups, attempts=3)
 
-    def _compact(self, auto: AutoRules) -> Compaction | None:
-        root = self._context.log.root
-        rules = plan_auto(auto.rules)
-        layout = auto.layout
-        if layout.segment_format == "auto":
-            # A commit waits for this: large frames are kept, and converted to Parquet later.
-            layout = replace(layout, segment_format=HOT)
-        job = plan_job(self._context.storage, self._context.status, root, rules, layout)
-        recent = self._recent(root)
-        groups = plan_groups(recent, rules, joins=joins_of(job.epochs))
-        if not groups:
-            return None
-        job = replace(job, ship_to=self._context.log.replicas.ready(root))
-        return run_batch(self._context, job, groups, attempts=3)
 
-    def _recent(self, root: Root) -> list[PlacedSegment]:
-        """Return the newest segments: the inline ones and those of the small parts before them."""
-        start, count = root.inline_start, len(root.entries)
-        for part in reversed(root.parts):
-            if count + part.segments > AUTO_SEGMENTS:
-                break
-            start, count = part.start, count + part.segments
-        return list(self._context.status.segments(root, start, root.tail))
+def _recent(context: StreamContext, root: Root) -> list[PlacedSegment]:
+    """Return the newest segments: the inline ones and those of the small parts before them."""
+    start, count = root.inline_start, len(root.entries)
+    for part in reversed(root.parts):
+        if count + part.segments > AUTO_SEGMENTS:
+            break
+        start, count = part.start, count + part.segments
+    return list(context.status.segments(root, start, root.tail))

@@ -9,8 +9,10 @@ can read, and the next job under the same id fills it.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from segstore_ds.commit.best_effort import best_effort
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.commit.context import StreamContext
+from segstore_ds.commit.merges import run_due_merge
 from segstore_ds.copy.events import (
     CopyStep,
     begin_copy,
@@ -128,7 +130,8 @@ def commit_rows_copy(
         appender.discard(segments)
         raise
     if ours:
-        appender.maintain()
+        with best_effort("merging status parts"):
+            run_due_merge(context)
     else:
         appender.discard(segments)
     return copied_of(state, repeated=not ours)

@@ -18,8 +18,10 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from segstore_ds.commit.best_effort import best_effort
 from segstore_ds.commit.commit import Change, StreamLog
 from segstore_ds.commit.context import StreamContext
+from segstore_ds.commit.merges import run_due_merge
 from segstore_ds.copy.segments import Copied, CopyRequest, check_target
 from segstore_ds.errors import (
     MAYBE_COMMITTED,
@@ -323,7 +325,8 @@ class _Runner:
             raise
         if ours:
             self.steps += 1
-            self._appender.maintain()
+            with best_effort("merging status parts"):
+                run_due_merge(self._context)
         else:
             self._appender.discard(staged.segments)
         return state, ours

@@ -17,7 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from segstore_ds.commit.best_effort import best_effort
 from segstore_ds.commit.commit import Change, Committed
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import moment_at
@@ -186,19 +185,14 @@ def run_retain(context: StreamContext, policy: RetentionPolicy) -> Committed[lis
 
 
 class AutoRetain:
-    """Applies a stream's own policy after commits, at most once a minute; never raises."""
+    """Applies a stream's own policy after commits, at most once a minute."""
 
     def __init__(self, context: StreamContext) -> None:
         self._context = context
         self._applied_s = float("-inf")
 
-    def after_commit(self) -> None:
+    def apply_if_due(self) -> None:
         """Apply the policy if there is one and a minute has passed since the last time."""
-        with best_effort("retention"):
-            # Reading the root can fail, too: after a merge in doubt the log has to be opened again.
-            self._apply_if_due()
-
-    def _apply_if_due(self) -> None:
         text = self._context.log.root.properties.get(PROPERTY)
         now = self._context.clock.boot_s()
         if text is None or now - self._applied_s < EVERY_S:

@@ -8,12 +8,11 @@ import pyarrow as pa
 
 from segstore_ds import options
 from segstore_ds.commit.context import StreamContext
-from segstore_ds.compact.auto import AutoCompact
 from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, SegstoreError
 from segstore_ds.format.schema.codec import conform_pieces
 from segstore_ds.options.compaction import CompactRules
-from segstore_ds.retention.retain import AutoRetain
 from segstore_ds.status.writers import Commit, WriterKey
+from segstore_ds.stream.after_commit import AfterCommit
 from segstore_ds.stream.handle import Handle, client_name
 from segstore_ds.write.append import check_stream
 from segstore_ds.write.inputs import ArrowInput, as_input, writer_key
@@ -31,8 +30,7 @@ class Writes(Handle):
     def __init__(self, context: StreamContext) -> None:
         super().__init__(context)
         self._jobs: dict[str, str] = {}
-        self._retain = AutoRetain(context)
-        self._compact = AutoCompact(context)
+        self._after = AfterCommit(context)
 
     def append(
         self,
@@ -220,10 +218,7 @@ class Writes(Handle):
         if commit.repeated:
             self._appender.discard(ours)
         else:
-            self._appender.maintain()
-            if job.compact is not None:
-                self._compact.after_commit(job.compact)
-            self._retain.after_commit()
+            self._after.run(job.compact)
         return commit
 
     def discard(self, tasks: Sequence[StagedTask]) -> None:

@@ -7,11 +7,10 @@ Then segment numbers and offsets are assigned in task order. Appends never confl
 an append that loses a race is planned again on the newer root.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
-from segstore_ds.commit.best_effort import best_effort
-from segstore_ds.commit.commit import Change, Committed
+from segstore_ds.commit.commit import Change
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.errors import (
@@ -29,8 +28,7 @@ from segstore_ds.format.root import Root, Writer
 from segstore_ds.format.statistics import Stats
 from segstore_ds.log.transition import Slot
 from segstore_ds.status.epochs import SchemaChange, plan_epochs
-from segstore_ds.status.history import Note, plan_history_merge
-from segstore_ds.status.table_status import plan_merge, plan_retired_merge
+from segstore_ds.status.history import Note
 from segstore_ds.status.writers import Commit, WriterKey, check_claim, find_repeated
 from segstore_ds.write.task_writer import StagedSegment, StagedTask, delete_staged, stage_frames
 
@@ -286,34 +284,6 @@ class Appender:
         start = root.tail - plan.rows
         return Commit(root.version, root.transaction, start, root.tail, attempts=done.attempts)
 
-    def maintain(self) -> None:
-        """Merge status parts if a merge is due, in a separate commit; best effort.
-
-        Runs at most one merge: a merge that this one makes due waits for the next commit, so that
-        no commit pays for all of them.
-        """
-        with best_effort("merging status parts"):
-            root = self._context.log.root
-            if (paths := plan_merge(root)) is not None:
-                self._merge(self._context.status.merge, paths, Operation.MERGE_STATUS)
-            elif (paths := plan_history_merge(root)) is not None:
-                self._merge(self._context.log.history.merge, paths, Operation.MERGE_HISTORY)
-            elif (paths := plan_retired_merge(root)) is not None:
-                self._merge(self._context.status.merge_retired, paths, Operation.MERGE_STATUS)
-
     def discard(self, segments: Sequence[StagedSegment]) -> None:
         """Delete staged segments that are known to be in no commit; never raises."""
         delete_staged(self._context.storage, segments)
-
-    def _merge(
-        self,
-        merge: Callable[[Root, tuple[str, ...], Slot], Root | None],
-        paths: tuple[str, ...],
-        operation: Operation,
-    ) -> Committed[None]:
-        def build(root: Root, slot: Slot) -> Change[None]:
-            # A lost race means that others are writing: the winner merges.
-            merged = merge(root, paths, slot) if slot.attempt == 0 else None
-            return Change(None if merged is None else replace(merged, operation=operation))
-
-        return self._context.log.commit(build)

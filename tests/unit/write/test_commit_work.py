@@ -4,6 +4,7 @@ from random import Random
 
 from stream_kit import make_stream
 
+from segstore_ds.commit.merges import run_due_merge
 from segstore_ds.format.names import build_token
 from segstore_ds.status.epochs import SchemaChange
 from segstore_ds.stream import Stream
@@ -20,7 +21,7 @@ def _commit(stream: Stream, number: int, chance: Random) -> None:
     entry = StagedSegment(f"{token}/0-0-0.arrow", 10, 99, 40, number, None)
     plan = AppendPlan(token, (entry,), SchemaChange(stream.schema), rows=10)
     stream._appender.commit(plan, transaction=log.clock.new_id())
-    stream._appender.maintain()
+    run_due_merge(stream._context)
 
 
 def test_commits_do_bounded_work():
