@@ -9,13 +9,13 @@ from segstore_ds.commit.lookup import Outcome, OutcomeState
 from segstore_ds.compact.commit import Compaction
 from segstore_ds.copy.segments import Copied
 from segstore_ds.errors import SegstoreError
+from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.read.cuts import Position
 from segstore_ds.read.parquet_files import ParquetFile
 from segstore_ds.read.scan import run_task
 from segstore_ds.repair.verify import Problem, Report
 from segstore_ds.retention.drop import Dropped
 from segstore_ds.retention.readers import NamedReader
-from segstore_ds.retention.retain import RetentionPolicy
 from segstore_ds.retention.vacuum import VacuumReport
 from segstore_ds.status.writers import Commit
 from segstore_ds.stream import (

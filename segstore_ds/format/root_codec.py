@@ -258,7 +258,7 @@ def _parse_epoch(value: Any, where: str) -> Epoch:
         spark=fields.optional_text("spark"),
         blob=parse_blob(blob, where=where) if blob is not None else None,
     )
-    if (epoch.schema is None) == (epoch.blob is None) or fields.rest():
+    if (epoch.schema is None) == (epoch.blob is None):
         raise CorruptionError("malformed epoch", where=where, epoch=epoch.number)
     return epoch
 

@@ -169,7 +169,7 @@ class Handle:
 
         Args:
             transaction: As the error names it.
-            version: As the error names it; without it every kept version is searched.
+            version: As the error names it; without it the whole history is searched.
 
         Returns:
             COMMITTED, NOT_COMMITTED, or UNKNOWN while a late request could still land.

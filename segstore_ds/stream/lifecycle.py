@@ -2,12 +2,13 @@
 
 from segstore_ds.commit.properties import run_set_properties
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.retention import PROPERTY, RetentionPolicy, parse_policy
 from segstore_ds.format.tag import Tag
 from segstore_ds.read.cuts import CutLike, check_version, parse_cut, resolve_cut
 from segstore_ds.read.reader_records import SeenReader, list_readers
 from segstore_ds.retention.readers import LAPSE_S, NamedReader, register_reader, release_reader
 from segstore_ds.retention.restore import run_restore
-from segstore_ds.retention.retain import PROPERTY, RetentionPolicy, parse_policy, run_retain
+from segstore_ds.retention.retain import run_retain
 from segstore_ds.retention.tags import run_tag, run_untag
 from segstore_ds.retention.truncate import run_seal, run_truncate
 from segstore_ds.status.writers import Commit

@@ -9,9 +9,9 @@ from crash_kit import SCHEMA, events
 
 from segstore_ds.copy.pins import run_pin
 from segstore_ds.errors import AlreadyExistsError
+from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.log.clock import Clock
 from segstore_ds.retention import tags
-from segstore_ds.retention.retain import RetentionPolicy
 from segstore_ds.status import history, table_status
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, create_on, open_on

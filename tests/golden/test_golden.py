@@ -137,6 +137,17 @@ def test_golden_history_comes_through_what_is_done_now(name: str, tmp_path: Path
     stream.verify().check()
 
 
+def test_reader_that_knows_only_the_format_reads_clones(tmp_path: Path) -> None:
+    """Their origin is found by its canonical location, however its folder is called."""
+    origin = segstore.open(copied(HERE / "v1-levels/levels", tmp_path / "a %41 größe"))
+    origin.copy_to(tmp_path / "clone", copy_id="c", mode="clone")
+    clone = segstore.open(tmp_path / "clone")
+    clone.append(events(90, 92))
+    head, tail, table = read_stream(tmp_path / "clone")
+    assert (head, tail) == (clone.head, clone.tail)
+    assert table.equals(clone.read().read_all())
+
+
 def test_unknown_reader_feature_is_refused() -> None:
     """A stream that this version could misread isn't opened, and no older version of it either."""
     with pytest.raises(UnsupportedVersionError, match="a-later-feature"):

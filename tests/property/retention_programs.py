@@ -28,6 +28,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
+from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.format.root import Epoch, Root
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.format.schema.codec import encode_schema
@@ -36,7 +37,7 @@ from segstore_ds.read.cuts import Cut
 from segstore_ds.retention.purge import run_purge
 from segstore_ds.retention.readers import register_reader
 from segstore_ds.retention.restore import run_restore
-from segstore_ds.retention.retain import RetentionPolicy, run_retain
+from segstore_ds.retention.retain import run_retain
 from segstore_ds.retention.truncate import run_truncate
 from segstore_ds.retention.vacuum import run_vacuum
 from segstore_ds.status.epochs import SchemaChange

@@ -7,7 +7,7 @@ from typing import TypeVar
 import pytest
 from stream_kit import STAGED, TIGHT, make_stream, numbers, values
 
-from segstore_ds.retention.retain import RetentionPolicy
+from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.storage import Storage
 from segstore_ds.stream import open_on
 from segstore_ds.testing.faults import WrappedStorage

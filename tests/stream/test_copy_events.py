@@ -28,9 +28,9 @@ from segstore_ds.errors import (
     TruncatedError,
 )
 from segstore_ds.format.copies import parse_copy
+from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.read.cuts import check_range, parse_cut, resolve_cut
 from segstore_ds.retention.drop import run_drop
-from segstore_ds.retention.retain import RetentionPolicy
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.stream.rescue import salvage_on

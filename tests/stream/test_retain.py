@@ -9,8 +9,9 @@ from stream_kit import DAY, HOUR, Meddling, make_stream, numbers, objects, value
 
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.format.parts.columns import from_entries
+from segstore_ds.format.retention import PROPERTY, RetentionPolicy, parse_policy
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
-from segstore_ds.retention.retain import PROPERTY, RetentionPolicy, parse_policy, plan_retain
+from segstore_ds.retention.retain import plan_retain
 from segstore_ds.status.table_status import PlacedSegment, Run
 from segstore_ds.stream import open_on
 

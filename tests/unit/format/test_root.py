@@ -227,13 +227,18 @@ def test_a_row_with_a_bad_value_is_refused(name, place, wrong):
     [
         {"number": 0, "since": 0, "schema": None, "spark": None, "blob": None},
         {"number": 0, "since": 0, "schema": "x", "spark": None, "blob": value_of()["writers_blob"]},
-        {"number": 0, "since": 0, "schema": "x", "spark": None, "blob": None, "more": 1},
         {"number": 1, "since": 0, "schema": "x", "spark": None, "blob": None},
     ],
 )
 def test_a_malformed_epoch(epoch):
     with pytest.raises(CorruptionError, match="epoch"):
         decode(value_of() | {"epochs": [epoch]})
+
+
+def test_fields_behind_those_of_an_epoch_are_ignored():
+    epoch = {"number": 0, "since": 0, "schema": "x", "spark": None, "blob": None}
+    known = decode(value_of() | {"epochs": [epoch]})
+    assert decode(value_of() | {"epochs": [{**epoch, "more": 1}]}) == known
 
 
 @pytest.mark.parametrize(
