@@ -1,16 +1,26 @@
 """DESIGN.md and FORMAT.md: what they list is what the code knows; what they name is there."""
 
 import re
+import sys
+import threading
+from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
+import pyarrow as pa
 import pytest
+from pyspark.sql.types import LongType, StructType
 
+import segstore_ds as segstore
 from segstore_ds.format import root
 from segstore_ds.log import operations
+from segstore_ds.spark.batch.reader import SegstoreReader
 
 ROOT = Path(__file__).parents[1]
 DESIGN = (ROOT / "segstore_ds/DESIGN.md").read_text()
 PAGES = sorted((ROOT / "segstore_ds/docs").rglob("*.md"))
+SOURCE = (ROOT / "segstore_ds/docs/source.md").read_text()
+PACKAGE = f"{ROOT / 'segstore_ds'}/"
 GLOSSARY = (ROOT / "segstore_ds/docs/glossary.md").read_text()
 FORMAT = (ROOT / "segstore_ds/format/FORMAT.md").read_text()
 _ROW = re.compile(r"^\| (`[^|]+`) \| (.*) \|$", re.MULTILINE)
@@ -124,3 +134,60 @@ def test_glossary_cells_are_short():
     """A cell holds one fact."""
     cells = [cell.strip() for row in GLOSSARY.splitlines() for cell in row.split("|")[1:-1]]
     assert max(map(len, cells)) <= 100
+
+
+# --- docs/source.md: how reads and writes travel --------------------------------------------------
+
+_JOURNEY = re.compile(r"^### ([^\n]+)\n(.*?)(?=^#|\Z)", re.MULTILINE | re.DOTALL)
+JOURNEYS = {
+    title: re.findall(r"^\d+\. `([\w/]+\.py)`", text, re.MULTILINE)
+    for title, text in _JOURNEY.findall(SOURCE)
+}
+
+
+def entered(work: Callable[[], object]) -> list[str]:
+    """Return the files of the package in the order in which `work` first calls into them."""
+    files: dict[str, None] = {}
+    lock = threading.Lock()
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        path = frame.f_code.co_filename
+        if event == "call" and path.startswith(PACKAGE):
+            with lock:
+                files.setdefault(path.removeprefix(PACKAGE))
+
+    before = sys.getprofile()
+    threading.setprofile(note)
+    sys.setprofile(note)
+    try:
+        work()
+    finally:
+        sys.setprofile(before)
+        threading.setprofile(None)
+    return list(files)
+
+
+def check_journey(title: str, work: Callable[[], object]) -> None:
+    stations = JOURNEYS[title]
+    assert [file for file in entered(work) if file in stations] == stations, title
+
+
+def test_journeys_of_the_source_page_are_those_of_the_code(tmp_path):
+    """Each list names files in the order in which a small read or append enters them."""
+    segstore.create(tmp_path / "s", pa.schema([("n", pa.int64())])).append(
+        pa.table({"n": range(9)}), layout=segstore.Layout(segment_format="arrow")
+    )
+    stream = segstore.open(tmp_path / "s")
+    check_journey("Planning", lambda: stream.read(3))
+    reading = stream.plan_read(3)
+    (task,) = stream.plan_tasks(reading)
+    reader = SegstoreReader(reading, [task], StructType().add("n", LongType()))
+    (partition,) = reader.partitions()
+    check_journey("Reading a task", lambda: list(reader.read(partition)))
+    assert {*JOURNEYS} == {"Planning", "Reading a task"}
+
+
+def test_files_that_the_source_page_names_exist():
+    named = re.findall(r"`([\w/]+\.(?:py|md))`", SOURCE)
+    assert named
+    assert not [path for path in named if not (ROOT / "segstore_ds" / path).is_file()]
