@@ -16,7 +16,7 @@ README = (Path(__file__).parents[1] / "README.md").read_text()
 HIDDEN = {"self", "clock", "spark_schema"}  # of tests and of connectors
 # Shown in an example, or named beside it.
 FOR_CONNECTORS = {"plan_write", "commit", "discard", "plan_read", "plan_tasks", "at_root", "plan"}
-FOR_CONNECTORS |= {"plan_slices", "plan_metadata", "ship_to", "commit_groups"}
+FOR_CONNECTORS |= {"plan_slices", "plan_metadata", "context"}
 
 
 def section(title: str) -> str:

@@ -6,7 +6,7 @@ root before the first task runs, as in `run_copy_events`. A failed job leaves a 
 can read, and the next job under the same id fills it.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from segstore_ds.commit.best_effort import best_effort
@@ -18,6 +18,7 @@ from segstore_ds.copy.events import (
     begin_copy,
     commit_step,
     copied_of,
+    find_copy,
 )
 from segstore_ds.copy.segments import Copied, CopyRequest, check_target
 from segstore_ds.errors import MAYBE_COMMITTED, SegstoreError
@@ -26,6 +27,7 @@ from segstore_ds.format.copies import CopyRecord
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import encode_schema, normalise_schema
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.read.cuts import check_range, parse_cut, resolve_cut
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import Appender
 from segstore_ds.write.job import WriteJob, WriteRequest
@@ -54,32 +56,38 @@ def plan_rows_copy(
     target: Storage,
     request: CopyRequest,
     write: WriteRequest,
-    bind: Callable[[StreamContext, Root], tuple[int, int]],
     *,
     clock: Clock = SYSTEM_CLOCK,
 ) -> RowsCopy:
     """Make the destination, or find it, and fix what all tasks share.
 
-    The request is of mode `ROWS`; `write` holds the rows' schema and layout. `bind` returns the
-    range for the source's root, and only the first call uses it.
+    The request is of mode `ROWS`; `write` holds the rows' schema and layout. Only the first call
+    binds the range.
 
     Raises:
         NotFoundError: There is no source.
         AlreadyExistsError: There is another stream at the destination.
-        InvalidInputError: The destination is the source, or the id stands for another copy.
+        InvalidInputError: The destination is the source, the id stands for another copy, or a cut
+            is not valid.
         SchemaMismatchError: A column has a type that can't be stored.
         PositionError: The source's history was abandoned since the copy began.
     """
     check_target(source, target)
+    cuts = (parse_cut(request.start), parse_cut(request.end))
     text = encode_schema(normalise_schema(write.schema))
     log = StreamLog(target, clock=clock, incomplete=True)
     old = StreamContext.of(StreamLog(source, clock=clock))
     old.log.open()
+
+    def bind(root: Root) -> tuple[int, int]:
+        start, end = (resolve_cut(old, root, cut) for cut in cuts)
+        return check_range(root, start, end, fail_on_data_loss=True)
+
     state, _ = begin_copy(
         StreamContext.of(log, client=write.client),
         old,
         request,
-        lambda root: bind(old, root),
+        bind,
         schema=(text, write.spark_schema),
     )
     job = WriteJob(
@@ -96,6 +104,18 @@ def plan_rows_copy(
         stream_id=log.root.stream_id,
     )
     return RowsCopy(job, state, request.seal)
+
+
+def find_rows_copy(source: Storage, target: Storage, request: CopyRequest) -> CopyRecord | None:
+    """Return how far a copy has come; None if the destination may begin now.
+
+    Raises:
+        NotFoundError: There is no source.
+        AlreadyExistsError: There is another stream at the destination.
+        InvalidInputError: The id stands for another copy.
+        PositionError: The source's history was abandoned since the copy began.
+    """
+    return find_copy(StreamLog(target, incomplete=True), request, StreamLog(source).open())
 
 
 def commit_rows_copy(

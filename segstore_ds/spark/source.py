@@ -29,6 +29,7 @@ from segstore_ds.options import (
     parse_options,
 )
 from segstore_ds.spark.batch.metadata_reader import (
+    PLAN,
     is_metadata_table,
     plan_metadata_reader,
     table_schema,
@@ -36,7 +37,7 @@ from segstore_ds.spark.batch.metadata_reader import (
 from segstore_ds.spark.batch.reader import plan_reader, project
 from segstore_ds.spark.batch.writer import APPLICATION, SegstoreWriter, plan_writer
 from segstore_ds.spark.boundary import at_boundary
-from segstore_ds.spark.jobs.compaction import PLAN, plan_compact_writer, plan_rows, plan_schema
+from segstore_ds.spark.jobs.compaction import plan_compact_writer, plan_rows, plan_schema
 from segstore_ds.spark.jobs.copying import SEGMENTS, check_copy_options, plan_copy_writer
 from segstore_ds.spark.jobs.event_copying import EventsCopyWriter, plan_events_copy, take_range
 from segstore_ds.spark.schemas import from_stored
@@ -46,10 +47,8 @@ from segstore_ds.stream.connector import (
     Root,
     Storage,
     Stream,
-    decode_envelope,
-    decode_root,
-    encode_envelope,
-    encode_root,
+    decode_pinned,
+    encode_pinned,
     open_on,
     open_storage,
     parse_cut,
@@ -94,7 +93,7 @@ class SegstoreDataSource(DataSource):
         for cut in (options["startCut"], options["endCut"]):
             parse_cut(cut)
         stream = self.open_stream(options)
-        self._pinned = encode_envelope(encode_root(stream.root))
+        self._pinned = encode_pinned(stream.root)
         if options["metadata"] == PLAN:
             return plan_schema()
         if is_metadata_table(options["metadata"]):
@@ -206,6 +205,4 @@ class SegstoreDataSource(DataSource):
         )
 
     def _pinned_root(self) -> Root | None:
-        if self._pinned is None:
-            return None
-        return decode_root(decode_envelope(self._pinned, where="pinned"), where="pinned")
+        return None if self._pinned is None else decode_pinned(self._pinned)

@@ -1,76 +1,74 @@
 """The only door for a connector: what `spark/` needs below the front door, and nothing else.
 
 `Stream` serves people. A connector plans in one process, runs tasks in others and commits in a
-third, so it also needs the values that travel between them. This module re-exports them under the
-names that they have in their own packages.
+third. So each function here does one step of that, and the other names are values that travel
+between the steps.
 """
 
-from segstore_ds.commit.commit import StreamLog
-from segstore_ds.commit.context import StreamContext
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pyarrow as pa
+
 from segstore_ds.compact.replace import Replacement
-from segstore_ds.compact.rewrite import CompactJob, plan_range_groups, run_group
-from segstore_ds.compact.rewrite import plan_job as plan_compaction
-from segstore_ds.compact.rows import PLAN_SCHEMA, build_row, parse_row
-from segstore_ds.copy.event_rows import ROWS, RowsCopy, commit_rows_copy, plan_rows_copy
-from segstore_ds.copy.events import copied_of, find_copy
+from segstore_ds.compact.rows import PLAN_SCHEMA
+from segstore_ds.compact.tasks import CompactTasks, plan_compact_tasks, plan_compaction_rows
+from segstore_ds.copy.event_rows import (
+    ROWS,
+    RowsCopy,
+    commit_rows_copy,
+    find_rows_copy,
+    plan_rows_copy,
+)
+from segstore_ds.copy.events import copied_of
 from segstore_ds.copy.segment_tasks import CopyJob, commit_segments, copy_segments, plan_copy_job
-from segstore_ds.copy.segments import Copied, CopyRequest, find_done
-from segstore_ds.format.batch_fingerprint import BatchTally, gather_facts
-from segstore_ds.format.copies import CopyRecord
+from segstore_ds.copy.segments import Copied, CopyRequest
+from segstore_ds.errors import AlreadyExistsError, NotFoundError
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
-from segstore_ds.format.names import check_label, segment_object
+from segstore_ds.format.names import segment_object
 from segstore_ds.format.root import Root
 from segstore_ds.format.root_codec import decode_root, encode_root
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.origins import origins_of
-from segstore_ds.read.cuts import (
-    Cut,
-    Position,
-    check_held,
-    check_position,
-    check_range,
-    parse_cut,
-    resolve_cut,
-    take_range,
-)
+from segstore_ds.options.compaction import CompactRules
+from segstore_ds.read.cuts import Position, parse_cut
 from segstore_ds.read.filter_literals import NAN
 from segstore_ds.read.filters import Condition, Filters
-from segstore_ds.read.metadata_tables import METADATA_TABLES, find_table
-from segstore_ds.read.micro_batch import BatchLimits, plan_batch_end
+from segstore_ds.read.metadata_tables import METADATA_TABLES
+from segstore_ds.read.micro_batch import BatchLimits
 from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.scan import run_task
-from segstore_ds.retention.readers import NamedReader, register_reader
+from segstore_ds.retention.readers import NamedReader
 from segstore_ds.status.slices import Slice
-from segstore_ds.status.table_status import PlacedSegment, TableStatus
-from segstore_ds.status.writers import WriterKey, find_repeated
+from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import Storage, open_storage, resolve_location
 from segstore_ds.storage.locations import Location
-from segstore_ds.stream import Stream, client_name, create_on, open_on
-from segstore_ds.stream.handle import context_of
-from segstore_ds.write.append import check_stream
+from segstore_ds.stream.handle import client_name
+from segstore_ds.stream.micro_batches import MicroBatches
+from segstore_ds.stream.opening import Stream, create_on, open_on
 from segstore_ds.write.inputs import writer_key
 from segstore_ds.write.job import AutoRules, WriteJob, WriteRequest, check_arguments
-from segstore_ds.write.task_writer import Layout, StagedTask, delete_staged
+from segstore_ds.write.layout import Layout
+from segstore_ds.write.micro_batch import BatchPlan, plan_batch
+from segstore_ds.write.staged import StagedTask, delete_staged
 
 __all__ = [
-    "METADATA_TABLES",
+    "METADATA",
     "NAN",
-    "PARQUET",
-    "PLAN_SCHEMA",
     "ROWS",
     "AutoRules",
     "BatchLimits",
-    "BatchTally",
-    "CompactJob",
+    "BatchPlan",
+    "CompactTasks",
     "Condition",
     "Copied",
     "CopyJob",
-    "CopyRecord",
     "CopyRequest",
-    "Cut",
     "Filters",
     "Layout",
     "Location",
+    "MicroBatches",
     "NamedReader",
     "PlacedSegment",
     "Position",
@@ -83,52 +81,125 @@ __all__ = [
     "StagedTask",
     "Storage",
     "Stream",
-    "StreamContext",
-    "StreamLog",
-    "TableStatus",
     "WriteJob",
     "WriteRequest",
     "WriterKey",
-    "build_row",
-    "check_arguments",
-    "check_held",
-    "check_label",
-    "check_position",
-    "check_range",
-    "check_stream",
     "client_name",
+    "commit_batch",
     "commit_rows_copy",
     "commit_segments",
-    "context_of",
     "copied_of",
     "copy_segments",
-    "create_on",
-    "decode_envelope",
-    "decode_root",
-    "delete_staged",
-    "encode_envelope",
-    "encode_root",
-    "find_copy",
-    "find_done",
-    "find_repeated",
-    "find_table",
-    "gather_facts",
+    "decode_pinned",
+    "discard_staged",
+    "encode_pinned",
+    "find_rows_copy",
     "open_on",
+    "open_or_create",
     "open_storage",
-    "origins_of",
     "parse_cut",
-    "parse_row",
-    "plan_batch_end",
+    "plan_batch_write",
     "plan_compaction",
+    "plan_compaction_job",
     "plan_copy_job",
-    "plan_range_groups",
+    "plan_parquet",
     "plan_rows_copy",
-    "register_reader",
-    "resolve_cut",
     "resolve_location",
-    "run_group",
     "run_task",
     "segment_object",
-    "take_range",
     "writer_key",
 ]
+
+# The columns of each metadata table, and of a compaction's plan.
+METADATA: Mapping[str, pa.Schema] = {
+    **{name: table.schema for name, table in METADATA_TABLES.items()},
+    "compactionPlan": PLAN_SCHEMA,
+}
+
+
+def open_or_create(storage: Storage, request: WriteRequest, *, create: bool) -> Stream:
+    """Open a stream to write to; create it if it is missing and `create` is true.
+
+    Raises:
+        NotFoundError: There is no stream, and `create` is false.
+    """
+    try:
+        return open_on(storage)
+    except NotFoundError:
+        if not create:
+            raise
+    # Check before creating: a refused write must leave no stream behind.
+    check_arguments(request, request.schema)
+    try:
+        return create_on(storage, request.schema, spark_schema=request.spark_schema)
+    except AlreadyExistsError:
+        # Another job created it between the two calls.
+        return open_on(storage)
+
+
+def encode_pinned(root: Root) -> bytes:
+    """Return a version's root as bytes that travel with a plan."""
+    return encode_envelope(encode_root(root))
+
+
+def decode_pinned(data: bytes) -> Root:
+    """Return the root that `encode_pinned` was given."""
+    return decode_root(decode_envelope(data, where="pinned"), where="pinned")
+
+
+def discard_staged(storage: Storage, tasks: Sequence[StagedTask]) -> None:
+    """Delete what tasks staged for a job that was never handed to a commit; never raises."""
+    delete_staged(storage, (segment for task in tasks for segment in task.segments))
+
+
+def plan_batch_write(storage: Storage, request: WriteRequest, *, create: bool) -> BatchPlan:
+    """Plan a micro-batch of a streaming query; raises as `open_or_create`.
+
+    That the stream is sealed or has other columns ends the query only if the batch is new: the plan
+    keeps the error for `commit_batch`.
+    """
+    return plan_batch(open_or_create(storage, request, create=create).context, request)
+
+
+def commit_batch(
+    stream: Stream, plan: BatchPlan, key: WriterKey, tasks: Sequence[StagedTask]
+) -> None:
+    """Commit a micro-batch; a batch that is in the stream already changes nothing.
+
+    Raises:
+        WriterConflictError: The batch is older than the writer's last one, or holds other events
+            than that, or its writer id has another owner.
+        SegstoreError: As `Stream.commit`; or why the batch could not be planned.
+    """
+    job = plan.job_of(stream.context, key, tasks)
+    if job is not None:
+        stream.commit(job, tasks)
+
+
+def plan_parquet(
+    stream: Stream, reading: Reading, root: Root, epochs: Sequence[int]
+) -> tuple[list[Slice], bool]:
+    """Return the Parquet segments of a read that a plain Parquet reader reads as we do.
+
+    They are those of the given epochs. The second value says whether they are all of the read. None
+    if the read wants commit times, which no file holds, or a clone's stream is elsewhere.
+    """
+    if reading.commit_time_column is not None or any(origins_of(root)):
+        return [], False
+    slices = stream.plan_slices(reading, root=root)
+    plain = slices.select(PARQUET, epochs)
+    return list(plain), len(plain) == len(slices)
+
+
+def plan_compaction(
+    stream: Stream, rules: CompactRules, reading: Reading, root: Root
+) -> list[dict[str, Any]]:
+    """Return the compaction of a read's range as rows of ``METADATA["compactionPlan"]``."""
+    return plan_compaction_rows(stream.context, root, rules, (reading.start, reading.end))
+
+
+def plan_compaction_job(
+    storage: Storage, rules: CompactRules, layout: Layout, *, client: str
+) -> CompactTasks:
+    """Fix what the tasks and the commit of a compaction share; its methods are their steps."""
+    return plan_compact_tasks(open_on(storage).context, rules, layout, client=client)

@@ -51,6 +51,11 @@ class Handle:
         return f"<Stream {self.url} version={root.version} head={root.head} tail={root.tail}>"
 
     @property
+    def context(self) -> StreamContext:
+        """The first argument of the verbs below the front door, for connectors."""
+        return self._context
+
+    @property
     def url(self) -> str:
         """The canonical location."""
         return self._log.storage.url

@@ -1,8 +1,6 @@
 """Replication: followers that hold every acknowledged commit, and promotion of one of them."""
 
-from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.format.replication import followers_of
-from segstore_ds.format.root import Root
 from segstore_ds.replication.followers import run_add_follower, run_promote, run_remove_follower
 from segstore_ds.stream.handle import Handle
 
@@ -18,15 +16,6 @@ class Replication(Handle):
             CorruptionError: The property can't be read.
         """
         return followers_of(self._log.root)
-
-    def ship_to(self, root: Root) -> ShipTo | None:
-        """Return the followers that receive staged objects buffer by buffer, as of a root.
-
-        Raises:
-            CorruptionError: The property can't be read.
-            InvalidInputError: A follower's location can't be opened.
-        """
-        return self._log.replicas.ready(root)
 
     def add_follower(self, url: str) -> None:
         """Keep a second copy of the whole stream in another folder, from now on.

@@ -1,15 +1,13 @@
 """Upkeep: history, purge, vacuum, compaction, copies, pins and verification of a stream."""
 
 import os
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
 import pyarrow as pa
 
 from segstore_ds import options
-from segstore_ds.compact.commit import Compaction, commit_groups
-from segstore_ds.compact.replace import Replacement
+from segstore_ds.compact.commit import Compaction
 from segstore_ds.compact.run import run_compact
 from segstore_ds.copy.clone import run_clone, run_materialize
 from segstore_ds.copy.events import run_copy_events
@@ -308,25 +306,6 @@ class Upkeep(Handle):
             StorageError: The storage failed.
         """
         run_unpin(self._context, name)
-
-    def commit_groups(
-        self, done: Sequence[Replacement], *, transaction: str, client: str = ""
-    ) -> int:
-        """Commit what tasks of a distributed compaction wrote; skip groups that changed.
-
-        Returns:
-            How many groups were replaced.
-
-        Raises:
-            ConflictError: Every group's inputs were changed, or every race was lost.
-            StagedExpiredError: The tasks' job was planned on a version below the staging floor.
-            CommitUnknownError: It may or may not be in the log; nothing was deleted.
-            FormatError: Metadata can't be read.
-            StorageError: The storage failed.
-        """
-        context = replace(self._context, client=client or self._context.client)
-        _, kept = commit_groups(context, done, transaction=transaction)
-        return len(kept)
 
     def verify(self) -> Report:
         """Read the whole stream and report everything that is wrong; changes nothing.

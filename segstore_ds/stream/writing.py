@@ -9,13 +9,12 @@ import pyarrow as pa
 from segstore_ds import options
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, SegstoreError
-from segstore_ds.format.schema.codec import conform_pieces
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.writers import Commit, WriterKey
 from segstore_ds.stream.after_commit import AfterCommit
 from segstore_ds.stream.handle import Handle, client_name
 from segstore_ds.write.append import check_stream
-from segstore_ds.write.inputs import ArrowInput, as_input, writer_key
+from segstore_ds.write.inputs import as_input, writer_key
 from segstore_ds.write.job import AutoRules, WriteJob, WriteRequest, plan_job
 from segstore_ds.write.layout import as_layout
 from segstore_ds.write.task_writer import Layout, StagedSegment, StagedTask
@@ -259,19 +258,7 @@ class Writes(Handle):
             )
             if asked == "auto":
                 job = replace(job, compact=AutoRules(CompactRules(), as_layout(layout)))
-            return self.commit(job, [_stage(job, given)])
+            return self.commit(job, [job.stage(0, "0", given)])
         except SegstoreError as error:
             given.explain(error)
             raise
-
-
-def _stage(job: WriteJob, given: ArrowInput) -> StagedTask:
-    task = job.open_task(0, "0")  # the only attempt that this job's folder ever sees
-    try:
-        for batch in given:
-            for piece in conform_pieces(batch, job.schema):
-                task.append(piece)
-        return task.finish()
-    except BaseException:
-        task.abort()
-        raise

@@ -1,6 +1,6 @@
 """A write job: what the planner decides once, for every task and the commit."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pyarrow as pa
@@ -18,6 +18,7 @@ from segstore_ds.format import names
 from segstore_ds.format.batch_fingerprint import gather_facts
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import (
+    conform_pieces,
     decode_schema,
     encode_schema,
     normalise_schema,
@@ -108,6 +109,23 @@ class WriteJob:
             counters=counters,
             ship_to=self.ship_to,
         )
+
+    def stage(self, task: int, attempt: str, batches: Iterable[pa.RecordBatch]) -> StagedTask:
+        """Stage all rows of a task; if that fails, nothing is left of the attempt.
+
+        Raises:
+            SchemaMismatchError: A value would be lost.
+            StorageError: The filesystem failed.
+        """
+        stager, schema = self.open_task(task, attempt), self.schema
+        try:
+            for batch in batches:
+                for piece in conform_pieces(batch, schema):
+                    stager.append(piece)
+            return stager.finish()
+        except BaseException:
+            stager.abort()
+            raise
 
     def append_plan(
         self, segments: tuple[StagedSegment, ...], tasks: Sequence[StagedTask]

@@ -11,28 +11,26 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import from_stored, to_arrow
 from segstore_ds.stream.connector import (
-    METADATA_TABLES,
+    METADATA,
     Root,
     Storage,
     Stream,
-    decode_envelope,
-    decode_root,
-    encode_envelope,
-    encode_root,
-    find_table,
+    decode_pinned,
+    encode_pinned,
 )
 
+PLAN = "compactionPlan"  # a table of jobs/compaction.py
 _EVENTS_ONLY = ("columns", "filters", "offsetColumn", "segmentColumn", "commitTimeColumn")
 
 
 def is_metadata_table(name: str | None) -> bool:
     """Tell whether the option names a metadata table of this module."""
-    return name in METADATA_TABLES
+    return name in METADATA and name != PLAN
 
 
 def table_schema(name: str) -> StructType:
     """Return a metadata table's columns."""
-    return from_stored(find_table(name).schema, None)
+    return from_stored(METADATA[name], None)
 
 
 def plan_metadata_reader(
@@ -68,7 +66,7 @@ class MetadataReader(DataSourceReader):
     ) -> None:
         self._storage = storage
         self._name = name
-        self._root = encode_envelope(encode_root(root))
+        self._root = encode_pinned(root)
         self._ranges = ranges
         self._schema = schema
 
@@ -80,7 +78,7 @@ class MetadataReader(DataSourceReader):
         """Yield the rows of a range."""
         if partition is None or partition.value is None:
             return
-        root = decode_root(decode_envelope(self._root, where="pinned"), where="pinned")
+        root = decode_pinned(self._root)
         stream = Stream.at_root(self._storage, root)
         target = to_arrow(self._schema)
         for batch in stream.metadata(self._name, root=root, span=partition.value):

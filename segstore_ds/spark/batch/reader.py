@@ -49,14 +49,20 @@ def plan_reader(
     It raises as `Stream.read` does.
     """
     reading = replace(plan_reading(stream, options, root), settled=settled)
-    tasks = stream.plan_tasks(
+    return SegstoreReader(reading, plan_tasks(stream, options, reading, root), schema)
+
+
+def plan_tasks(
+    stream: Stream, options: Mapping[str, Any], reading: Reading, root: Root
+) -> list[ReadTask]:
+    """Split a bound read into tasks by Spark's options; raises as `Stream.plan_tasks`."""
+    return stream.plan_tasks(
         reading,
         partition_bytes=options["partitionBytes"],
         partition_rows=options["partitionRows"],
         min_partitions=options["minPartitions"],
         root=root,
     )
-    return SegstoreReader(reading, tasks, schema)
 
 
 def slice_batches(reading: Reading, task: ReadTask, schema: StructType) -> Iterator[pa.RecordBatch]:

@@ -10,8 +10,7 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from segstore_ds.errors import AlreadyExistsError, InternalError, NotFoundError, SegstoreError
-from segstore_ds.format.schema.codec import conform_pieces
+from segstore_ds.errors import InternalError
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import to_spark_json, to_stored
@@ -21,14 +20,13 @@ from segstore_ds.stream.connector import (
     Layout,
     StagedTask,
     Storage,
-    Stream,
     WriteJob,
     WriteRequest,
     WriterKey,
-    check_arguments,
     client_name,
-    create_on,
+    discard_staged,
     open_on,
+    open_or_create,
     writer_key,
 )
 
@@ -122,26 +120,6 @@ def layout_of(options: Mapping[str, Any]) -> Layout:
     )
 
 
-def open_or_create(storage: Storage, request: WriteRequest, *, create: bool) -> Stream:
-    """Open a stream to write to; create it if it is missing and `create` is true.
-
-    Raises:
-        NotFoundError: There is no stream, and `create` is false.
-    """
-    try:
-        return open_on(storage)
-    except NotFoundError:
-        if not create:
-            raise
-    # Check before creating: a refused write must leave no stream behind.
-    check_arguments(request, request.schema)
-    try:
-        return create_on(storage, request.schema, spark_schema=request.spark_schema)
-    except AlreadyExistsError:
-        # Another job created it between the two calls.
-        return open_on(storage)
-
-
 @at_boundary
 class SegstoreWriter(DataSourceArrowWriter):
     """Stages in tasks and commits in the driver; every copy of it holds the same job."""
@@ -161,16 +139,8 @@ class SegstoreWriter(DataSourceArrowWriter):
             raise InternalError("write runs outside a Spark task")
         show_info()
         # A task attempt's id is unique within an application, and the token belongs to one job.
-        stager = self._job.open_task(context.partitionId(), str(context.taskAttemptId()))
-        schema = self._job.schema
-        try:
-            for batch in iterator:
-                for piece in conform_pieces(batch, schema):
-                    stager.append(piece)
-            return StagedMessage(stager.finish())
-        except BaseException:
-            stager.abort()
-            raise
+        attempt = str(context.taskAttemptId())
+        return StagedMessage(self._job.stage(context.partitionId(), attempt, iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit everything that was staged, in partition order; raises as `Stream.commit`."""
@@ -181,12 +151,8 @@ class SegstoreWriter(DataSourceArrowWriter):
 
         If every message arrived, the commit was tried and may have landed, so nothing is deleted.
         """
-        if all(message is not None for message in messages):
-            return
-        try:
-            open_on(self._job.storage).discard(staged_of(messages))
-        except SegstoreError:
-            return
+        if any(message is None for message in messages):
+            discard_staged(self._job.storage, staged_of(messages))
 
 
 def staged_of(messages: Sequence[WriterCommitMessage | None]) -> list[StagedTask]:

@@ -4,9 +4,8 @@ One row is one whole group of segments. Tasks merge whole groups, and the driver
 of events are refused when the write is planned, before any task runs.
 """
 
-import secrets
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
@@ -21,34 +20,27 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from segstore_ds.errors import InvalidInputError, PositionError
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.options import BY_NAME, READ, WRITE
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.spark.active import activated
+from segstore_ds.spark.batch.metadata_reader import PLAN
 from segstore_ds.spark.batch.writer import layout_of
 from segstore_ds.spark.boundary import at_boundary, in_sparks_words
 from segstore_ds.spark.option_texts import as_location
 from segstore_ds.spark.schemas import from_stored, to_arrow
 from segstore_ds.stream.connector import (
-    PLAN_SCHEMA,
-    CompactJob,
-    Layout,
+    METADATA,
+    CompactTasks,
     Replacement,
     Root,
     Storage,
     Stream,
-    TableStatus,
-    build_row,
     client_name,
-    delete_staged,
-    open_on,
-    parse_row,
-    plan_range_groups,
-    run_group,
+    plan_compaction,
+    plan_compaction_job,
 )
-from segstore_ds.stream.connector import plan_compaction as plan_job
 
-PLAN = "compactionPlan"
 MOST_PARTITIONS = 256
 ROUNDS = 8
 _EVENT_OPTIONS = ("columns", "filters", "offsetColumn", "segmentColumn", "commitTimeColumn")
@@ -56,7 +48,7 @@ _EVENT_OPTIONS = ("columns", "filters", "offsetColumn", "segmentColumn", "commit
 
 def plan_schema() -> StructType:
     """Return the columns of a compaction plan."""
-    return from_stored(PLAN_SCHEMA, None)
+    return from_stored(METADATA[PLAN], None)
 
 
 def plan_rows(
@@ -68,22 +60,15 @@ def plan_rows(
         InvalidInputError: Options for events, or a schema of the user's own, are given.
     """
     given = [name for name in _EVENT_OPTIONS if options[name] is not None]
-    if given or schema.names != PLAN_SCHEMA.names:
+    if given or schema.names != METADATA[PLAN].names:
         raise InvalidInputError(
             "a compaction plan is read as a whole",
             remedy="remove the options and the schema; filter the rows afterwards",
             options=given,
         )
     rules = CompactRules(options["compactMode"], options["compactRows"], options["compactBytes"])
-    status = TableStatus(stream.storage)
-    job = plan_job(stream.storage, status, root, rules, Layout())
     reading = stream.plan_read(options["startCut"], options["endCut"], root=root)
-    groups = plan_range_groups(status, root, job, (reading.start, reading.end))
-    rows = [
-        build_row(root.stream_id, root.version, number, group, rules)
-        for number, group in enumerate(groups)
-    ]
-    return PlanReader(rows)
+    return PlanReader(plan_compaction(stream, rules, reading, root))
 
 
 @at_boundary
@@ -135,21 +120,17 @@ def plan_compact_writer(
             remedy=f'write spark.read.format("segstore").option("metadata", "{PLAN}").load(path)',
             columns=schema.names,
         )
-    stream = open_on(storage)
     rules = CompactRules(options["compactMode"], options["compactRows"], options["compactBytes"])
-    root = stream.root
-    layout, ship_to = layout_of(options), stream.ship_to(root)
-    job = plan_job(storage, TableStatus(storage), root, rules, layout, ship_to=ship_to)
-    return CompactWriter(job, secrets.token_hex(16))
+    client = f"{client_name()} pyspark/{pyspark.__version__}"
+    return CompactWriter(plan_compaction_job(storage, rules, layout_of(options), client=client))
 
 
 @at_boundary
 class CompactWriter(DataSourceArrowWriter):
     """Merges groups in tasks and commits in the driver; every copy of it holds the same job."""
 
-    def __init__(self, job: CompactJob, transaction: str) -> None:
-        self._job = job
-        self._transaction = transaction
+    def __init__(self, work: CompactTasks) -> None:
+        self._work = work
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the segments that replace the groups of one task.
@@ -157,16 +138,8 @@ class CompactWriter(DataSourceArrowWriter):
         Raises:
             InvalidInputError: A row was altered, or belongs to another stream.
         """
-        done: list[Replacement] = []
-        try:
-            for row in (row for batch in iterator for row in batch.to_pylist()):
-                group, rules, number = parse_row(row, stream_id=self._job.stream_id)
-                job = replace(self._job, rules=rules)
-                done.append(run_group(job, group, number=number, nonce=secrets.token_hex(6)))
-        except BaseException:
-            delete_staged(self._job.storage, _outputs(done))
-            raise
-        return GroupsMessage(tuple(done))
+        rows = (row for batch in iterator for row in batch.to_pylist())
+        return GroupsMessage(self._work.run(rows))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Replace all groups in one commit.
@@ -176,19 +149,8 @@ class CompactWriter(DataSourceArrowWriter):
             StagedExpiredError: The job took longer than vacuum's grace.
             CommitUnknownError: The commit may or may not be in the log.
         """
-        done = _done(messages)
-        if not done:
-            return
-        stream = open_on(self._job.storage)
-        if stream.stream_id != self._job.stream_id:
-            raise PositionError(
-                "the stream was recreated in the meantime", remedy="plan again", url=stream.url
-            )
-        stream.commit_groups(
-            done,
-            transaction=self._transaction,
-            client=f"{client_name()} pyspark/{pyspark.__version__}",
-        )
+        if done := _done(messages):
+            self._work.commit(done)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Clean up after a failed job; never raises.
@@ -196,7 +158,7 @@ class CompactWriter(DataSourceArrowWriter):
         If every message arrived, the commit was tried and may have landed, so nothing is deleted.
         """
         if any(message is None for message in messages):
-            delete_staged(self._job.storage, _outputs(_done(messages)))
+            self._work.discard(_done(messages))
 
 
 @in_sparks_words
@@ -249,7 +211,3 @@ def _done(messages: Sequence[WriterCommitMessage | None]) -> list[Replacement]:
     return [
         run for message in messages if isinstance(message, GroupsMessage) for run in message.done
     ]
-
-
-def _outputs(done: Sequence[Replacement]) -> Iterator[Any]:
-    return (output for run in done for output in run.outputs)

@@ -16,14 +16,12 @@ from segstore_ds.spark.session import bound_source, write
 from segstore_ds.stream.connector import (
     ROWS,
     Copied,
-    CopyRecord,
     CopyRequest,
     Storage,
-    StreamLog,
     copied_of,
-    find_copy,
-    find_done,
+    find_rows_copy,
     open_on,
+    plan_copy_job,
 )
 
 _WHOLE = ("head", "tail")
@@ -126,22 +124,21 @@ def _copy_events(
     single = options["singleWriter"]
     old, new = (_storage(spark, url, single_writer=single) for url in (options["copyFrom"], target))
     request = CopyRequest(options["copyId"], *cuts, options["seal"], ROWS)
-    root = open_on(old).root
-    known = find_copy(StreamLog(new, incomplete=True), request, root)
+    known = find_rows_copy(old, new, request)
     if known is not None and known.done:
         return copied_of(known, repeated=True)
 
-    def rows_of(state: CopyRecord | None) -> DataFrame:
-        first, last = cuts if state is None else (state.start, state.end)
-        return transform(_rows(spark, options, startCut=first, endCut=last))
+    def rows_between(start: int | str, end: int | str) -> DataFrame:
+        return transform(_rows(spark, options, startCut=start, endCut=end))
 
     # The rows' schema must be known before the destination is created and binds the range.
     asked = {**options, "copyMode": EVENTS}
     parsed = {**parse_options(asked, WRITE), COPIED: json.dumps(cuts)}
-    state = plan_events_copy(old, new, parsed, rows_of(known).schema).state
-    rows = rows_of(state)
+    asked_for = rows_between(*cuts) if known is None else rows_between(known.start, known.end)
+    state = plan_events_copy(old, new, parsed, asked_for.schema).state
+    rows = rows_between(state.start, state.end)
     write(rows, target, **asked, **{COPIED: json.dumps(cuts)})
-    done = find_copy(StreamLog(new, incomplete=True), request, root)
+    done = find_rows_copy(old, new, request)
     if done is None or not done.done:
         raise InternalError("a copy that was committed can't be found", url=new.url)
     return copied_of(done, repeated=False)
@@ -156,8 +153,7 @@ def _copy_segments(spark: SparkSession, target: str, options: Mapping[str, Any])
     single = options["singleWriter"]
     old, new = (_storage(spark, url, single_writer=single) for url in (options["copyFrom"], target))
     request = CopyRequest(options["copyId"], SEGMENTS, SEGMENTS, options["seal"])
-    root = open_on(old).root
-    done = find_done(StreamLog(new), request, root)
+    done = plan_copy_job(old, new, request).done
     if done is not None:
         return done
     rows = _rows(spark, options, metadata=SEGMENTS)
@@ -168,7 +164,7 @@ def _copy_segments(spark: SparkSession, target: str, options: Mapping[str, Any])
     writer = rows.write.format("segstore").mode("append")
     with activated(spark):
         writer.options(operation="copy", **options).save(target)
-    done = find_done(StreamLog(new), request, root)
+    done = plan_copy_job(old, new, request).done
     if done is None:
         raise NotFoundError("the copy was dropped in the meantime", url=new.url)
     return Copied(done.start, done.end, done.segments, done.bytes)

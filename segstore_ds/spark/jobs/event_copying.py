@@ -15,16 +15,11 @@ from segstore_ds.spark.jobs.copying import EVENTS
 from segstore_ds.stream.connector import (
     ROWS,
     CopyRequest,
-    Root,
     RowsCopy,
     Storage,
-    StreamContext,
-    check_range,
     commit_rows_copy,
-    delete_staged,
     parse_cut,
     plan_rows_copy,
-    resolve_cut,
 )
 
 _RANGE = ("startcut", "endcut")
@@ -85,15 +80,9 @@ def plan_events_copy(
             options=given,
         )
     first, last = json.loads(options[COPIED])
-    cuts = (parse_cut(first), parse_cut(last))
-
-    def bind(context: StreamContext, root: Root) -> tuple[int, int]:
-        start, end = (resolve_cut(context, root, cut) for cut in cuts)
-        return check_range(root, start, end, fail_on_data_loss=True)
-
     request = CopyRequest(options["copyId"], first, last, options["seal"], ROWS)
     write = build_request(options, schema, overwrite=False, writer=None)
-    return plan_rows_copy(source, target, request, write, bind)
+    return plan_rows_copy(source, target, request, write)
 
 
 @at_boundary
@@ -107,12 +96,3 @@ class EventsCopyWriter(SegstoreWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Fill the destination, all at once, in partition order."""
         commit_rows_copy(self._work, staged_of(messages))
-
-    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        """Clean up after a failed job; never raises.
-
-        If every message arrived, the commit was tried and may have landed, so nothing is deleted.
-        """
-        if any(message is None for message in messages):
-            segments = [segment for task in staged_of(messages) for segment in task.segments]
-            delete_staged(self._work.job.storage, segments)

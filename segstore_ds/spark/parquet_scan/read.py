@@ -45,12 +45,11 @@ from segstore_ds.spark.parquet_scan.relation import (
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.session import bound_source
 from segstore_ds.stream.connector import (
-    PARQUET,
     Reading,
     Root,
     Slice,
     Stream,
-    origins_of,
+    plan_parquet,
     resolve_location,
     segment_object,
 )
@@ -112,28 +111,21 @@ def read(spark: SparkSession, url: str | os.PathLike[str], **options: Any) -> Da
     needed = from_stored(reading.needed_schema, stream.spark_schema)
     result = from_stored(reading.result_schema, stream.spark_schema)
     scan = _Scan(spark, stream, root, reading, needed, result)
-    epochs = find_native_epochs(reading, needed) if _may_settle(root, reading) else ()
-    slices = stream.plan_slices(reading, root=root)
-    settled = slices.select(PARQUET, epochs)
+    epochs = find_native_epochs(reading, needed) if reading.end <= MAX_START else ()
+    settled, whole = plan_parquet(stream, reading, root, epochs)
     if not settled:
         return _read_source(spark, url, given)
     try:
-        halves = _read_settled(scan, list(settled))
+        halves = _read_settled(scan, settled)
     except UnreachableError as error:
         _warn_once(error)
         return _read_source(spark, url, given)
-    if len(settled) < len(slices):
+    if not whole:
         pinned = {"startCut": reading.start, "endCut": reading.end, "versionAsOf": root.version}
         rest = {name: value for name, value in given.items() if name != "timestampAsOf"}
         rest |= as_texts(pinned) | {SETTLED: json.dumps(epochs)}
         halves.append(_read_source(spark, url, rest))
     return reduce(DataFrame.unionAll, halves)
-
-
-def _may_settle(root: Root, reading: Reading) -> bool:
-    """Tell whether plain files can do: they hold no commit times, and a clone's are elsewhere."""
-    plain = reading.commit_time_column is None and not any(origins_of(root))
-    return plain and reading.end <= MAX_START
 
 
 def _read_source(spark: SparkSession, url: str, options: Mapping[str, str]) -> DataFrame:

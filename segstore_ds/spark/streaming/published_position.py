@@ -11,9 +11,10 @@ in the offsets of the checkpoint; until Spark has logged it, the registration is
 """
 
 import logging
+from uuid import uuid4
 
 from segstore_ds.errors import CommitUnknownError, StorageError, TruncatedError
-from segstore_ds.stream.connector import NamedReader, StreamContext, register_reader
+from segstore_ds.stream.connector import NamedReader, Stream
 
 _LOG = logging.getLogger(__name__)
 _TOKEN_DIGITS = 16
@@ -22,8 +23,8 @@ _TOKEN_DIGITS = 16
 class PublishedPosition:
     """A query's named reader; `fail_on_data_loss` makes a position below the head an error."""
 
-    def __init__(self, context: StreamContext, name: str, *, fail_on_data_loss: bool) -> None:
-        self._context = context
+    def __init__(self, stream: Stream, name: str, *, fail_on_data_loss: bool) -> None:
+        self._stream = stream
         self._name = name
         self._fail_on_data_loss = fail_on_data_loss
         self._reader: NamedReader | None = None
@@ -41,7 +42,7 @@ class PublishedPosition:
             TruncatedError: Events that are due are below the head.
             ConflictError: Every race was lost.
         """
-        self._token = logged or self._token or self._context.clock.new_id()[:_TOKEN_DIGITS]
+        self._token = logged or self._token or uuid4().hex[:_TOKEN_DIGITS]
         provisional = not logged
         if self._reader is None:
             self._reader = self._register(offset, provisional=provisional)
@@ -68,16 +69,13 @@ class PublishedPosition:
     def _register(self, offset: int, *, provisional: bool) -> NamedReader:
         for _ in range(10):
             try:
-                return register_reader(
-                    self._context,
-                    self._name,
-                    owner=f"query:{self._token}",
-                    start=offset,
-                    provisional=provisional,
+                owner = f"query:{self._token}"
+                return self._stream.reader(
+                    self._name, owner=owner, start=offset, provisional=provisional
                 )
             except TruncatedError as error:
                 if self._fail_on_data_loss:
                     raise
                 _LOG.warning("reader %r continues at the head: %s", self._name, error)
-                offset = self._context.log.root.head
+                offset = self._stream.head
         raise StorageError("the head moves faster than a reader can register", reader=self._name)

@@ -20,31 +20,21 @@ from pyspark import TaskContext
 from pyspark.sql.datasource import DataSourceStreamArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
-from segstore_ds.errors import (
-    InternalError,
-    SchemaMismatchError,
-    SealedError,
-    SegstoreError,
-    WriterConflictError,
-)
-from segstore_ds.format.schema.codec import conform_pieces, normalise_schema
-from segstore_ds.spark.batch.writer import build_request, layout_of, open_or_create
+from segstore_ds.errors import InternalError
+from segstore_ds.spark.batch.writer import build_request
 from segstore_ds.spark.boundary import at_boundary
-from segstore_ds.spark.schemas import to_stored
 from segstore_ds.spark.task_log import show_info
 from segstore_ds.stream.connector import (
-    BatchTally,
-    Root,
+    BatchPlan,
     StagedTask,
     Storage,
     Stream,
-    TableStatus,
-    WriteJob,
+    WriteRequest,
     WriterKey,
-    check_stream,
-    find_repeated,
-    gather_facts,
+    commit_batch,
+    discard_staged,
     open_on,
+    plan_batch_write,
     writer_key,
 )
 
@@ -55,28 +45,13 @@ _QUERY_ID = "sql.streaming.queryId"
 _BATCH_ID = "streaming.sql.batchId"
 
 
-@dataclass(frozen=True, slots=True)
-class SinkPlan:
-    """What the tasks of one micro-batch share.
-
-    Attributes:
-        root: The version it was planned on, without its lists: tasks look up their writer in it.
-        job: The write; None if it can't be planned.
-        failure: Why it can't be planned.
-    """
-
-    root: Root
-    job: WriteJob | None
-    failure: SegstoreError | None = None
-
-
 @dataclass(frozen=True)
 class SinkMessage(WriterCommitMessage):
     """What one task staged; the first task's message also carries the plan."""
 
     staged: StagedTask
     query_id: str
-    plan: SinkPlan | None = None
+    plan: BatchPlan | None = None
 
 
 @at_boundary
@@ -102,7 +77,7 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         self._overwrite = overwrite
         place = checkpoint.rstrip("/")[-CLAIM_LIMIT:] if checkpoint else ""
         self._claim = f"checkpoint:{place}" if place else ""
-        self._plan: SinkPlan | None = None
+        self._plan: BatchPlan | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         # Spark pickles a writer twice for the same tasks: both copies must share one plan.
@@ -122,23 +97,12 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         batch_id = context.getLocalProperty(_BATCH_ID) if context else None
         if context is None or query_id is None or batch_id is None or self._plan is None:
             raise InternalError("write runs outside a streaming query's task")
-        task = context.partitionId()
-        plan = self._plan if task == 0 else None
-        key = self._key(query_id, int(batch_id))
-        job = self._plan.job
-        if job is None or self._is_settled(self._plan.root, key):
-            return SinkMessage(self._tally(task, iterator), query_id, plan)
         show_info()
         # A task attempt's id is unique within an application; the token belongs to one plan.
-        stager, schema = job.open_task(task, str(context.taskAttemptId())), job.schema
-        try:
-            for batch in iterator:
-                for piece in conform_pieces(batch, schema):
-                    stager.append(piece)
-            return SinkMessage(stager.finish(), query_id, plan)
-        except BaseException:
-            stager.abort()
-            raise
+        task, attempt = context.partitionId(), str(context.taskAttemptId())
+        request = self._request(self._key(query_id, int(batch_id)))
+        staged = self._plan.stage(request, self._storage, (task, attempt), iterator)
+        return SinkMessage(staged, query_id, self._plan if task == 0 else None)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit a micro-batch; a batch that is in the stream already changes nothing.
@@ -154,25 +118,15 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
             raise InternalError("no task sent the plan", batch_id=batchId)
         key = self._key(ours[0].query_id, batchId)
         stream = _open_kept(self._storage, plan.root.stream_id)
-        check_stream(stream.root, plan.root.stream_id)
-        if plan.job is None:
-            batch = gather_facts(message.staged.facts for message in ours)
-            if find_repeated(TableStatus(self._storage), stream.root, key, batch=batch) is None:
-                raise plan.failure or InternalError("plan holds neither a job nor its failure")
-            return
-        stream.commit(replace(plan.job, writer=key), [message.staged for message in ours])
+        commit_batch(stream, plan, key, [message.staged for message in ours])
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         """Clean up after a failed micro-batch; never raises.
 
         If every message arrived, the commit was tried and may have landed, so nothing is deleted.
         """
-        if all(message is not None for message in messages):
-            return
-        try:
-            open_on(self._storage).discard([message.staged for message in _messages(messages)])
-        except SegstoreError:
-            return
+        if any(message is None for message in messages):
+            discard_staged(self._storage, [message.staged for message in _messages(messages)])
 
     def _key(self, query_id: str, batch_id: int) -> WriterKey:
         key = writer_key(
@@ -185,35 +139,14 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         assert key is not None  # noqa: S101 - both ids are given
         return replace(key, claim=self._claim, dense=True)
 
-    def _tally(self, task: int, batches: Iterator[pa.RecordBatch]) -> StagedTask:
-        """Stage nothing: the commit compares the rows' facts with those in the stream."""
-        schema = normalise_schema(to_stored(self._schema))
-        tally = BatchTally(schema, layout_of(self._options).chosen_stats(schema))
-        for batch in batches:
-            for piece in conform_pieces(batch, schema):
-                tally.add(piece)
-        return StagedTask(task, "", tally.facts.rows, stats=tally.facts.stats)
-
-    def _is_settled(self, root: Root, key: WriterKey) -> bool:
-        """Tell whether there is nothing to stage: the batch is known, or will be refused."""
-        try:
-            return find_repeated(TableStatus(self._storage), root, key, batch=None) is not None
-        except WriterConflictError:
-            # The commit checks again and raises: an error from a task is harder to read.
-            return True
-
-    def _make_plan(self) -> SinkPlan:
-        request = build_request(
-            self._options, self._schema, overwrite=self._overwrite, writer=None, unset="auto"
-        )
+    def _make_plan(self) -> BatchPlan:
         create = self._options["createIfMissing"]
-        stream = open_or_create(self._storage, request, create=create)
-        job = failure = None
-        try:
-            job = stream.plan(request)
-        except (SealedError, SchemaMismatchError) as error:
-            failure = error
-        return SinkPlan(_without_lists(stream.root), job, failure)
+        return plan_batch_write(self._storage, self._request(None), create=create)
+
+    def _request(self, key: WriterKey | None) -> WriteRequest:
+        return build_request(
+            self._options, self._schema, overwrite=self._overwrite, writer=key, unset="auto"
+        )
 
 
 def _open_kept(storage: Storage, stream_id: str) -> Stream:
@@ -230,10 +163,6 @@ def _open_kept(storage: Storage, stream_id: str) -> Stream:
         _KEPT.pop(next(iter(_KEPT)))
     _KEPT[key] = kept
     return kept
-
-
-def _without_lists(root: Root) -> Root:
-    return replace(root, parts=(), entries=(), retired=(), retired_blobs=(), history=())
 
 
 def _messages(messages: Sequence[WriterCommitMessage | None]) -> list[SinkMessage]:

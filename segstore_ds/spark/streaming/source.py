@@ -24,26 +24,17 @@ from pyspark.sql.streaming.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from segstore_ds.errors import InvalidInputError, PositionError
-from segstore_ds.spark.batch.reader import project, slice_batches
+from segstore_ds.errors import PositionError
+from segstore_ds.spark.batch.reader import plan_reading, plan_tasks, project, slice_batches
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.streaming.published_position import PublishedPosition
 from segstore_ds.stream.connector import (
     BatchLimits,
-    Cut,
+    MicroBatches,
     Position,
     Root,
     Storage,
-    Stream,
-    StreamLog,
-    check_held,
-    check_label,
-    check_position,
-    context_of,
     parse_cut,
-    plan_batch_end,
-    resolve_cut,
-    take_range,
 )
 
 
@@ -102,25 +93,26 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def __init__(self, storage: Storage, options: Mapping[str, Any], schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._context = context_of(StreamLog(storage))
-        self._limits = BatchLimits(
-            options["maxRowsPerTrigger"],
-            options["maxBytesPerTrigger"],
-            options["maxSegmentsPerTrigger"],
+        self._batches = MicroBatches(
+            storage,
+            options["startCut"],
+            options["endCut"],
+            limits=BatchLimits(
+                options["maxRowsPerTrigger"],
+                options["maxBytesPerTrigger"],
+                options["maxSegmentsPerTrigger"],
+            ),
+            fail_on_data_loss=options["failOnDataLoss"],
         )
-        self._end_cut = _parse_end(options["endCut"])
-        self._end: int | None = None
-        self._target: int | None = None
         self._origin: StreamOffset | None = None
         self._published: PublishedPosition | None = None
-        if options["readerName"] is not None:
+        if (name := options["readerName"]) is not None:
+            parse_cut(f"reader:{name}")  # refuses what is no name
+            strict = options["failOnDataLoss"]
             self._published = PublishedPosition(
-                self._context,
-                check_label(options["readerName"], what="reader"),
-                fail_on_data_loss=options["failOnDataLoss"],
+                self._batches.stream, name, fail_on_data_loss=strict
             )
         self._root: Root | None = None
-        self._held = False
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_schema": self._schema}
@@ -133,11 +125,11 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def prepareForTriggerAvailableNow(self) -> None:
         """Use the current tail as the query's end; raises as `latestOffset`."""
-        self._target = self._follow().tail
+        self._batches.target = self._follow().tail
 
     def getDefaultReadLimit(self) -> ReadLimit:
         """Return one limit that stands for all limits of the options; Spark knows only one."""
-        return ReadMaxFiles(self._limits.segments or 1)
+        return ReadMaxFiles(self._batches.limits.segments or 1)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         """Return the next batch's end: within every limit, never back, never past `endCut`.
@@ -153,20 +145,15 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         root = self._follow()
         given = parse_offset(start)
         begun = given or self._begin(root)
-        check_position(root, begun.position)
-        if given is not None:
-            self._check_held(given.position)
+        self._batches.check(begun.position, logged=given is not None)
         offset = begun.position.offset
         if self._published is not None:
             token = self._published.hold(offset, given.reader if given else "")
             begun = replace(begun, reader=token)
-        available = self._available(root)
-        if available <= offset <= root.tail:
+        if self._batches.available() <= offset <= root.tail:
             return begun.to_value()
-        first, last = self._check(root, offset, max(available, offset))
-        if first < last and not isinstance(limit, ReadAllAvailable):
-            segments = self._context.status.segments(root, first, last)
-            last = plan_batch_end(segments, first, last, self._limits)
+        limited = not isinstance(limit, ReadAllAvailable)
+        last = self._batches.end_of_batch(offset, limited=limited)
         return begun.at(Position.of(root, last)).to_value()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -189,30 +176,16 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return []
         begun = parse_offset(start) or finish.at(replace(finish.position, offset=finish.origin))
         root = self._follow()
-        check_position(root, begun.position)
-        check_position(root, finish.position)
-        self._check_held(finish.position)
+        self._batches.check(begun.position, logged=False)
+        self._batches.check(finish.position, logged=True)
         first, last = begun.position.offset, finish.position.offset
         if first >= last:
             return []
-        stream = Stream(self._context)
-        options = self._options
-        reading = stream.plan_read(
-            *self._check(root, first, last),
-            columns=project(stream, options, self._schema),
-            filters=options["filters"],
-            offset_column=options["offsetColumn"],
-            segment_column=options["segmentColumn"],
-            commit_time_column=options["commitTimeColumn"],
-            root=root,
-        )
-        tasks = stream.plan_tasks(
-            reading,
-            partition_bytes=options["partitionBytes"],
-            partition_rows=options["partitionRows"],
-            min_partitions=options["minPartitions"],
-            root=root,
-        )
+        stream = self._batches.stream
+        columns = project(stream, self._options, self._schema)
+        options = {**self._options, "startCut": first, "endCut": last, "columns": columns}
+        reading = plan_reading(stream, options, root)
+        tasks = plan_tasks(stream, options, reading, root)
         return [InputPartition((reading, task)) for task in tasks]
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -236,55 +209,12 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # --- inside ------------------------------------------------------------------------------
 
     def _follow(self) -> Root:
-        self._root = self._context.log.follow()
+        self._root = self._batches.follow()
         return self._root
-
-    def _check_held(self, position: Position) -> None:
-        """Check once per process that the log holds what the checkpoint has seen.
-
-        After that the handle itself notices if commits that it has seen are gone.
-        """
-        if not self._held:
-            check_held(self._context, position)
-            self._held = True
 
     def _begin(self, root: Root) -> StreamOffset:
         """Bind the start, once in the life of this process."""
         if self._origin is None:
-            cut = parse_cut(self._options["startCut"])
-            offset = resolve_cut(self._context, root, cut)
-            if cut.kind == "tail" and self._target is not None:
-                offset = min(offset, self._target)
-            end = self._bound_end(root)
-            if end is not None and end < offset:
-                raise InvalidInputError("start lies behind end", start=offset, end=end)
+            offset = self._batches.begin()
             self._origin = StreamOffset(Position.of(root, offset), offset)
         return self._origin
-
-    def _available(self, root: Root) -> int:
-        """Return how far the query may go as of a root."""
-        bounds = (root.tail, self._target, self._bound_end(root))
-        return min(bound for bound in bounds if bound is not None)
-
-    def _bound_end(self, root: Root) -> int | None:
-        """Return the offset of `endCut` once it is certain; None while it is in the future."""
-        cut = self._end_cut
-        if self._end is None and cut is not None:
-            ahead = cut.kind == "version" and cut.value > root.version
-            if ahead or (cut.kind == "time" and cut.value >= root.time_us):
-                return None
-            self._end = resolve_cut(self._context, root, cut)
-        return self._end
-
-    def _check(self, root: Root, start: int, end: int) -> tuple[int, int]:
-        strict, url = self._options["failOnDataLoss"], self._context.storage.url
-        return take_range(root, start, end, fail_on_data_loss=strict, url=url)
-
-
-def _parse_end(text: str) -> Cut | None:
-    cut = parse_cut(text)
-    if cut.kind == "head":
-        raise InvalidInputError(
-            "a streaming query can't end at the head", remedy="give an offset, or leave it out"
-        )
-    return None if cut.kind == "tail" else cut

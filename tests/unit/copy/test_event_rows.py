@@ -19,7 +19,6 @@ from segstore_ds.errors import (
     NotFoundError,
     StorageError,
 )
-from segstore_ds.read.cuts import parse_cut, resolve_cut
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
@@ -49,7 +48,6 @@ def _plan(
         target,
         CopyRequest(copy_id, "head", "tail", seal, ROWS),
         WriteRequest(schema=schema, layout=layout, client=""),
-        lambda context, root: (root.head, resolve_cut(context, root, parse_cut("tail"))),
         clock=stream._log.clock,
     )
 

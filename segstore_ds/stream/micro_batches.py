@@ -1,0 +1,128 @@
+"""The micro-batches of one streaming query: where it begins, and how far each batch goes.
+
+One process asks for batches over the life of a query. It keeps a handle and sends one small request
+per idle poll. Every version holds the same events, so nothing is pinned.
+"""
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.root import Root
+from segstore_ds.read.cuts import (
+    Cut,
+    Position,
+    check_held,
+    check_position,
+    parse_cut,
+    resolve_cut,
+    take_range,
+)
+from segstore_ds.read.micro_batch import BatchLimits, plan_batch_end
+from segstore_ds.storage import Storage
+from segstore_ds.stream.handle import context_of
+from segstore_ds.stream.opening import Stream
+
+
+class MicroBatches:
+    """Plans the batches of a query from `start` to `end`; sends no request before `follow`.
+
+    Attributes:
+        stream: The handle that follows the log.
+        limits: The most that a batch holds.
+        target: No batch goes past this offset; None for no such limit.
+    """
+
+    def __init__(
+        self,
+        storage: Storage,
+        start: str,
+        end: str,
+        *,
+        limits: BatchLimits,
+        fail_on_data_loss: bool,
+    ) -> None:
+        self._context = context_of(StreamLog(storage))
+        self.stream = Stream(self._context)
+        self.limits = limits
+        self.target: int | None = None
+        self._strict = fail_on_data_loss
+        self._start = start
+        self._end_cut = _parse_end(end)
+        self._end: int | None = None
+        self._held = False
+
+    def follow(self) -> Root:
+        """Return the newest root."""
+        return self._context.log.follow()
+
+    def begin(self) -> int:
+        """Bind the start to an offset.
+
+        Raises:
+            InvalidInputError: The start is after the end.
+        """
+        root, cut = self._context.log.root, parse_cut(self._start)
+        offset = resolve_cut(self._context, root, cut)
+        if cut.kind == "tail" and self.target is not None:
+            offset = min(offset, self.target)
+        end = self._bound_end(root)
+        if end is not None and end < offset:
+            raise InvalidInputError("start lies behind end", start=offset, end=end)
+        return offset
+
+    def check(self, position: Position, *, logged: bool) -> None:
+        """Check a position; one that a checkpoint `logged` also against the log, once.
+
+        After that the handle itself notices if commits that it has seen are gone.
+
+        Raises:
+            PositionError: It is of another stream or generation, or has seen commits that are gone.
+        """
+        check_position(self._context.log.root, position)
+        if logged and not self._held:
+            check_held(self._context, position)
+            self._held = True
+
+    def available(self) -> int:
+        """Return how far the query may go as of the newest root seen."""
+        root = self._context.log.root
+        bounds = (root.tail, self.target, self._bound_end(root))
+        return min(bound for bound in bounds if bound is not None)
+
+    def end_of_batch(self, start: int, *, limited: bool) -> int:
+        """Return the end of the batch that begins at an offset, within every limit if `limited`.
+
+        Raises:
+            TruncatedError: Events that are due are below the head.
+            PositionError: The offset is beyond the tail.
+        """
+        root = self._context.log.root
+        first, last = take_range(
+            root,
+            start,
+            max(self.available(), start),
+            fail_on_data_loss=self._strict,
+            url=self._context.storage.url,
+        )
+        if first < last and limited:
+            segments = self._context.status.segments(root, first, last)
+            return plan_batch_end(segments, first, last, self.limits)
+        return last
+
+    def _bound_end(self, root: Root) -> int | None:
+        """Return the offset of the end once it is certain; None while it is in the future."""
+        cut = self._end_cut
+        if self._end is None and cut is not None:
+            ahead = cut.kind == "version" and cut.value > root.version
+            if ahead or (cut.kind == "time" and cut.value >= root.time_us):
+                return None
+            self._end = resolve_cut(self._context, root, cut)
+        return self._end
+
+
+def _parse_end(text: str) -> Cut | None:
+    cut = parse_cut(text)
+    if cut.kind == "head":
+        raise InvalidInputError(
+            "a streaming query can't end at the head", remedy="give an offset, or leave it out"
+        )
+    return None if cut.kind == "tail" else cut

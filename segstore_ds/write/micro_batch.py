@@ -1,0 +1,107 @@
+"""One micro-batch of a streaming query: planned once, staged by many tasks, committed once.
+
+Its key is not known when it is planned: tasks and the commit bring it. A plan that fails does not
+end the query by itself: if the batch is in the stream already, it is done, whatever has changed
+since. Then tasks stage nothing, and the commit compares their rows with those in the stream.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import pyarrow as pa
+
+from segstore_ds.commit.context import StreamContext
+from segstore_ds.errors import (
+    InternalError,
+    SchemaMismatchError,
+    SealedError,
+    SegstoreError,
+    WriterConflictError,
+)
+from segstore_ds.format.batch_fingerprint import BatchTally, gather_facts
+from segstore_ds.format.root import Root
+from segstore_ds.format.schema.codec import conform_pieces, normalise_schema
+from segstore_ds.status.table_status import TableStatus
+from segstore_ds.status.writers import WriterKey, find_repeated
+from segstore_ds.storage import Storage
+from segstore_ds.write.append import check_stream
+from segstore_ds.write.job import WriteJob, WriteRequest, plan_job
+from segstore_ds.write.staged import StagedTask
+
+
+@dataclass(frozen=True, slots=True)
+class BatchPlan:
+    """What the tasks of one micro-batch share; picklable.
+
+    Attributes:
+        root: The version it was planned on, without its lists: tasks look up their writer in it.
+        job: The write; None if it can't be planned.
+        failure: Why it can't be planned.
+    """
+
+    root: Root
+    job: WriteJob | None
+    failure: SegstoreError | None = None
+
+    def stage(
+        self,
+        request: WriteRequest,
+        storage: Storage,
+        task: tuple[int, str],
+        batches: Iterable[pa.RecordBatch],
+    ) -> StagedTask:
+        """Stage one task's rows; only count them if there is nothing to write.
+
+        `request` is the planned one with the writer's key; `task` is the task's number and a text
+        for this attempt.
+
+        Raises:
+            SchemaMismatchError: A value would be lost.
+            StorageError: The filesystem failed; nothing is left of this attempt.
+        """
+        if self.job is not None and not self._is_settled(storage, request.writer):
+            return self.job.stage(*task, batches)
+        schema = normalise_schema(request.schema)
+        tally = BatchTally(schema, request.layout.chosen_stats(schema))
+        for batch in batches:
+            for piece in conform_pieces(batch, schema):
+                tally.add(piece)
+        return StagedTask(task[0], "", tally.facts.rows, stats=tally.facts.stats)
+
+    def job_of(
+        self, context: StreamContext, key: WriterKey, tasks: Sequence[StagedTask]
+    ) -> WriteJob | None:
+        """Return the job to commit; None if the batch is in the stream and could not be planned.
+
+        Raises:
+            PositionError: The stream was dropped and made anew since the plan.
+            SegstoreError: Why the write could not be planned.
+        """
+        root = context.log.root
+        check_stream(root, self.root.stream_id)
+        if self.job is not None:
+            return replace(self.job, writer=key)
+        batch = gather_facts(task.facts for task in tasks)
+        if find_repeated(context.status, root, key, batch=batch) is None:
+            raise self.failure or InternalError("plan holds neither a job nor its failure")
+        return None
+
+    def _is_settled(self, storage: Storage, key: WriterKey | None) -> bool:
+        """Tell whether there is nothing to stage: the batch is known, or will be refused."""
+        try:
+            return find_repeated(TableStatus(storage), self.root, key, batch=None) is not None
+        except WriterConflictError:
+            # The commit checks again and raises: an error from a task is harder to read.
+            return True
+
+
+def plan_batch(context: StreamContext, request: WriteRequest) -> BatchPlan:
+    """Plan a micro-batch; that a stream is sealed or has other columns is kept for the commit."""
+    job = failure = None
+    try:
+        job = plan_job(context, request)
+    except (SealedError, SchemaMismatchError) as error:
+        failure = error
+    root = context.log.root
+    bare = replace(root, parts=(), entries=(), retired=(), retired_blobs=(), history=())
+    return BatchPlan(bare, job, failure)
