@@ -22,4 +22,4 @@ def best_effort(what: str) -> Iterator[None]:
     except (SegstoreError, MemoryError) as error:
         _LOG.warning("%s failed and was skipped: %s", what, error)
     except Exception:  # noqa: BLE001 - see above
-        _LOG.exception("%s failed and was skipped; this is a defect, report it", what)
+        _LOG.exception("%s failed and was skipped; this is a bug, please report it", what)

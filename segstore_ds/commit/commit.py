@@ -215,7 +215,9 @@ class StreamLog(FollowedLog):
             meter.races_lost += 1
             self.clock.backoff(min(attempt, 6), base_s=0.004, most_s=0.25)
         raise ConflictError(
-            "other writers came first every time", url=self.storage.url, attempts=attempts
+            "other writers committed first on every attempt",
+            url=self.storage.url,
+            attempts=attempts,
         )
 
     def _begin(self, attempt: int) -> tuple[Base, Slot]:
@@ -279,8 +281,8 @@ class StreamLog(FollowedLog):
                 self.check_clock()  # the object may be too old; ask with a fresh hint
                 return
             raise InvalidInputError(
-                "this machine's clock is more than 5 minutes off the store's",
-                remedy="set the clock",
+                "this machine's clock differs from the store's by more than 5 minutes",
+                remedy="correct this machine's clock",
                 clock_us=asked_us,
                 store_us=store_us,
                 url=self.storage.url,

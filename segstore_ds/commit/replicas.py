@@ -88,8 +88,9 @@ class Replicas:
         known = replication_of(root)
         if known is not None and known.primary != self._storage.url:
             raise FencedError(
-                "this folder follows another",
-                remedy="write to the primary; if that is lost, promote() makes this one primary",
+                "this folder is a follower",
+                remedy="write to the primary; if the primary is lost, call promote() to make "
+                "this folder the primary",
                 url=self._storage.url,
                 primary=known.primary,
             )
@@ -109,8 +110,8 @@ class Replicas:
                 raise
             except (StorageError, FormatError) as error:
                 raise StorageError(
-                    "a follower can't be brought up to date, and nothing was committed",
-                    remedy="mend it, or go on without it: remove_follower(url)",
+                    "a follower can't be brought up to date, so nothing was committed",
+                    remedy="repair the follower, or remove it with remove_follower(url)",
                     follower=follower.url,
                     version=base.version,
                 ) from error
@@ -155,9 +156,9 @@ class Replicas:
                 missing[follower.url] = error
         if missing:
             raise UnderReplicatedError(
-                "the commit is in the log, but not with every follower",
-                remedy="do not write it again: the next commit ships it first; mend the follower, "
-                "or remove_follower(url)",
+                "the commit is in the log, but not every follower has it",
+                remedy="do not write it again: the next commit ships it first; repair the "
+                "follower, or remove it with remove_follower(url)",
                 version=root.version,
                 transaction=root.transaction,
                 followers=sorted(missing),
@@ -186,7 +187,7 @@ class Replicas:
             if after is None:
                 raise MissingObjectError(
                     "a version that a follower lacks was purged",
-                    remedy="remove_follower(url), then add it again in an empty folder",
+                    remedy="call remove_follower(url), then add a follower in an empty folder",
                     follower=follower.url,
                     version=version,
                 )
@@ -257,8 +258,8 @@ class Follower:
         found = self.files.get(numbers[-1]) if numbers else None
         if found is None or found.stream_id != root.stream_id:
             raise MissingObjectError(
-                "the folder of a follower holds no such stream",
-                remedy="remove_follower(url), then add it again in an empty folder",
+                "the follower's folder does not hold this stream",
+                remedy="call remove_follower(url), then add a follower in an empty folder",
                 follower=self.url,
                 stream=root.stream_id,
             )
@@ -286,7 +287,7 @@ class Follower:
         except StorageError:
             raise
         except SegstoreError as error:
-            raise StorageError("follower never answered", follower=self.url) from error
+            raise StorageError("follower did not answer", follower=self.url) from error
         if not ours:
             raise self.fenced(root)
         # In an emptied folder every name is free, so check that the previous version exists.
@@ -300,8 +301,8 @@ class Follower:
 
     def _holed(self, version: int) -> MissingObjectError:
         return MissingObjectError(
-            "a follower's log has a hole",
-            remedy="remove_follower(url), then add it again in an empty folder",
+            "a version is missing in a follower's log",
+            remedy="call remove_follower(url), then add a follower in an empty folder",
             follower=self.url,
             version=version,
         )
@@ -309,8 +310,8 @@ class Follower:
     def fenced(self, root: Root) -> FencedError:
         """Return the error for a primary that another folder has replaced."""
         return FencedError(
-            "a follower went its own way: it was promoted, and this folder is primary no more",
-            remedy="write to the promoted stream; what was not acknowledged here is not in it",
+            "a follower was promoted, so this folder is no longer the primary",
+            remedy="write to the promoted stream; it lacks commits that were not acknowledged here",
             follower=self.url,
             version=root.version,
             transaction=root.transaction,

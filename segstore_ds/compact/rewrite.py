@@ -287,7 +287,9 @@ def _raw_frames(job: CompactJob, slices: Sequence[Slice]) -> Iterator[Frame]:
         for entry, data in read_frames(job.storage, part):
             if entry.fingerprint != expected:
                 where = f"{job.storage.url}/{names.segment_object(part.entry.path)}"
-                raise CorruptionError("frame is of another schema", where=where, start=entry.start)
+                raise CorruptionError(
+                    "frame has a different schema than its epoch", where=where, start=entry.start
+                )
             yield Frame(
                 data=pa.py_buffer(data),
                 rows=entry.rows,

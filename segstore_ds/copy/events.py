@@ -158,7 +158,7 @@ def _state_of(root: Root, request: CopyRequest, source: Root, *, url: str) -> Co
     known = root.copies.get(request.copy_id)
     if known is None:
         raise AlreadyExistsError(
-            "there is a stream already", remedy="copy to a location without a stream", url=url
+            "a stream already exists here", remedy="copy to a location without a stream", url=url
         )
     state = parse_copy(request.copy_id, known)
     if state.mode == EVENTS and state.source == source.stream_id:

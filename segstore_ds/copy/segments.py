@@ -231,7 +231,7 @@ def find_done(log: StreamLog, request: CopyRequest, source: Root) -> Copied | No
     known = log.open().copies.get(request.copy_id)
     if known is None:
         raise AlreadyExistsError(
-            "there is a stream already",
+            "a stream already exists here",
             remedy="copy to a location without a stream",
             url=log.storage.url,
         )

@@ -37,7 +37,7 @@ def replication_of(root: Root) -> Replication | None:
             isinstance(url, str) for url in urls
         ):
             return Replication(primary, tuple(urls))
-    raise CorruptionError("replication can't be read", property=text)
+    raise CorruptionError("the replication property can't be parsed", property=text)
 
 
 def followers_of(root: Root) -> tuple[str, ...]:

@@ -60,7 +60,7 @@ def check_option(name: str, value: Any) -> Any:
     names = tuple(value) if isinstance(value, Iterable) and not isinstance(value, str) else None
     if names is None or not all(isinstance(column, str) for column in names):
         raise InvalidInputError(
-            "not names of columns", remedy=f"give {name} as a list of texts", **{name: value}
+            "not a list of column names", remedy=f"give {name} as a list of texts", **{name: value}
         )
     return names
 

@@ -24,7 +24,7 @@ FORMS = (
     "an offset, 'head', 'tail', 'version:N', 'tag:NAME', 'reader:NAME', a position, or a time like "
     "2026-11-20T10:00:00Z"
 )
-GO_ON = "start at 'head', or set fail_on_data_loss=False to go on without them"
+GO_ON = "start at 'head', or set fail_on_data_loss=False to continue without them"
 _LOG = logging.getLogger(__name__)
 _VERSION = re.compile(r"version:([0-9]{1,18})")
 _OFFSET = re.compile(r"[0-9]{1,18}")
@@ -133,7 +133,7 @@ def parse_moment(given: str | dt.datetime) -> int:
         return parse_time(given)
     raise InvalidInputError(
         "not a time",
-        remedy="give a datetime with a zone, or a text like 2026-11-20T10:00:00Z",
+        remedy="give a datetime with a time zone, or a string like 2026-11-20T10:00:00Z",
         given=given,
     )
 
@@ -244,7 +244,7 @@ def check_held(context: StreamContext, position: Position) -> None:
         newest = context.log.refresh()
     if is_gone(context.log.files, seen, newest):
         raise PositionError(
-            "position has seen commits that are gone from the log",
+            "position was taken at a commit that is gone from the log",
             remedy=f"{RESTORE}; then start from a cut of this stream",
             offset=position.offset,
             seen=seen.version,
@@ -257,16 +257,16 @@ def check_position(root: Root, position: Position) -> None:
     """Raise PositionError if a position is of another stream or generation."""
     if position.stream_id != root.stream_id:
         raise PositionError(
-            "position is of another stream",
-            remedy="the stream was created anew, or the checkpoint belongs elsewhere; start from "
-            "a cut of this stream",
+            "position belongs to another stream",
+            remedy="the stream was recreated, or the checkpoint belongs to another one; start"
+            " from a cut of this stream",
             position=position.stream_id,
             stream=root.stream_id,
         )
     if position.generation != root.generation:
         raise PositionError(
-            "position is of another generation",
-            remedy="history was abandoned since; choose a new start",
+            "position belongs to another generation",
+            remedy="history was abandoned since then; choose a new start",
             position=position.generation,
             generation=root.generation,
         )
@@ -284,11 +284,14 @@ def check_range(
     """
     if start > end and start <= root.tail:
         raise InvalidInputError(
-            "start lies behind end", remedy="give an end from the start on", start=start, end=end
+            "start is after end",
+            remedy="give an end that is not before the start",
+            start=start,
+            end=end,
         )
     if max(start, end) > root.tail:
         raise PositionError(
-            "cut lies beyond the tail",
+            "cut is beyond the tail",
             remedy="read up to 'tail', or wait for the events",
             start=start,
             end=end,
@@ -313,7 +316,9 @@ def take_range(
     first, last = check_range(root, start, end, fail_on_data_loss=fail_on_data_loss)
     if first > start:
         lost = (start, min(first, end))
-        _LOG.warning("the events [%d, %d) of %s are gone; reading goes on at %d", *lost, url, first)
+        _LOG.warning(
+            "the events [%d, %d) of %s are gone; reading continues at %d", *lost, url, first
+        )
     return first, last
 
 
@@ -337,7 +342,7 @@ def _parse_position(text: str) -> Position:
 def _to_us(moment: dt.datetime, given: Any) -> int:
     if moment.tzinfo is None:
         raise InvalidInputError(
-            "time has no zone", remedy="add one, such as Z or +01:00", cut=str(given)
+            "time has no time zone", remedy="add one, such as Z or +01:00", cut=str(given)
         )
     epoch = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
     return (moment - epoch) // dt.timedelta(microseconds=1)

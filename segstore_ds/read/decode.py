@@ -78,7 +78,9 @@ class SliceDecoder:
         frame, epoch = segment.frames[number], self.decoder.epoch(self.slice.entry.epoch)
         if frame.fingerprint != epoch.fingerprint:
             raise CorruptionError(
-                "frame is of another schema", where=segment.where, start=frame.start
+                "frame has a different schema than its epoch",
+                where=segment.where,
+                start=frame.start,
             )
         batch = segment.decode(number, data, schema=epoch.schema, columns=epoch.columns)
         first = max(self.slice.rows[0] - row, 0)
@@ -124,5 +126,5 @@ def read_frames(storage: Storage, slice_: Slice) -> Iterator[tuple[FrameEntry, m
 def _open(storage: Storage, slice_: Slice) -> OpenSegment:
     segment = open_segment(storage, slice_.entry)
     if sum(frame.rows for frame in segment.frames) != slice_.entry.rows:
-        raise CorruptionError("segment holds another number of rows", where=segment.where)
+        raise CorruptionError("segment has the wrong number of rows", where=segment.where)
     return segment

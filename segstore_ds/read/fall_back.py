@@ -50,7 +50,7 @@ def read_or_fall_back(
                 yield batch
                 done += 1
         except (FormatError, NotFoundError, StorageError) as error:
-            _LOG.warning("follower %s can't stand in for %s: %s", url, path, error)
+            _LOG.warning("follower %s has no sound copy of %s: %s", url, path, error)
             continue
         _LOG.warning("%s was read from follower %s: %s", path, url, damage)
         return

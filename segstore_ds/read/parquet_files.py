@@ -89,10 +89,10 @@ def _check_complete(files: Sequence[ParquetFile], bounds: tuple[int, int]) -> No
     gaps = [(start, end) for start, end in zip(edges[::2], edges[1::2], strict=True) if start < end]
     if gaps:
         raise InvalidInputError(
-            "events of the range are in no Parquet file",
-            remedy="stream.compact(layout=Layout(segment_format='parquet')) merges small segments "
-            "into such files; or read the range with stream.read; or list the files alone with "
-            "partial=True",
+            "some events of the range are in no Parquet file",
+            remedy="call stream.compact(layout=Layout(segment_format='parquet')) to merge "
+            "small segments into Parquet files; or read the range with stream.read; or list "
+            "only the files with partial=True",
             events=sum(end - start for start, end in gaps),
             first=f"[{gaps[0][0]}, {gaps[0][1]})",
         )

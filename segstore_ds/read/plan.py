@@ -161,20 +161,20 @@ def _check_columns(request: ReadRequest, schema: pa.Schema) -> tuple[str, ...]:
     columns = request.columns
     if columns is not None and (isinstance(columns, str) or not isinstance(columns, Sequence)):
         raise InvalidInputError(
-            "not names of columns", remedy="give columns as a list of texts", columns=columns
+            "not a list of column names", remedy="give columns as a list of texts", columns=columns
         )
     chosen = tuple(schema.names if columns is None else columns)
     asked = (request.offset_column, request.segment_column, request.commit_time_column)
     extra = [name for name in asked if name is not None]
     if not all(isinstance(name, str) and name for name in extra):
-        raise InvalidInputError("not a name of a column", remedy="give a text", names=extra)
+        raise InvalidInputError("not a column name", remedy="give a text", names=extra)
     known = {*schema.names}
     unknown = [name for name in chosen if name not in known]
     if unknown:
         raise InvalidInputError("no such columns", columns=unknown, known=schema.names)
     if len({*chosen, *extra}) != len(chosen) + len(extra) or {*extra} & known:
         raise InvalidInputError(
-            "a column would be there twice",
+            "a column name would occur twice",
             remedy="choose another name",
             columns=list(chosen),
             extra=extra,

@@ -140,6 +140,6 @@ def map_ahead(
 def _check_process(process: int) -> None:
     if os.getpid() != process:
         raise InvalidInputError(
-            "a reader was begun before the process was forked",
-            remedy="begin to read in the process that takes the events",
+            "a reader was started before the process was forked",
+            remedy="start to read in the process that takes the events",
         )

@@ -134,7 +134,7 @@ def add_record(
             return SeenReader(name, number, record, 0)
         seen = newest_record(context, name) or replace(seen, number=-1)
         context.clock.backoff(min(attempt, 6), base_s=0.004, most_s=0.25)
-    raise ConflictError("others wrote the reader's record first every time", reader=name)
+    raise ConflictError("others wrote the reader's record first on every attempt", reader=name)
 
 
 def _read(context: StreamContext, name: str, number: int, renewed_us: int) -> SeenReader | None:
@@ -142,13 +142,15 @@ def _read(context: StreamContext, name: str, number: int, renewed_us: int) -> Se
         names.check_label(name, what="reader")
     except InvalidInputError as error:
         raise CorruptionError(
-            "folder is no reader's", where=f"{context.storage.url}/{names.READERS_FOLDER}/{name}"
+            "folder does not belong to a reader",
+            where=f"{context.storage.url}/{names.READERS_FOLDER}/{name}",
         ) from error
     record = record_log(context, name).get(number)
     if record is not None and record.stream_id != context.log.root.stream_id:
         raise CorruptionError(
-            "reader is of another stream",
-            remedy="if it was copied here by mistake, stream.release_reader(name) frees the name",
+            "reader belongs to another stream",
+            remedy="if it was copied here by mistake, free the name with "
+            "stream.release_reader(name)",
             reader=name,
             stream=context.log.root.stream_id,
             found=record.stream_id,

@@ -90,9 +90,9 @@ def run_repair(
         if not allow_loss:
             raise CorruptionError(
                 "the newest commits are gone or can't be read",
-                remedy="put the files back from a backup; or repair with allow_loss=True goes on "
-                "from the version before, and what they committed is lost. Where nothing but "
-                f"{names.HINT_PATH} speaks of them, and may be wrong, delete that",
+                remedy="restore the files from a backup; or repair with allow_loss=True, which "
+                "loses what they committed and continues from the version before them; if only "
+                f"{names.HINT_PATH} names them and it is wrong, delete it",
                 url=context.storage.url,
                 lost=len(lost),
                 first=lost[0],
@@ -101,9 +101,9 @@ def run_repair(
             )
         refuse_promoted(context, base, ignore_followers=ignore_followers)
         _go_on(context, base, lost)
-        report.repaired.append(f"the log goes on from version {base.version}")
+        report.repaired.append(f"the log continues from version {base.version}")
         for url in followers_of(base):
-            report.repaired.append(f"it has no followers: add {url} again, emptied")
+            report.repaired.append(f"it has no followers any more: empty {url}, then add it again")
     root = context.log.reopen()
     report.repaired += restore_objects(context, root)
     found = repair_status(context, root, allow_loss=allow_loss)

@@ -281,5 +281,5 @@ def _decode(segment: OpenSegment, number: int, schema: pa.Schema) -> pa.RecordBa
     frame = segment.frames[number]
     if frame.fingerprint != fingerprint(schema):
         where = f"{segment.where}[{frame.start}:{frame.end}]"
-        raise CorruptionError("frame is of another schema", where=where)
+        raise CorruptionError("frame has a different schema than its epoch", where=where)
     return segment.read_frame(number, schema=schema)

@@ -151,7 +151,7 @@ class _StatusRepair:
             if found is not None and found.partial and not self._allow_loss:
                 self._findings.damaged.append(
                     f"{epoch.blob.path} can't be built again: segments tell the schema, but not "
-                    "Spark's own types; allow_loss=True goes on without those"
+                    "Spark's own types; allow_loss=True continues without those"
                 )
                 continue
             changed = replace(epoch, blob=self._repair_blob(epoch.blob, found))
@@ -163,7 +163,7 @@ class _StatusRepair:
             if found is not None and found.partial and not self._allow_loss:
                 self._findings.damaged.append(
                     f"{blob.path} can't be built again: the history tells each writer's last "
-                    "batch, not its owner and fingerprint; allow_loss=True goes on without those"
+                    "batch, not its owner and fingerprint; allow_loss=True continues without those"
                 )
             else:
                 changed_blob = self._repair_blob(blob, found)
@@ -279,7 +279,9 @@ class _StatusRepair:
                 for path in lost
             ]
             return None
-        self._findings.repaired += [f"{path}: what it told is dropped once more" for path in lost]
+        self._findings.repaired += [
+            f"{path}: the objects that it listed are dropped once more" for path in lost
+        ]
         self._gone += [blob.path for blob in self._root.retired_blobs]
         return tuple(
             replace(item, kind="status") if item.path in lost else item
@@ -341,7 +343,7 @@ class _StatusRepair:
         if self._context.storage.get(path) == data:
             self._findings.repaired.append(path)
         else:
-            self._findings.damaged.append(f"{path} was put back, and reads otherwise")
+            self._findings.damaged.append(f"{path} was restored, but has different content")
 
     def _put_anew(self, old: str, path: str, data: bytes, *, note: str = "") -> None:
         self._context.storage.create(path, data)

@@ -271,7 +271,7 @@ class _Verifier:
         try:
             size = self._context.storage.info(path).size
             if size != entry.bytes:
-                self._wrong(path, f"has {size} bytes, committed were {entry.bytes}")
+                self._wrong(path, f"has {size} bytes, but {entry.bytes} were committed")
                 return
             form = find_format(entry.format, where=path)
             form.check_head(self._context.storage.get_range(path, 0, form.head_bytes), where=path)
@@ -281,7 +281,7 @@ class _Verifier:
             return
         frames = segment.frames
         if sum(frame.rows for frame in frames) != entry.rows:
-            self._wrong(path, "frames hold another number of rows than committed")
+            self._wrong(path, "frames hold a different number of rows than committed")
         schema = schemas.get(entry.epoch)
         if schema is None:
             return
@@ -310,7 +310,7 @@ class _Verifier:
                 continue
             self._report.frames += 1
             if frame.fingerprint != fingerprint(schema):
-                self._wrong(where, "frame is of another schema")
+                self._wrong(where, "frame has a different schema than its epoch")
             known = {*frame.stats} <= {*schema.names}
             if not known or compute(batch, list(frame.stats)) != dict(frame.stats):
                 self._wrong(where, "statistics are not those of the rows")

@@ -28,7 +28,7 @@ def plan_truncate(root: Root, offset: int, slot: Slot) -> Root | None:
     """
     if offset > root.tail:
         raise PositionError(
-            "cut lies beyond the tail",
+            "cut is beyond the tail",
             remedy="truncate up to 'tail' at most",
             cut=offset,
             tail=root.tail,

@@ -147,7 +147,7 @@ def plan_vacuum(
             continue
         retired = refs.retired.get(info.path)
         if retired is None and not names.is_object(info.path):
-            may, why = False, "no name of a stream's object: segstore did not make it"
+            may, why = False, "not the name of a stream's object: segstore did not create it"
         elif retired is None:
             may, why = _judge_staged(info.path, horizon)
         else:
@@ -167,7 +167,7 @@ def plan_temporaries(objects: Iterable[ObjectInfo], until_us: int) -> list[Delet
     Only here an object's own age counts: no commit can name a temporary, and if its process is
     still running, it finds the temporary gone and tries again.
     """
-    why = "temporary of a call that was cut off before the grace"
+    why = "temporary file of an interrupted call, older than the grace"
     return [
         Deleted(info.path, info.size, ObjectState.STAGED, why)
         for info in objects
@@ -299,7 +299,7 @@ def _judge_staged(path: str, horizon: Horizon) -> tuple[bool, str]:
     version = _staged_version(path)
     if version is None and names.segment_token(path.partition("/")[2]) in horizon.copied:
         # Another runner of that copy finds it done and commits none of its objects.
-        return True, "left by an attempt at a copy that is done, and never committed"
+        return True, "left by an attempt at a finished copy, and never committed"
     if version is None:
         return False, "no commit names it, and its name does not say how old it is"
     if version >= horizon.floor:

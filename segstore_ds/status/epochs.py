@@ -65,7 +65,7 @@ def plan_epochs(
             return root.epochs, epoch.number
     if not change.merge:
         raise SchemaMismatchError(
-            "the stream's schema changed while this was written",
+            "the stream's schema changed during the write",
             remedy="write again",
             stream=root.stream_id,
             epoch=root.epoch.number,

@@ -94,7 +94,7 @@ class History:
         parts = decode_history_list(self._read(ref), where=self._where(ref.path))
         spans = [ref.start, *(end for part in parts for end in (part.start, part.end)), ref.end]
         if any(spans[place] != spans[place + 1] for place in range(0, len(spans), 2)):
-            raise CorruptionError("list of history contradicts the root", where=ref.path)
+            raise CorruptionError("list of history parts contradicts the root", where=ref.path)
         self._keep(ref.path, parts)
         return parts
 
@@ -107,9 +107,9 @@ class History:
         batch = decode_history(self._read(ref), where=where)
         versions, times = column_values(batch, "version"), column_values(batch, "time")
         if not np.array_equal(versions, np.arange(ref.start, ref.end)):
-            raise CorruptionError("history part is of other versions", where=where)
+            raise CorruptionError("history part covers other versions", where=where)
         if (int(times[0]), int(times[-1])) != (ref.time_us, ref.last_us):
-            raise CorruptionError("history part is of another time", where=where)
+            raise CorruptionError("history part covers another time range", where=where)
         self._keep(ref.path, batch)
         return batch
 

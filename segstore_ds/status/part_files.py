@@ -77,7 +77,7 @@ class PartFiles:
         data = self._storage.get(path, limit_bytes=2 * RAW_LIMIT_BYTES)
         front, behind = split_envelope(data)
         if digest_of(front) != names.parse_status_digest(path):
-            raise CorruptionError("status part has another digest than its name", where=where)
+            raise CorruptionError("status part does not match the digest in its name", where=where)
         part = decode_part(front, where=where)
         return tuple(part.columns.entries(decode_chunks(part, behind, where=where)))
 
@@ -149,7 +149,7 @@ class PartFiles:
         self._check_digest(ref, front)
         if whole and len(behind) != part.stats_bytes:
             raise CorruptionError(
-                "statistics are of another length",
+                "statistics have the wrong length",
                 where=where,
                 expected=part.stats_bytes,
                 actual=len(behind),

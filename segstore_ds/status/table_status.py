@@ -164,7 +164,7 @@ class TableStatus(StatusBlobs):
         if not joined or found_sizes != (index.parts, index.segments):
             raise CorruptionError("list of parts contradicts the root", where=where)
         if (parts[0].start, parts[-1].end) != (index.start, index.end):
-            raise CorruptionError("list of parts is of another range", where=where)
+            raise CorruptionError("list of parts covers another range", where=where)
         self._keep(index.path, parts)
         return parts
 

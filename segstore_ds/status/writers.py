@@ -48,7 +48,7 @@ class WriterKey:
         """Refuse texts that can't be stored (no str, or not UTF-8) and an unknown `on_repeat`."""
         if self.on_repeat not in (ERROR, SKIP):
             raise InvalidInputError(
-                "on_repeat of a writer is unknown",
+                "unknown value of on_repeat",
                 remedy=f"give {ERROR!r} or {SKIP!r}",
                 on_repeat=self.on_repeat,
             )
@@ -56,7 +56,7 @@ class WriterKey:
             text = getattr(self, name)
             if not is_text(text):
                 raise InvalidInputError(
-                    f"{name} of a writer is no text that can be stored",
+                    f"{name} of a writer can't be stored as text",
                     remedy="give a str without lone surrogates (os.fsdecode leaves them where a "
                     "name is not UTF-8)",
                     **{name: text},
@@ -118,7 +118,7 @@ def check_writer(known: Writer | None, key: WriterKey | None, batch: BatchFacts 
         )
     if key.dense and key.batch_id > known.batch_id + 1:
         raise WriterConflictError(
-            "batches that the query has committed are gone from the stream",
+            "batches that the query committed are gone from the stream",
             remedy=f"{RESTORE}; writer_takeover=True, set once, lets the query go on without them",
             writer_id=key.writer_id,
             batch_id=key.batch_id,
@@ -135,7 +135,7 @@ def _compare(known: Writer, key: WriterKey, batch: BatchFacts) -> None:
     if key.on_repeat == SKIP:
         _LOG.warning(
             "writer %r repeats batch %d with other events: %d rows, and other values in %s; "
-            "the %d rows committed first stay",
+            "the %d rows committed first are kept",
             key.writer_id,
             key.batch_id,
             batch.rows,
@@ -145,10 +145,10 @@ def _compare(known: Writer, key: WriterKey, batch: BatchFacts) -> None:
         return
     raise WriterConflictError(
         "batch id was committed with other events",
-        remedy="a checkpoint or a job's state was set back, or two batches share an id: compare "
-        "with the committed events, and write what is missing under the next batch id or with a "
-        "new checkpoint that begins behind them; only if reruns of this query differ by themselves "
-        "(rand(), current time) set on_repeat='skip', which drops this "
+        remedy="a checkpoint or a job's state was set back, or two batches share an id: "
+        "compare with the committed events, and write the missing ones under the next batch "
+        "id or with a new checkpoint that starts after them; only if reruns of this query "
+        "differ by nature (rand(), current time) set on_repeat='skip', which drops this "
         "batch's events",
         writer_id=key.writer_id,
         batch_id=key.batch_id,
@@ -165,8 +165,9 @@ def check_claim(known: Writer | None, key: WriterKey) -> None:
     if known is not None and known.owner != key.owner and not key.takeover:
         raise WriterConflictError(
             "checkpoint belongs to another query",
-            remedy="a checkpoint at this place was deleted, and the new query would write its "
-            "events once more; choose another checkpointLocation, or set writer_takeover=True once",
+            remedy="a checkpoint at this location was deleted, and the new query would write "
+            "its events again; choose another checkpointLocation, or set writer_takeover=True"
+            " once",
             checkpoint=key.claim,
             owner=known.owner,
             caller=key.owner,

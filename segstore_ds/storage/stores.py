@@ -45,7 +45,7 @@ class ObjectStore(ABC):
         if theirs:
             raise InvalidInputError(
                 "storage options belong to another library",
-                remedy=", ".join(f"for {name} {ours}" for name, ours in theirs.items()),
+                remedy=", ".join(f"instead of {name} {ours}" for name, ours in theirs.items()),
                 options=sorted(theirs),
             )
 

@@ -151,7 +151,7 @@ class Handle:
         """
         if version is not None and timestamp is not None:
             raise InvalidInputError(
-                "both a version and a time to read as of",
+                "both a version and a time were given to read as of",
                 remedy="give version_as_of or timestamp_as_of",
                 version=version,
                 timestamp=timestamp,
@@ -164,7 +164,7 @@ class Handle:
             root = version_at(self._log, parse_moment(timestamp or ""))
         if root is None:
             raise NotFoundError(
-                "stream was made later than that", url=self.url, timestamp=str(timestamp)
+                "stream was created after that time", url=self.url, timestamp=str(timestamp)
             )
         check_complete(root, url=self.url)
         return root
@@ -187,7 +187,9 @@ class Handle:
         """
         if not isinstance(transaction, str) or not transaction:
             raise InvalidInputError(
-                "not a transaction", remedy="give the error's text", transaction=transaction
+                "not a transaction",
+                remedy="give the error's field transaction",
+                transaction=transaction,
             )
         version = check_whole("version", version, optional=True)
         found = outcome(self._log, transaction, version)

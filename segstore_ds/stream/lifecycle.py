@@ -140,7 +140,7 @@ class Lifecycle(Handle):
         if policy is not None and not isinstance(policy, RetentionPolicy):
             raise InvalidInputError(
                 "not a retention policy",
-                remedy="give segstore.RetentionPolicy(max_age_s=...), or None to end it",
+                remedy="give segstore.RetentionPolicy(max_age_s=...), or None to remove the policy",
                 type=type(policy).__name__,
             )
         text = None if policy is None else policy.to_json()

@@ -233,7 +233,7 @@ class Upkeep(Handle):
             return self._clone_to(url, request, storage_options)
         if mode not in ("segments", "events"):
             raise InvalidInputError(
-                "not a mode of copying", remedy="use segments, events or clone", mode=mode
+                "unknown copy mode", remedy="use segments, events or clone", mode=mode
             )
         target = open_storage(url, storage_options)
         cuts = (parse_cut(start), parse_cut(end))
@@ -258,7 +258,7 @@ class Upkeep(Handle):
         whole = (request.start, request.end) == ("head", "tail")
         if not whole or storage_options is not None:
             raise InvalidInputError(
-                "a clone is of the whole stream, with its storage options",
+                "a clone takes no range and no storage options",
                 remedy='truncate the clone, or copy with mode="segments"',
                 start=request.start,
                 end=request.end,

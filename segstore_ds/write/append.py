@@ -75,7 +75,7 @@ def check_stream(root: Root, stream_id: str | None) -> None:
     """Raise PositionError if the planned stream was dropped and recreated. Pure."""
     if stream_id is not None and stream_id != root.stream_id:
         raise PositionError(
-            "the stream was dropped and made anew",
+            "the stream was dropped and recreated",
             remedy="write the data again",
             planned_on=stream_id,
             stream=root.stream_id,
@@ -102,7 +102,7 @@ def check_preconditions(root: Root, plan: AppendPlan) -> None:
         )
     if plan.rows != sum(segment.rows for segment in plan.segments):
         raise ConflictError(
-            "the writer was set back while its batch was being repeated",
+            "the writer was set back while its batch was repeated",
             writer_id=plan.writer.writer_id if plan.writer else None,
         )
     check_expected(root, plan.expected_tail, plan.expected_version)
@@ -113,7 +113,7 @@ def check_expected(root: Root, tail: int | None, version: int | None) -> None:
     if tail is not None and tail != root.tail:
         raise ConflictError("tail has moved", expected=tail, actual=root.tail)
     if version is not None and version != root.version:
-        raise ConflictError("version is another", expected=version, actual=root.version)
+        raise ConflictError("version has changed", expected=version, actual=root.version)
 
 
 def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
@@ -221,7 +221,7 @@ class Appender:
                     size = -1
                 if size != segment.bytes:
                     raise InvalidInputError(
-                        "staged segment not visible",
+                        "staged segment is not visible to the driver",
                         remedy="use storage that all nodes share",
                         task=task.task,
                         host=task.host,

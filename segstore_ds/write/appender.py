@@ -35,8 +35,8 @@ T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
 _AFTER_FAILURE = (
-    "this appender takes no more: read its events back by their places, and append what is not "
-    "committed through a new one"
+    "this appender takes no more events: read them back by their places, and append those "
+    "that are not committed through a new appender"
 )
 
 

@@ -49,7 +49,7 @@ def run_create(
     text = encode_schema(normalise_schema(schema))
     log = StreamLog(storage, clock=clock)
     if not may_begin(log.files):
-        raise AlreadyExistsError("there is a stream already", url=storage.url)
+        raise AlreadyExistsError("a stream already exists here", url=storage.url)
     root = Root(
         stream_id=clock.new_id(),
         version=0,
@@ -62,5 +62,5 @@ def run_create(
     )
     root = begin_history(root)
     if not log.create(root):
-        raise AlreadyExistsError("there is a stream already", url=storage.url)
+        raise AlreadyExistsError("a stream already exists here", url=storage.url)
     return log

@@ -131,8 +131,8 @@ def _general(field: pa.Field) -> _Take:
 def _refuse(field: pa.Field, value: Any) -> SchemaMismatchError:
     return SchemaMismatchError(
         "value does not fit its column",
-        remedy="convert it: numbers and times are not cut, and times need a zone where the column "
-        "has one",
+        remedy="convert the value: numbers and times are not rounded, and a time needs a zone"
+        " if the column has one",
         column=field.name,
         expected=str(field.type),
         type=type(value).__name__,

@@ -80,13 +80,13 @@ def _of_numpy_time(value: Any, kind: pa.DataType) -> Any:
     elif t.is_duration(kind) or (t.is_timestamp(kind) and kind.tz is None):
         unit = kind.unit
     else:
-        raise TypeError("a time of NumPy has no zone, and is no text or number")
+        raise TypeError("a NumPy time has no zone and is neither text nor number")
     if not value.dtype.name.endswith("]"):
-        raise TypeError("a time of NumPy without a unit")
+        raise TypeError("a NumPy time has no unit")
     # Not casting="unsafe", which takes a month of a duration as 30.4 days.
     cast = value.astype(f"{name}[{unit}]", casting="same_kind")
     if cast.astype(value.dtype) != value:
-        raise ValueError("a time of NumPy is finer than the column, or beyond its range")
+        raise ValueError("a NumPy time is finer than the column, or out of its range")
     return cast.tolist()
 
 

@@ -31,7 +31,7 @@ _COMMITTED = (UnderReplicatedError, FencedError, InternalError)
 # Readers and generators that an append took batches from, by identity. Other iterators (a `map`)
 # can't be weakly referenced; once exhausted, they are refused as empty.
 _TAKEN: "weakref.WeakValueDictionary[int, Any]" = weakref.WeakValueDictionary()
-_ONCE = "a reader or generator can be read only once: give the data again"
+_ONCE = "a reader or generator can be read only once: pass the data again"
 
 
 class ArrowInput:
@@ -81,7 +81,7 @@ class ArrowInput:
     def explain(self, error: SegstoreError) -> None:
         """Mark an error as not retryable with the same input, if the input is used up."""
         if self._taken and self._source is not None and not isinstance(error, _COMMITTED):
-            error.refuse_retry(f"the input is used up: {_ONCE}")
+            error.refuse_retry(f"the input was already consumed: {_ONCE}")
 
 
 def _checked(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
@@ -94,7 +94,7 @@ def _checked(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
             raise
         except (pa.ArrowException, ValueError) as error:
             raise InvalidInputError(
-                "a column's memory is not what Arrow says it is",
+                "a column's memory does not match its Arrow type",
                 remedy="build it with Arrow's own functions, or see what array.validate(full=True) "
                 "says",
                 column=name,
@@ -115,7 +115,9 @@ def as_input(data: Any) -> ArrowInput:
             generator that was given before.
     """
     if data is not None and _TAKEN.get(id(data)) is data:
-        raise InvalidInputError("the input is used up", remedy=_ONCE, type=type(data).__name__)
+        raise InvalidInputError(
+            "the input was already consumed", remedy=_ONCE, type=type(data).__name__
+        )
     if isinstance(data, pa.RecordBatchReader):
         return ArrowInput(data.schema, data, source=data)
     if isinstance(data, pa.RecordBatch):
@@ -177,7 +179,7 @@ def refuse_unnamed_index(schema: pa.Schema) -> None:
     unnamed = [name for name in schema.names if _UNNAMED_INDEX.fullmatch(name)]
     if unnamed and b"pandas" in (schema.metadata or {}):
         raise SchemaMismatchError(
-            "an index of pandas has no name",
+            "a pandas index has no name",
             remedy="leave it out with df.reset_index(drop=True), or make it a column with "
             "df.rename_axis('name').reset_index()",
             columns=unnamed,
@@ -196,7 +198,7 @@ def writer_key(
     check_option("on_repeat", on_repeat)
     if (writer_id is None) != (batch_id is None):
         raise InvalidInputError(
-            "a writer id and a batch id go together",
+            "writer id and batch id must be given together",
             remedy="give both, or neither",
             writer_id=writer_id,
             batch_id=batch_id,

@@ -229,7 +229,7 @@ def check_arguments(request: WriteRequest, staged: pa.Schema) -> None:
         )
     unknown = sorted(set(request.layout.stats_columns or ()) - set(staged.names))
     if unknown:
-        raise InvalidInputError("stats_columns names no such columns", columns=unknown)
+        raise InvalidInputError("stats_columns names unknown columns", columns=unknown)
 
 
 def _staged_schema(context: StreamContext, incoming: pa.Schema, request: WriteRequest) -> pa.Schema:

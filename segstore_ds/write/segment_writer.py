@@ -101,7 +101,9 @@ class SegmentStager:
         may be raised here.
         """
         if not isinstance(self._writer, SegmentWriter):
-            raise InternalError("a frame of Arrow in a segment of another format", path=self.path)
+            raise InternalError(
+                "an Arrow frame was given to a segment of another format", path=self.path
+            )
         [data] = self._writer.add(frame)
         return self._cache.write(data, frame.crc, frozen=True)
 
@@ -112,7 +114,7 @@ class SegmentStager:
             InvalidInputError: The rows can't be encoded; `is_broken` says whether other rows can.
         """
         if isinstance(self._writer, SegmentWriter):
-            raise InternalError("rows in a segment that takes frames", path=self.path)
+            raise InternalError("rows were given to a segment that takes frames", path=self.path)
         data, crc = self._writer.add(batch)
         self._cache.write(data, crc, frozen=True)
 
@@ -167,8 +169,8 @@ class SegmentStager:
             )
         except FormatError as error:
             raise InvalidInputError(
-                "a segment would not be read again",
-                remedy="set segment_format to arrow; it is a defect: report it, with the schema",
+                "a segment could not be read back",
+                remedy="set segment_format='arrow', and report this bug with the schema",
                 path=self.path,
                 frames=len(summary.frames),
                 why=str(error),

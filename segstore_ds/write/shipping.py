@@ -78,7 +78,7 @@ class Receiver:
         """Make the object durable, or raise CorruptionError if its size is not the primary's."""
         if self._writer is None or self._size != size:
             raise CorruptionError(
-                "not all of an object has arrived",
+                "an object has not arrived completely",
                 follower=self.url,
                 path=self._path,
                 expected=size,

@@ -110,7 +110,7 @@ def test_every_lost_object_is_built_again(maker: Maker, kind: str) -> None:
         assert (found if wanted is expected else without_owners(found)) == wanted, path
         if wanted is not expected:
             continue
-        dropped = any(text.endswith("is dropped once more") for text in report.repaired)
+        dropped = any(text.endswith("are dropped once more") for text in report.repaired)
         # Of dropped parts those whose segments were restored are told by nothing.
         assert not dropped or path in may_be_dropped(made), path
         assert dropped or report.version == version, path

@@ -100,7 +100,7 @@ def test_commit_time_cut_includes_that_commit(stream, load):
         ({"failOnDataLoss": "maybe"}, "give true or false"),
         ({"columns": "n,n"}, "give each name once"),
         ({"columns": "n,gone"}, "columns=['gone']"),
-        ({"offsetColumn": "user"}, "would be there twice"),
+        ({"offsetColumn": "user"}, "would occur twice"),
         ({"filters": '[["gone","==",1]]'}, "gone"),
         ({"filters": '[["n","~",1]]'}, "~"),
         ({"filters": '[["n","==","x"]]'}, "SEG_INVALID_INPUT"),
@@ -194,7 +194,7 @@ def test_given_schema_projects(stream, load):
         ("user string collate UTF8_LCASE", {}, "column='user'"),
         ("o int", {"offsetColumn": "o"}, "stream='bigint'"),
         ("n bigint", {"columns": "user"}, "give one of the two"),
-        ("n bigint, n bigint", {}, "would be there twice"),
+        ("n bigint, n bigint", {}, "would occur twice"),
         ("", {}, "no columns"),
     ],
 )

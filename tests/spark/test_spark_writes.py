@@ -141,8 +141,8 @@ def test_empty_batch_of_a_writer_is_remembered(spark, url, append):
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"writerId": "x"}, "go together"),
-        ({"batchId": 1}, "go together"),
+        ({"writerId": "x"}, "must be given together"),
+        ({"batchId": 1}, "must be given together"),
         ({"batchID": "one", "writerId": "x"}, "an integer of at least 0"),
         ({"txnAppId": "x"}, "here it is called writerId"),
         ({"txnVersion": 1}, "here it is called batchId"),

@@ -43,7 +43,7 @@ def test_a_source_that_lost_what_was_read_is_refused(
     _lose(tmp_path / "a", 3)
     if grown:
         segstore.open(stream.url).append(_numbers(100, 110))
-    with pytest.raises(StreamingQueryException, match="has seen commits that are gone"):
+    with pytest.raises(StreamingQueryException, match="was taken at a commit that is gone"):
         _drain(spark, tmp_path)
     assert segstore.open(tmp_path / "b").tail == 15
 

@@ -167,7 +167,9 @@ def test_recreated_source_ends_the_query(
     start(now=True)
     shutil.rmtree(numbers.url.removeprefix("file://"))
     extend(segstore.create(numbers.url, SCHEMA), 9)
-    with pytest.raises(StreamingQueryException, match="SEG_POSITION: position is of another strea"):
+    with pytest.raises(
+        StreamingQueryException, match="SEG_POSITION: position belongs to another strea"
+    ):
         start(now=True)
 
 

@@ -236,7 +236,9 @@ def test_events_stay_readable_after_a_failed_flush(stream, monkeypatch):
     with monkeypatch.context() as patch:
         patch.setattr(type(stream.storage), "create", _timed_out)
         patch.setattr(StreamLog, "commit", _timed_out)
-        with pytest.raises(StorageError, match=r"timed out.*append what is not committed") as first:
+        with pytest.raises(
+            StorageError, match=r"timed out.*append those that are not committed"
+        ) as first:
             appender.flush()
     assert not first.value.retryable
     for use in (lambda: appender.append(event(0)), appender.flush):

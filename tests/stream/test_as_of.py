@@ -38,7 +38,7 @@ def test_a_time_reads_the_newest_version_of_then():
         later = stamp(time_us + 1_000_000)
         assert stream.read(timestamp_as_of=later).read_all().num_rows == 10 * (n + 1)
     assert stream.read(timestamp_as_of=stamp(times[-1] + int(DAY * 1e6))).read_all().num_rows == 40
-    with pytest.raises(NotFoundError, match="made later"):
+    with pytest.raises(NotFoundError, match="created after"):
         stream.read(timestamp_as_of="2001-01-01T00:00:00Z")
 
 

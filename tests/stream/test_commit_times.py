@@ -132,7 +132,7 @@ def test_damaged_history_is_an_error_and_no_wrong_time():
 def test_a_name_that_is_taken_is_refused(options):
     stream, _ = make_stream(1)
     name = "s2" if options else "s"
-    with pytest.raises(InvalidInputError, match="would be there twice"):
+    with pytest.raises(InvalidInputError, match="would occur twice"):
         stream.read(commit_time_column=name, **options)
 
 

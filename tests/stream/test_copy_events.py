@@ -128,7 +128,7 @@ def test_one_call_of_the_front_door_is_enough() -> None:
     assert values(copy, offset=True) == [(n - 15, n) for n in range(15, 33)]
     assert copy.sealed
     assert stream.copy_to(url, mode="events", copy_id="c", start=15, end=33, seal=True).repeated
-    with pytest.raises(InvalidInputError, match="mode of copying"):
+    with pytest.raises(InvalidInputError, match="unknown copy mode"):
         stream.copy_to(_place(), mode="bytes", copy_id="c")
 
 

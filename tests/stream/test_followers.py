@@ -54,7 +54,7 @@ def test_handle_opened_before_the_follower_ships_too(pair):
 
 def test_a_follower_takes_no_commits(pair):
     pair.stream.add_follower(pair.follower)
-    with pytest.raises(FencedError, match="follows another"):
+    with pytest.raises(FencedError, match="is a follower"):
         pair.reopen(pair.follower).append(numbers(0, 1))
     assert content(pair.follower) == content(pair.primary)
 
@@ -317,7 +317,7 @@ def test_commit_with_an_emptied_follower_is_unacknowledged(pair):
     for stream in (pair.stream, pair.reopen(pair.primary)):
         with pytest.raises(StorageError, match="nothing was committed") as caught:
             stream.append(numbers(20, 30))
-        assert "has a hole" in str(caught.value.__cause__)
+        assert "is missing in a follower" in str(caught.value.__cause__)
     pair.stream.remove_follower(pair.follower)
     assert found(pair.reopen(pair.primary)) == list(range(20))
 

@@ -91,12 +91,12 @@ def test_what_is_used_up_is_refused_when_it_is_given_again(
     given = make()
     stream.append(given)
     for append in (stream.append, stream.overwrite, stream.appender(flush_seconds=None).append):
-        with pytest.raises(InvalidInputError, match=r"used up.*give the data again"):
+        with pytest.raises(InvalidInputError, match=r"already consumed.*pass the data again"):
             append(given)
     taken = make()
     with stream.appender(flush_seconds=None) as appender:
         appender.append(taken)
-        with pytest.raises(InvalidInputError, match="used up"):
+        with pytest.raises(InvalidInputError, match="already consumed"):
             appender.append(taken)
     assert stream.refresh().tail == 6
 
@@ -113,13 +113,13 @@ def test_failed_planning_consumes_no_batches(stream: segstore.Stream) -> None:
 def test_a_generator_whose_first_batch_was_taken_is_used_up(stream: segstore.Stream) -> None:
     """Its first batch tells the schema, so that planning needs it."""
     given = generator()
-    with pytest.raises(ConflictError, match=r"used up.*give the data again") as caught:
+    with pytest.raises(ConflictError, match=r"already consumed.*pass the data again") as caught:
         stream.append(given, expected_tail=99, writer_id="w", batch_id=1)
     for error in (caught.value, copy.copy(caught.value), pickle.loads(pickle.dumps(caught.value))):  # noqa: S301
         assert not error.retryable
-        assert "used up" in str(error)
-        assert "used up" in error.remedy
-    with pytest.raises(InvalidInputError, match="used up"):
+        assert "already consumed" in str(error)
+        assert "already consumed" in error.remedy
+    with pytest.raises(InvalidInputError, match="already consumed"):
         stream.append(given, writer_id="w", batch_id=1)
     assert ConflictError.retryable
     assert stream.append(generator(), writer_id="w", batch_id=1).rows == 3
@@ -139,23 +139,23 @@ def test_conflict_after_reading_an_input_is_not_retryable(
         return stage(*args, **options)
 
     stream._appender.stage_inline = after_another
-    with pytest.raises(ConflictError, match="used up") as caught:
+    with pytest.raises(ConflictError, match="already consumed") as caught:
         stream.append(given, expected_tail=0)
     assert not caught.value.retryable
     with pytest.raises(ConflictError) as caught:
         stream.append(TABLE, expected_tail=3)
     assert caught.value.retryable
-    assert "used up" not in str(caught.value)
+    assert "already consumed" not in str(caught.value)
 
 
 def test_a_schema_that_does_not_fit_uses_a_generator_up(stream: segstore.Stream) -> None:
     """The error of the appender says so as well."""
     for append in (stream.append, stream.appender(flush_seconds=None).append):
-        with pytest.raises(SchemaMismatchError, match="used up"):
+        with pytest.raises(SchemaMismatchError, match="already consumed"):
             append(iter([pa.record_batch({"x": [1]})]))
         with pytest.raises(SchemaMismatchError) as caught:
             append([pa.record_batch({"x": [1]})])
-        assert "used up" not in str(caught.value)
+        assert "already consumed" not in str(caught.value)
 
 
 def test_what_is_no_batch_is_named(stream: segstore.Stream) -> None:
@@ -194,9 +194,9 @@ def test_versions_and_times_to_read_as_of(stream: segstore.Stream) -> None:
         assert stream.parquet_files(timestamp_as_of=moment_there, partial=True) == []
     assert stream.read(timestamp_as_of=newest.isoformat()).read_all().num_rows == 3
     assert stream.read(version_as_of=np.int64(0)).read_all().num_rows == 0
-    with pytest.raises(NotFoundError, match="made later"):
+    with pytest.raises(NotFoundError, match="created after"):
         stream.read(timestamp_as_of=newest - dt.timedelta(days=1))
-    with pytest.raises(InvalidInputError, match="time has no zone"):
+    with pytest.raises(InvalidInputError, match="time has no time zone"):
         stream.read(timestamp_as_of=newest.replace(tzinfo=None))
     for wrong in (newest.date(), 5, 1.5, b"2026"):
         with pytest.raises(InvalidInputError, match=r"not a time.*give a datetime"):
@@ -242,7 +242,7 @@ def test_an_input_that_is_gone_is_forgotten(stream: segstore.Stream) -> None:
 
 
 def test_errors_of_the_callers_own_are_left_alone(stream: segstore.Stream) -> None:
-    """They come as they are, and the generator is used up."""
+    """They come as they are, and the generator is already consumed."""
 
     def failing() -> Iterator[pa.RecordBatch]:
         yield TABLE.to_batches()[0]
@@ -251,7 +251,7 @@ def test_errors_of_the_callers_own_are_left_alone(stream: segstore.Stream) -> No
     for given in (failing(), pa.RecordBatchReader.from_batches(SCHEMA, failing())):
         with pytest.raises(KeyError, match="mine"):
             stream.append(given)
-        with pytest.raises(SegstoreError, match="used up"):
+        with pytest.raises(SegstoreError, match="already consumed"):
             stream.append(given)
 
 

@@ -36,7 +36,7 @@ from segstore_ds.stream.rescue import repair_on, verify_on
 from segstore_ds.testing.faults import WrappedStorage
 
 GONE = "commits that were in the log are gone"
-LOST = "has seen commits that are gone"
+LOST = "was taken at a commit that is gone"
 
 
 def log_file(version: int) -> str:

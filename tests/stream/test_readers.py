@@ -207,7 +207,7 @@ def test_folder_that_is_no_readers_stops_those_who_ask_for_all():
     """It may be the reader of a later version."""
     stream, storage = make_stream(1)
     storage.put("readers/ä b/00000000000000000000", b"x")
-    with pytest.raises(CorruptionError, match="folder is no reader's"):
+    with pytest.raises(CorruptionError, match="folder does not belong to a reader"):
         stream.readers()
 
 

@@ -212,7 +212,7 @@ def test_what_would_not_be_read_again_is_not_committed(monkeypatch):
     stream = make(ARROW)
     version, before = stream.version, objects(stream.storage, "segments")
     monkeypatch.setattr(segment_parquet, "MAX_INDEX_BYTES", 100)
-    with pytest.raises(InvalidInputError, match="would not be read again"):
+    with pytest.raises(InvalidInputError, match="could not be read back"):
         stream.append(table(50, 100), layout=PARQUET)
     assert stream.refresh().version == version
     assert objects(stream.storage, "segments") == before

@@ -407,7 +407,7 @@ def test_vacuum_keeps_names_that_no_writer_builds():
     assert [one.path for one in report.deleted if job.token in one.path] != []
     assert {one.path for one in report.kept} == foreign
     assert {one.why for one in report.kept} == {
-        "no name of a stream's object: segstore did not make it"
+        "not the name of a stream's object: segstore did not create it"
     }
     assert foreign <= objects(storage)
 

@@ -72,7 +72,7 @@ def copy(
     mode = mode or (EVENTS if transform is not None else SEGMENTS)
     if mode not in (EVENTS, SEGMENTS):
         raise InvalidInputError(
-            "not a mode of copying",
+            "unknown copy mode",
             remedy="use segments or events, or segstore.clone(...) to share segments",
             mode=mode,
         )

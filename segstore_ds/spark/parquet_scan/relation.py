@@ -104,7 +104,7 @@ def find_base(spark: SparkSession, location: Location, probe: NativeFile) -> str
             f"{probe.path}"
         )
     if not reasons:
-        raise UnreachableError(f"it knows no {location.scheme}://", location.scheme)
+        raise UnreachableError(f"it has no filesystem for {location.scheme}://", location.scheme)
     raise UnreachableError("; ".join(reasons.values()), "; ".join(reasons))
 
 

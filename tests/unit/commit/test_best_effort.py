@@ -15,7 +15,7 @@ from segstore_ds.testing.faults import Crash, WrappedStorage
 
 
 class _Defective(WrappedStorage):
-    """A storage that has a defect, from the commit of the next version on."""
+    """A storage that has a bug, from the commit of the next version on."""
 
     def __init__(self, inner: object, version: int) -> None:
         super().__init__(inner)  # type: ignore[arg-type]
@@ -37,8 +37,8 @@ class _Defective(WrappedStorage):
     [
         (StorageError("gone"), "skipped: SEG_STORAGE: gone"),
         (MemoryError(), "skipped: "),
-        (RuntimeError("a defect"), "this is a defect"),
-        (KeyError("x"), "this is a defect"),
+        (RuntimeError("a bug"), "this is a bug"),
+        (KeyError("x"), "this is a bug"),
         (None, None),
     ],
 )
@@ -76,6 +76,6 @@ def test_a_defect_after_the_commit_is_not_the_commits(caplog: pytest.LogCaptureF
     commit = writer.append(numbers(80, 90), layout=STAGED, compact="auto")
     assert (commit.start, commit.end) == (80, 90)
     assert broken.calls
-    assert "compaction failed and was skipped; this is a defect" in caplog.text
+    assert "compaction failed and was skipped; this is a bug" in caplog.text
     fresh = open_on(storage, clock=storage.time.clock)
     assert values(fresh) == list(range(90))

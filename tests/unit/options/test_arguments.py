@@ -158,7 +158,7 @@ def test_a_start_beyond_the_tail_names_the_tail(stream: segstore.Stream) -> None
     for call in (lambda: stream.read(10), lambda: stream.read(10, 5), lambda: stream.read(0, 9)):
         with pytest.raises(PositionError, match="tail=3"):
             call()
-    with pytest.raises(InvalidInputError, match="start lies behind end"):
+    with pytest.raises(InvalidInputError, match="start is after end"):
         stream.read(2, 1)
 
 
@@ -237,9 +237,9 @@ def test_options_of_other_libraries_are_answered_with_ours() -> None:
     with pytest.raises(InvalidInputError) as caught:
         open_storage("s3://bucket/s", given)
     text = str(caught.value)
-    assert "for AWS_ACCESS_KEY_ID write key" in text
-    assert "for aws_secret_access_key write secret" in text
-    assert "for region write client_kwargs" in text
+    assert "instead of AWS_ACCESS_KEY_ID write key" in text
+    assert "instead of aws_secret_access_key write secret" in text
+    assert "instead of region write client_kwargs" in text
     assert "AKIAX" not in text
     assert "hidden" not in text
     with pytest.raises(InvalidInputError, match="starts with ~"):

@@ -107,7 +107,7 @@ def test_what_is_no_cut_is_answered_with_the_forms(given):
     ["2026-11-20T10:00:00", "2026-11-20", dt.datetime(2026, 11, 20)],  # noqa: DTZ001
 )
 def test_a_time_without_a_zone_is_refused_with_the_remedy(given):
-    with pytest.raises(InvalidInputError, match=r"time has no zone.*add one, such as Z"):
+    with pytest.raises(InvalidInputError, match=r"time has no time zone.*add one, such as Z"):
         parse_cut(given)
 
 
@@ -159,7 +159,7 @@ def test_a_range(start, end, strict, lenient):
 
 def test_loss_that_is_accepted_is_reported(caplog):
     assert take_range(ROOT, 3, 30, fail_on_data_loss=False, url="memory://s") == (10, 30)
-    told = "the events [3, 10) of memory://s are gone; reading goes on at 10"
+    told = "the events [3, 10) of memory://s are gone; reading continues at 10"
     assert caplog.messages == [told]
     assert take_range(ROOT, 3, 5, fail_on_data_loss=False, url="memory://s") == (10, 10)
     assert "the events [3, 5) of" in caplog.messages[1]

@@ -351,8 +351,8 @@ def test_only_objects_below_the_staging_floor_are_refused(stream, other):
     [
         ({"expected_tail": 0}, "tail has moved: expected=0, actual=2"),
         ({"expected_tail": 5}, "tail has moved: expected=5, actual=2"),
-        ({"expected_version": 0}, "version is another: expected=0, actual=1"),
-        ({"expected_version": 2}, "version is another: expected=2, actual=1"),
+        ({"expected_version": 0}, "version has changed: expected=0, actual=1"),
+        ({"expected_version": 2}, "version has changed: expected=2, actual=1"),
     ],
 )
 def test_an_expectation_that_fails_commits_nothing(stream, other, expected, text):
@@ -627,7 +627,9 @@ def test_missing_staged_object_is_noticed_on_local_disk(tmp_path):
     stream = create_on(open_storage(tmp_path), SCHEMA)
     job, done = staged(stream, 1, tasks=3)
     stream.storage.delete(f"segments/{done[1].segments[0].path}")
-    with pytest.raises(InvalidInputError, match="staged segment not visible: task=1, host="):
+    with pytest.raises(
+        InvalidInputError, match="staged segment is not visible to the driver: task=1, host="
+    ):
         stream.commit(job, done)
     assert ns(stream) == []
 
@@ -658,7 +660,7 @@ def test_a_job_is_not_committed_to_another_stream_of_the_name(overwrite):
     anew = create(url, SCHEMA)
     anew.append(numbers(*range(100, 110)))
     for handle in (anew, open_on(anew.storage)):
-        with pytest.raises(PositionError, match="made anew"):
+        with pytest.raises(PositionError, match="recreated"):
             handle.commit(job, [staged])
     assert anew.read().read_all()["n"].to_pylist() == list(range(100, 110))
     anew.verify().check()
