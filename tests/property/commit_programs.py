@@ -15,6 +15,7 @@ from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.newest import ROOT_CODEC, Base
 from segstore_ds.log.transition import Slot
 from segstore_ds.retention.purge import run_purge
+from segstore_ds.status.history import NO_NOTE, describe_commit
 from segstore_ds.testing.actors import Actor, Program
 from segstore_ds.testing.interleaving import Scene
 
@@ -130,9 +131,12 @@ def straggler(transaction: str) -> Program:
     def run(actor: Actor) -> None:
         log = open_log(actor)
         base = log.reopen()
-        root = replace(base, version=base.version + 1, parent=base.transaction)
+        root = replace(
+            base, version=base.version + 1, parent=base.transaction, transaction=transaction
+        )
+        row = describe_commit(base, root, NO_NOTE)
         actor.note("ready")
-        body = encode_root(replace(root, transaction=transaction))
+        body = encode_root(replace(root, history=(*base.history, row)))
         try:
             actor.storage.create(log.files.path(root.version), encode_envelope(body))
         except StorageError:
