@@ -11,6 +11,7 @@ this closes.
 
 import logging
 from collections.abc import Collection, Iterable
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -33,42 +34,46 @@ EVERY_S = 60.0
 _LOG = logging.getLogger(__name__)
 
 
-def plan_retain(
-    root: Root,
-    runs: Iterable[Run],
-    policy: RetentionPolicy,
-    *,
-    aged: int,
-    young: int,
-    held: Collection[int],
-    tagged: Collection[int],
-) -> int:
+@dataclass(frozen=True, slots=True)
+class Offsets:
+    """What ages, readers and tags stand for.
+
+    Events before `aged` are older than `max_age_s`; events from `young` on are younger than
+    `min_age_s`. `held` and `tagged` are offsets that live readers and tags need; both are empty if
+    the policy does not respect them.
+    """
+
+    aged: int
+    young: int
+    held: Collection[int] = ()
+    tagged: Collection[int] = ()
+
+
+def plan_retain(root: Root, runs: Iterable[Run], policy: RetentionPolicy, offsets: Offsets) -> int:
     """Return the offset to move the head to, never below the current head. Pure.
 
     `runs` are all segments that hold kept events, in offset order; they are read only for a bound
-    in bytes. Events before `aged` are older than `max_age_s`; events from `young` on are younger
-    than `min_age_s`. `held` and `tagged` are offsets that live readers and tags need; both are
-    empty if the policy does not respect them.
+    in bytes.
 
     Raises:
         CorruptionError: The sum of the sizes overflows.
     """
     measured = policy.max_bytes is not None or policy.min_bytes is not None
-    offsets, before = _borders(root, runs if measured else ())
+    borders, before = _borders(root, runs if measured else ())
     total = int(before[-1])
     if policy.max_bytes is None and policy.max_age_s is None:
-        target = root.tail if held else root.head
+        target = root.tail if offsets.held else root.head
     else:
-        target = aged if policy.max_age_s is not None else root.head
+        target = offsets.aged if policy.max_age_s is not None else root.head
         if policy.max_bytes is not None:
             place = np.searchsorted(before, total - policy.max_bytes)
-            target = max(target, int(offsets[place]))
+            target = max(target, int(borders[place]))
     if policy.min_bytes is not None:
         place = np.searchsorted(before, max(total - policy.min_bytes, 0), "right") - 1
-        target = min(target, int(offsets[place]))
+        target = min(target, int(borders[place]))
     if policy.min_age_s is not None:
-        target = min(target, young)
-    return max(min([target, *held, *tagged]), root.head)
+        target = min(target, offsets.young)
+    return max(min([target, *offsets.held, *offsets.tagged]), root.head)
 
 
 def _borders(root: Root, runs: Iterable[Run]) -> tuple[Ints, Ints]:
@@ -91,7 +96,7 @@ def _borders(root: Root, runs: Iterable[Run]) -> tuple[Ints, Ints]:
 
 
 def run_retain(context: StreamContext, policy: RetentionPolicy) -> Committed[list[SeenReader]]:
-    """Move the head as far as a policy allows; safe to repeat. The result are lagging readers."""
+    """Move the head as far as a policy allows; safe to repeat. The result: readers that lag."""
     context.log.refresh()
     now_us = store_now_us(context)
     aged = _tail_at(context, now_us, policy.max_age_s)
@@ -107,7 +112,7 @@ def run_retain(context: StreamContext, policy: RetentionPolicy) -> Committed[lis
                 tag.offset for tag in context.status.tags(root).values() if tag.offset >= root.head
             ]
         runs = context.status.runs(root, root.head, root.tail)
-        offset = plan_retain(root, runs, policy, aged=aged, young=young, held=held, tagged=tagged)
+        offset = plan_retain(root, runs, policy, Offsets(aged, young, held, tagged))
         planned = plan_truncate(root, offset, slot)
         root_after = None if planned is None else finish_truncate(context, planned, slot)
         return Change(root_after, lagging)

@@ -82,6 +82,19 @@ def test_next_commit_ships_what_a_follower_lacks(pair):
     }
 
 
+def test_hint_names_only_what_the_followers_have(pair):
+    pair.stream.add_follower(pair.follower)
+    pair.time.clock.sleep(2)  # hints are written at most once a second
+    pair.stream.append(numbers(0, 1))
+    before = pair.stream.version
+    assert pair.stream._log.files.read_hint().number == before
+    pair.time.clock.sleep(2)
+    pair.world.lose_with(pair.follower, after=f"log/{before + 1:020d}")
+    with pytest.raises(UnderReplicatedError):
+        pair.stream.append(numbers(1, 2))
+    assert pair.stream._log.files.read_hint().number == before
+
+
 def test_outcome_acknowledges_only_what_the_follower_has(pair):
     pair.stream.add_follower(pair.follower)
     pair.world.lose_with(pair.follower, after=f"log/{pair.stream.version + 1:020d}")

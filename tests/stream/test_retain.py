@@ -11,7 +11,7 @@ from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.format.parts.columns import from_entries
 from segstore_ds.format.retention import PROPERTY, RetentionPolicy, parse_policy
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
-from segstore_ds.retention.retain import plan_retain
+from segstore_ds.retention.retain import Offsets, plan_retain
 from segstore_ds.status.table_status import PlacedSegment, Run
 from segstore_ds.stream import open_on
 
@@ -235,7 +235,7 @@ def test_plan_keeps_every_bound(sizes, data, policy):
     max_age, min_age = policy.max_age_s is not None, policy.min_age_s is not None
     listed = from_entries([one.entry for one in segments])
     runs = [Run(0, listed, list).trimmed(head, cursor)] if segments else []
-    target = plan_retain(root, runs, policy, aged=aged, young=young, held=held, tagged=tagged)
+    target = plan_retain(root, runs, policy, Offsets(aged, young, held, tagged))
     assert head <= target <= cursor
     if target > head:
         assert target <= min([*held, *tagged, young if min_age else cursor])
@@ -270,6 +270,6 @@ def test_divided_segment_counts_only_its_kept_bytes():
 
     def plan(most: int) -> int:
         policy = RetentionPolicy(max_bytes=most)
-        return plan_retain(root, runs, policy, aged=0, young=4, held=(), tagged=())
+        return plan_retain(root, runs, policy, Offsets(aged=0, young=4))
 
     assert (plan(4), plan(3)) == (2, 4)
