@@ -74,7 +74,7 @@ class CompactTasks:
         context = StreamContext.of(StreamLog(self.job.storage), client=self.client)
         if context.log.open().stream_id != self.job.stream_id:
             raise PositionError(
-                "the stream was made anew meanwhile",
+                "the stream was recreated in the meantime",
                 remedy="plan again",
                 url=self.job.storage.url,
             )

@@ -66,7 +66,7 @@ class MicroBatches:
             offset = min(offset, self.target)
         end = self._bound_end(root)
         if end is not None and end < offset:
-            raise InvalidInputError("start lies behind end", start=offset, end=end)
+            raise InvalidInputError("start is after end", start=offset, end=end)
         return offset
 
     def check(self, position: Position, *, logged: bool) -> None:

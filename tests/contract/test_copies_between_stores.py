@@ -19,7 +19,7 @@ def _numbers(stream: segstore.Stream) -> list[int]:
 
 
 def test_local_to_s3_to_memory(s3_server, tmp_path) -> None:
-    """Bytes and offsets stay, cut edges too; what the source gets meanwhile is not of the copy."""
+    """Bytes and offsets stay, also at divided segments; concurrent appends are not copied."""
     stream = segstore.create(str(tmp_path / "stream"), _events(0, 0).schema)
     for n in range(3):
         stream.append(_events(10 * n, 10 * n + 10), layout=LAYOUT)
@@ -37,7 +37,7 @@ def test_local_to_s3_to_memory(s3_server, tmp_path) -> None:
 
 
 def test_clone_on_s3(s3_server) -> None:
-    """A clone takes the options of its origin, stands alone once materialized, and lets go."""
+    """A clone uses its origin's options; materialized, it is independent and removes its pin."""
     bucket = s3_server.new_bucket()
     origin, place = f"s3://{bucket}/origin", f"s3://{bucket}/clone"
     stream = segstore.create(origin, _events(0, 0).schema, storage_options=s3_server.options)

@@ -225,8 +225,8 @@ def test_drop_deletes_the_stream_and_keeps_the_rest(place: Folder) -> None:
     other.create()
 
 
-def test_no_stream_begins_within_another(place: Folder) -> None:
-    """However deep, whoever makes it; nothing is left of the try, and outside it works."""
+def test_stream_inside_another_is_refused(place: Folder) -> None:
+    """At any depth and by any operation; nothing is left, and outside it works."""
     outer, source = place.inner("outer").create(), place.inner("source").create()
     outer.append(EVENTS)
     source.append(EVENTS)
@@ -290,7 +290,7 @@ def test_leftovers_of_a_killed_create_are_no_obstacle(place: Folder) -> None:
 
 
 def test_segments_without_a_log_may_be_all_that_is_left(place: Folder) -> None:
-    """A new stream would hide their events; only a copy goes on with what it left."""
+    """A new stream would hide their events; only a copy continues with its own leftovers."""
     place.put_all({f"segments/{0:020}-0123456789ab/0-0-0.arrow": b"x"})
     with pytest.raises(CorruptionError, match="segments of a stream but no log"):
         place.create()
@@ -317,7 +317,7 @@ def test_search_of_a_missing_folder_is_an_error(place: Folder) -> None:
     assert segstore.list_streams(place.url, storage_options=place.options) == [made.url]
 
 
-def test_root_of_the_disk_is_no_place_for_a_stream() -> None:
+def test_root_of_the_disk_is_refused() -> None:
     """It holds everything else."""
     with pytest.raises(InvalidInputError, match="missing or empty"):
         segstore.create("/", SCHEMA)
@@ -409,7 +409,7 @@ def test_folder_above_that_may_not_be_listed_is_passed_over(
 
 
 def test_empty_folder_is_recognised_with_one_listing(s3_server: S3Server) -> None:
-    """And one listing tells that a folder above is no stream, however much lies in it."""
+    """One listing also shows that a folder above is no stream, whatever it holds."""
     bucket = s3_server.new_bucket()
     fs = fsspec.filesystem("s3", **s3_server.options)
     for n in range(30):

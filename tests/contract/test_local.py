@@ -203,8 +203,8 @@ def test_permission_error_names_the_remedy(tmp_path):
         (tmp_path / "log").chmod(0o700)
 
 
-def test_a_file_where_a_folder_is_needed_is_not_worth_a_retry(tmp_path):
-    """It does not go away by itself, wherever on the way it lies."""
+def test_file_in_place_of_a_folder_is_not_retryable(tmp_path):
+    """The file stays until someone removes it, at any level of the path."""
     (tmp_path / "file").write_text("x")
     for url in (tmp_path / "file", tmp_path / "file" / "deep"):
         storage = open_storage(url)
@@ -233,8 +233,8 @@ def test_a_gathering_write_that_stops_halfway_is_gone_on_with(tmp_path, monkeypa
 
 
 @pytest.mark.parametrize("code", [errno.EXDEV, errno.ENOSYS, errno.EINVAL, errno.EOPNOTSUPP, None])
-def test_kernel_that_copies_nothing_leaves_it_to_the_caller(tmp_path, monkeypatch, code):
-    """Whatever way it says so, also after a first piece; and nothing is left behind."""
+def test_unsupported_kernel_copy_falls_back(tmp_path, monkeypatch, code):
+    """For any error of the kernel, also after a first piece; nothing is left behind."""
     storage = open_storage(tmp_path)
     storage.create("segments/1", b"x" * 10_000)
     real = os.copy_file_range
@@ -350,7 +350,7 @@ def test_a_handle_that_lives_long_remembers_few_folders(tmp_path):
 
 
 def test_folder_recreated_by_another_process_is_synced_again(tmp_path, monkeypatch):
-    """It went with its last object; whoever made it again may be cut off before the sync."""
+    """The process that recreated it may be killed before the sync."""
     storage = open_storage(tmp_path / "s")
     storage.create("segments/job/1", b"x")
     storage.delete("segments/job/1")

@@ -151,7 +151,7 @@ def test_buffers_are_at_least_parts(storage, monkeypatch):
 
 
 def test_conflict_decides_nothing(s3_server):
-    """409 says that another request is under way: neither won nor lost."""
+    """409 means that another request is under way: neither won nor lost."""
     storage = open_storage(f"s3://{s3_server.new_bucket('conflicting')}/s", s3_server.options)
     with pytest.raises(StorageError, match="made by the tests"):
         storage.create("x", b"x")

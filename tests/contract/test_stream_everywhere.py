@@ -124,7 +124,7 @@ def test_processes_append_at_once(place: dict[str, Any]) -> None:
 
 
 def test_commit_whose_answers_are_lost_lands_once(s3_server: S3Server) -> None:
-    """A server that does the put and answers 500 every time neither loses nor doubles a commit."""
+    """A server that does the put and always answers 500 neither loses nor doubles a commit."""
     bucket = s3_server.new_bucket("forgetful")
     place = {"url": f"s3://{bucket}/stream", "storage_options": s3_server.options}
     stream = make(place)

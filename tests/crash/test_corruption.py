@@ -205,7 +205,7 @@ def test_segment_in_the_place_of_another_is_noticed(form: str) -> None:
 
 
 def test_emptied_object_is_its_own_error(storage: Storage, files: dict[str, bytes]) -> None:
-    """No bytes is neither missing nor corrupt, and never "no segments"."""
+    """An object without bytes is not missing, not corrupt, and never "no segments"."""
     from fsspec.implementations.memory import MemoryFileSystem
 
     right = content_on(storage)

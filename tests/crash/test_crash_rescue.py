@@ -182,7 +182,7 @@ def lose_newest(storage: Storage) -> None:
 def test_repair_survives_a_fault_at_every_call(
     harm: Callable[[Storage], None], kind: str, fault: Fault, stride: int, folder: Path
 ) -> None:
-    """Damaged or repaired, nothing else; nothing is deleted; a second repair ends it."""
+    """The stream is damaged or repaired, nothing is deleted, and a second repair finishes."""
     storage, time = prepared(kind, folder)
     whole = seen(storage)
     harm(storage)
@@ -239,7 +239,7 @@ def test_salvage_survives_a_fault_at_every_call(
 def test_drop_survives_a_fault_at_every_call(
     kind: str, fault: Fault, stride: int, folder: Path
 ) -> None:
-    """The stream is whole, or nobody reads it; a second drop leaves nothing."""
+    """The stream is complete or unreadable; a second drop leaves nothing."""
     storage, time = prepared(kind, folder)
     open_on(storage, clock=time.clock).reader("etl", owner="a")
     files, before = files_of(storage), seen(storage)

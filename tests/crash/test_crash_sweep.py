@@ -111,7 +111,7 @@ class Expected:
 def test_operation_survives_a_fault_at_every_call(
     operation: Operation, kind: str, fault: Fault, folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Old state or new state, never anything else, and the new one once it is acknowledged."""
+    """The state is the old or the new one, and the new one after the acknowledgement."""
     for module, name, value in operation.tiny:
         monkeypatch.setattr(module, name, value)
     time = VirtualTime(1)

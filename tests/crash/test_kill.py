@@ -104,8 +104,8 @@ def _check(stream: Stream, acknowledged: dict[int, int]) -> None:
     stream.verify().check()
 
 
-def test_what_a_killed_call_was_writing_goes_with_vacuum_or_drop(folder: Path) -> None:
-    """A temporary has no name that a commit could know; once older than the grace nobody has it."""
+def test_vacuum_and_drop_delete_killed_calls_temporaries(folder: Path) -> None:
+    """No commit can name a temporary, and after the grace no process uses it."""
     url, other = str(folder / "stream"), str(folder / "follower")
     stream = create(url, SCHEMA)
     stream.append(numbered(0, BATCH_ROWS))

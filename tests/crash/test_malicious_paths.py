@@ -200,8 +200,8 @@ def test_paths_in_objects_are_refused(folder: Path, storage: Storage, build: Any
     assert snapshot(folder) == around
 
 
-def test_what_is_retired_so_in_the_stream_is_deleted(storage: Storage) -> None:
-    """So that it says something when vacuum leaves alone what lies elsewhere."""
+def test_retired_objects_inside_the_stream_are_deleted(storage: Storage) -> None:
+    """A check of the other tests: inside the stream the same entries are deleted."""
     storage.put("segments/a/b", b"x")
     root = root_json(storage) | OLD | {"retired": [["segment", "a/b", 1, 1]]}
     plant(storage, json.dumps(root).encode())
@@ -261,7 +261,7 @@ def test_reading_asks_only_for_objects_of_the_stream(storage: Storage) -> None:
 
 
 def test_links_out_of_the_stream_are_not_listed_as_folders(folder: Path, storage: Storage) -> None:
-    """A link to a folder outside does not make what lies there part of the stream."""
+    """A link to a folder outside does not make its files part of the stream."""
     (folder / "segments" / "elsewhere").symlink_to(folder.parent)
     report = open_on(storage).verify()
     assert not [name for name in report.leftovers if "canary" in name]

@@ -37,7 +37,7 @@ HUGE = [2**63 - 1, 2**62, 2**53, 2**32, 10**9]
 
 
 def test_huge_numbers_are_refused_or_harmless(storage: Storage) -> None:
-    """Counts, sizes and versions beyond all measure cost neither memory nor time."""
+    """Huge counts, sizes and versions cost neither memory nor time."""
     good = storage.get(NEWEST)
     right = content_on(storage)
     whole = root_json(storage)
@@ -144,7 +144,7 @@ def bomb(raw_bytes: int, *, claimed: int | None = None) -> bytes:
 
 @pytest.mark.parametrize("claimed", [None, 0, 100, 1 << 20, 10**12 - 1])
 def test_bombs_are_not_unpacked(storage: Storage, claimed: int | None) -> None:
-    """A quarter gigabyte of zeros in a few kilobytes is refused unpacked, lies included."""
+    """A quarter gigabyte of zeros in a few kilobytes is refused, also with a false size."""
     good, data = storage.get(NEWEST), bomb(256 << 20, claimed=claimed)
     assert len(data) < 1 << 20
     storage.put(NEWEST, data)

@@ -132,7 +132,7 @@ def test_every_lost_object_is_built_again(maker: Maker, kind: str) -> None:
 def test_nothing_is_guessed_where_no_digest_can_match(
     maker: Maker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Objects that were packed otherwise: what comes back is right, and all else is named."""
+    """Objects with other compression: what is restored is right, and the rest is reported."""
     made, expected, version = made_by(maker)
     # As another version of zstd would: what is packed now differs in every byte.
     monkeypatch.setattr(envelope, "COMPRESS_ABOVE_BYTES", 1)

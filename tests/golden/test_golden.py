@@ -42,7 +42,7 @@ def copied(folder: Path, to: Path) -> Path:
 
 @pytest.mark.parametrize("version", SETS)
 def test_every_format_is_complete(version: str) -> None:
-    """Every kind of stream is there, and nobody deleted one."""
+    """Every kind of stream is still there."""
     found = {path.name for path in FOLDERS if path.parent.name == version}
     assert found == set(SETS[version])
 
@@ -157,7 +157,7 @@ def test_unknown_reader_feature_is_refused() -> None:
 
 
 def test_unknown_writer_feature_is_read_only(tmp_path: Path) -> None:
-    """Reading goes on; every change is refused, and nothing is left behind."""
+    """Reads work, every change is refused, and nothing is left behind."""
     folder = copied(FIRST / "unknown-writer-feature", tmp_path)
     before = sorted(folder.rglob("*"))
     stream = segstore.open(folder)

@@ -120,7 +120,7 @@ def facts(values: list[int | None]) -> tuple[Any, ...]:
 def test_other_rows_nulls_or_bounds_are_another_batch(
     values: list[int | None], others: list[int | None], cuts: list[int], layout: Layout
 ) -> None:
-    """And nothing else is: values between the bounds are not looked at."""
+    """Only these differences count: values between the bounds are not compared."""
     given_, again = (
         pa.record_batch({"n": pa.array(each, pa.int64())}) for each in (values, others)
     )

@@ -83,7 +83,7 @@ def test_writer_asleep_during_a_purge_commits_after_newest():
     assert "a1" in play.ghost.acknowledged
 
 
-def test_a_writer_that_slept_within_its_put_past_a_purge_learns_its_outcome():
+def test_put_asleep_during_a_purge_learns_its_outcome():
     """Its slot was purged, but the history names the transaction that took the version."""
     play = slept_past_a_purge(until="create")
     assert play.ghost.transactions[202:] == []

@@ -17,7 +17,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def test_no_write_begins_in_a_parquet_table(spark: SparkSession, tmp_path: Path) -> None:
-    """Append, overwrite, the helper, a streaming query, copies: each says what lies there."""
+    """Append, overwrite, the helper, a streaming query and copies name what the folder holds."""
     table, stream = tmp_path / "table", tmp_path / "stream"
     rows = spark.range(10).selectExpr("id", "id % 2 AS day")
     rows.write.partitionBy("day").parquet(str(table))

@@ -74,7 +74,7 @@ def test_s3_is_tried_as_hadoop_calls_it(spark):
 
 
 def test_s3_is_read_as_s3a_where_hadoop_knows_only_that(spark, tmp_path, s3_server: S3Server):
-    """Hadoop's own view of one filesystem as another stands for the one of AWS, under its name."""
+    """Hadoop's ViewFs replaces the filesystem of AWS under its name."""
     bucket = s3_server.new_bucket()
     url = f"s3://{bucket}/some/stream"
     stream = make(url, "ppa", s3_server.options)

@@ -169,7 +169,7 @@ def append_others(url: str, writer: int, stop: multiprocessing.Event) -> None:
 
 @pytest.mark.timeout(1800)
 def test_upkeep_during_driver_kills_loses_nothing(tmp_path: Path) -> None:
-    """Both sources are compacted, truncated behind their reader and vacuumed all the while."""
+    """Both sources are compacted, truncated up to their reader and vacuumed at the same time."""
     chain = Chain(tmp_path, rows=7)
     context = multiprocessing.get_context("spawn")
     stop, done = context.Event(), context.Queue()

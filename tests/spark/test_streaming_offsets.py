@@ -283,7 +283,7 @@ def test_events_below_the_head_are_named(
     query: Callable[..., SegstoreStreamReader],
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """A position below the head is an error, or skipped with a warning and gone on behind."""
+    """A position below the head is an error, or is moved to the head with a warning."""
     strict, lenient = query(), query(failOnDataLoss=False, maxRowsPerTrigger=4)
     reached = stream.position(12)
     at = {"generation": 0, "offset": 12, "origin": 0, "stream": reached.stream_id}

@@ -162,7 +162,7 @@ def test_events_lost_behind_a_query_are_named(
 def test_recreated_source_ends_the_query(
     numbers: Stream, start: Callable[..., StreamingQuery]
 ) -> None:
-    """Its offsets mean something else."""
+    """The offsets of the new stream name other events."""
     extend(numbers, 4)
     start(now=True)
     shutil.rmtree(numbers.url.removeprefix("file://"))
@@ -192,7 +192,7 @@ def test_sink_recreated_during_a_query_is_written_to(
 def test_two_queries_at_once_on_one_stream(
     numbers: Stream, start: Callable[..., StreamingQuery], url: str
 ) -> None:
-    """Whichever comes second goes on from there: neither loses events."""
+    """The second commit is rebased on the first: neither loses events."""
     queries = [start(checkpoint=name, maxRowsPerTrigger=3) for name in ("one", "two")]
     for _ in range(4):
         extend(numbers, 6)

@@ -89,7 +89,7 @@ def test_batches_arrive_once_and_in_order(sink: Sink) -> None:
 
 
 def test_small_batches_are_compacted_after_their_commit(sink: Sink) -> None:
-    """A query leaves few segments without being told, the same events, and no batch twice."""
+    """By default a query leaves few segments, the same events, and no batch twice."""
     sink.extend(12)
     sink.drain(sink.follow(maxRowsPerTrigger=1))
     stream = sink.stream()
@@ -202,7 +202,7 @@ def test_two_queries_on_one_stream_both_arrive(sink: Sink) -> None:
 
 @pytest.mark.slow
 def test_one_writer_id_belongs_to_one_query(sink: Sink) -> None:
-    """Another query, or a deleted checkpoint, is told what happened and what to do."""
+    """Another query or a deleted checkpoint gets an error with a remedy."""
     sink.extend(6)
     first = sink.drain(sink.follow(), checkpoint="one", writerId="etl")
     known = sink.stream().root.writers["etl"]
@@ -219,7 +219,7 @@ def test_one_writer_id_belongs_to_one_query(sink: Sink) -> None:
 
 @pytest.mark.slow
 def test_deleted_checkpoint_is_noticed_by_its_location(sink: Sink) -> None:
-    """The new query would write everything once more; it is refused, and leaves nothing behind."""
+    """The new query would write everything again; it is refused and leaves nothing behind."""
     sink.extend(6)
     sink.drain(sink.follow())
     shutil.rmtree(sink.checkpoint)
@@ -252,7 +252,7 @@ def test_checkpoint_that_was_set_back_is_noticed(sink: Sink) -> None:
 
 
 def test_checkpoint_set_back_by_one_batch_loses_no_event(sink: Sink) -> None:
-    """The batch is made again with an event more: an error, and a new checkpoint goes on."""
+    """A rerun with one more event is an error, and a new checkpoint continues."""
     for count in (3, 3):
         sink.extend(count)
         query = sink.drain(sink.follow())

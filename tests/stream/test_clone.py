@@ -222,8 +222,8 @@ def _edit_pin(stream: Stream, **changed: object) -> None:
 
 
 @pytest.mark.parametrize("end", ["drop", "materialize"])
-def test_a_pin_is_let_go_of_by_the_stream_that_it_names_alone(end: str) -> None:
-    """Whatever else was made of it, by whatever mistake, must not take it from its clone."""
+def test_pin_is_removed_only_by_its_own_clone(end: str) -> None:
+    """Another stream made from the pin by mistake must not remove it."""
     stream, _ = make_stream(2)
     clone = _clone(stream)
     assert stream.refresh().pins["c"].clone_id == clone.stream_id
@@ -303,7 +303,7 @@ def test_repeated_clone_reports_that_it_did_nothing() -> None:
 
 
 def test_empty_truncated_sealed_and_many_epochs() -> None:
-    """Each clone goes on from where its origin was, and is open unless asked to be sealed."""
+    """Each clone continues at its origin's state, and is open unless it is to be sealed."""
     stream, _ = make_stream(0)
     empty = _clone(stream, "empty")
     assert values(empty) == []
@@ -348,7 +348,7 @@ def test_moved_clone_and_moved_origin(tmp_path: Path) -> None:
 
 
 def test_clone_of_a_lost_origin_can_be_dropped(tmp_path: Path) -> None:
-    """Nobody is left to be told."""
+    """There is no origin whose pin could be removed."""
     stream = _local(tmp_path / "a")
     stream.copy_to(tmp_path / "b", copy_id="c", mode="clone")
     shutil.rmtree(tmp_path / "a")

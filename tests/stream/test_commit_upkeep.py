@@ -44,7 +44,7 @@ class Exhausted(WrappedStorage):
 def test_memory_that_runs_out_in_upkeep_never_fails_the_commit(
     call: str, said: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An append that is told to have failed would be sent again, and its events stand twice."""
+    """A caller would repeat an append that seems to have failed, and double its events."""
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
     stream, storage = make_stream(0)

@@ -72,7 +72,7 @@ def test_events_offsets_and_order_stay(mode: str) -> None:
 
 
 def test_merge_combines_batches_and_keeps_statistics_exact() -> None:
-    """One frame stands for twelve; a filter that passes nothing still prunes."""
+    """One frame replaces twelve; a filter without matches still prunes."""
     stream, _ = make_stream(12)
     stream.compact()
     report = stream.verify()
@@ -222,7 +222,7 @@ def test_range_limits_what_is_compacted() -> None:
 
 
 def test_append_during_compaction_survives() -> None:
-    """Compaction owns its inputs alone: it lands behind an append that came first."""
+    """A compaction is rebased on an append that came first."""
     stream, storage = make_stream(6)
     other = open_on(storage, clock=storage.time.clock)
     meddling = Meddling(storage, "create log/", lambda: other.append(numbers(60, 65)))
@@ -251,7 +251,7 @@ def test_compaction_skips_runs_that_another_one_replaced() -> None:
 
 
 def test_truncation_during_compaction_wins() -> None:
-    """A run whose inputs were truncated gives way, the others are committed."""
+    """A run whose inputs were truncated is skipped, the others are committed."""
     stream, _ = make_stream(6)
     job, groups = _planned(stream, CompactRules("merge", 20, 1 << 20))
     done = [run_group(job, one, number=n, nonce="0" * 12) for n, one in enumerate(groups)]
@@ -377,7 +377,7 @@ def test_two_hundred_commits_stay_few_segments() -> None:
 
 
 def test_failing_compaction_never_fails_the_commit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whichever call of the compaction fails, the append before it stands and says so."""
+    """Any call of the compaction may fail: the append before it succeeds."""
     at = 1
     while True:
         stream, storage = make_stream(3)

@@ -64,7 +64,7 @@ def test_ids_epochs_offsets_and_bytes_stay() -> None:
 
 
 def test_followers_are_not_copied() -> None:
-    """A copy that named the source's followers could neither commit nor be told from it."""
+    """A copy with the source's followers could not commit."""
     stream, _ = make_stream(2)
     stream.append(numbers(20, 30))
     follower, url = _place(), _place()
@@ -241,7 +241,7 @@ def _copy(stream: Stream, target: Storage) -> object:
 @pytest.mark.parametrize("kind", ["fail", "crash"])
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("side", ["source", "target", "target within the store"])
-def test_interrupted_copies_go_on(kind: str, when: str, side: str) -> None:
+def test_interrupted_copies_resume(kind: str, when: str, side: str) -> None:
     """At every call: nothing or all of it is there, and the next run takes up what arrived."""
     stream, origin = make_stream(0)
     if side == "target within the store":  # what a test wraps is no store's own

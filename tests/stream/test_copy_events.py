@@ -153,8 +153,8 @@ def test_repeated_copy_reports_that_it_did_nothing() -> None:
     assert _copy(stream, target).repeated
 
 
-def test_modes_do_not_go_on_with_each_other() -> None:
-    """An id that stands for a copy by segments is no copy by events, and the reverse."""
+def test_modes_do_not_continue_each_others_copies() -> None:
+    """The id of a copy by segments is refused for a copy by events, and the reverse."""
     stream = segstore.create(_place(), numbers(0, 1).schema)
     stream.append(numbers(0, 10))
     one, other = _place(), _place()
@@ -193,7 +193,7 @@ def test_empty_sealed_and_self_copies() -> None:
 
 
 def test_nothing_is_read_before_it_is_complete() -> None:
-    """Whoever opens the destination is told which copy to run again; nobody sees a part."""
+    """Opening the destination names the copy to run again; no reader sees a part."""
     stream, target = _halfway()
     with pytest.raises(IncompleteStreamError, match="copy again under its id") as caught:
         _reopened(stream, target)
@@ -247,7 +247,7 @@ def test_incomplete_stream_refuses_reads_and_writes(use: str) -> None:
 
 
 def test_upkeep_of_an_incomplete_stream_works() -> None:
-    """It is looked at, verified and vacuumed, and the copy goes on; or it is dropped."""
+    """Info, verify and vacuum work, and the copy continues; or the stream is dropped."""
     stream, target = _halfway()
     left = "segments/00000000000000000001-aaaaaaaaaaaa/0-0-0.arrow"
     target.put(left, b"of a step that was killed")
@@ -283,7 +283,7 @@ def test_versions_before_the_end_stay_unreadable() -> None:
 
 
 def test_damaged_records_are_damage() -> None:
-    """Not an empty stream, nor a copy that begins anew."""
+    """A damaged record is not an empty stream, and does not restart the copy."""
     stream, target = _halfway()
     opened = _reopened(stream, target, incomplete=True)
     request = CopyRequest("c", "head", "tail", mode="events")
@@ -380,7 +380,7 @@ def test_copy_replans_after_a_vacuum_of_the_source() -> None:
 
 
 def test_lost_segment_of_the_source_is_an_error() -> None:
-    """No version has it, so there is nothing to plan anew; what was copied is kept."""
+    """No version lists another one, so the copy fails; copied events are kept."""
     stream, storage = make_stream(4)
     storage.delete(f"segments/{stream.root.entries[2].path}")
     target = _target(stream)
@@ -394,8 +394,8 @@ def test_lost_segment_of_the_source_is_an_error() -> None:
 
 @pytest.mark.parametrize("kind", ["fail", "crash"])
 @pytest.mark.parametrize("when", ["before", "after"])
-def test_interrupted_copies_go_on(kind: str, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At every call: unreadable or whole, and the next run goes on behind the last step."""
+def test_interrupted_copies_resume(kind: str, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """After a failure at any call the copy is unreadable or complete, and a rerun continues."""
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
     stream, _ = make_stream(0)
@@ -435,7 +435,7 @@ def test_interrupted_copies_go_on(kind: str, when: str, monkeypatch: pytest.Monk
 
 
 def test_two_runners_at_once_double_nothing() -> None:
-    """Whoever is faster with a step has it; the other one goes on behind that."""
+    """The faster runner commits a step; the other one continues after it."""
     stream, _ = make_stream(5)
     steps = 5
     for theirs in range(1, steps + 1):

@@ -73,7 +73,7 @@ def test_pinned_stream_is_not_dropped():
 
 
 def test_handles_and_jobs_of_a_dropped_stream_fail():
-    """Nobody commits to what is being deleted, and nobody reads it as empty."""
+    """No commit succeeds during the drop, and no read sees an empty stream."""
     stream, storage = make_stream(1)
     job, task = staged_job(stream, 10, 12)
     fault = FaultStorage(storage, Fault(9, "crash"))
@@ -146,7 +146,7 @@ def test_drop_may_be_repeated_after_a_crash_at_any_call():
 
 
 def test_streams_are_found_from_the_top(url, tmp_path):
-    """In order, as deep as asked; what lies within a stream is none."""
+    """In order and down to the given depth; folders inside a stream are not searched."""
     for name in ("b", "a/x", "a/y", "deep/1/2/3/4"):
         segstore.create(f"{url}/{name}", SCHEMA)
     shutil.copytree(tmp_path / "a/x", tmp_path / "b/inner")

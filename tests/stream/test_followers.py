@@ -183,7 +183,7 @@ def test_a_folder_that_follows_is_dropped_once_it_is_promoted(pair):
 
 
 def test_a_folder_that_holds_no_such_stream_is_never_written_to(pair):
-    """A root that names a folder of somebody else's has nothing put there."""
+    """A commit puts nothing into a folder of another stream that the root names."""
     pair.stream.add_follower(pair.follower)
     storage = open_storage(pair.follower)
     for info in list(storage.list("")):
@@ -348,7 +348,7 @@ def test_a_follower_whose_log_was_purged_has_no_hole(pair):
 
 
 def test_commit_checks_each_followers_log_twice(pair):
-    """Before the commit, and behind the commit file."""
+    """Before and after the commit file is put."""
     pair.stream.add_follower(pair.follower)
     pair.stream.append(numbers(0, 1))
     asked: list[str] = []
@@ -359,7 +359,7 @@ def test_commit_checks_each_followers_log_twice(pair):
 
 
 def test_a_stream_does_not_follow_itself_under_another_name(tmp_path):
-    """That would be one copy, and nobody fenced by promote."""
+    """It would be one copy only, and promote would fence no writer."""
     stream = segstore.create(tmp_path / "stream", SCHEMA)
     stream.append(numbers(0, 3))
     (tmp_path / "link").symlink_to(tmp_path / "stream")

@@ -110,7 +110,7 @@ def lose(pair: Pair, name: str, victim: str, lose_at: int) -> bool:
 @pytest.mark.parametrize("which", [0, 2])
 @pytest.mark.parametrize("name", STEPS)
 def test_losing_a_root_at_any_call_loses_no_acknowledged_event(which, name, every):
-    """The primary, or a follower: then a follower takes over, or the primary goes on without it."""
+    """If the primary is lost a follower is promoted; if a follower is lost it is removed."""
     pair = begin(2)
     for earlier in list(STEPS)[: list(STEPS).index(name)]:
         step(pair, earlier)

@@ -106,7 +106,7 @@ def test_crashed_shipping_removes_nothing_of_other_writers(one_store):
 
 
 def test_what_arrived_in_a_follower_is_not_sent_again(pair):
-    """An earlier try broke off behind the segment: whoever goes on finds it there."""
+    """An interrupted attempt has shipped the segment: the next one finds it."""
     pair.stream.add_follower(pair.follower)
     version = pair.stream.version + 1
     pair.world.lose_before(pair.follower, f"create log/{version:020d}")

@@ -47,7 +47,7 @@ def _fail_in_log(monkeypatch: pytest.MonkeyPatch, call: str, code: int) -> None:
 def test_what_fails_before_the_link_is_a_plain_failure(
     stream: Stream, monkeypatch: pytest.MonkeyPatch, call: str, code: int
 ) -> None:
-    """Nothing is in the log, nothing is left behind, and the same handle goes on afterwards."""
+    """Nothing is in the log or left behind, and the same handle can append again."""
     before = _files(stream)
     with monkeypatch.context() as patched:
         _fail_in_log(patched, call, code)
@@ -77,7 +77,7 @@ def test_failure_at_the_link_is_unknown_with_its_cause(
 def test_appender_events_stay_readable_on_a_full_disk(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its failure is certain, so whoever reads the events back may append them anew."""
+    """The failure is certain, so the caller may append the events again."""
     before = _files(stream)
     appender = stream.appender(flush_seconds=None)
     appender.append({"n": 3, "s": "s3"})

@@ -158,8 +158,8 @@ def test_a_schema_that_does_not_fit_uses_a_generator_up(stream: segstore.Stream)
         assert "already consumed" not in str(caught.value)
 
 
-def test_what_is_no_batch_is_named(stream: segstore.Stream) -> None:
-    """Also behind the first, and batches of other columns, of which nothing is committed."""
+def test_input_that_is_not_a_batch_is_named(stream: segstore.Stream) -> None:
+    """Also after the first batch, and for batches with other columns; nothing is committed."""
     [batch] = TABLE.to_batches()
     wrong: list[tuple[Any, str]] = [
         (iter([batch, "x"]), "not a batch.*place=1"),
@@ -184,7 +184,7 @@ def test_what_is_no_batch_is_named(stream: segstore.Stream) -> None:
 
 
 def test_versions_and_times_to_read_as_of(stream: segstore.Stream) -> None:
-    """A datetime is taken as cuts take it; what is neither is answered with what can be given."""
+    """A datetime works as in cuts; for anything else the error names the accepted forms."""
     stream.append(TABLE)
     moment = stream._log.root.time_us
     newest = dt.datetime.fromtimestamp(moment / 1e6, tz=dt.UTC) + dt.timedelta(milliseconds=1)

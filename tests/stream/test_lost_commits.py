@@ -98,8 +98,8 @@ def test_a_handle_notices_commits_in_the_place_of_others(commits: int) -> None:
     assert len(values(other.refresh())) == 40 + commits
 
 
-def test_a_new_handle_believes_the_hint_of_a_commit() -> None:
-    """It is written behind an acknowledgement alone; without it nobody here knows."""
+def test_new_handle_detects_a_lost_commit_by_the_hint() -> None:
+    """The hint is written only after an acknowledgement, so it proves the commit."""
     _, storage = make_stream(5)
     lose(storage, 5)
     with pytest.raises(MissingObjectError, match=f"{GONE}.*seen=5.*newest=4.*_latest") as refused:
@@ -131,7 +131,7 @@ def test_a_late_hint_of_another_stream_proves_nothing() -> None:
 
 
 def test_a_purged_base_is_no_lost_commit() -> None:
-    """A handle that slept past a purge goes on at the newest version."""
+    """A handle asleep during a purge continues at the newest version."""
     stream, storage = make_stream(2)
     other = another(storage)
     for n in range(20):
@@ -152,7 +152,7 @@ class _Stale(WrappedStorage):
 
 
 def test_a_stale_listing_is_no_lost_commit() -> None:
-    """What was seen is asked for by its name before anybody is told that it is gone."""
+    """A commit that was seen is read by its name before it counts as lost."""
     stream, storage = make_stream(5)
     stale = open_on(_Stale(storage), clock=storage.time.clock)
     wait(storage, HOUR)  # so that the handle opens again by listing
@@ -189,7 +189,7 @@ def test_position_of_a_lost_commit_fails_after_new_appends(commits: int) -> None
 
 
 def test_positions_of_kept_and_purged_versions_stay() -> None:
-    """Also one that a handle takes which is behind it."""
+    """Also a position taken by a handle at an older version."""
     stream, storage = make_stream(5)
     behind = another(storage)
     old = stream.position()
@@ -205,7 +205,7 @@ def test_positions_of_kept_and_purged_versions_stay() -> None:
 
 @pytest.mark.parametrize("commits", [0, 1, 3])
 def test_named_reader_detects_lost_commits(commits: int) -> None:
-    """It goes on neither beyond the tail, nor behind events that it never saw."""
+    """The reader does not continue beyond the tail or after events that it never saw."""
     stream, storage = make_stream(3)
     reader = stream.reader("billing", owner="nightly")
     stream.append(numbers(30, 40))

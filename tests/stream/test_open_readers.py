@@ -32,7 +32,7 @@ def threads() -> list[threading.Thread]:
 
 
 def test_a_dropped_reader_ends_its_threads(stream: segstore.Stream) -> None:
-    """At once: nothing else refers to it."""
+    """The threads end at once, because nothing else refers to the reader."""
     reader = stream.read()
     assert reader.read_next_batch().num_rows == 10
     assert threads()
@@ -41,7 +41,7 @@ def test_a_dropped_reader_ends_its_threads(stream: segstore.Stream) -> None:
 
 
 def test_a_reader_that_gave_its_last_events_has_no_threads(stream: segstore.Stream) -> None:
-    """Although nobody asked whether there are more."""
+    """Also if the caller does not ask for another batch."""
     reader = stream.read()
     for _ in range(40):
         reader.read_next_batch()
@@ -63,7 +63,7 @@ def test_close_of_a_reader_is_of_pyarrow_and_does_nothing(stream: segstore.Strea
 
 
 def test_a_reader_behind_arrows_interface_can_be_closed(stream: segstore.Stream) -> None:
-    """But what goes wrong there is told by Arrow's errors."""
+    """Errors are then Arrow's own."""
     with pa.RecordBatchReader.from_stream(stream.read()) as reader:
         assert reader.read_next_batch().num_rows == 10
         assert threads()

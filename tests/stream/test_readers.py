@@ -77,7 +77,7 @@ def test_other_owner_is_refused_unless_it_takes_over():
 
 
 def test_provisional_reader_can_be_taken_until_it_publishes():
-    """Two owners that nobody has recorded yet: the later one stands, the earlier one is told."""
+    """Of two provisional owners the later one stays, the earlier one gets an error."""
     stream, _ = make_stream(3)
     first = stream.reader("etl", owner="a", provisional=True)
     second = stream.reader("etl", owner="b", provisional=True)
@@ -162,7 +162,7 @@ def test_late_reader_record_reports_dropped_events():
 
 
 def test_failed_registration_is_repeated_by_the_next_publish():
-    """A reader that took itself for announced would not hear what it lost."""
+    """A reader that believes itself registered would not notice lost events."""
     stream, storage = make_stream(3)
 
     def fail() -> None:
@@ -192,7 +192,7 @@ def test_old_records_are_deleted_and_the_newest_counts():
 
 @pytest.mark.parametrize("data", [b"", b"v1\n", b"v2\nplain 1 1 x\n{"])
 def test_unreadable_record_is_never_no_reader(data):
-    """Missing, empty, cut and newer are errors, for the reader and for whoever asks for all."""
+    """Missing, empty, truncated and newer records are errors, also in the list of readers."""
     stream, storage = make_stream(1)
     stream.reader("etl")
     path = max(objects(storage, "readers/etl"))
@@ -255,7 +255,7 @@ def spoil(storage, data):
 
 @pytest.mark.parametrize("lost", ["cut", "of another stream"])
 def test_reader_that_cannot_be_read_is_released_by_name(lost):
-    """It stops retention until somebody says by name that nobody needs it."""
+    """The unreadable record stops retention until the reader is released by name."""
     stream, storage = make_stream(3)
     stream.reader("etl", owner="a").publish(5)
     record = ReaderRecord("another", 0, 3, "", 60)
@@ -290,7 +290,7 @@ def test_record_carries_fields_of_a_newer_version_through():
 
 @pytest.mark.parametrize("wrong", [b'"x"', b"[1]", b"-1", b"true", b"1.5"])
 def test_record_with_a_wrong_version_is_corrupt(wrong):
-    """Stored bytes that are no number are damage, whatever else the record says."""
+    """A version that is not a number is damage, whatever else the record holds."""
     record = encode_record(ReaderRecord("s", 1, 2, "o", 3))
     with pytest.raises(CorruptionError, match="field='version'"):
         decode_record(record.replace(b'"version":0', b'"version":' + wrong), "x")

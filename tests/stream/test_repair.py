@@ -111,7 +111,7 @@ def test_file_far_behind_the_log_is_named_and_left_alone():
 
 
 def test_many_lost_versions_have_rows_that_fit():
-    """The history has a row for every version, however many were left behind at once."""
+    """The history has a row for every version, however many were skipped at once."""
     stream, storage = make_stream(3)
     storage.put(log_name(60_003), b"rubbish")
     report = fix(stream, allow_loss=True)
@@ -236,8 +236,8 @@ def test_events_that_nothing_proves_are_named(monkeypatch):
 
 
 @pytest.mark.parametrize("how", ["lost", "cut"])
-def test_newest_commit_is_left_behind_only_with_leave(how):
-    """The stream goes on from the one before, as another generation; positions say so."""
+def test_unreadable_newest_commit_is_skipped_only_on_request(how):
+    """The stream continues from the commit before, as another generation."""
     stream, storage = make_stream(3)
     position = stream.position(5)
     fix(stream)
@@ -320,7 +320,7 @@ def test_outcome_passes_over_what_was_left_behind():
 
 
 def test_retention_waits_for_readers_of_an_older_generation(caplog):
-    """Its offset was of other events; until it starts anew it holds back all of them."""
+    """The reader's offset named other events, so it blocks retention until it starts again."""
     stream, storage = make_stream(10)
     reader = stream.reader("etl", start=95)
     for version in (10, 11):

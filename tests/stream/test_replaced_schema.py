@@ -42,7 +42,7 @@ def test_a_collation_is_replaced_though_arrow_has_none(before: str | None, after
 
 
 def test_fields_that_differ_in_case_only_are_not_merged():
-    """At any depth: Spark would find neither of the two."""
+    """At any depth, because Spark could resolve neither name."""
     stream, _ = make_stream(0)
     schema = pa.schema([("deep", pa.list_(pa.struct([("a", pa.int64())])))])
     twin = pa.schema([("deep", pa.list_(pa.struct([("A", pa.int64())])))])

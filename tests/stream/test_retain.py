@@ -95,7 +95,7 @@ def test_lapsed_reader_no_longer_holds_back():
 
 
 def test_reader_below_the_head_blocks_retention_and_is_shown(caplog):
-    """An overwrite does not ask readers. What was lost is; what came since, nobody has read."""
+    """An overwrite ignores readers; retention keeps the events after it until they are read."""
     stream, storage = make_stream(3)
     reader = stream.reader("etl", start=5, lapse_s=int(DAY))
     stream.reader("other", start=10)
@@ -165,7 +165,7 @@ def test_policy_that_means_nothing_is_refused(policy):
 
 
 def test_policy_of_the_stream_is_applied_after_commits():
-    """By whoever commits, about once a minute."""
+    """Any commit may apply it, about once a minute."""
     stream, storage = make_stream(3)
     most = int(2.5 * size_of(stream))
     stream.set_retention(RetentionPolicy(max_bytes=most))

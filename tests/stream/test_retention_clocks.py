@@ -114,7 +114,7 @@ def test_clock_ahead_purges_no_version_in_use(hours):
 
 
 def test_early_commit_times_cause_no_early_purge():
-    """A machine that was behind has just superseded what its stamps call hours old."""
+    """A slow clock dates a version hours back that was superseded just now."""
     stream, storage = make_stream(0)
     stream.append(numbers(0, 1))
     wait(storage, 3 * HOUR)

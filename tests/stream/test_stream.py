@@ -63,7 +63,7 @@ def test_every_form_of_cut(stream: segstore.Stream) -> None:
 
 
 def test_equal_cuts_are_empty_with_a_schema(stream: segstore.Stream) -> None:
-    """Nothing lies between a cut and itself; the schema is there all the same."""
+    """A range from a cut to itself has no events, but the schema."""
     for cut in (0, 7, 30, "tail"):
         table = stream.read(cut, cut).read_all()
         assert (table.num_rows, table.schema) == (0, SCHEMA)
@@ -144,7 +144,7 @@ def test_wrong_column_or_filter_is_refused(
 
 
 def test_expectations_are_conditions_of_the_commit(stream: segstore.Stream) -> None:
-    """An append on an expected tail or version conflicts once somebody else came first."""
+    """An append on an expected tail or version conflicts if another commit came first."""
     stream.append(numbers(30, 31), expected_tail=30)
     with pytest.raises(ConflictError, match="tail has moved"):
         stream.append(numbers(30, 31), expected_tail=30)
@@ -171,7 +171,7 @@ def test_writer_id_and_batch_id_go_together(stream: segstore.Stream) -> None:
 
 
 def test_failing_producer_leaves_nothing(stream: segstore.Stream) -> None:
-    """An error from the caller's own iterator is raised as it is, and nothing stays behind."""
+    """An error of the caller's iterator is raised unchanged, and nothing is left behind."""
 
     def batches() -> object:
         yield from numbers(0, 10**6).to_batches(max_chunksize=10**5)
@@ -234,7 +234,7 @@ def test_create_refuses_what_is_left_of_another_stream(tmp_path: object) -> None
 
 
 def test_clock_behind_the_stream_is_refused() -> None:
-    """A machine whose clock is an hour behind the last commit must not stamp the next one."""
+    """A machine whose clock is an hour behind the last commit must not date the next one."""
     now = [2_000_000_000_000_000]
     clock = Clock(wall_us=lambda: now[0])
     stream = segstore.create(f"memory://{uuid.uuid4().hex}", SCHEMA, clock=clock)

@@ -50,7 +50,7 @@ def test_tag_moves_only_when_asked():
 
 
 def test_untag_removes_and_an_unknown_tag_is_named():
-    """Nothing stands for a name that is not there."""
+    """An unknown name is an error."""
     stream, _ = make_stream(1)
     stream.tag("a", 3)
     stream.untag("a")
@@ -166,7 +166,7 @@ def test_tags_in_the_blob_move_and_go_like_others(monkeypatch):
 
 @pytest.mark.parametrize("moves", [False, True])
 def test_tag_on_concurrently_dropped_events_is_refused(moves):
-    """Retention came first: nobody is told that the tag holds what is gone."""
+    """If retention came first, the tag is refused."""
     stream, storage = make_stream(3)
     if moves:
         stream.tag("eod", 5)
@@ -207,7 +207,7 @@ def test_retention_waits_for_tags_in_the_blob(monkeypatch):
 
 
 def test_a_lost_race_moves_no_tags_below_the_hard_limit(monkeypatch):
-    """Maintenance never stands between a lost race and its retry."""
+    """A retry after a lost race does no maintenance."""
     monkeypatch.setattr(tags, "TAGS_INLINE", 1)
     monkeypatch.setattr(tags, "TAGS_INLINE_HARD", 3)
     stream, _ = make_stream(1)
@@ -221,7 +221,7 @@ def test_a_lost_race_moves_no_tags_below_the_hard_limit(monkeypatch):
 
 
 def test_a_lost_or_damaged_blob_of_tags_is_never_no_tags(monkeypatch):
-    """Cuts, lists, retention and verify all say what is lost; reading by offset goes on."""
+    """Cuts, lists, retention and verify fail with the loss; reads by offset work."""
     monkeypatch.setattr(tags, "TAGS_INLINE", 1)
     stream, storage = make_stream(3)
     stream.tag("a", 10)

@@ -80,7 +80,7 @@ def test_truncate_that_loses_to_a_deeper_one_is_done():
 
 
 def test_sealed_stream_refuses_events_and_nothing_else():
-    """Appends and overwrites say that the stream has ended; the rest goes on."""
+    """Appends and overwrites are refused; everything else works."""
     stream, storage = make_stream(3)
     stale = open_on(storage, clock=stream._log.clock)
     assert stream.seal() == stream.seal() == 30

@@ -178,7 +178,7 @@ def test_job_that_staged_25_hours_ago_and_commits_first_wins():
 
 
 def test_job_older_than_the_staging_floor_is_refused():
-    """It is told to stage again; its objects are gone, and nothing refers to them."""
+    """The error says to stage again; the objects are gone, and nothing refers to them."""
     stream, storage = make_stream(2)
     job, task = staged_job(stream, 20, 30)
     other = handle(stream)
@@ -342,7 +342,7 @@ def test_pin_that_cannot_be_read_stops_vacuum(value):
 
 @pytest.mark.parametrize("damage", ["missing", "cut"])
 def test_metadata_that_cannot_be_read_stops_vacuum(damage, monkeypatch):
-    """A list that nobody can read is not an empty one."""
+    """An unreadable list is not an empty one."""
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
     stream, storage = make_stream(9)

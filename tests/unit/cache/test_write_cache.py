@@ -126,7 +126,7 @@ class TestWriting:
 
     @pytest.mark.parametrize("size", range(CAPACITY - 32, CAPACITY + 33))
     def test_every_size_around_the_capacity(self, size):
-        """Also behind a record, so that the rest of the buffer is 0 to 3 bytes more or less."""
+        """Also after a record, so that the rest of the buffer is 0 to 3 bytes more or less."""
         bases = (0, (1 << 31) - 100, (1 << 32) - 100)
         firsts = (0, 1, 2, 3, CAPACITY // 2)
         for base, first in itertools.product(bases, firsts):

@@ -105,7 +105,7 @@ class _Silent(WrappedStorage):
 @pytest.mark.usefixtures("tight")
 @pytest.mark.parametrize("crashes", [True, False])
 def test_an_unknown_outcome_deletes_nothing(crashes: bool) -> None:
-    """The commit is in the log though nobody said so, and names what was put."""
+    """The commit may be in the log and name the objects."""
     stream, storage = make_stream(3)
     silent = _Silent(storage, crashes=crashes)
     writer = open_on(silent, clock=storage.time.clock)

@@ -106,7 +106,7 @@ def test_next_job_after_a_failed_one_may_differ() -> None:
 
 
 def test_empty_sources_and_other_copies() -> None:
-    """An empty range is done when a job says so; ids and modes are told apart."""
+    """An empty range is done after one job; ids and modes are kept apart."""
     stream, _ = make_stream(0)
     target = _target(stream)
     work = _plan(stream, target)

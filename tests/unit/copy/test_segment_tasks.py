@@ -37,7 +37,7 @@ def _plan(stream: Stream, target: Storage, request: CopyRequest = REQUEST) -> Co
 
 
 def test_driver_lists_the_segments_that_tasks_copied() -> None:
-    """Order, doubled rows and what the source gets meanwhile change nothing."""
+    """Order, doubled rows and concurrent appends to the source change nothing."""
     stream, _ = make_stream(6)
     stream.truncate(5)
     target = _target()

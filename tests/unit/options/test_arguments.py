@@ -230,7 +230,7 @@ def test_an_unnamed_index_of_pandas_is_the_callers_to_decide(stream: segstore.St
     assert stream.refresh().schema.names == ["n", "id"]
 
 
-def test_options_of_other_libraries_are_answered_with_ours() -> None:
+def test_error_for_another_librarys_option_names_ours() -> None:
     """Without their values, before any request."""
     pytest.importorskip("s3fs")
     given = {"AWS_ACCESS_KEY_ID": "AKIAX", "aws_secret_access_key": "hidden", "region": "eu"}

@@ -125,8 +125,8 @@ def test_streams_take_what_batches_take_but_for_some() -> None:
         ("maxOffsetsPerTrigger", "maxRowsPerTrigger", STREAM_READ),
     ],
 )
-def test_peers_names_are_answered_with_ours(peer: str, ours: str, scope: str) -> None:
-    """Who comes from Delta, Kafka or Iceberg is told our name."""
+def test_error_for_another_systems_option_names_ours(peer: str, ours: str, scope: str) -> None:
+    """The error for an option of Delta, Kafka or Iceberg names ours."""
     with pytest.raises(InvalidInputError, match=f"here it is called {ours}"):
         parse_options({peer: "1"}, scope)
 

@@ -108,7 +108,7 @@ def test_batch_ends_where_one_event_more_would_pass_a_limit(
     limits=st.builds(BatchLimits, limit, limit, limit),
 )
 def test_batches_tile_the_stream(sizes: list[tuple[int, int]], limits: BatchLimits) -> None:
-    """One batch behind the other comes to the end, whatever the limits."""
+    """Consecutive batches reach the end with any limits."""
     segments = place(*sizes)
     cursor, end = 0, segments[-1].end
     for _ in range(end):

@@ -54,8 +54,8 @@ def test_results_come_in_order(count: int, threads: int) -> None:
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_errors_of_the_work_come_in_their_turn(threads: int) -> None:
-    """What comes before the value that fails is seen, what comes behind it is not."""
+def test_errors_are_raised_in_order(threads: int) -> None:
+    """Values before the failing one are delivered, values after it are not."""
 
     def work(n: int) -> int:
         if n >= 5:
@@ -123,7 +123,7 @@ def test_heavy_values_come_in_order_too(weight: int) -> None:
 
 
 def test_threads_end_with_their_last_work() -> None:
-    """Not only when somebody asks for more than there is."""
+    """Also if the caller does not read to the end."""
     running = map_ahead(str, _values(5, []), threads=3)
     assert [next(running) for _ in range(5)] == list("12345")
     for thread in threading.enumerate():

@@ -230,7 +230,7 @@ def random_text(seed):
 
 
 def test_schemas_share_the_room_in_the_root(status):
-    """Many small schemas are as much as a big one: what does not fit stands in blobs."""
+    """Many small schemas count as a big one: what does not fit is in blobs."""
     epochs = []
     for number in range(200):
         text = random_text(number)[:100] * 8

@@ -14,8 +14,8 @@ class _Held:
     """Something that a frame refers to."""
 
 
-def test_a_failed_call_holds_nothing_of_those_who_asked() -> None:
-    """An error in a cycle with its frames kept all of them until somebody tidied up."""
+def test_failed_call_keeps_no_reference_to_its_callers() -> None:
+    """An error in a reference cycle would keep its frames alive until a collection."""
     storage = open_storage(f"memory://{uuid.uuid4().hex}")
 
     def ask() -> "weakref.ref[_Held]":

@@ -75,7 +75,7 @@ def test_places_that_are_apart_are_left_as_they_were(tmp_path: Path) -> None:
 
 
 def test_a_storage_that_fails_proves_nothing() -> None:
-    """But what can't be deleted any more keeps nobody from an answer."""
+    """A failing delete afterwards does not change the answer."""
     first, second = _place(), _place()
     counted = FaultStorage(first)
     assert find_overlap(counted, second) is None

@@ -64,7 +64,7 @@ def test_failure_is_one_call(inner: Storage, when: str, there: bool) -> None:
 
 
 def test_crash_is_the_end(inner: Storage) -> None:
-    """Nothing reaches the storage afterwards, cleaning up included; a part may stay behind."""
+    """Nothing reaches the storage after a crash, not even cleanup; a part may be left."""
     storage = FaultStorage(inner, Fault(3, "crash", "before"))
     staged = storage.open_staged("a")
     staged.write(b"1234")
@@ -107,7 +107,7 @@ def test_wrapped_storages_pickle(inner: Storage) -> None:
 
 
 def test_latency_is_paid_per_request(inner: Storage) -> None:
-    """A small staged object costs one wait, as everything else does."""
+    """A small staged object costs one wait, like every other request."""
     waits: list[float] = []
     storage = LatencyStorage(inner, 0.03, sleep=waits.append)
     storage.create("a", b"1")

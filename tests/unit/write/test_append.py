@@ -131,7 +131,7 @@ def test_whether_a_writers_batch_is_known(known, key, answer):
 @pytest.mark.parametrize("write", ["append", "overwrite"])
 @pytest.mark.parametrize("values", [[7], [1, 3], [1, None], [1, 2, 2], []])
 def test_other_events_under_a_known_batch_are_refused(stream, write, values):
-    """Also as many as before: else they would be gone without a word."""
+    """Also if their number is the same: otherwise they would be lost silently."""
     stream.append(numbers(0), writer_id="v", batch_id=1)
     getattr(stream, write)(numbers(1, 2), writer_id="w", batch_id=1)
     before = stream.version, objects(stream)
@@ -571,7 +571,7 @@ def test_wrong_schema_is_refused_before_staging(stream):
 
 @pytest.mark.parametrize("layout", [WIDE, Layout()], ids=["objects", "inline"])
 def test_a_job_of_a_writer_is_committed_again_without_harm(stream, layout):
-    """What was staged stands in the log by then: to clear it away would lose the events."""
+    """The staged objects are in the log by then: deleting them would lose the events."""
     job, done = staged(stream, 1, 2, tasks=3, layout=layout, writer=WriterKey("w", 1))
     first = stream.commit(job, done)
     again = stream.commit(job, done)

@@ -80,8 +80,8 @@ def test_only_columns_of_decimals_are_looked_at() -> None:
 
 
 @pytest.mark.parametrize(("nest", "path"), list(zip(NESTED, PATHS, strict=True)))
-def test_nested_ones_are_found(nest: Callable[..., pa.Array], path: str) -> None:
-    """With the path of the leaf; not where they are null, or a null stands above them."""
+def test_nested_overlong_decimals_are_found(nest: Callable[..., pa.Array], path: str) -> None:
+    """With the path of the leaf; not if they are null or inside a null."""
     batch = batch_of(nest(overlong()))
     assert find_overlong(batch, [1]) == path
     assert find_overlong(batch.slice(0, 1), [1]) == path
@@ -134,10 +134,10 @@ def _formats(stream: Stream) -> list[str]:
 
 
 @pytest.mark.parametrize(("digits", "precision"), [(12, 9), (38, 20), (38, 37)])
-def test_appends_refuse_and_merges_keep_what_older_versions_took(
+def test_appends_refuse_and_merges_keep_overlong_decimals(
     digits: int, precision: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A value that stands in a segment of Arrow is the same after every compaction."""
+    """A value in an Arrow segment is the same after every compaction."""
     data_type = pa.decimal128(precision, 2)
     bad = pa.table([overlong(digits, data_type)], names=["c"])
     for wanted in ("arrow", "parquet", "auto"):
