@@ -196,8 +196,7 @@ class History:
 
         Returns:
             The offsets at which the commits' events end, ascending, and those commits' times. The
-                events of
-            the range before the first such offset belong to the first commit.
+            events of the range before the first such offset belong to the first commit.
 
         Raises:
             NotFoundError: The rows of some of their commits are lost.
@@ -206,7 +205,8 @@ class History:
         last: int | None = None
         for batch in self._batches_from(root, start) if start < end else ():
             ends, rows = column_values(batch, "tail"), column_values(batch, "rows")
-            first = int(ends[0] - rows[0]) if last is None else last
+            # The parts before end at `start` or earlier, so a later begin means lost rows.
+            first = min(start, int(ends[0] - rows[0])) if last is None else last
             befores = np.concatenate([[first], ends[:-1]])
             _refuse_undated(befores, ends - rows, start, end)
             last = int(ends[-1])

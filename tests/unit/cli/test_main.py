@@ -97,7 +97,7 @@ def test_verify_counts_what_keeps_a_stream_from_opening(url, capsys, monkeypatch
             transaction="t" * 32,
         )
     assert main(["verify", url]) == 1
-    assert "origin can't be read" in capsys.readouterr().out
+    assert "not an object: where=\"origin 'x'\"" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("command", ["info", "verify", "demo --help"])
