@@ -207,7 +207,7 @@ def _spread(what: str, seconds: list[float]) -> dict[str, float]:
 
 def commit_entries(stream: Stream, commits: int, chance: random.Random) -> list[float]:
     """Commit made-up segments, one each, and return the seconds that each commit took."""
-    log, appender = stream._log, stream._appender  # noqa: SLF001
+    log, appender = stream._log, stream._commits.appender  # noqa: SLF001
     schema, seconds = stream.schema, []
     for number in range(commits):
         token = build_token(log.root.version, f"{chance.getrandbits(48):012x}")

@@ -4,7 +4,9 @@ import enum
 from dataclasses import dataclass
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
+from segstore_ds.options.arguments import check_whole
 from segstore_ds.status.history import Moment
 
 
@@ -43,6 +45,21 @@ def moment_at(log: StreamLog, time_us: int) -> Moment | None:
     if newest.time_us <= time_us:
         return Moment(newest.version, newest.time_us, newest.tail)
     return log.history.latest(newest, time_us)
+
+
+def find_outcome(log: StreamLog, transaction: str, version: int | None) -> Outcome:
+    """Tell a caller whether a transaction is in the log; `Stream.outcome` describes it."""
+    if not isinstance(transaction, str) or not transaction:
+        raise InvalidInputError(
+            "not a transaction",
+            remedy="give the error's field transaction",
+            transaction=transaction,
+        )
+    found = outcome(log, transaction, check_whole("version", version, optional=True))
+    if found.state is OutcomeState.COMMITTED:
+        # This acknowledges the commit, so the followers must have it first.
+        log.replicas.ship(log.root)
+    return found
 
 
 def outcome(log: StreamLog, transaction: str, version: int | None = None) -> Outcome:

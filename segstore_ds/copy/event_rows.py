@@ -27,7 +27,7 @@ from segstore_ds.format.copies import CopyRecord
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import encode_schema, normalise_schema
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
-from segstore_ds.read.cuts import check_range, parse_cut, resolve_cut
+from segstore_ds.read.cuts import parse_cut, resolve_range
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import Appender
 from segstore_ds.write.job import WriteJob, WriteRequest
@@ -80,8 +80,7 @@ def plan_rows_copy(
     old.log.open()
 
     def bind(root: Root) -> tuple[int, int]:
-        start, end = (resolve_cut(old, root, cut) for cut in cuts)
-        return check_range(root, start, end, fail_on_data_loss=True)
+        return resolve_range(old, root, *cuts)
 
     state, _ = begin_copy(
         StreamContext.of(log, client=write.client),

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.lookup import moment_at
+from segstore_ds.commit.lookup import moment_at, version_at
 from segstore_ds.errors import InvalidInputError, NotFoundError, PositionError, TruncatedError
 from segstore_ds.format import names
 from segstore_ds.format.reader_record import ReaderRecord
@@ -307,6 +307,46 @@ def check_range(
             head=root.head,
         )
     return root.head, max(end, root.head)
+
+
+def resolve_range(
+    context: StreamContext, root: Root, start: Cut, end: Cut, *, remedy: str = GO_ON
+) -> tuple[int, int]:
+    """Return the offsets between two cuts as of a root; raises as `resolve_cut`, `check_range`."""
+    first, last = (resolve_cut(context, root, cut) for cut in (start, end))
+    return check_range(root, first, last, fail_on_data_loss=True, remedy=remedy)
+
+
+def root_as_of(
+    context: StreamContext, version: int | None, timestamp: str | dt.datetime | None
+) -> Root:
+    """Return the root of a version, or of the newest one at a time; without either the newest seen.
+
+    Raises:
+        InvalidInputError: Both are given, or one is not a number or not a time with a zone.
+        NotFoundError: The stream has no such version yet, or was created later.
+        SnapshotExpiredError: The version was purged.
+        IncompleteStreamError: A copy into the stream was not done at that version.
+    """
+    if version is not None and timestamp is not None:
+        raise InvalidInputError(
+            "both a version and a time were given to read as of",
+            remedy="give version_as_of or timestamp_as_of",
+            version=version,
+            timestamp=timestamp,
+        )
+    if timestamp is not None:
+        root = version_at(context.log, parse_moment(timestamp))
+    elif version is not None:
+        root = context.log.read_version(check_version(version))
+    else:
+        return context.log.root
+    if root is None:
+        raise NotFoundError(
+            "stream was created after that time", url=context.storage.url, timestamp=str(timestamp)
+        )
+    check_complete(root, url=context.storage.url)
+    return root
 
 
 def take_range(

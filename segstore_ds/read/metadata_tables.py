@@ -18,11 +18,14 @@ from segstore_ds.format import names
 from segstore_ds.format.fields import escape_text
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
 from segstore_ds.format.root import Root
+from segstore_ds.log.copy_record import check_complete
 from segstore_ds.read.reader_records import list_readers
 from segstore_ds.read.segments import open_segment
 from segstore_ds.status.table_status import Run, TableStatus
 
 BATCH_ROWS = 16_384
+SEGMENTS_PER_RANGE = 65_536
+_ALWAYS = ("info", "history")  # hold no events, so they are readable while a copy is not done
 _TIME = pa.timestamp("us", "UTC")
 
 Range = tuple[int, int]
@@ -47,7 +50,11 @@ def find_table(name: str) -> MetadataTable:
 
 
 def plan_table(
-    status: TableStatus, root: Root, table: MetadataTable, *, most_segments: int
+    status: TableStatus,
+    root: Root,
+    table: MetadataTable,
+    *,
+    most_segments: int = SEGMENTS_PER_RANGE,
 ) -> list[Range]:
     """Return ranges of offsets that cover a metadata table, in order.
 
@@ -71,6 +78,19 @@ def read_table(
 ) -> Iterator[pa.RecordBatch]:
     """Yield a metadata table's rows as of a root; `span` limits only the tables read by range."""
     return table.read(context, root, span)
+
+
+def open_table(
+    context: StreamContext, name: str, root: Root | None, span: Range | None
+) -> pa.RecordBatchReader:
+    """Return a metadata table as batches; None means the newest version, or all of its offsets."""
+    table, pinned = find_table(name), root or context.log.refresh()
+    if name not in _ALWAYS:
+        check_complete(pinned, url=context.storage.url)
+    bounds = (pinned.head, pinned.tail) if span is None else span
+    return pa.RecordBatchReader.from_batches(
+        table.schema, read_table(context, pinned, table, bounds)
+    )
 
 
 # Segments and frames.

@@ -264,6 +264,23 @@ def plan_frames(
         row += frame.rows
 
 
+def bound_root(context: StreamContext, reading: Reading, root: Root | None) -> Root:
+    """Return the version that a read is bound to; `root` is that version if the caller has it.
+
+    Raises:
+        InvalidInputError: The read is bound to another stream or version.
+        SnapshotExpiredError: Its version was purged.
+    """
+    pinned = root or context.log.read_version(reading.version)
+    if (pinned.stream_id, pinned.version) != (reading.stream_id, reading.version):
+        raise InvalidInputError(
+            "read is bound to another stream or version",
+            bound=(reading.stream_id, reading.version),
+            given=(pinned.stream_id, pinned.version),
+        )
+    return pinned
+
+
 def date_tasks(
     history: History, root: Root, reading: Reading, tasks: Sequence[ReadTask]
 ) -> list[ReadTask]:

@@ -4,6 +4,7 @@ A scan is one sequence of decode units, usually one per frame, across segments a
 several threads the next segment is opened and fetched while the previous one is still decoded.
 """
 
+import os
 from collections.abc import Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.read.segments import WHOLE_OBJECT_BYTES
 from segstore_ds.storage import Storage
 
+READ_THREADS = 4  # frames decoded at once; twice as many are held, `AHEAD_BYTES` at most
 _SMALL_ROWS = 65_536  # usually one frame: opened and read as one unit
 _SMALL_RAW_BYTES = 16 << 20  # the most that is decoded of a small segment ahead of its turn
 
@@ -58,6 +60,15 @@ def run_task(reading: Reading, task: ReadTask, *, threads: int = 1) -> Iterator[
         StorageError: The storage failed.
     """
     return run_tasks(reading, [task], threads=threads)
+
+
+def open_reader(reading: Reading, tasks: Iterable[ReadTask]) -> pa.RecordBatchReader:
+    """Return the events of tasks in offset order as a reader whose threads end with it."""
+    threads = min(os.cpu_count() or 1, READ_THREADS)
+    # Not bound to a name: only the reader may hold the generator, so that its end is seen.
+    return pa.RecordBatchReader.from_batches(
+        reading.result_schema, run_tasks(reading, tasks, threads=threads)
+    )
 
 
 def run_tasks(

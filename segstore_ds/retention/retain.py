@@ -18,8 +18,10 @@ import numpy as np
 from segstore_ds.commit.commit import Change, Committed
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import moment_at
+from segstore_ds.commit.properties import run_set_properties
 from segstore_ds.errors import (
     CorruptionError,
+    InvalidInputError,
     SnapshotExpiredError,
 )
 from segstore_ds.format.parts.packed import Ints
@@ -127,6 +129,24 @@ def run_retain(context: StreamContext, policy: RetentionPolicy) -> Committed[lis
             *(done.root.head, done.root.generation, seen.name, seen.name),
         )
     return done
+
+
+def policy_of(root: Root) -> RetentionPolicy | None:
+    """Return the policy that is applied after commits; CorruptionError if it can't be read."""
+    text = root.properties.get(PROPERTY)
+    return None if text is None else parse_policy(text)
+
+
+def run_set_policy(context: StreamContext, policy: RetentionPolicy | None) -> None:
+    """Set the policy that every committer applies after its commits; None ends it."""
+    if policy is not None and not isinstance(policy, RetentionPolicy):
+        raise InvalidInputError(
+            "not a retention policy",
+            remedy="give segstore.RetentionPolicy(max_age_s=...), or None to remove the policy",
+            type=type(policy).__name__,
+        )
+    text = None if policy is None else policy.to_json()
+    run_set_properties(context, {PROPERTY: text})
 
 
 class AutoRetain:

@@ -1,14 +1,11 @@
 """The front door: `create`, `open`, `exists`, `drop`, `list_streams` and `Stream`.
 
-A `Stream` is a handle: it remembers the newest root it has seen and follows the log from there.
-Several threads may use it one after another, but not at once; open one handle per thread. Its
-methods are grouped by what they do, one module per group, and only put engine parts together.
+A `Stream` is a handle: it remembers the newest root it has seen and follows the log from there. Its
+methods check arguments and call the verbs of the other rooms.
 """
 
 from segstore_ds.stream.catalog import drop, list_streams
-from segstore_ds.stream.handle import client_name
 from segstore_ds.stream.opening import (
-    Stream,
     create,
     create_on,
     exists,
@@ -16,6 +13,7 @@ from segstore_ds.stream.opening import (
     open_on,
 )
 from segstore_ds.stream.rescue import repair, salvage
+from segstore_ds.stream.stream import Stream, client_name
 
 __all__ = [
     "Stream",

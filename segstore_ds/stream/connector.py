@@ -44,9 +44,9 @@ from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import Storage, open_storage, resolve_location
 from segstore_ds.storage.locations import Location
-from segstore_ds.stream.handle import client_name
 from segstore_ds.stream.micro_batches import MicroBatches
-from segstore_ds.stream.opening import Stream, create_on, open_on
+from segstore_ds.stream.opening import create_on, open_on
+from segstore_ds.stream.stream import Stream, client_name
 from segstore_ds.write.inputs import writer_key
 from segstore_ds.write.job import AutoRules, WriteJob, WriteRequest, check_arguments
 from segstore_ds.write.layout import Layout

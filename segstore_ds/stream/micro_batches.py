@@ -18,8 +18,7 @@ from segstore_ds.read.cuts import (
 )
 from segstore_ds.read.micro_batch import BatchLimits, plan_batch_end
 from segstore_ds.storage import Storage
-from segstore_ds.stream.handle import context_of
-from segstore_ds.stream.opening import Stream
+from segstore_ds.stream.stream import Stream, context_of
 
 
 class MicroBatches:

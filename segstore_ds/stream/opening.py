@@ -1,37 +1,16 @@
-"""`create`, `open`, `exists`, and the `Stream` that they return."""
+"""`create`, `open` and `exists`."""
 
 import os
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any
 
 import pyarrow as pa
 
 from segstore_ds.commit.commit import StreamLog
-from segstore_ds.format.root import Root
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.appending import Appending
-from segstore_ds.stream.handle import client_name, context_of
-from segstore_ds.stream.lifecycle import Lifecycle
-from segstore_ds.stream.replication import Replication
-from segstore_ds.stream.upkeep import Upkeep
-from segstore_ds.stream.viewing import Views
+from segstore_ds.stream.stream import Stream, client_name, context_of
 from segstore_ds.write.create import run_create
-
-
-class Stream(Appending, Lifecycle, Replication, Upkeep, Views):
-    """A handle on one stream, made by `create` and `open`.
-
-    `head`, `tail`, `sealed`, `schema` and `version` are those of the newest version this handle has
-    seen; `refresh()` looks again.
-    """
-
-    @classmethod
-    def at_root(cls, storage: Storage, root: Root) -> Self:
-        """Return a handle on a given root that has not looked for newer ones; sends no request."""
-        log = StreamLog(storage)
-        log.adopt(root)
-        return cls(context_of(log))
 
 
 def create(

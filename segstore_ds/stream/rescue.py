@@ -16,8 +16,7 @@ from segstore_ds.repair.salvage import Salvager, SalvageReport
 from segstore_ds.repair.verify import Problem, Report, run_verify
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream.handle import client_name, context_of
-from segstore_ds.stream.opening import Stream
+from segstore_ds.stream.stream import Stream, client_name, context_of
 from segstore_ds.write.create import run_create
 
 

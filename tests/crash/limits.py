@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from segstore_ds.stream import reading
+from segstore_ds.read import scan
 
 
 @contextmanager
@@ -26,7 +26,7 @@ def memory_limit(extra_bytes: int) -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_AS, (now + extra_bytes, hard))
     try:
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(reading, "READ_THREADS", 1)
+            patch.setattr(scan, "READ_THREADS", 1)
             yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))

@@ -48,7 +48,7 @@ def _keys(names: list[tuple[int, int]]) -> list[tuple[str, str]]:
 def _commit(stream: Stream, key: WriterKey) -> int:
     token = build_token(stream.root.version, f"{stream.root.version:012x}")
     plan = AppendPlan(token, (), SchemaChange(stream.schema), writer=key)
-    return stream._appender.commit(plan, transaction=stream._log.clock.new_id()).version
+    return stream._commits.appender.commit(plan, transaction=stream._log.clock.new_id()).version
 
 
 def _last(stream: Stream, writer_id: str) -> tuple[int, int] | None:

@@ -122,7 +122,7 @@ def test_idle_poll_costs_one_request(query: Callable[..., SegstoreStreamReader])
     """No listing, no reading of what is known."""
     reader = query()
     [(_, end)] = follow(reader)
-    limit, storage = reader.getDefaultReadLimit(), reader._log.storage
+    limit, storage = reader.getDefaultReadLimit(), reader._batches.stream.storage
     before = storage.stats.total
     for _ in range(10):
         assert reader.latestOffset(end, limit) == end

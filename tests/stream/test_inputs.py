@@ -132,13 +132,13 @@ def test_conflict_after_reading_an_input_is_not_retryable(
     """Another writer comes while the input is read."""
     given = make()
     other = segstore.open(stream.url)
-    stage = stream._appender.stage_inline
+    stage = stream._commits.appender.stage_inline
 
     def after_another(*args: Any, **options: Any) -> Any:
         other.append(TABLE)
         return stage(*args, **options)
 
-    stream._appender.stage_inline = after_another
+    stream._commits.appender.stage_inline = after_another
     with pytest.raises(ConflictError, match="already consumed") as caught:
         stream.append(given, expected_tail=0)
     assert not caught.value.retryable

@@ -20,7 +20,7 @@ def _commit(stream: Stream, number: int, chance: Random) -> None:
     token = build_token(log.root.version, f"{chance.getrandbits(48):012x}")
     entry = StagedSegment(f"{token}/0-0-0.arrow", 10, 99, 40, number, None)
     plan = AppendPlan(token, (entry,), SchemaChange(stream.schema), rows=10)
-    stream._appender.commit(plan, transaction=log.clock.new_id())
+    stream._commits.appender.commit(plan, transaction=log.clock.new_id())
     run_due_merge(stream._context)
 
 

@@ -1,0 +1,71 @@
+"""Commits of write jobs by one handle: staged once, committed once, discarded if that failed."""
+
+from collections.abc import Sequence
+
+from segstore_ds.commit.context import StreamContext
+from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, SegstoreError
+from segstore_ds.status.writers import Commit
+from segstore_ds.stream.after_commit import AfterCommit
+from segstore_ds.write.append import Appender, check_stream
+from segstore_ds.write.inputs import ArrowInput
+from segstore_ds.write.job import WriteJob, WriteRequest, plan_job
+from segstore_ds.write.staged import StagedSegment, StagedTask
+
+_JOBS_REMEMBERED = 1024
+_TRIED, _ENDED = "tried", "ended"
+
+
+class Commits:
+    """The commits of one handle; it remembers which jobs it has tried and which have ended."""
+
+    def __init__(self, context: StreamContext) -> None:
+        self._context = context
+        self._jobs: dict[str, str] = {}
+        self.appender = Appender(context)
+        self._after = AfterCommit(context)
+
+    def write(self, request: WriteRequest, data: ArrowInput) -> Commit:
+        """Plan a write, stage its rows in this process, and commit them."""
+        try:
+            job = plan_job(self._context, request)
+            return self.commit(job, [job.stage(0, "0", data)])
+        except SegstoreError as error:
+            data.explain(error)
+            raise
+
+    def commit(
+        self, job: WriteJob, tasks: Sequence[StagedTask], *, keep_staged: bool = False
+    ) -> Commit:
+        """Commit what tasks staged for a job; `Stream.commit` describes it."""
+        if self._jobs.get(job.transaction) == _ENDED:
+            raise ClosedError("write job has ended", remedy="write the data again", token=job.token)
+        repeated = job.transaction in self._jobs
+        self._remember(job, _TRIED)
+        staged = tuple(segment for task in tasks for segment in task.segments)
+        segments, ours = staged, list[StagedSegment]()
+        try:
+            check_stream(self._context.log.root, job.stream_id)
+            self.appender.check_visible(tasks)
+            segments = self.appender.stage_inline(tasks, token=job.token, ship_to=job.ship_to)
+            ours = [segment for segment in segments if segment not in staged]
+            self.appender.check_clock(ours[-1] if ours else None)
+            plan = job.append_plan(segments, tasks)
+            commit = self.appender.commit(plan, transaction=job.transaction)
+        except MAYBE_COMMITTED:
+            raise
+        except SegstoreError:
+            # If this is not the first try, staged segments may already be in the log.
+            self.appender.discard(ours if repeated or keep_staged else segments)
+            if not repeated:
+                self._remember(job, _ENDED)
+            raise
+        if commit.repeated:
+            self.appender.discard(ours)
+        else:
+            self._after.run(job.compact)
+        return commit
+
+    def _remember(self, job: WriteJob, state: str) -> None:
+        while len(self._jobs) >= _JOBS_REMEMBERED:
+            self._jobs.pop(next(iter(self._jobs)))
+        self._jobs[job.transaction] = state

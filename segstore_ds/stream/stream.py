@@ -1,0 +1,1059 @@
+"""`Stream`: everything that can be done with one stream, each method a call of its verb."""
+
+import datetime as dt
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
+
+import pyarrow as pa
+
+from segstore_ds import options
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
+from segstore_ds.commit.lookup import Outcome, find_outcome
+from segstore_ds.compact.commit import Compaction
+from segstore_ds.compact.run import run_compact
+from segstore_ds.copy.clone import run_materialize
+from segstore_ds.copy.copy_to import run_copy_to
+from segstore_ds.copy.pins import run_unpin
+from segstore_ds.copy.segments import Copied, CopyRequest
+from segstore_ds.format.clones import Pin
+from segstore_ds.format.parts.history import HISTORY_SCHEMA
+from segstore_ds.format.replication import followers_of
+from segstore_ds.format.retention import RetentionPolicy
+from segstore_ds.format.root import Root
+from segstore_ds.format.tag import Tag
+from segstore_ds.log.operations import GRACE_S
+from segstore_ds.log.origins import pins_of
+from segstore_ds.options.arguments import check_option, check_seconds, check_whole
+from segstore_ds.options.compaction import CompactRules
+from segstore_ds.read.cuts import (
+    Cut,
+    CutLike,
+    Position,
+    check_version,
+    parse_cut,
+    resolve_cut,
+    resolve_range,
+    root_as_of,
+)
+from segstore_ds.read.filters import FilterLike
+from segstore_ds.read.metadata_tables import find_table, open_table, plan_table
+from segstore_ds.read.parquet_files import ParquetFile, list_parquet_files
+from segstore_ds.read.plan import (
+    Reading,
+    ReadRequest,
+    ReadTask,
+    bound_root,
+    date_tasks,
+    plan_range,
+    plan_reading,
+    plan_tasks,
+)
+from segstore_ds.read.reader_records import SeenReader, list_readers
+from segstore_ds.read.scan import open_reader
+from segstore_ds.repair.verify import Report, run_verify
+from segstore_ds.replication.followers import run_add_follower, run_promote, run_remove_follower
+from segstore_ds.retention.purge import run_purge
+from segstore_ds.retention.readers import LAPSE_S, NamedReader, register_reader, release_reader
+from segstore_ds.retention.restore import run_restore
+from segstore_ds.retention.retain import policy_of, run_retain, run_set_policy
+from segstore_ds.retention.tags import run_tag, run_untag
+from segstore_ds.retention.truncate import run_seal, run_truncate
+from segstore_ds.retention.vacuum import VacuumReport, run_vacuum
+from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.status.slices import SliceTable
+from segstore_ds.status.writers import Commit, WriterKey
+from segstore_ds.storage import Storage
+from segstore_ds.stream.commits import Commits
+from segstore_ds.version import __version__
+from segstore_ds.write.appender import FlushLimits, LiveAppender, StreamEnds
+from segstore_ds.write.inputs import as_input, writer_key
+from segstore_ds.write.job import AutoRules, WriteJob, WriteRequest, plan_job
+from segstore_ds.write.layout import Layout, as_layout
+from segstore_ds.write.staged import StagedTask, delete_staged
+
+
+def client_name() -> str:
+    """Return the name of this writer for a stream's history."""
+    return f"segstore/{__version__} python/{platform.python_version()} pyarrow/{pa.__version__}"
+
+
+def context_of(log: StreamLog) -> StreamContext:
+    """Return the context of a log for a handle of this process."""
+    return StreamContext.of(log, client=client_name())
+
+
+class Stream:
+    """A handle on one stream, made by `create` and `open`.
+
+    `head`, `tail`, `sealed`, `schema` and `version` are those of the newest version this handle has
+    seen; `refresh()` looks again. Several threads may use a handle one after another, but not at
+    once; open one per thread.
+
+    Raises:
+        StorageError: Any method: the storage failed. What was acknowledged before stays.
+        FormatError: Any method: stored bytes can't be read.
+        InvalidInputError: Any method: an argument is not valid.
+        ConflictError: Methods that commit: every race was lost, and nothing was committed.
+        CommitUnknownError: Methods that commit: it may or may not be in the log; `outcome` tells.
+        UnderReplicatedError: Methods that commit: it is committed, but a follower lacks it: don't
+            do it again.
+        FencedError: Methods that commit: this folder is not the primary, or another was promoted.
+        PositionError: Methods that take a cut: it is beyond the tail, or of another stream or
+            generation.
+        TruncatedError: Methods that take a cut: it is below the head.
+        NotFoundError: Methods that take a cut or a version: there is no such version, tag or
+            reader.
+        SnapshotExpiredError: Methods that take a cut or a version: that version was purged.
+        IncompleteStreamError: A copy into the stream is not done.
+
+    What a method raises beside these is listed there.
+    """
+
+    def __init__(self, context: StreamContext) -> None:
+        self._context = context
+        self._log = context.log
+        self._status = context.status
+        self._commits = Commits(context)
+
+    @classmethod
+    def at_root(cls, storage: Storage, root: Root) -> Self:
+        """Return a handle on a given root that has not looked for newer ones; sends no request."""
+        log = StreamLog(storage)
+        log.adopt(root)
+        return cls(context_of(log))
+
+    def __repr__(self) -> str:
+        root = self._log.root
+        return f"<Stream {self.url} version={root.version} head={root.head} tail={root.tail}>"
+
+    # What this handle has seen.
+
+    @property
+    def context(self) -> StreamContext:
+        """The first argument of the verbs below the front door, for connectors."""
+        return self._context
+
+    @property
+    def url(self) -> str:
+        """The canonical location."""
+        return self._log.storage.url
+
+    @property
+    def storage(self) -> Storage:
+        """The folder; its `stats` count requests and bytes."""
+        return self._log.storage
+
+    @property
+    def root(self) -> Root:
+        """The newest root this handle has seen."""
+        return self._log.root
+
+    @property
+    def stream_id(self) -> str:
+        """The stream's identity, made when it was created."""
+        return self._log.root.stream_id
+
+    @property
+    def version(self) -> int:
+        """The number of the newest commit."""
+        return self._log.root.version
+
+    @property
+    def head(self) -> int:
+        """The offset of the oldest kept event."""
+        return self._log.root.head
+
+    @property
+    def tail(self) -> int:
+        """The offset that the next event will get."""
+        return self._log.root.tail
+
+    @property
+    def sealed(self) -> bool:
+        """True if nothing can be appended any more."""
+        return self._log.root.sealed
+
+    @property
+    def schema(self) -> pa.Schema:
+        """The columns of the events, in stored form."""
+        return epoch_schema(self._status, self._log.root.epoch)
+
+    @property
+    def spark_schema(self) -> str | None:
+        """Spark's JSON of the schema, or of some of its columns; None if Spark never wrote one."""
+        return self._status.schema_texts(self._log.root.epoch)[1]
+
+    def refresh(self) -> Self:
+        """Look for newer commits and return this handle; it never goes back to an older one.
+
+        Raises:
+            MissingObjectError: Commits that this handle has seen are gone from the log.
+        """
+        self._log.refresh()
+        return self
+
+    def position(self, cut: CutLike = "tail") -> Position:
+        """Return a cut together with its stream, for a checkpoint."""
+        root = self._log.root
+        return Position.of(root, resolve_cut(self._context, root, parse_cut(cut)))
+
+    def root_as_of(
+        self, *, version: int | None = None, timestamp: str | dt.datetime | None = None
+    ) -> Root:
+        """Return the root of an earlier version; without arguments the newest one seen.
+
+        Args:
+            version: Its number.
+            timestamp: A datetime or text with a zone: the newest version committed at or before it.
+
+        Raises:
+            NotFoundError: The stream has no such version yet, or was created later.
+        """
+        return root_as_of(self._context, version, timestamp)
+
+    def outcome(self, transaction: str, version: int | None = None) -> Outcome:
+        """Tell whether a transaction is in the log, after a CommitUnknownError.
+
+        Args:
+            transaction: As the error names it.
+            version: As the error names it; without it the whole history is searched.
+
+        Returns:
+            COMMITTED, NOT_COMMITTED, or UNKNOWN while a late request could still land.
+
+        Raises:
+            UnderReplicatedError: It is committed, but a follower can't be brought up to date.
+        """
+        return find_outcome(self._log, transaction, version)
+
+    # Writing.
+
+    def append(
+        self,
+        data: Any,
+        *,
+        writer_id: str | None = None,
+        batch_id: int | None = None,
+        writer_takeover: bool = False,
+        on_repeat: str = options.default("onRepeat"),
+        expected_tail: int | None = None,
+        expected_version: int | None = None,
+        merge_schema: bool = False,
+        layout: Layout | None = None,
+        compact: str = "off",
+    ) -> Commit:
+        """Append events: all of them in one commit, or none.
+
+        Durable and visible when it returns. With a writer id and a batch id it is safe to repeat:
+        the same batch again changes nothing and returns the first commit. Other events under the
+        same ids are an error, as far as row counts, null counts and column bounds show it.
+
+        Args:
+            data: A Table, RecordBatch, RecordBatchReader, iterable of batches, or anything with
+                `__arrow_c_stream__` (pandas, Polars, DuckDB).
+            writer_id: Name of an idempotent writer.
+            batch_id: Number of its batch; grows.
+            writer_takeover: Take the writer id over from another owner, or set it back.
+            on_repeat: What to do with other events under the last batch id: ``error``; or ``skip``,
+                which keeps those committed first and drops these, with a warning in the log.
+            expected_tail: Commit only if the tail is still this.
+            expected_version: Commit only on top of this version.
+            merge_schema: Allow new columns, missing columns and wider types.
+            layout: Sizes and compression.
+            compact: ``auto`` merges the newest small segments afterwards: the work is bounded, and
+                its failure never fails the commit. ``off`` leaves them to `compact`.
+
+        Returns:
+            The commit, with the offsets that the events got.
+
+        Raises:
+            SchemaMismatchError: The columns don't fit; names them and the remedy.
+            WriterConflictError: Another owner, an older batch, or other events under its id.
+            ConflictError: An expectation fails, or every race was lost.
+            SealedError: The stream has ended.
+        """
+        key = writer_key(writer_id, batch_id, takeover=writer_takeover, on_repeat=on_repeat)
+        auto = options.parse_value(options.BY_NAME["compact"], compact) == "auto"
+        given, layout = as_input(data), as_layout(layout)
+        request = WriteRequest(
+            schema=given.schema,
+            layout=layout,
+            client=client_name(),
+            writer=key,
+            expected_tail=expected_tail,
+            expected_version=expected_version,
+            merge_schema=merge_schema,
+            compact=AutoRules(CompactRules(), layout) if auto else None,
+        )
+        return self._commits.write(request, given)
+
+    def overwrite(
+        self,
+        data: Any,
+        *,
+        writer_id: str | None = None,
+        batch_id: int | None = None,
+        writer_takeover: bool = False,
+        on_repeat: str = options.default("onRepeat"),
+        merge_schema: bool = False,
+        overwrite_schema: bool = False,
+        layout: Layout | None = None,
+    ) -> Commit:
+        """Replace the events up to the current tail by others, in one commit.
+
+        Offsets go on: the head moves to the current tail, and the new events follow it. Events that
+        others append meanwhile stay. Arguments and errors are those of `append`; with
+        `overwrite_schema` the schema is replaced as well.
+        """
+        key = writer_key(writer_id, batch_id, takeover=writer_takeover, on_repeat=on_repeat)
+        given = as_input(data)
+        request = WriteRequest(
+            schema=given.schema,
+            layout=as_layout(layout),
+            client=client_name(),
+            writer=key,
+            overwrite=True,
+            merge_schema=merge_schema,
+            replace_schema=overwrite_schema,
+        )
+        return self._commits.write(request, given)
+
+    def appender(
+        self,
+        *,
+        flush_bytes: int = options.FLUSH_BYTES,
+        flush_rows: int = options.FLUSH_ROWS,
+        flush_seconds: float | None = options.FLUSH_SECONDS,
+        merge_schema: bool = False,
+        layout: Layout | None = None,
+    ) -> LiveAppender:
+        """Open a long-lived appender that takes events one by one and reads its own back.
+
+        It works on a handle of its own, and several threads may use it. Use it in a `with` block,
+        which flushes at the end.
+
+        Args:
+            flush_bytes: Flush when this many bytes, before compression, are not flushed.
+            flush_rows: Flush when this many events are not flushed.
+            flush_seconds: Flush when an event has waited this many seconds; None for never.
+            merge_schema: Go on if others add columns: they are null in events from here.
+            layout: Sizes and compression.
+
+        Returns:
+            The appender. Its flushes commit like `append`, one commit each.
+        """
+        limits = FlushLimits(
+            check_whole("flush_bytes", flush_bytes, least=1),
+            check_whole("flush_rows", flush_rows, least=1),
+            flush_seconds,
+        )
+        if flush_seconds is not None:
+            check_seconds("flush_seconds", flush_seconds, positive=True)
+        layout = as_layout(layout)
+        log = StreamLog(self._log.storage, clock=self._log.clock)
+        log.adopt(self._log.root)
+        own = type(self)(context_of(log))
+        schema = self.schema
+        ends = StreamEnds(
+            schema=schema,
+            plan=lambda: own.plan_write(schema, merge_schema=merge_schema, layout=layout),
+            commit=lambda job, task: own.commit(job, [task], keep_staged=True),
+            read=own.read,
+        )
+        return LiveAppender(ends, limits, log.clock)
+
+    def plan_write(
+        self,
+        schema: pa.Schema,
+        *,
+        writer: WriterKey | None = None,
+        overwrite: bool = False,
+        expected_tail: int | None = None,
+        expected_version: int | None = None,
+        merge_schema: bool = False,
+        replace_schema: bool = False,
+        spark_schema: str | None = None,
+        layout: Layout | None = None,
+        client: str = "",
+    ) -> WriteJob:
+        """Plan one logical write that any number of processes stage and one commits.
+
+        Args:
+            schema: Of the incoming data.
+            writer: The idempotence key, which also says what to do with other events under its
+                batch id.
+            overwrite: Replace the events up to the current tail.
+            expected_tail: Commit only if the tail is still this.
+            expected_version: Commit only on top of this version.
+            merge_schema: Allow new columns, missing columns and wider types.
+            replace_schema: With `overwrite`: replace the stream's schema by this one.
+            spark_schema: Spark's JSON of the schema.
+            layout: Sizes and compression.
+            client: Who writes.
+
+        Returns:
+            The job; `repeated` says that the writer's batch is committed already.
+
+        Raises:
+            SchemaMismatchError: The columns don't fit; names them and the remedy.
+            WriterConflictError: Another owner, or an older batch.
+            ConflictError: An expectation fails already.
+            SealedError: The stream has ended.
+        """
+        return self.plan(
+            WriteRequest(
+                schema=schema,
+                writer=writer,
+                overwrite=overwrite,
+                expected_tail=expected_tail,
+                expected_version=expected_version,
+                merge_schema=merge_schema,
+                replace_schema=replace_schema,
+                spark_schema=spark_schema,
+                layout=as_layout(layout),
+                client=client or client_name(),
+            )
+        )
+
+    def plan(self, request: WriteRequest) -> WriteJob:
+        """Plan a write that one value describes; see `plan_write`, raises as it does."""
+        return plan_job(self._context, request)
+
+    def commit(
+        self, job: WriteJob, tasks: Sequence[StagedTask], *, keep_staged: bool = False
+    ) -> Commit:
+        """Commit what tasks staged for a job, in task order; safe to repeat for a writer's batch.
+
+        If an error says that nothing was committed, the staged objects are deleted (with
+        `keep_staged` the caller must delete them), and the job has ended. A job must be repeated
+        through the handle that committed it first.
+
+        Raises:
+            As `append`; InvalidInputError if a staged object can't be seen from here; PositionError
+            if the location no longer holds the stream that the job was planned on; and ClosedError
+            if the job has ended.
+        """
+        return self._commits.commit(job, tasks, keep_staged=keep_staged)
+
+    def discard(self, tasks: Sequence[StagedTask]) -> None:
+        """Delete what tasks staged for a job that was never handed to `commit`; never raises."""
+        delete_staged(self.storage, (segment for task in tasks for segment in task.segments))
+
+    # Reading.
+
+    def read(
+        self,
+        start: CutLike = "head",
+        end: CutLike = "tail",
+        *,
+        columns: Sequence[str] | None = None,
+        filters: FilterLike = None,
+        offset_column: str | None = None,
+        segment_column: str | None = None,
+        commit_time_column: str | None = None,
+        fail_on_data_loss: bool = True,
+        version_as_of: int | None = None,
+        timestamp_as_of: str | dt.datetime | None = None,
+    ) -> pa.RecordBatchReader:
+        """Read the events between two cuts, in offset order, as of one version.
+
+        Args:
+            start: First event; an offset, 'head', 'tail', 'version:N', 'tag:NAME', 'reader:NAME', a
+                position, or a time with a zone.
+            end: The event after the last, in the same forms.
+            columns: Which columns, in order; None for all.
+            filters: ``[column, op, literal]`` lists that must all hold; SQL's rules for null.
+            offset_column: Name of an extra int64 column with each event's offset.
+            segment_column: Name of an extra int64 column with each event's segment id.
+            commit_time_column: Name of an extra column with the time of each event's commit (UTC).
+            fail_on_data_loss: False starts at the head if the start is below it, with a warning in
+                the log.
+            version_as_of: Read this version; None for the newest.
+            timestamp_as_of: Or the newest version at that time, a datetime or text with a zone.
+
+        Returns:
+            A reader that DuckDB, Polars and pandas take without a copy. Threads decode up to four
+            frames at once; the order stays. Up to eight decoded frames may be held, and the one in
+            use. That is 144 MiB if frames have 16 MiB, as most have. Of larger frames, at most
+            256 MiB or one frame is held.
+
+            The threads end with the last frame, or when nothing refers to the reader any more. Its
+            `close` and `with` are pyarrow's and do nothing. Those of
+            `pa.RecordBatchReader.from_stream(stream.read())` end the threads, but there an error is
+            Arrow's. In a forked process, reading on raises InvalidInputError.
+
+        Raises:
+            FormatError: Metadata can't be read; a damaged segment raises while reading.
+            NotFoundError: There is no such version; or the requested commit times are older than
+                the stream's history.
+        """
+        request = ReadRequest(
+            start,
+            end,
+            columns=columns,
+            filters=filters,
+            offset_column=offset_column,
+            segment_column=segment_column,
+            commit_time_column=commit_time_column,
+            fail_on_data_loss=fail_on_data_loss,
+        )
+        self._log.refresh()
+        root = self.root_as_of(version=version_as_of, timestamp=timestamp_as_of)
+        reading = plan_reading(self._context, root, request)
+        return open_reader(reading, self.plan_tasks(reading, root=root))
+
+    def plan_read(
+        self,
+        start: CutLike = "head",
+        end: CutLike = "tail",
+        *,
+        columns: Sequence[str] | None = None,
+        filters: FilterLike = None,
+        offset_column: str | None = None,
+        segment_column: str | None = None,
+        commit_time_column: str | None = None,
+        fail_on_data_loss: bool = True,
+        root: Root | None = None,
+    ) -> Reading:
+        """Bind a read to a version and to offsets; `plan_tasks` splits it into tasks.
+
+        The other arguments are those of `read`.
+
+        Args:
+            start: First event.
+            end: The event after the last.
+            columns: Which columns, in order; None for all.
+            filters: Conditions that must all hold.
+            offset_column: Name of an extra column with offsets.
+            segment_column: Name of an extra column with segment ids.
+            commit_time_column: Name of an extra column with commit times.
+            fail_on_data_loss: False starts at the head if the start is below it.
+            root: The version to read as of; None for the newest that this handle has seen.
+
+        Returns:
+            What all tasks share; picklable.
+        """
+        request = ReadRequest(
+            start,
+            end,
+            columns=columns,
+            filters=filters,
+            offset_column=offset_column,
+            segment_column=segment_column,
+            commit_time_column=commit_time_column,
+            fail_on_data_loss=fail_on_data_loss,
+        )
+        return plan_reading(self._context, root or self._log.root, request)
+
+    def plan_slices(self, reading: Reading, *, root: Root | None = None) -> SliceTable:
+        """Return which rows of each segment a bound read takes, in offset order.
+
+        Args:
+            reading: From `plan_read`.
+            root: The version that the read is bound to, if the caller has it; None looks it up.
+        """
+        return plan_range(self._status, bound_root(self._context, reading, root), reading)
+
+    def plan_tasks(
+        self,
+        reading: Reading,
+        *,
+        partition_bytes: int = options.default("partitionBytes"),
+        partition_rows: int | None = None,
+        min_partitions: int | None = None,
+        root: Root | None = None,
+    ) -> list[ReadTask]:
+        """Split a bound read into tasks that any number of processes carry out with `run_task`.
+
+        Args:
+            reading: From `plan_read`.
+            partition_bytes: Encoded bytes per task, approximately.
+            partition_rows: Rows per task, approximately.
+            min_partitions: The wanted least number of tasks.
+            root: The version that the read is bound to, if the caller has it; None looks it up.
+
+        Returns:
+            Picklable tasks in offset order; none if nothing can match.
+
+        Raises:
+            NotFoundError: The requested commit times are older than the stream's history.
+        """
+        pinned = bound_root(self._context, reading, root)
+        tasks = plan_tasks(
+            plan_range(self._status, pinned, reading),
+            partition_bytes=check_option("partition_bytes", partition_bytes),
+            partition_rows=check_option("partition_rows", partition_rows),
+            min_partitions=check_option("min_partitions", min_partitions),
+        )
+        if reading.commit_time_column is None:
+            return tasks
+        return date_tasks(self._log.history, pinned, reading, tasks)
+
+    def parquet_files(
+        self,
+        start: CutLike = "head",
+        end: CutLike = "tail",
+        *,
+        version_as_of: int | None = None,
+        timestamp_as_of: str | dt.datetime | None = None,
+        partial: bool = False,
+        root: Root | None = None,
+    ) -> list[ParquetFile]:
+        """List the plain Parquet files that hold the events between two cuts, in offset order.
+
+        Row n of a file is the event at its `start` + n. The events of the range are exactly the
+        rows ``[row_start, row_end)`` of each file: the first file may begin before `start`, and the
+        last may end after `end`. After the version that lists a file is superseded, the file stays
+        for vacuum's grace.
+
+        Args:
+            start: First event; any form of cut.
+            end: The event after the last, in the same forms.
+            version_as_of: Look at this version; None for the newest.
+            timestamp_as_of: Or the newest version at that time, a datetime or text with a zone.
+            partial: Leave out the events in Arrow segments, which are between the files; `read`
+                returns them.
+            root: Or this root.
+
+        Raises:
+            InvalidInputError: The range holds events in Arrow segments and `partial` is false.
+        """
+        if root is None:
+            self._log.refresh()
+            root = self.root_as_of(version=version_as_of, timestamp=timestamp_as_of)
+        bounds = resolve_range(self._context, root, parse_cut(start), parse_cut(end))
+        return list_parquet_files(self._status, root, bounds, url=self.url, partial=partial)
+
+    # Metadata.
+
+    def info(self) -> dict[str, Any]:
+        """Return the stream's current range and sizes, and what is kept of its past."""
+        row: dict[str, Any] = self.metadata("info").read_all().to_pylist()[0]
+        return row
+
+    def segments(self) -> pa.RecordBatchReader:
+        """Return the segments that hold kept events, one row each, in offset order."""
+        return self.metadata("segments")
+
+    def history(self, start: int = 0, end: int | None = None) -> pa.RecordBatchReader:
+        """Read what every commit did, oldest first; streams through any number of commits.
+
+        Rows outlive purge. A row holds version, time, operation, head and tail after the commit,
+        counts of what was added, writer and batch, client and application, attempts, races lost,
+        requests and bytes.
+
+        Args:
+            start: First version.
+            end: The version after the last; None for all.
+        """
+        start = check_whole("start", start)
+        end = check_whole("end", end, optional=True)
+        root = self._log.refresh()
+        batches = self._log.history.batches(root, start, root.version + 1 if end is None else end)
+        return pa.RecordBatchReader.from_batches(HISTORY_SCHEMA, batches)
+
+    def metadata(
+        self, table: str, *, root: Root | None = None, span: tuple[int, int] | None = None
+    ) -> pa.RecordBatchReader:
+        """Return a metadata table, one of the names below, as batches.
+
+        They are `segments`, `frames`, `history`, `info`, `writers`, `readers` and `tags`. Rows come
+        in batches as they are read; a million segments are never held at once. `info` and `history`
+        work while a copy into the stream is not done.
+
+        Args:
+            table: The table's name.
+            root: The version to look at; None for the newest.
+            span: For a table by range: only the segments of these offsets, from `plan_metadata`.
+        """
+        return open_table(self._context, table, root, span)
+
+    def plan_metadata(self, table: str, *, root: Root | None = None) -> list[tuple[int, int]]:
+        """Return offset ranges for reading a metadata table in parallel; raises as `metadata`."""
+        pinned = root or self._log.refresh()
+        return plan_table(self._status, pinned, find_table(table))
+
+    def verify(self) -> Report:
+        """Read the whole stream and report everything that is wrong; changes nothing.
+
+        Raises:
+            NotFoundError: The stream is gone.
+            StorageError: The storage failed, so nothing can be said about the stream.
+        """
+        return run_verify(self._context)
+
+    # What belongs to the stream.
+
+    def truncate(self, cut: CutLike) -> int:
+        """Forget the events before a cut: the head moves there, no offset changes.
+
+        The segment that holds the new head stays; segments below it are deleted by `vacuum` after
+        its grace. Allowed on sealed streams. Unlike `retain`, it ignores readers and tags. Safe to
+        repeat: a cut at the head changes nothing.
+
+        Returns:
+            The head.
+        """
+        return run_truncate(self._context, parse_cut(cut)).root.head
+
+    def seal(self) -> int:
+        """End the stream: every later append is refused with SealedError. Safe to repeat.
+
+        An append in flight either commits before the seal or is refused whole. Reads, truncation
+        and repeated batches work as before.
+
+        Returns:
+            The tail, which no longer moves.
+        """
+        return run_seal(self._context).root.tail
+
+    def restore(self, version: int) -> Commit:
+        """Restore the events of an earlier version, in one commit that copies no event.
+
+        The restored events get new offsets from the tail on, and the columns of that version are
+        restored as well. The events that were there until now end up below the head. Restoring the
+        version before undoes it.
+
+        Raises:
+            SealedError: The stream has ended.
+        """
+        return run_restore(self._context, check_version(version))
+
+    def retain(
+        self,
+        *,
+        max_bytes: int | None = None,
+        max_age_s: int | None = None,
+        min_bytes: int | None = None,
+        min_age_s: int | None = None,
+        respect_readers: bool = True,
+    ) -> int:
+        """Forget what exceeds a maximum, once; a minimum wins. Safe to repeat.
+
+        Without a maximum, it forgets the events that every live reader is done with. Ages count
+        from the commit that appended an event, by the store's clock; events that no kept version
+        can date stay. A reader's record that can't be read stops it.
+
+        Args:
+            max_bytes: Drop the oldest segments while the rest is larger (encoded bytes).
+            max_age_s: Drop events that were committed more than this many seconds ago.
+            min_bytes: Keep at least this many encoded bytes.
+            min_age_s: Keep events that were committed within this many seconds.
+            respect_readers: Keep what a tag or a live reader needs.
+
+        Returns:
+            The head.
+        """
+        policy = RetentionPolicy(max_bytes, max_age_s, min_bytes, min_age_s, respect_readers)
+        return run_retain(self._context, policy).root.head
+
+    @property
+    def retention(self) -> RetentionPolicy | None:
+        """The policy that is applied after commits, as of the newest version seen."""
+        return policy_of(self._log.root)
+
+    def set_retention(self, policy: RetentionPolicy | None) -> None:
+        """Set a policy that every committer applies after its commits, about once a minute.
+
+        If applying it fails, the log gets a warning, and the commit does not fail.
+
+        Args:
+            policy: What is kept; None ends it.
+        """
+        run_set_policy(self._context, policy)
+
+    @property
+    def tags(self) -> dict[str, Tag]:
+        """The named cuts, by name, as of the newest version seen."""
+        return dict(sorted(self._status.tags(self._log.root).items()))
+
+    def tag(self, name: str, cut: CutLike = "tail", *, move: bool = False) -> Tag:
+        """Give a cut a name; from then on `tag:NAME` is accepted wherever a cut is.
+
+        `retain` keeps the events from a tag on. Safe to repeat.
+
+        Args:
+            name: Letters, digits, dots, dashes and underscores.
+            cut: Any form of cut, bound once.
+            move: Allow a tag of that name to move here.
+
+        Raises:
+            AlreadyExistsError: The tag names another cut.
+            InvalidInputError: Not a name or not a cut, or too many tags.
+        """
+        return run_tag(self._context, name, parse_cut(cut), move=move)
+
+    def untag(self, name: str) -> None:
+        """Remove a tag.
+
+        Raises:
+            NotFoundError: There is no such tag.
+        """
+        run_untag(self._context, name)
+
+    def reader(
+        self,
+        name: str,
+        *,
+        owner: str = "",
+        start: CutLike | None = None,
+        lapse_s: int = LAPSE_S,
+        takeover: bool = False,
+        provisional: bool = False,
+    ) -> NamedReader:
+        """Register a named reader, or continue with the one of that owner.
+
+        Once it returns, `retain` keeps the events from the reader's position on, until the reader
+        is released, or publishes nothing for `lapse_s`. `reader:NAME` is accepted wherever a cut
+        is.
+
+        Args:
+            name: Letters, digits, dots, dashes and underscores.
+            owner: Who may publish under the name; one reader, one owner.
+            start: The first event it needs; None for the position published last, or the head.
+            lapse_s: After this many seconds without publication or renewal, by the store's time, it
+                holds nothing back.
+            takeover: Take the name over from another owner.
+            provisional: Let another owner take the name until the next publication.
+
+        Raises:
+            ReaderConflictError: The name belongs to another owner.
+        """
+        root = self._log.refresh()
+        offset = None if start is None else resolve_cut(self._context, root, parse_cut(start))
+        return register_reader(
+            self._context,
+            name,
+            owner=owner,
+            start=offset,
+            lapse_s=lapse_s,
+            takeover=takeover,
+            provisional=provisional,
+        )
+
+    def readers(self) -> list[SeenReader]:
+        """Return every named reader by name, released and lapsed ones too."""
+        return list_readers(self._context)
+
+    def release_reader(self, name: str) -> bool:
+        """Release a named reader, whoever owns it; False if there is none to release."""
+        return release_reader(self._context, name)
+
+    # Upkeep.
+
+    def purge(self, *, older_than_s: float = 30 * 86400.0, keep_versions: int = 1) -> int:
+        """Forget versions that were superseded longer ago than that (an hour at least).
+
+        Their events and their rows of the history stay; only reading *as of* those versions ends.
+        If it fails, nothing was deleted. Safe to repeat.
+
+        Args:
+            older_than_s: Least number of seconds since they were superseded.
+            keep_versions: How many of the newest versions stay, however old they are.
+
+        Returns:
+            The oldest version kept.
+        """
+        check_seconds("older_than_s", older_than_s)
+        return run_purge(self._context, older_than_s=older_than_s, keep_versions=keep_versions)
+
+    def vacuum(
+        self, *, dry_run: bool = True, grace_s: float = GRACE_S, short_grace: bool = False
+    ) -> VacuumReport:
+        """Delete what no version, pin or commit in flight can need; by default only report it.
+
+        It deletes objects that were dropped before the oldest version kept (see `purge`) and longer
+        ago than the grace, and objects that were staged on a version older than the grace and never
+        committed. Metadata that can't be read stops it before anything is deleted. Safe to repeat,
+        and to run beside writers, readers and other vacuums.
+
+        Args:
+            dry_run: Change nothing, and report what would be deleted and why.
+            grace_s: How many seconds dropped objects stay for readers of older versions, and how
+                long a writing job may take.
+            short_grace: Allow a grace of less than a day: you promise that nobody needs it.
+
+        Returns:
+            What was deleted, or would be, and what stays for now.
+        """
+        check_seconds("grace_s", grace_s)
+        return run_vacuum(self._context, dry_run=dry_run, grace_s=grace_s, short_grace=short_grace)
+
+    def compact(
+        self,
+        start: CutLike | None = None,
+        end: CutLike = "tail",
+        *,
+        mode: str = options.default("compactMode"),
+        target_rows: int = options.default("compactRows"),
+        target_bytes: int = options.default("compactBytes"),
+        minor: tuple[int, int] | None = None,
+        budget_bytes: int | None = None,
+        layout: Layout | None = None,
+    ) -> Compaction:
+        """Replace runs of neighbouring segments by a few large ones, or a large one by several.
+
+        Events, offsets and order do not change. Each commit replaces whole runs; `vacuum` deletes
+        the replaced segments after its grace. Safe to repeat, to kill at any point, and to run
+        beside readers, writers and other compactions: a group that another commit changed is
+        skipped and planned again. If it fails, what was committed before stays. A second call finds
+        nothing to do.
+
+        Args:
+            start: Where to begin; None for the oldest segment.
+            end: Where to end; segments that hold events in between count.
+            mode: ``merge`` decodes and writes large frames, ``stitch`` joins frames of Arrow
+                unchanged and leaves Parquet segments alone, ``split`` cuts segments that exceed a
+                target into pieces of nearly equal size.
+            target_rows: Most events of a segment.
+            target_bytes: Most encoded bytes of a segment.
+            minor: Only runs that are worth it, of at least ``(small, medium)`` segments: a quick
+                pass after every few commits, such as ``(4, 3)``. None takes every run.
+            budget_bytes: Most encoded bytes to rewrite, the newest first; None for no limit.
+            layout: Compression and frames of what is written.
+
+        Returns:
+            What was done; `commits` is 0 if there was nothing to do.
+
+        Raises:
+            ConflictError: Others changed the segments every time, or every race was lost.
+            SnapshotExpiredError: A segment was deleted while it was read, or a version was purged.
+        """
+        rules = CompactRules(mode, target_rows, target_bytes, minor, budget_bytes)
+        first = Cut("head") if start is None else parse_cut(start)
+        remedy = "start at 'head', or give no start"
+        root = self._log.refresh()
+        bounds = resolve_range(self._context, root, first, parse_cut(end), remedy=remedy)
+        return run_compact(self._context, rules, as_layout(layout), bounds=bounds)
+
+    # Copies.
+
+    def copy_to(
+        self,
+        url: str | os.PathLike[str],
+        *,
+        copy_id: str,
+        mode: str = "segments",
+        start: CutLike = "head",
+        end: CutLike = "tail",
+        seal: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> Copied:
+        """Make a new stream of this one's segments, or of its events.
+
+        By segments, ids, epochs and offsets stay, and the destination becomes a stream only when
+        all of it is there. By events, they are written again in the newest schema, with offsets
+        from 0, a bounded step per commit. Until the last step, every read of the destination raises
+        IncompleteStreamError, and every commit except the copy's is refused.
+
+        An interrupted copy continues where it stopped when it runs again; a finished one does
+        nothing. Both ends are bound once. Events that are appended meanwhile are not copied, nor
+        are writers, readers, tags and properties.
+
+        A clone copies nothing and shares this stream's segments, in three commits for any length.
+        Each stream then changes on its own. `vacuum` here keeps what the clone needs until the
+        clone is dropped or materialized, or `unpin` removes the pin that has the copy id as its
+        name.
+
+        Args:
+            url: Where; a folder of its own, on any filesystem.
+            copy_id: Letters, digits and dashes: the same id again is the same copy.
+            mode: ``segments`` copies the objects, ``events`` writes events again, ``clone`` shares.
+            start: First event; a segment that it divides is rewritten.
+            end: The event after the last, likewise.
+            seal: Seal the copy after its last event: nothing can be appended to it.
+            storage_options: For the destination's filesystem; a clone takes this stream's.
+
+        Returns:
+            What was copied; `repeated` if it had been done before.
+
+        Raises:
+            AlreadyExistsError: There is another stream at the destination.
+            InvalidInputError: A cut, the mode or the id is not valid, the id belongs to another
+                copy, or the destination is the stream itself. For clones also: a range is given,
+                the stream is a clone itself, or the destination is on another filesystem.
+            ConflictError: For clones: every race was lost, or the pin was removed meanwhile. For
+                events: every race was lost, or a step took longer than vacuum's grace: copy again.
+            TruncatedError: The start, or events that are still to be copied, are below the head.
+            IncompleteStreamError: Another copy into the destination is not done.
+            SnapshotExpiredError: A segment was deleted while it was copied: copy again.
+            UnsafeFilesystemError: The destination can't create exclusively.
+        """
+        request = CopyRequest(copy_id, str(start), str(end), seal, mode)
+        return run_copy_to(self._context, url, request, (start, end), storage_options)
+
+    def materialize(self) -> int:
+        """Copy the objects that this clone shares with its origin, and release the pin.
+
+        If it is interrupted, the next call continues where it stopped; a stream that shares nothing
+        does not change. After it, the origin may be vacuumed, moved and dropped.
+
+        Returns:
+            How many objects were copied.
+
+        Raises:
+            MissingObjectError: The origin is gone, or was vacuumed after its pin was removed.
+        """
+        return run_materialize(self._context)
+
+    @property
+    def pins(self) -> dict[str, Pin]:
+        """The versions that clones need, by copy id, as of the newest version seen."""
+        return pins_of(self._log.root)
+
+    def unpin(self, name: str) -> None:
+        """Remove a clone's pin: `vacuum` may then delete what the clone reads.
+
+        Use it for clones that are gone; drop or materialize other clones instead.
+
+        Raises:
+            NotFoundError: There is no such pin.
+        """
+        run_unpin(self._context, name)
+
+    # Followers.
+
+    @property
+    def followers(self) -> tuple[str, ...]:
+        """The folders that follow this stream, as of the newest version seen."""
+        return followers_of(self._log.root)
+
+    def add_follower(self, url: str) -> None:
+        """Keep a second copy of the whole stream in another folder, from now on.
+
+        Once it returns, every commit, whoever makes it, is acknowledged only when the follower has
+        it too. A follower can be read like any stream; commits through it are refused until
+        `promote`. Safe to repeat. From now on, commits by versions of segstore that don't know
+        followers are refused.
+
+        Args:
+            url: An empty folder, opened with this stream's storage options.
+
+        Raises:
+            AlreadyExistsError: The folder holds another stream.
+            InvalidInputError: The stream's own folder under any name, one inside or around it, or
+                one that can't be opened.
+            FencedError: This folder is a follower itself.
+            FormatError: An object that must be copied is damaged.
+        """
+        run_add_follower(self._context, url)
+
+    def remove_follower(self, url: str) -> None:
+        """Continue without a follower, even if it is lost; its folder stays. Safe to repeat."""
+        run_remove_follower(self._context, url)
+
+    def promote(self) -> int:
+        """Make this follower a primary, when the old one is lost or given up. Safe to repeat.
+
+        A follower holds every acknowledged commit. Once this returns, the old primary can
+        acknowledge nothing any more, even if it comes back. Earlier positions are refused, since
+        commits that the old primary did not acknowledge may be missing here. Followers must be
+        added again.
+
+        Returns:
+            The generation.
+        """
+        return run_promote(self._context).root.generation
