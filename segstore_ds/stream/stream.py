@@ -281,7 +281,7 @@ class Stream:
         request = WriteRequest(
             schema=given.schema,
             layout=layout,
-            client=client_name(),
+            client=self._context.client,
             writer=key,
             expected_tail=expected_tail,
             expected_version=expected_version,
@@ -313,7 +313,7 @@ class Stream:
         request = WriteRequest(
             schema=given.schema,
             layout=as_layout(layout),
-            client=client_name(),
+            client=self._context.client,
             writer=key,
             overwrite=True,
             merge_schema=merge_schema,
@@ -414,7 +414,7 @@ class Stream:
                 replace_schema=replace_schema,
                 spark_schema=spark_schema,
                 layout=as_layout(layout),
-                client=client or client_name(),
+                client=client or self._context.client,
             )
         )
 

@@ -1,6 +1,7 @@
 """The names of operations are on disk: they never change, and later ones are carried through."""
 
 from dataclasses import replace
+from importlib import resources
 
 import pytest
 
@@ -8,6 +9,7 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Epoch, Root
 from segstore_ds.format.root_codec import decode_root, encode_root
 
+FORMAT = resources.files("segstore_ds.format").joinpath("FORMAT.md").read_text(encoding="utf-8")
 STORED = (
     "create append overwrite copy compact truncate seal restore drop tag untag reader pin unpin "
     "materialize set-properties follow promote repair purge vacuum merge-status merge-history "
@@ -17,6 +19,11 @@ STORED = (
 
 def test_stored_operation_names_never_change() -> None:
     assert [operation.value for operation in Operation] == STORED.split()
+
+
+@pytest.mark.parametrize("operation", Operation)
+def test_format_page_describes_every_operation(operation: Operation) -> None:
+    assert f"`{operation}`" in FORMAT
 
 
 @pytest.mark.parametrize("operation", [Operation.MERGE_STATUS, "an-operation-of-a-later-version"])
