@@ -15,11 +15,13 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.errors import (
     ConflictError,
+    InternalError,
     InvalidInputError,
     MissingObjectError,
     PositionError,
     SealedError,
     StagedExpiredError,
+    WriterConflictError,
 )
 from segstore_ds.format import names
 from segstore_ds.format.batch_fingerprint import BatchFacts, encode_fingerprint
@@ -88,8 +90,8 @@ def check_preconditions(root: Root, plan: AppendPlan) -> None:
     Raises:
         SealedError: The stream is sealed.
         StagedExpiredError: The segments were staged below the staging floor.
-        ConflictError: The tail or the version is not the expected one, or the writer was set back
-            while its batch was being repeated.
+        WriterConflictError: The writer was set back while its batch was repeated.
+        ConflictError: The tail or the version is not the expected one.
     """
     if root.sealed:
         raise SealedError("stream is sealed", stream=root.stream_id, tail=root.tail)
@@ -100,12 +102,26 @@ def check_preconditions(root: Root, plan: AppendPlan) -> None:
             token=plan.token,
             staging_floor=root.staging_floor,
         )
-    if plan.rows != sum(segment.rows for segment in plan.segments):
-        raise ConflictError(
-            "the writer was set back while its batch was repeated",
-            writer_id=plan.writer.writer_id if plan.writer else None,
-        )
+    check_staged_rows(plan)
     check_expected(root, plan.expected_tail, plan.expected_version)
+
+
+def check_staged_rows(plan: AppendPlan) -> None:
+    """Raise unless the segments hold all rows that the tasks received. Pure.
+
+    The tasks of a batch that was planned as committed stage nothing.
+    """
+    staged = sum(segment.rows for segment in plan.segments)
+    if plan.rows == staged:
+        return
+    if plan.writer is not None and not plan.segments:
+        raise WriterConflictError(
+            "the writer was set back while its batch was repeated",
+            remedy="another process did: stop one of the two, then write the batch again",
+            writer_id=plan.writer.writer_id,
+            batch_id=plan.writer.batch_id,
+        )
+    raise InternalError("tasks received other rows than they staged", rows=plan.rows, staged=staged)
 
 
 def check_expected(root: Root, tail: int | None, version: int | None) -> None:

@@ -204,6 +204,13 @@ def writer_key(
             batch_id=batch_id,
         )
     if writer_id is None or batch_id is None:
+        if takeover or on_repeat != options.default("onRepeat"):
+            raise InvalidInputError(
+                "only a writer has batches to repeat or a name to take over",
+                remedy="give writer_id and batch_id, or neither on_repeat nor writer_takeover",
+                on_repeat=on_repeat,
+                writer_takeover=takeover,
+            )
         return None
     batch_id = as_integer(batch_id, "batch_id")
     if not isinstance(writer_id, str):

@@ -144,6 +144,8 @@ def test_empty_batch_of_a_writer_is_remembered(spark, url, append):
         ({"writerId": "x"}, "must be given together"),
         ({"batchId": 1}, "must be given together"),
         ({"batchID": "one", "writerId": "x"}, "an integer of at least 0"),
+        ({"onRepeat": "skip"}, "give writerId and batchId, or neither"),
+        ({"writerTakeover": "true"}, "give writerId and batchId, or neither"),
         ({"txnAppId": "x"}, "here it is called writerId"),
         ({"txnVersion": 1}, "here it is called batchId"),
         ({"maxRecordsPerFile": 1}, "here it is called segmentRows"),

@@ -167,6 +167,33 @@ def test_on_repeat_skip_keeps_what_was_committed_first(stream, caplog):
             WriterKey("w", 1, on_repeat=wrong)
 
 
+@pytest.mark.parametrize("given", [{"on_repeat": "skip"}, {"writer_takeover": True}])
+def test_options_of_a_writer_are_refused_without_one(stream, given):
+    for write in (stream.append, stream.overwrite):
+        with pytest.raises(InvalidInputError, match="give writer_id and batch_id"):
+            write(numbers(1), **given)
+    assert stream.refresh().version == 0
+
+
+def test_a_writer_set_back_during_a_repeat_is_no_race_to_retry(stream, other):
+    stream.append(numbers(1), writer_id="w", batch_id=7)
+    job, done = staged(stream, 1, writer=WriterKey("w", 7))
+    assert job.repeated
+    other.append(numbers(2), writer_id="w", batch_id=3, writer_takeover=True)
+    with pytest.raises(WriterConflictError, match="set back") as caught:
+        stream.refresh().commit(job, done)
+    assert not caught.value.retryable
+    assert ns(stream) == [1, 2]
+
+
+def test_rows_that_nobody_staged_are_an_internal_error(stream):
+    job, done = staged(stream, 1, 2)
+    lost = [replace(task, segments=(), frames=()) for task in done]
+    with pytest.raises(InternalError, match=r"rows=2, staged=0"):
+        stream.commit(job, lost)
+    assert ns(stream) == []
+
+
 def test_two_jobs_of_one_batch_are_compared_when_they_commit(stream, other):
     """The second was planned before the first one landed: what it staged is deleted again."""
     options = {"writer": WriterKey("w", 1), "tasks": 2}
