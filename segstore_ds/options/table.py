@@ -87,8 +87,8 @@ TABLE: tuple[Option, ...] = (
         "text",
         "tail",
         _READS,
-        "where to end, likewise; not included. A streaming query delivers nothing past "
-        "it, and follows the `tail` as it moves",
+        "where to end, likewise; not included. A streaming query delivers nothing past it; "
+        "with `tail` it has no end",
         peers=("endingoffsets", "endingversion", "endingtimestamp", "end_stream_cut"),
     ),
     Option(
@@ -151,7 +151,7 @@ TABLE: tuple[Option, ...] = (
         "int",
         None,
         _READS,
-        "at least so many tasks, where there are frames enough",
+        "at least this many tasks, if there are enough frames",
         least=1,
         why="For few events that each take long, on many cores",
     ),
@@ -160,8 +160,8 @@ TABLE: tuple[Option, ...] = (
         "bool",
         True,
         _READS,
-        "a start below the head is an error that names what is lost; false starts at the head, "
-        "with a warning in the log",
+        "a start below the head is an error that names the lost events; false starts at the "
+        "head, with a warning in the log",
         peers=("ignoremissingfiles",),
     ),
     Option(
@@ -187,7 +187,7 @@ TABLE: tuple[Option, ...] = (
         "int",
         1000,
         (STREAM_READ,),
-        "most segments per micro-batch, so that the first one is not all of history",
+        "most segments per micro-batch, so that the first one does not hold all of history",
         least=1,
         why="More to catch up with a million tiny segments, less for small executors",
         peers=("maxfilespertrigger", "streaming-max-files-per-micro-batch"),
@@ -206,7 +206,7 @@ TABLE: tuple[Option, ...] = (
         "choice",
         None,
         (READ,),
-        "read this about the stream instead of its events: `segments`, `frames`, `history`, "
+        "read a metadata table instead of the events: `segments`, `frames`, `history`, "
         "`info`, `writers`, `readers`, `tags`; or `compactionPlan`, one row per group of "
         "segments that `operation=compact` replaces",
         choices=(
@@ -221,7 +221,7 @@ TABLE: tuple[Option, ...] = (
         ),
         peers=("streaminfo", "streams"),
     ),
-    Option("createIfMissing", "bool", True, _WRITES, "make the stream where there is none"),
+    Option("createIfMissing", "bool", True, _WRITES, "create the stream if there is none"),
     Option(
         "singleWriter",
         "bool",
@@ -235,8 +235,8 @@ TABLE: tuple[Option, ...] = (
         "text",
         None,
         _WRITES,
-        "name of an idempotent writer; with `batchId`. Of a streaming query: instead of its id, "
-        "which then owns the name",
+        "name of an idempotent writer; with `batchId`. For a streaming query the default is "
+        "the query's id, which always owns the name",
         peers=("txnappid", "commituser", "commit.user-prefix"),
     ),
     Option(
@@ -244,7 +244,7 @@ TABLE: tuple[Option, ...] = (
         "int",
         None,
         (WRITE,),
-        "number of this writer's batch; it grows, and the same one again changes nothing",
+        "number of this writer's batch; it grows, and a repeated one changes nothing",
         peers=("txnversion", "commitidentifier"),
     ),
     Option(
@@ -259,8 +259,9 @@ TABLE: tuple[Option, ...] = (
         "choice",
         "error",
         _WRITES,
-        "a batch id that was committed with other events: `error`; or `skip`, which keeps those "
-        "and drops these, with a warning, for queries whose reruns differ by themselves",
+        "if the batch id was committed with other events: `error`; or `skip`, which keeps the"
+        " committed ones and drops these, with a warning, for queries whose reruns differ by "
+        "nature",
         choices=("error", "skip"),
     ),
     Option(
@@ -268,22 +269,22 @@ TABLE: tuple[Option, ...] = (
         "int",
         None,
         (WRITE,),
-        "commit only if the tail is still this, else ConflictError: for an overwrite with what was "
-        "read up to there",
+        "commit only if this is still the tail, else ConflictError: for an overwrite with "
+        "events read up to there",
     ),
     Option(
         "expectedVersion",
         "int",
         None,
         (WRITE,),
-        "commit only on top of this version, else ConflictError: upkeep makes versions, too",
+        "commit only on top of this version, else ConflictError: upkeep also makes versions",
     ),
     Option(
         "compression",
         "choice",
         "zstd",
         _WRITES,
-        "of frames: `zstd`, `lz4`, `none`",
+        "codec of frames: `zstd`, `lz4`, `none`",
         choices=COMPRESSIONS,
         why="`none` for events that are compressed already or read in place",
         peers=("parquet.compression", "codec", "write.parquet.compression-codec"),
@@ -293,7 +294,7 @@ TABLE: tuple[Option, ...] = (
         "int",
         2,
         _WRITES,
-        "of zstd",
+        "level of zstd",
         least=1,
         why="15 for an archive: a third smaller in Arrow, 3 to 13 % in Parquet, for 4 to 40 times "
         "the CPU time",
@@ -332,9 +333,9 @@ TABLE: tuple[Option, ...] = (
         "choice",
         "auto",
         _WRITES,
-        "`arrow` is quick to write and read as it comes; `parquet` is smaller, and any engine "
-        "reads it; `auto` is `parquet` for tasks of more than one frame. Whatever Parquet can't "
-        "bring back exactly, and what a task sends inline, is `arrow`",
+        "`arrow` is quick to write and read; `parquet` is smaller, and any engine reads it; "
+        "`auto` is `parquet` for tasks of more than one frame. Values that Parquet can't "
+        "store exactly, and inline frames, are `arrow`",
         choices=SEGMENT_FORMATS,
         peers=("write.format.default", "file.format"),
     ),
@@ -343,7 +344,8 @@ TABLE: tuple[Option, ...] = (
         "bytes",
         64 << 10,
         _WRITES,
-        "a task with less encoded output sends it to the driver, which writes one segment for all",
+        "a task with less encoded output sends it to the driver, which writes one segment for"
+        " all such tasks",
         why="More for many small tasks on object stores, where each object costs requests",
     ),
     Option(
@@ -351,11 +353,11 @@ TABLE: tuple[Option, ...] = (
         "int",
         2,
         _WRITES,
-        "buffers of 8 MiB per task: one is filled while others are written, each in one go, on "
-        "object stores as a part of an upload; they, one frame, and what "
-        "the end of a segment will say of its frames are the memory that writing takes: of Parquet "
-        "1 to 1.5 KB per frame and column until a segment ends, and as much while its end is made: "
-        "150 MB at most (a segment ends at 2^17 pages and page headers)",
+        "buffers of 8 MiB per task: one is filled while the others are written, each as one "
+        "write or one part of an upload. A write takes the memory of these buffers, one frame"
+        " and the segment's index: in Parquet 1 to 1.5 KB per frame and column until the "
+        "segment ends, and as much again to write the index, at most 150 MB (a segment ends "
+        "at 2^17 pages and page headers)",
         least=1,
         why="More for object stores, which take many requests at once; 1 for little memory",
     ),
@@ -383,8 +385,8 @@ TABLE: tuple[Option, ...] = (
         "choice",
         None,
         _WRITES,
-        "`auto`: after the commit merge the newest small segments, at most 32 MiB of them; `off` "
-        "leaves them. Batch writes are `off` unless told otherwise, streaming writes `auto`",
+        "`auto`: after the commit merge the newest small segments, at most 32 MiB of them; "
+        "`off`: never. The default is `off` for batch writes and `auto` for streaming writes",
         choices=("auto", "off"),
         peers=("autooptimize", "autocompact", "delta.autooptimize.autocompact", "auto-compaction"),
     ),
@@ -403,16 +405,16 @@ TABLE: tuple[Option, ...] = (
         "text",
         None,
         (WRITE,),
-        "the stream that is copied; there is none yet where it is written to",
+        "the stream to copy; the destination must not exist yet",
     ),
     Option(
         "copyMode",
         "choice",
         None,
         (WRITE,),
-        "`segments` (with `operation=copy`) copies segment objects; `events` takes rows that were "
-        "made of the source's events, as the whole of a new stream: one write, safe to repeat, "
-        "that takes the offsets `startCut` and `endCut` that the rows were read with",
+        "`segments` (with `operation=copy`) copies segment objects; `events` takes rows made "
+        "from the source's events, as a complete new stream: one write, safe to repeat, with "
+        "the offsets `startCut` and `endCut` that the rows were read with",
         choices=("segments", "events"),
         answers=(
             (
@@ -429,9 +431,10 @@ TABLE: tuple[Option, ...] = (
         "text",
         None,
         (WRITE,),
-        "letters, digits and dashes: the same copy again under its id goes on, or does nothing",
+        "name of the copy: letters, digits and dashes. A repeated copy under its id resumes, "
+        "or does nothing if it is done",
     ),
-    Option("seal", "bool", False, (WRITE,), "the copy ends with its last event"),
+    Option("seal", "bool", False, (WRITE,), "seal the copy after its last event"),
     Option(
         "compactRows",
         "int",
@@ -456,8 +459,8 @@ TABLE: tuple[Option, ...] = (
         "choice",
         "merge",
         (*_WRITES, READ),
-        "`merge` decodes and writes large frames, `stitch` joins frames of Arrow as they are and "
-        "leaves Parquet alone, `split` cuts what is over the target",
+        "`merge` decodes small frames and writes large ones, `stitch` joins Arrow frames "
+        "unchanged and skips Parquet segments, `split` splits segments over the target",
         choices=("merge", "stitch", "split"),
     ),
 )
