@@ -7,7 +7,7 @@ Then segment numbers and offsets are assigned in task order. Appends never confl
 an append that loses a race is planned again on the newer root.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from segstore_ds.commit.commit import Change
@@ -181,6 +181,20 @@ def drop_below(root: Root, head: int, slot: Slot) -> Root:
     return replace(root, head=head, parts=parts, entries=entries, retired=(*root.retired, *retired))
 
 
+def _runs(
+    tasks: Sequence[StagedTask],
+) -> Iterator[tuple[list[StagedTask], Sequence[StagedSegment]]]:
+    """Yield each run of neighbouring tasks that sent frames, and the segments staged behind it."""
+    run: list[StagedTask] = []
+    for task in sorted(tasks, key=lambda task: task.task):
+        if task.frames:
+            run.append(task)
+        if task.segments:
+            yield run, task.segments
+            run = []
+    yield run, ()
+
+
 class Appender:
     """Commits staged data to one stream."""
 
@@ -194,30 +208,20 @@ class Appender:
 
         Each run of neighbouring tasks that sent frames becomes one segment, so task order holds.
         """
-        segments: list[StagedSegment] = []
-        run: list[StagedTask] = []
         # A new folder per call: a job may be committed twice, and each commit may delete what it
         # wrote.
         version = names.parse_token_version(token)
         nonce = self._context.clock.new_id()[:12]
         folder = f"{token}-{nonce}" if version is None else names.build_token(version, nonce)
-
-        def flush() -> None:
-            if not run:
-                return
-            name = f"{run[0].task}-0-{len(segments)}.arrow"
-            path = names.build_segment_path(folder, name)
-            frames = (frame for task in run for frame in task.frames)
-            segments.append(stage_frames(self._context.storage, frames, path=path, ship_to=ship_to))
-            run.clear()
-
-        for task in sorted(tasks, key=lambda task: task.task):
-            if task.frames:
-                run.append(task)
-            if task.segments:
-                flush()
-                segments.extend(task.segments)
-        flush()
+        segments: list[StagedSegment] = []
+        for run, staged in _runs(tasks):
+            if run:
+                name = f"{run[0].task}-0-{len(segments)}.arrow"
+                path = names.build_segment_path(folder, name)
+                frames = (frame for task in run for frame in task.frames)
+                made = stage_frames(self._context.storage, frames, path=path, ship_to=ship_to)
+                segments.append(made)
+            segments.extend(staged)
         return tuple(segments)
 
     def check_visible(self, tasks: Sequence[StagedTask]) -> None:
