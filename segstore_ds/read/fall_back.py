@@ -1,4 +1,7 @@
-"""What a scan does when a segment is damaged or missing: a follower's copy, or the right error."""
+"""What a scan does when a segment is damaged or missing: a follower's copy, or the right error.
+
+A task has no handle on its stream, so the log is opened here, and only when something is wrong.
+"""
 
 import logging
 from collections.abc import Iterator
@@ -7,6 +10,7 @@ from itertools import islice
 import pyarrow as pa
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import (
     FormatError,
     MissingObjectError,
@@ -17,7 +21,6 @@ from segstore_ds.errors import (
 from segstore_ds.read.decode import SliceDecoder
 from segstore_ds.read.plan import Reading
 from segstore_ds.status.slices import Slice
-from segstore_ds.status.table_status import TableStatus
 
 _LOG = logging.getLogger(__name__)
 
@@ -66,9 +69,10 @@ def read_or_fall_back(
 
 def _is_listed(reading: Reading, slice_: Slice) -> bool:
     """Tell whether the newest version still has a slice's segment."""
-    root = StreamLog(reading.storage).reopen()
+    context = StreamContext.of(StreamLog(reading.storage))
+    root = context.log.reopen()
     if root.stream_id != reading.stream_id:
         return False
     end = slice_.start + slice_.claim[1]
-    placed = TableStatus(reading.storage).segments(root, slice_.start, end)
+    placed = context.status.segments(root, slice_.start, end)
     return any(segment.entry.path == slice_.entry.path for segment in placed)
