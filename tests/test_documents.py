@@ -184,7 +184,16 @@ def test_journeys_of_the_source_page_are_those_of_the_code(tmp_path):
     reader = SegstoreReader(reading, [task], StructType().add("n", LongType()))
     (partition,) = reader.partitions()
     check_journey("Reading a task", lambda: list(reader.read(partition)))
-    assert {*JOURNEYS} == {"Planning", "Reading a task"}
+    layout, jobs, tasks = segstore.Layout(segment_format="arrow", inline_bytes=0), [], []
+    batch = pa.record_batch({"n": range(9)})
+    check_journey(
+        "Planning a write",
+        lambda: jobs.append(stream.plan_write(batch.schema, layout=layout)),
+    )
+    check_journey("Staging", lambda: tasks.append(jobs[0].stage(0, "0", [batch])))
+    check_journey("Committing", lambda: stream.commit(jobs[0], tasks))
+    named = {"Planning", "Reading a task", "Planning a write", "Staging", "Committing"}
+    assert {*JOURNEYS} == named
 
 
 def test_files_that_the_source_page_names_exist():
