@@ -2,6 +2,7 @@
 
 import itertools
 from multiprocessing.connection import Connection
+from typing import Any
 
 import pyarrow as pa
 from deadly_calls import deadly
@@ -39,9 +40,15 @@ def append_plain(reply: Connection, url: str, writer: int, _: int) -> None:
         reply.send(batch)
 
 
-def append_some(reply: Connection, url: str, writer: int, batches: int) -> None:
+def append_some(
+    reply: Connection,
+    url: str,
+    writer: int,
+    batches: int,
+    options: dict[str, Any] | None = None,
+) -> None:
     """Append some batches once told to, with and without a writer id by turns."""
-    stream = open(url)
+    stream = open(url, storage_options=options)
     reply.send("ready")
     reply.recv()
     for batch in range(batches):
@@ -56,13 +63,13 @@ def _append(stream: Stream, writer: int, batch: int) -> None:
         stream.append(numbered(writer, batch), writer_id=f"writer-{writer}", batch_id=batch)
 
 
-def create_many(reply: Connection, urls: list[str]) -> None:
+def create_many(reply: Connection, urls: list[str], options: dict[str, Any] | None = None) -> None:
     """Create streams, each once told to, and say whether that was won."""
     for url in urls:
         reply.send("ready")
         reply.recv()
         try:
-            reply.send(create(url, SCHEMA).stream_id)
+            reply.send(create(url, SCHEMA, storage_options=options).stream_id)
         except AlreadyExistsError:
             reply.send(None)
 

@@ -1,59 +1,90 @@
-"""Eight processes at once, on one stream and for one name."""
+"""Several processes at once, on one stream and for one name: on a disk and on real servers."""
 
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from crash_children import BATCH_ROWS, SCHEMA, append_some, create_many
+from fixtures_servers import FETCHES
 from process_kit import running
 
 from segstore_ds.stream import create, open  # noqa: A004 - as the package has it
 
 pytestmark = pytest.mark.slow
 
-PROCESSES = 8
-BATCHES = 25
 NAMES = 6
 
 
-def test_processes_append_at_once(tmp_path: Path) -> None:
+@dataclass(frozen=True)
+class Races:
+    """Where the races take place, and how large they are."""
+
+    place: str
+    options: dict[str, Any] | None
+    processes: int
+    batches: int
+
+
+@pytest.fixture(
+    params=[
+        "disk",
+        *(pytest.param(name, marks=FETCHES) for name in ("minio", "azurite", "fake_gcs")),
+    ]
+)
+def races(request: pytest.FixtureRequest, tmp_path: Path) -> Races:
+    """Return a disk, or a bucket of a server, by turns."""
+    if request.param == "disk":
+        return Races(str(tmp_path), None, 8, 25)
+    server = request.getfixturevalue(request.param)
+    return Races(server.new_bucket(), server.options, 4, 10)
+
+
+def test_processes_append_at_once(races: Races) -> None:
     """Nothing is lost, nothing is there twice, offsets are dense, each writer's order is kept."""
-    url = str(tmp_path / "stream")
-    stream = create(url, SCHEMA)
+    url, batches = f"{races.place}/stream", races.batches
+    stream = create(url, SCHEMA, storage_options=races.options)
     with ExitStack() as stack:
         pipes = [
-            stack.enter_context(running(append_some, url, writer, BATCHES))[1]
-            for writer in range(PROCESSES)
+            stack.enter_context(running(append_some, url, writer, batches, races.options))[1]
+            for writer in range(races.processes)
         ]
-        assert [pipe.recv() for pipe in pipes] == ["ready"] * PROCESSES
+        assert [pipe.recv() for pipe in pipes] == ["ready"] * races.processes
         for pipe in pipes:
             pipe.send("go")
         for pipe in pipes:
-            assert [pipe.recv() for _ in range(BATCHES)] == list(range(BATCHES))
+            assert [pipe.recv() for _ in range(batches)] == list(range(batches))
     rows = stream.refresh().read(offset_column="offset").read_all().to_pylist()
-    assert [row["offset"] for row in rows] == list(range(PROCESSES * BATCHES * BATCH_ROWS))
-    for writer in range(PROCESSES):
+    assert [row["offset"] for row in rows] == list(range(races.processes * batches * BATCH_ROWS))
+    for writer in range(races.processes):
         numbers = [row["n"] for row in rows if row["writer"] == writer]
-        assert numbers == list(range(BATCHES * BATCH_ROWS))
+        assert numbers == list(range(batches * BATCH_ROWS))
     report = stream.verify().check()
     assert report.rows == len(rows)
     assert report.leftovers == []  # whoever loses a race takes away what only it would have named
     history = stream.history().read_all()
-    assert sum(history["races_lost"].to_pylist()) > PROCESSES  # or they came one after another
+    assert (
+        sum(history["races_lost"].to_pylist()) > races.processes
+    )  # or they came one after another
 
 
-def test_processes_create_one_stream_at_once(tmp_path: Path) -> None:
+def test_processes_create_one_stream_at_once(races: Races) -> None:
     """Exactly one creates it, and the stream that is there is that one's."""
-    urls = [str(tmp_path / f"stream-{number}") for number in range(NAMES)]
+    urls = [f"{races.place}/stream-{number}" for number in range(NAMES)]
     with ExitStack() as stack:
-        pipes = [stack.enter_context(running(create_many, urls))[1] for _ in range(PROCESSES)]
+        pipes = [
+            stack.enter_context(running(create_many, urls, races.options))[1]
+            for _ in range(races.processes)
+        ]
         for url in urls:
-            assert [pipe.recv() for pipe in pipes] == ["ready"] * PROCESSES
+            assert [pipe.recv() for pipe in pipes] == ["ready"] * races.processes
             for pipe in pipes:
                 pipe.send("go")
             won = [stream_id for pipe in pipes if (stream_id := pipe.recv()) is not None]
-            assert won == [open(url).stream_id]
-            open(url).verify().check()
+            stream = open(url, storage_options=races.options)
+            assert won == [stream.stream_id]
+            stream.verify().check()
 
 
 def test_children_of_the_races_report_errors(tmp_path: Path) -> None:
