@@ -59,7 +59,11 @@ def versitygw(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     yield from _run(VERSITYGW, tmp_path_factory)
 
 
-@pytest.fixture(params=["minio", "azurite", "fake_gcs"])
+# Those that honour conditional puts.
+NAMES = ("minio", "azurite", "fake_gcs")
+
+
+@pytest.fixture(params=NAMES)
 def server(request: pytest.FixtureRequest) -> Server:
-    """Each server that honours conditional puts, by turns."""
+    """Each of them, by turns."""
     return request.getfixturevalue(request.param)

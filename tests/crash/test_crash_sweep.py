@@ -5,8 +5,10 @@ content and nothing else, holds the new one if the call returned and the old one
 so, and goes on working: the same batch again gives exactly one copy.
 """
 
+import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,6 +24,7 @@ from crash_kit import (
     quick_folder,
     restore,
 )
+from fixtures_servers import MOST_FETCH_S, Server
 from sweep_operations import LEFT_TOKEN, OPERATIONS, Operation
 
 from segstore_ds.errors import (
@@ -31,7 +34,7 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.log.clock import Clock
-from segstore_ds.storage import Storage
+from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
@@ -114,8 +117,23 @@ def test_operation_survives_a_fault_at_every_call(
     """The state is the old or the new one, and the new one after the acknowledgement."""
     for module, name, value in operation.tiny:
         monkeypatch.setattr(module, name, value)
+    _sweep(operation, partial(fresh_storage, kind, folder), fault)
+
+
+@pytest.mark.parametrize(
+    "fault", [Fault(1, "fail", "after"), Fault(1, "crash", "after")], ids=["fail", "crash"]
+)
+@pytest.mark.timeout(2 * MOST_FETCH_S)
+def test_append_survives_a_fault_at_every_call_of_a_server(server: Server, fault: Fault) -> None:
+    """The same on real servers, for an operation with many verbs."""
+    bucket = server.new_bucket()
+    staged = next(operation for operation in OPERATIONS if operation.name == "append-staged")
+    _sweep(staged, lambda: open_storage(f"{bucket}/{uuid.uuid4().hex}", server.options), fault)
+
+
+def _sweep(operation: Operation, fresh: Callable[[], Storage], fault: Fault) -> None:
     time = VirtualTime(1)
-    start = TimedStorage(fresh_storage(kind, folder), time)
+    start = TimedStorage(fresh(), time)
     operation.prepare(start, time)
     files, prepared_us = files_of(start), time.now_us
     before = content_on(start)
@@ -126,7 +144,7 @@ def test_operation_survives_a_fault_at_every_call(
     _check_reaches(operation.name, open_on(start))
     for number in range(1, 1000):
         later = VirtualTime(2 + number, now_us=prepared_us)
-        inner = TimedStorage(restore(fresh_storage(kind, folder), files), later, like=start)
+        inner = TimedStorage(restore(fresh(), files), later, like=start)
         faulty = FaultStorage(inner, replace(fault, at=number))
         ended = _attempt(operation.run, faulty, later.clock)
         if not faulty.struck:
