@@ -1,0 +1,176 @@
+"""Commits through s3fs, adlfs and gcsfs to real servers that refuse, lose answers and are late.
+
+Each fault meets every kind of request with which an append changes something, and then all requests
+for commit files. No commit may be lost or be there twice; `outcome` answers later what is unknown.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from crash_kit import SCHEMA, events
+from fault_proxy import Answer, FaultProxy, HttpFault, fault_proxy
+from fixtures_servers import FETCHES, LARGE_BODIES
+
+from benchmarks.object_servers import Server
+from segstore_ds.commit.lookup import OutcomeState
+from segstore_ds.errors import CommitUnknownError, ConflictError, StorageError
+from segstore_ds.log.clock import Clock
+from segstore_ds.storage import Storage, open_storage
+from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.write.layout import Layout
+
+pytestmark = [*FETCHES, LARGE_BODIES]
+
+KINDS = ("conflict", "busy", "slow-down", "lost", "cut", "late", "sleep")
+ALL_VERBS = ("PUT", "POST", "GET", "HEAD")
+# The names of commit files begin with a digit, the hint's does not.
+COMMITS = "log/0"
+# Where a fault meets an append, and whether a writer id would hide that it was done twice.
+STEPS = (("segments/", True), (COMMITS, False), (COMMITS, True), ("log/_latest", True))
+SEGMENTS = Layout(inline_bytes=0)
+CLOCK = Clock(sleep=lambda _: None)
+IMPATIENCE_S = 0.3
+HASTE: dict[str, dict[str, Any]] = {
+    "s3": {"config_kwargs": {"read_timeout": IMPATIENCE_S, "retries": {"max_attempts": 0}}},
+    "gcs": {"requests_timeout": IMPATIENCE_S},
+    "az": {},
+}
+# How each store says that a conflict has no winner yet, that it is busy, and that it fails.
+REFUSALS = {
+    "s3": {
+        "conflict": (409, "ConditionalRequestConflict"),
+        "busy": (503, "ServiceUnavailable"),
+        "slow-down": (503, "SlowDown"),
+        "lost": (500, "InternalError"),
+    },
+    "gcs": {
+        "conflict": (409, "conflict"),
+        "busy": (503, "backendError"),
+        "slow-down": (429, "rateLimitExceeded"),
+        "lost": (500, "internalError"),
+    },
+    "az": {
+        "conflict": (409, "OperationTimedOut"),
+        "busy": (503, "ServerBusy"),
+        "slow-down": (503, "ServerBusy"),
+        "lost": (500, "InternalError"),
+    },
+}
+
+
+def make_fault(kind: str, scheme: str) -> HttpFault:
+    """Return a fault as the stores of a scheme would show it."""
+    if kind not in REFUSALS[scheme]:
+        return HttpFault(kind)  # type: ignore[arg-type]
+    answer = refusal(scheme, *REFUSALS[scheme][kind])
+    return HttpFault("lose" if kind == "lost" else "refuse", answer)
+
+
+def refusal(scheme: str, status: int, code: str) -> Answer:
+    """Return the answer with which a store of a scheme refuses."""
+    if scheme == "gcs":
+        error = {"code": status, "message": code, "errors": [{"reason": code, "message": code}]}
+        body = json.dumps({"error": error}).encode()
+        return Answer(status, body, (("Content-Type", "application/json"),))
+    body = f"<Error><Code>{code}</Code><Message>made by the tests</Message></Error>".encode()
+    headers = [("Content-Type", "application/xml")]
+    if scheme == "az":
+        headers.append(("x-ms-error-code", code))
+    return Answer(status, body, tuple(headers))
+
+
+@pytest.fixture
+def proxy(server: Server) -> Iterator[FaultProxy]:
+    """Return a proxy before a server."""
+    with fault_proxy(server.endpoint) as running:
+        yield running
+
+
+@pytest.fixture(autouse=True)
+def _impatient_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let clients repeat at most once or without waits, and give up on answers soon."""
+    from asyncio import sleep
+
+    import gcsfs.retry
+    from azure.core.pipeline.transport import AsyncHttpTransport
+    from azure.storage.blob._shared import base_client_async
+    from s3fs.core import S3FileSystem
+
+    monkeypatch.setattr(S3FileSystem, "retries", 2)
+    monkeypatch.setattr(gcsfs.retry, "asyncio", SimpleNamespace(sleep=lambda _: sleep(0)))
+    monkeypatch.setattr(AsyncHttpTransport, "sleep", lambda *_: sleep(0))
+    # adlfs has no option for it.
+    monkeypatch.setattr(base_client_async, "READ_TIMEOUT", IMPATIENCE_S)
+
+
+def open_pair(server: Server, proxy: FaultProxy) -> tuple[Storage, Storage]:
+    """Return one place twice: straight, and through the proxy by a client in haste."""
+    scheme = server.program.scheme
+    place = f"{server.new_bucket()}/s"
+    behind = {**server.behind(proxy.endpoint).options, **HASTE[scheme]}
+    return open_storage(place, server.options), open_storage(place, behind)
+
+
+def append(handle: Stream, batch: pa.Table, **options: Any) -> Exception | None:
+    """Append a batch and return the error that says that it was not, or perhaps was."""
+    try:
+        handle.append(batch, layout=SEGMENTS, **options)
+    except (StorageError, ConflictError, CommitUnknownError) as error:
+        return error
+    return None
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_append_overcomes_a_fault_of_one_request(
+    server: Server, proxy: FaultProxy, kind: str
+) -> None:
+    """At each of its requests that changes something; a repeated batch is there once."""
+    straight, through = open_pair(server, proxy)
+    fault = make_fault(kind, server.program.scheme)
+    create_on(straight, SCHEMA, clock=CLOCK)
+    for batch, (text, keyed) in enumerate(STEPS):
+        handle, rows = open_on(through, clock=CLOCK), events(batch * 2, batch * 2 + 2)
+        key = {"writer_id": "w", "batch_id": batch} if keyed else {}
+        proxy.arm(replace(fault, text=text))
+        error = append(handle, rows, **key)
+        assert proxy.struck, text
+        # What fails before the commit's put is known exactly; the put is tried until it is known.
+        assert error is None or text != COMMITS, repr(error)
+        assert open_on(straight).tail == (batch * 2 if error else batch * 2 + 2), repr(error)
+        if keyed:
+            assert append(handle, rows, **key) is None
+    stream = open_on(straight)
+    assert stream.read().read_all().equals(events(0, 2 * len(STEPS)))
+    stream.verify().check()
+
+
+@pytest.mark.parametrize("kind", ["busy", "slow-down", "lost", "cut", "late"])
+def test_lasting_fault_of_the_log_leaves_an_outcome(
+    server: Server, proxy: FaultProxy, kind: str
+) -> None:
+    """As long as it lasts the commit is unknown; then `outcome` tells exactly what is so."""
+    straight, through = open_pair(server, proxy)
+    stream = create_on(straight, SCHEMA, clock=CLOCK)
+    handle = open_on(through, clock=CLOCK)
+    fault = make_fault(kind, server.program.scheme)
+    proxy.arm(replace(fault, text=COMMITS, verbs=ALL_VERBS, calls=10**9))
+    error = append(handle, events(0, 2))
+    assert isinstance(error, CommitUnknownError), repr(error)
+    proxy.arm(None)
+    named = error.fields["transaction"], error.fields["version"]
+    landed = kind not in ("busy", "slow-down")
+    for one in (handle, stream):
+        found = one.outcome(*named).state
+        assert found is (OutcomeState.COMMITTED if landed else OutcomeState.UNKNOWN)
+    assert open_on(straight).tail == (2 if landed else 0)
+    # Another commit takes the number that was free.
+    assert append(handle, events(2, 4)) is None
+    found = stream.outcome(*named).state
+    assert found is (OutcomeState.COMMITTED if landed else OutcomeState.NOT_COMMITTED)
+    assert stream.refresh().read().read_all().equals(events(0 if landed else 2, 4))
+    stream.verify().check()
