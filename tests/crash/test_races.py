@@ -19,12 +19,13 @@ NAMES = 6
 
 @dataclass(frozen=True)
 class Races:
-    """Where the races take place, and how large they are."""
+    """Where the races take place and how large they are; more than `lost` of them are lost."""
 
     place: str
     options: dict[str, Any] | None
     processes: int
     batches: int
+    lost: int
 
 
 @pytest.fixture(
@@ -36,9 +37,9 @@ class Races:
 def races(request: pytest.FixtureRequest, tmp_path: Path) -> Races:
     """Return a disk, or a bucket of a server, by turns."""
     if request.param == "disk":
-        return Races(str(tmp_path), None, 8, 25)
+        return Races(str(tmp_path), None, 8, 25, 8)
     server = request.getfixturevalue(request.param)
-    return Races(server.new_bucket(), server.options, 4, 10)
+    return Races(server.new_bucket(), server.options, 4, 20, 0)
 
 
 def test_processes_append_at_once(races: Races) -> None:
@@ -64,9 +65,8 @@ def test_processes_append_at_once(races: Races) -> None:
     assert report.rows == len(rows)
     assert report.leftovers == []  # whoever loses a race takes away what only it would have named
     history = stream.history().read_all()
-    assert (
-        sum(history["races_lost"].to_pylist()) > races.processes
-    )  # or they came one after another
+    # Otherwise they came one after another.
+    assert sum(history["races_lost"].to_pylist()) > races.lost
 
 
 def test_processes_create_one_stream_at_once(races: Races) -> None:
