@@ -103,7 +103,7 @@ def _measure(folder: Path, size: int, commits: int) -> dict[str, Any]:
     root = open_on(storage).root
     status = TableStatus(storage)
     listed = sum(part.bytes for part in status.parts(root))
-    segments = sum(part.segments for part in status.parts(root))
+    segments = sum(part.count for part in status.parts(root))
     plain, packed = _json_sizes(min(size, 50_000))
     return {
         "segments": size,
@@ -141,8 +141,7 @@ def columns(first: int, count: int, seed: int = 7) -> SegmentColumns:
         attempts=zeros,
         places=zeros,
         kinds=zeros,
-        kind_names=(("arrow", ".arrow"),),
-        odd={},
+        kind_names=(("arrow", "{version}-{nonce}/{task}-{attempt}-{place}.arrow"),),
     )
 
 
@@ -164,7 +163,7 @@ def fill(storage: Storage, size: int) -> None:
         first = start = 0
         for count in part_sizes(size):
             made = columns(first, count)
-            parts.append(status._files.put(root.version, start, made, [None] * count))  # noqa: SLF001
+            parts.append(status._parts.put(root.version, start, made, [None] * count))  # noqa: SLF001
             first, start = first + count, parts[-1].end
         filled = replace(root, parts=tuple(parts), tail=start, next_segment=first)
         return Change(status.tidy(replace(filled, operation="append"), slot))
@@ -279,8 +278,8 @@ def _listed(size: int) -> Root:
     start = 0
     for count in part_sizes(size):
         digest = f"{chance.getrandbits(128):032x}"
-        path = f"status/{start // 1000:020d}-level-{digest}"
-        parts.append(PartRef(path, start, start + 1000 * count, count, 14 * count, digest))
+        path = f"status/{start // 1000:020d}-segments-{digest}"
+        parts.append(PartRef(path, start, start + 1000 * count, count, 14 * count))
         start = parts[-1].end
     return status.tidy(replace(root, parts=tuple(parts), tail=start), Slot(1, 0, 0))
 

@@ -25,8 +25,8 @@ def plan_discard(base: Root, lost: Root, winner: Root) -> list[str]:
         return []
     # The roots alone can't distinguish new parts from parts that came out of a list of the base
     # or went into a list of the winner: keep them all.
-    unlisted = not set(base.indexes) <= set(lost.indexes)
-    relisted = not set(winner.indexes) <= set(base.indexes)
+    unlisted = not set(base.lists) <= set(lost.lists)
+    relisted = not set(winner.lists) <= set(base.lists)
     known = {*status_objects(base), *status_objects(winner), *(old.path for old in winner.retired)}
     if unlisted or relisted:
         known.update(part.path for part in lost.parts)

@@ -51,7 +51,7 @@ def new_status(status: TableStatus, before: Root, after: Root) -> list[str]:
     the commit that writes it.
     """
     fresh = set(status_objects(after)) - set(status_objects(before))
-    if any(index.path in fresh for index in after.indexes):
+    if any(index.path in fresh for index in after.lists):
         old, new = ({part.path for part in status.parts(root)} for root in (before, after))
         fresh |= new - old
     return sorted(fresh)

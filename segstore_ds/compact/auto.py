@@ -53,7 +53,7 @@ def _recent(context: StreamContext, root: Root) -> list[PlacedSegment]:
     """Return the newest segments: the inline ones and those of the small parts before them."""
     start, count = root.inline_start, len(root.entries)
     for part in reversed(root.parts):
-        if count + part.segments > AUTO_SEGMENTS:
+        if count + part.count > AUTO_SEGMENTS:
             break
-        start, count = part.start, count + part.segments
+        start, count = part.start, count + part.count
     return list(context.status.segments(root, start, root.tail))

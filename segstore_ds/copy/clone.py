@@ -176,8 +176,6 @@ def _shared(context: StreamContext, root: Root) -> Iterator[tuple[str, bool]]:
         context.status, root, gone_before=root.version, gone_until_us=root.time_us
     )
     for path in sorted(refs.live):
-        if path.startswith(f"{names.HISTORY_FOLDER}/"):
-            continue
         if path not in here:
             yield path, True
     for path in sorted(refs.retired.keys() - refs.live):
@@ -199,8 +197,7 @@ def _check_places(source: Storage, target: Storage) -> None:
 def _first_root(
     context: StreamContext, pinned: Root, pin: Pin, request: CopyRequest
 ) -> tuple[Root, Copied]:
-    segments = len(pinned.entries) + sum(part.segments for part in pinned.parts)
-    segments += sum(index.segments for index in pinned.indexes)
+    segments = len(pinned.entries) + sum(ref.count for ref in (*pinned.lists, *pinned.parts))
     copied = Copied(pinned.head, pinned.tail, segments, 0)
     record = CopyRecord(
         copy_id=request.copy_id,
@@ -229,7 +226,7 @@ def _first_root(
         tail=pinned.tail,
         sealed=request.seal,
         next_segment=pinned.next_segment,
-        indexes=pinned.indexes,
+        lists=pinned.lists,
         parts=pinned.parts,
         entries=pinned.entries,
         origins={pinned.stream_id: origin.to_value()},

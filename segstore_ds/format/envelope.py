@@ -57,10 +57,18 @@ def encode_envelope(body: bytes) -> bytes:
     return b"v%d\n%s %s\n%s" % (FORMAT_VERSION, header, digest, stored)
 
 
-def decode_envelope(data: bytes, *, where: str, raw_limit_bytes: int = RAW_LIMIT_BYTES) -> bytes:
+def envelope_digest(data: bytes) -> str:
+    """Return the digest in an envelope's header, which names the object; it is not checked."""
+    return data.split(b"\n", 2)[1][-32:].decode()
+
+
+def decode_envelope(
+    data: bytes, *, where: str, raw_limit_bytes: int = RAW_LIMIT_BYTES, digest: str | None = None
+) -> bytes:
     """Return the body of an envelope, given the whole file.
 
-    A body of more than `raw_limit_bytes` is refused before it is decoded.
+    A body of more than `raw_limit_bytes` is refused before it is decoded. `digest` is the one that
+    the envelope must have, where its name or a list says so.
 
     Raises:
         EmptyObjectError: The file has no bytes.
@@ -91,10 +99,9 @@ def decode_envelope(data: bytes, *, where: str, raw_limit_bytes: int = RAW_LIMIT
         )
     header = data[version_end : header_end - 33]
     actual = digest_of(header, stored)
-    if actual != match[4].decode():
-        raise CorruptionError(
-            "wrong digest", where=where, expected=match[4].decode(), actual=actual
-        )
+    expected = match[4].decode() if digest is None else digest
+    if not actual == match[4].decode() == expected:
+        raise CorruptionError("wrong digest", where=where, expected=expected, actual=actual)
     if raw_bytes > raw_limit_bytes:
         raise CorruptionError(
             "body is larger than allowed", where=where, bytes=raw_bytes, limit=raw_limit_bytes

@@ -13,30 +13,29 @@ from segstore_ds.errors import CorruptionError, InvalidInputError
 LOG_FOLDER = "log"
 HINT_PATH = "log/_latest"
 STATUS_FOLDER = "status"
-HISTORY_FOLDER = "history"
 SEGMENTS_FOLDER = "segments"
 READERS_FOLDER = "readers"
 
-FOLDERS = (LOG_FOLDER, STATUS_FOLDER, HISTORY_FOLDER, SEGMENTS_FOLDER, READERS_FOLDER)
+FOLDERS = (LOG_FOLDER, STATUS_FOLDER, SEGMENTS_FOLDER, READERS_FOLDER)
 
 LOG_NAME_DIGITS = 20
 MAX_NUMBER = 10**18  # numbers of log files stay within int64
 _LOG_NAME = re.compile(r"[0-9]{20}")
 _TOKEN = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,100}")
 _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,100}/[A-Za-z0-9][A-Za-z0-9.-]{0,100}")
-_STATUS = re.compile(r"(?:status|history)/([0-9]{20})-([a-z]+)-([0-9a-f]{32})")
+_STATUS = re.compile(r"status/([0-9]{20})-([a-z]+)-([0-9a-f]{32})")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PLANNED = re.compile(r"([0-9]{20})-[0-9a-f]{12}")
 # The names that writers build; readers accept more. Nothing else is ever deleted.
 _OBJECT = re.compile(
     r"log/(?:00[0-9]{18}|_latest)"
-    r"|(?:status|history)/[0-9]{20}-[a-z]+-[0-9a-f]{32}"
+    r"|status/[0-9]{20}-[a-z]+-[0-9a-f]{32}"
     r"|segments/(?:[0-9]{20}-[0-9a-f]{12}|copy-[A-Za-z0-9][A-Za-z0-9-]{0,63})"
     r"/[0-9a-f]+-[A-Za-z0-9-]+\.(?:arrow|parquet)"
     r"|readers/[A-Za-z0-9][A-Za-z0-9._-]{0,99}/00[0-9]{18}"
 )
 _TEMPORARY = re.compile(
-    r"(?:(?:log|status|history|(?:segments|readers)/[^/]+)/)?"
+    r"(?:(?:log|status|(?:segments|readers)/[^/]+)/)?"
     r"\.(?:tmp-[0-9]+-[0-9a-f]{16}(?:-link)?|probe-[0-9a-f]{32})"
 )
 _HINT = re.compile(r"([0-9]{20})(?: ([0-9]{1,18}) ([!-~]{1,100}) ([0-9a-f]{8}))?")
@@ -185,7 +184,7 @@ def build_status_path(version: int, kind: str, digest: str) -> str:
 
 
 def check_status_path(path: str, *, where: str) -> str:
-    """Return a status or history object's name from metadata unchanged.
+    """Return a status object's name from metadata unchanged.
 
     A malformed name is a CorruptionError.
     """
@@ -199,18 +198,11 @@ def check_status_path(path: str, *, where: str) -> str:
 def parse_status_kind(path: str) -> str | None:
     """Return the kind of a status object; None for another name.
 
-    >>> parse_status_kind('status/00000000000000000041-level-' + 32 * '0')
-    'level'
+    >>> parse_status_kind('status/00000000000000000041-tags-' + 32 * '0')
+    'tags'
     """
     match = _STATUS.fullmatch(path)
     return match[2] if match else None
-
-
-def build_history_path(version: int, kind: str, digest: str) -> str:
-    """Return the name of a history object: the version it was planned on, its kind, its digest."""
-    return check_status_path(
-        f"{HISTORY_FOLDER}/{build_log_name(version)}-{kind}-{digest}", where="build"
-    )
 
 
 def parse_status_version(path: str) -> int | None:
@@ -220,7 +212,7 @@ def parse_status_version(path: str) -> int | None:
 
 
 def parse_status_digest(path: str) -> str | None:
-    """Return the digest in the name of a status or history object; None for another name."""
+    """Return the digest in the name of a status object; None for another name."""
     match = _STATUS.fullmatch(path)
     return match[3] if match else None
 

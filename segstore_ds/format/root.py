@@ -13,7 +13,6 @@ from typing import Any
 from segstore_ds.errors import UnsupportedVersionError
 from segstore_ds.format.fields import check_known
 from segstore_ds.format.parts.history_rows import (
-    HistoryPart,
     HistoryRow,
 )
 
@@ -31,13 +30,7 @@ class BlobRef:
 
     path: str
     bytes: int
-    digest: str
     count: int = 0
-
-    @property
-    def size(self) -> int:
-        """The number of rows it holds."""
-        return self.count
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,35 +69,25 @@ class SegmentEntry:
 
 @dataclass(frozen=True, slots=True)
 class PartRef:
-    """A reference to a status part, which lists the segments of offsets ``[start, end)``.
+    """A reference to a part, or to a list of parts, of the segments or of the history.
 
-    `bytes` and `digest` are those of its columns; statistics may follow them.
+    Attributes:
+        path: The object; its name holds its digest.
+        start: First offset of its segments, or version of its rows.
+        end: The offset or version after the last.
+        count: How many segments or rows it lists, itself or in its parts.
+        bytes: Length of its envelope; statistics may follow it.
+        time_us: Commit time of the first version; 0 for segments.
+        last_us: Commit time of the last version; 0 for segments.
     """
 
     path: str
     start: int
     end: int
-    segments: int
+    count: int
     bytes: int
-    digest: str
-
-    @property
-    def size(self) -> int:
-        """The number of segments it lists."""
-        return self.segments
-
-
-@dataclass(frozen=True, slots=True)
-class PartIndex:
-    """A list of `parts` status parts, of offsets ``[start, end)``, too long for the root."""
-
-    path: str
-    start: int
-    end: int
-    parts: int
-    segments: int
-    bytes: int
-    digest: str
+    time_us: int = 0
+    last_us: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +135,7 @@ class Root:
     next_segment: int = 0
     log_start: int = 0
     staging_floor: int = 0
-    indexes: tuple[PartIndex, ...] = ()
+    lists: tuple[PartRef, ...] = ()
     parts: tuple[PartRef, ...] = ()
     entries: tuple[SegmentEntry, ...] = ()
     retired: tuple[Retired, ...] = ()
@@ -165,8 +148,8 @@ class Root:
     origins: Mapping[str, Any] = field(default_factory=dict)
     copies: Mapping[str, Any] = field(default_factory=dict)
     history: tuple[HistoryRow, ...] = ()
-    history_parts: tuple[HistoryPart, ...] = ()
-    history_lists: tuple[HistoryPart, ...] = ()
+    history_parts: tuple[PartRef, ...] = ()
+    history_lists: tuple[PartRef, ...] = ()
     properties: Mapping[str, str] = field(default_factory=dict)
     reader_features: tuple[str, ...] = ()
     writer_features: tuple[str, ...] = ()
@@ -181,9 +164,8 @@ class Root:
     @property
     def listed_start(self) -> int:
         """The offset of the first listed event; the head is at or after it."""
-        if self.indexes:
-            return self.indexes[0].start
-        return self.parts[0].start if self.parts else self.inline_start
+        refs = (*self.lists, *self.parts)
+        return refs[0].start if refs else self.inline_start
 
     @property
     def inline_start(self) -> int:

@@ -4,7 +4,7 @@ The input is untrusted: every field is checked before a value is built from it, 
 is a CorruptionError.
 """
 
-from dataclasses import astuple, replace
+from dataclasses import astuple, fields, replace
 from typing import Any
 
 from segstore_ds.errors import CorruptionError, UnsupportedVersionError
@@ -12,10 +12,7 @@ from segstore_ds.format import names
 from segstore_ds.format.batch_fingerprint import decode_fingerprint
 from segstore_ds.format.fields import Fields, build_json, check_known, parse_cells, parse_json
 from segstore_ds.format.parts.history_rows import (
-    HistoryPart,
-    parse_part_ref,
     parse_row,
-    part_ref_value,
     row_value,
 )
 from segstore_ds.format.root import (
@@ -23,7 +20,6 @@ from segstore_ds.format.root import (
     ROOT_FORMAT,
     BlobRef,
     Epoch,
-    PartIndex,
     PartRef,
     Retired,
     Root,
@@ -32,6 +28,7 @@ from segstore_ds.format.root import (
 )
 
 FINGERPRINT_LIMIT = 1000  # characters
+_PART_CELLS = tuple(field.name for field in fields(PartRef))
 
 
 def encode_root(root: Root) -> bytes:
@@ -57,7 +54,7 @@ def encode_root(root: Root) -> bytes:
         next_segment=root.next_segment,
         log_start=root.log_start,
         staging_floor=root.staging_floor,
-        indexes=[list(astuple(index)) for index in root.indexes],
+        lists=[part_value(part) for part in root.lists],
         parts=[part_value(part) for part in root.parts],
         entries=[entry_value(entry) for entry in root.entries],
         retired=[retired_value(item) for item in root.retired],
@@ -70,8 +67,8 @@ def encode_root(root: Root) -> bytes:
         origins=dict(root.origins),
         copies=dict(root.copies),
         history=[row_value(row) for row in root.history],
-        history_parts=[part_ref_value(part) for part in root.history_parts],
-        history_lists=[part_ref_value(part) for part in root.history_lists],
+        history_parts=[part_value(part) for part in root.history_parts],
+        history_lists=[part_value(part) for part in root.history_lists],
         properties=dict(root.properties),
     )
     return build_json(value)
@@ -126,8 +123,8 @@ def _take_root(fields: Fields, reader_features: tuple[str, ...]) -> Root:
         next_segment=fields.integer("next_segment"),
         log_start=fields.integer("log_start"),
         staging_floor=fields.integer("staging_floor"),
-        indexes=tuple(_parse_index(item, where) for item in fields.items("indexes")),
-        parts=tuple(parse_part(item, where=where) for item in fields.items("parts")),
+        lists=_parts(fields, "lists"),
+        parts=_parts(fields, "parts"),
         entries=tuple(parse_entry(item, where=where) for item in fields.items("entries")),
         retired=tuple(parse_retired(item, where=where) for item in fields.items("retired")),
         retired_blobs=tuple(
@@ -144,8 +141,8 @@ def _take_root(fields: Fields, reader_features: tuple[str, ...]) -> Root:
         origins=fields.mapping("origins"),
         copies=fields.mapping("copies"),
         history=tuple(parse_row(item, where=where) for item in fields.items("history")),
-        history_parts=_history_parts(fields, "history_parts"),
-        history_lists=_history_parts(fields, "history_lists"),
+        history_parts=_parts(fields, "history_parts"),
+        history_lists=_parts(fields, "history_lists"),
         properties=fields.mapping("properties"),
     )
 
@@ -185,16 +182,15 @@ def parse_entry(value: Any, *, where: str) -> SegmentEntry:
 
 def blob_value(blob: BlobRef) -> list[Any]:
     """Return the JSON row of a reference to a blob."""
-    return [blob.path, blob.bytes, blob.digest, blob.count]
+    return list(astuple(blob))
 
 
 def parse_blob(value: Any, *, where: str) -> BlobRef:
     """Parse the JSON row of a reference to a blob."""
-    row = parse_cells(value, ("path", "bytes", "digest", "count"), where=where)
+    row = parse_cells(value, ("path", "bytes", "count"), where=where)
     return BlobRef(
         path=names.check_status_path(row.text("path", limit=300), where=where),
         bytes=row.integer("bytes", least=1),
-        digest=row.text("digest", limit=32),
         count=row.integer("count"),
     )
 
@@ -264,38 +260,26 @@ def _parse_epoch(value: Any, where: str) -> Epoch:
 
 
 def part_value(part: PartRef) -> list[Any]:
-    """Return the JSON row of a reference to a status part."""
-    return [part.path, part.start, part.end, part.segments, part.bytes, part.digest]
+    """Return the JSON row of a reference to a part or a list of parts."""
+    return list(astuple(part))
 
 
 def parse_part(value: Any, *, where: str) -> PartRef:
-    """Parse the JSON row of a reference to a status part."""
-    row = parse_cells(value, ("path", "start", "end", "segments", "bytes", "digest"), where=where)
-    return PartRef(
+    """Parse the JSON row of a reference to a part or a list of parts."""
+    row = parse_cells(value, _PART_CELLS, where=where)
+    part = PartRef(
         path=names.check_status_path(row.text("path", limit=300), where=where),
         start=row.integer("start"),
         end=row.integer("end", least=1),
-        segments=row.integer("segments", least=1),
+        count=row.integer("count", least=1),
         bytes=row.integer("bytes", least=1),
-        digest=row.text("digest", limit=32),
+        time_us=row.integer("time_us"),
+        last_us=row.integer("last_us"),
     )
+    if part.start >= part.end or part.time_us > part.last_us:
+        raise CorruptionError("part has no range", where=where, path=part.path)
+    return part
 
 
-def _history_parts(fields: Fields, name: str) -> tuple[HistoryPart, ...]:
-    where = fields.where
-    return tuple(parse_part_ref(item, where=where) for item in fields.items(name))
-
-
-def _parse_index(value: Any, where: str) -> PartIndex:
-    row = parse_cells(
-        value, ("path", "start", "end", "parts", "segments", "bytes", "digest"), where=where
-    )
-    return PartIndex(
-        path=names.check_status_path(row.text("path", limit=300), where=where),
-        start=row.integer("start"),
-        end=row.integer("end", least=1),
-        parts=row.integer("parts", least=1),
-        segments=row.integer("segments", least=1),
-        bytes=row.integer("bytes", least=1),
-        digest=row.text("digest", limit=32),
-    )
+def _parts(fields: Fields, name: str) -> tuple[PartRef, ...]:
+    return tuple(parse_part(item, where=fields.where) for item in fields.items(name))

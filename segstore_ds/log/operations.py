@@ -85,7 +85,7 @@ def broken_by_operation(old: Root, new: Root) -> Iterator[str]:
 def _lost(old: Root, new: Root) -> Iterator[str]:
     if new.retired_blobs != old.retired_blobs:
         return  # this commit's retired objects may have moved to the new blob
-    if new.indexes != old.indexes:
+    if new.lists != old.lists:
         return  # parts may have moved to a list of parts
     retired = {item.path for item in new.retired}
     listed = {part.path for part in new.parts}

@@ -72,8 +72,7 @@ def broken_rules(old: Root, new: Root) -> Iterator[str]:
 def broken_invariants(root: Root) -> Iterator[str]:
     """Yield the rules within one root that it breaks; none for a sound one."""
     cursor = root.listed_start
-    spans = [(index.start, index.end) for index in root.indexes]
-    spans += [(part.start, part.end) for part in root.parts]
+    spans = [(ref.start, ref.end) for ref in (*root.lists, *root.parts)]
     for start, end in spans:
         if start != cursor or end <= start:
             yield "parts tile the range"

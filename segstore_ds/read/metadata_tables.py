@@ -66,10 +66,10 @@ def plan_table(
     ranges: list[Range] = []
     start, packed = root.head, 0
     for part in status.parts(root, root.head, root.tail):
-        if packed and packed + part.segments > most_segments:
+        if packed and packed + part.count > most_segments:
             ranges.append((start, part.start))
             start, packed = part.start, 0
-        packed += part.segments
+        packed += part.count
     return [*ranges, (start, root.tail)]
 
 
@@ -305,7 +305,7 @@ def _info(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.Recor
         "events": root.tail - root.head,
         "segments": sum(count for count, _ in sizes),
         "bytes": sum(size for _, size in sizes),
-        "parts": len(root.parts) + sum(index.parts for index in root.indexes),
+        "parts": sum(1 for _ in context.status.parts(root)),
         "inline_segments": len(root.entries),
         "log_start": root.log_start,
         "staging_floor": root.staging_floor,

@@ -22,7 +22,6 @@ _FOLDERS = tuple(
     for folder in (
         names.SEGMENTS_FOLDER,
         names.STATUS_FOLDER,
-        names.HISTORY_FOLDER,
         names.LOG_FOLDER,
     )
 )

@@ -71,7 +71,7 @@ class KeptVersions:
     def parts_of(self, root: Root) -> list[PartRef]:
         """Return the parts that a root lists, as far as they can be read."""
         parts: list[PartRef] = []
-        for index in root.indexes:
+        for index in root.lists:
             try:
                 parts += self.status.part_list(index)
             except FormatError:

@@ -9,16 +9,15 @@ from dataclasses import dataclass
 
 from segstore_ds.errors import FormatError
 from segstore_ds.format import names
-from segstore_ds.format.envelope import digest_of, encode_envelope
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.parts.status import encode_writers
+from segstore_ds.format.parts.kinds import SCHEMA, TAGS, WRITERS, encode_object
 from segstore_ds.format.root import BlobRef, Epoch, Root, Writer
 from segstore_ds.format.schema.codec import encode_schema
-from segstore_ds.format.tag import Tag, encode_tags
+from segstore_ds.format.tag import Tag
 from segstore_ds.repair.history_facts import HistoryFacts
 from segstore_ds.repair.kept_versions import KeptVersions
 from segstore_ds.repair.segment_schemas import find_schema
-from segstore_ds.status.blobs import encode_schema_blob
+from segstore_ds.status.store import is_proven
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +26,10 @@ class FoundBlob:
 
     Attributes:
         data: Its bytes.
-        proven: True if `data` has the digest of the lost blob.
         partial: True if `data` lacks something that the lost blob held.
     """
 
     data: bytes
-    proven: bool
     partial: bool = False
 
 
@@ -55,7 +52,7 @@ class BlobRebuilder:
         inline = {**before.writers, **after.writers}
         found: dict[str, Writer] = {n: value for n, value in old.items() if n not in inline}
         found |= {n: value for n, value in inline.items() if n not in after.writers}
-        return _judged([(len(found), encode_envelope(encode_writers(found)))], blob)
+        return _judged([(len(found), encode_object(WRITERS, found))], blob)
 
     def _writers_by_history(self, blob: BlobRef) -> FoundBlob | None:
         """Find writers by the history rows of their last batches; None if a row is missing."""
@@ -70,11 +67,11 @@ class BlobRebuilder:
                 if fact.batch_id is not None
             }
             if len(found) == blob.count:
-                ways.append(encode_envelope(encode_writers(found)))
-        proven = [data for data in ways if digest_of(data) == blob.digest]
+                ways.append(encode_object(WRITERS, found))
+        proven = [data for data in ways if is_proven(blob, data)]
         if not ways:
             return None
-        return FoundBlob((proven or ways)[0], bool(proven), partial=not proven)
+        return FoundBlob((proven or ways)[0], partial=not proven)
 
     def find_tags(self, blob: BlobRef) -> FoundBlob | None:
         """Find the tags that one commit moved out of the root; None if they are not known."""
@@ -86,7 +83,7 @@ class BlobRebuilder:
         except FormatError:
             return None
         ways = list(_tags_moved(tags, after))
-        return _judged([(len(value), encode_envelope(encode_tags(value))) for value in ways], blob)
+        return _judged([(len(value), encode_object(TAGS, value)) for value in ways], blob)
 
     def find_epoch(self, epoch: Epoch, blob: BlobRef) -> FoundBlob | None:
         """Find an epoch's schema in one of its segments; None if no segment can be read.
@@ -104,9 +101,9 @@ class BlobRebuilder:
             except FormatError:
                 continue
         text = encode_schema(schema)
-        made = [encode_envelope(encode_schema_blob(text, spark)) for spark in sparks]
-        proven = [data for data in made if digest_of(data) == blob.digest]
-        return FoundBlob((proven or made)[0], bool(proven), partial=not proven)
+        made = [encode_object(SCHEMA, (text, spark)) for spark in sparks]
+        proven = [data for data in made if is_proven(blob, data)]
+        return FoundBlob((proven or made)[0], partial=not proven)
 
     def _around(self, blob: BlobRef) -> tuple[Root | None, Root | None]:
         """Return the versions before and after the commit that made a blob."""
@@ -125,7 +122,7 @@ def _tags_moved(tags: Mapping[str, Tag], behind: Root) -> Iterator[dict[str, Tag
 def _judged(ways: list[tuple[int, bytes]], blob: BlobRef) -> FoundBlob | None:
     """Return the candidate that has the blob's digest, or the only one that has its row count."""
     for _, data in ways:
-        if digest_of(data) == blob.digest:
-            return FoundBlob(data, proven=True)
+        if is_proven(blob, data):
+            return FoundBlob(data)
     fitting = [data for count, data in ways if count == blob.count]
-    return FoundBlob(fitting[0], proven=False) if len(fitting) == 1 else None
+    return FoundBlob(fitting[0]) if len(fitting) == 1 else None

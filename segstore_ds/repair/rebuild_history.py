@@ -6,44 +6,23 @@ any more count only if the result has the digest that the root names.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
 from itertools import islice
 
 import pyarrow as pa
 
 from segstore_ds.errors import FormatError
 from segstore_ds.format import names
-from segstore_ds.format.envelope import decode_envelope, digest_of, encode_envelope
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.parts.history import (
-    column_values,
-    decode_history,
-    encode_history,
-    encode_history_list,
-    to_batch,
-)
-from segstore_ds.format.parts.history_rows import HistoryPart, HistoryRow
+from segstore_ds.format.parts.history import column_values, to_batch
+from segstore_ds.format.parts.history_rows import HistoryRow
+from segstore_ds.format.parts.kinds import HISTORY, LIST, encode_object
+from segstore_ds.format.root import PartRef
 from segstore_ds.repair.kept_versions import KeptVersions
 from segstore_ds.repair.tiling import tile
-from segstore_ds.status.history import ROWS_HARD, History
+from segstore_ds.status.history import ROWS_HARD, History, history_ref
+from segstore_ds.status.store import ObjectStore, is_proven
 
 _MOST_TRIED = 200
-_ROWS_KIND = "rows"
-
-
-@dataclass(frozen=True, slots=True)
-class FoundHistory:
-    """What was found of a lost history object.
-
-    Attributes:
-        data: The object; if `proven`, the lost one byte for byte.
-        proven: Whether `data` has the digest that the reference names.
-        unknown: Versions whose rows are not known; `data` marks them as unknown.
-    """
-
-    data: bytes
-    proven: bool
-    unknown: tuple[int, ...] = ()
 
 
 class HistoryRebuilder:
@@ -52,55 +31,53 @@ class HistoryRebuilder:
     def __init__(self, kept: KeptVersions) -> None:
         self._kept = kept
         self._history = History(kept.storage)
+        self._store = ObjectStore(kept.storage)
 
-    def find_list(self, ref: HistoryPart) -> FoundHistory | None:
-        """Find a list of history parts; None if its parts are not known."""
-        listed: dict[int, HistoryPart] = {}
+    def find_list(self, ref: PartRef) -> tuple[PartRef, ...] | None:
+        """Find the parts of a list; None if they are not known."""
+        listed: dict[int, PartRef] = {}
         for root in self._kept.older():
             for part in self._parts_of(root.history_lists, root.history_parts):
                 if ref.start <= part.start and part.end <= ref.end:
                     listed.setdefault(part.start, part)
-            if tile(listed, ref.start, ref.end) is not None:
-                break
-        tiled = tile(listed, ref.start, ref.end)
-        if tiled is not None:
-            data = encode_envelope(encode_history_list(tiled))
-            return FoundHistory(data, digest_of(data) == ref.digest)
+            tiled = tile(listed, ref.start, ref.end)
+            if tiled is not None:
+                return tuple(tiled)
         stored = [part for _, part in self._lying(ref)]
         for parts in islice(_tilings(stored, ref.start, ref.end), _MOST_TRIED):
-            data = encode_envelope(encode_history_list(parts))
-            if digest_of(data) == ref.digest:
-                return FoundHistory(data, proven=True)
+            if is_proven(ref, encode_object(LIST, parts)):
+                return parts
         return None
 
-    def find_rows(self, ref: HistoryPart, before: HistoryRow | None) -> FoundHistory:
-        """Find the rows of a history part; rows that are not known are marked as unknown.
+    def find_rows(self, ref: PartRef, before: HistoryRow | None) -> tuple[bytes, tuple[int, ...]]:
+        """Find the rows of a history part: the object, and the versions whose rows are not known.
 
-        `before` is the row before the part's first one, if that can be read.
+        The object marks those as unknown. `before` is the row before the part's first one, if that
+        can be read.
         """
         rows = self._told(ref)
-        if len(rows) == ref.size:
-            found = _packed(ref, rows)
-            if found.proven or _fits(ref, rows):
-                return found
+        if len(rows) == ref.count:
+            data = _packed(ref, rows)
+            if is_proven(ref, data) or _fits(ref, rows):
+                return data, ()
         stored = dict(rows)
         for batch, _ in self._lying(ref):
             for row in _rows_of(batch):
                 stored.setdefault(row.version, row)
-        if len(stored) == ref.size:
-            found = _packed(ref, stored)
-            if found.proven:
-                return found
+        if len(stored) == ref.count:
+            data = _packed(ref, stored)
+            if is_proven(ref, data):
+                return data, ()
         return _marked(ref, rows, before)
 
-    def last_row(self, ref: HistoryPart) -> HistoryRow | None:
+    def last_row(self, ref: PartRef) -> HistoryRow | None:
         """Return the last row of a part; None if the part can't be read."""
         try:
-            return _rows_of(self._history.part(ref).slice(ref.size - 1))[0]
+            return _rows_of(self._history.part(ref).slice(ref.count - 1))[0]
         except FormatError:
             return None
 
-    def _told(self, ref: HistoryPart) -> dict[int, HistoryRow]:
+    def _told(self, ref: PartRef) -> dict[int, HistoryRow]:
         """Return the rows of a part that kept roots hold, by version."""
         found: dict[int, HistoryRow] = {}
         newest = self._kept.newest
@@ -115,9 +92,7 @@ class HistoryRebuilder:
                     break
         return {version: row for version, row in found.items() if ref.start <= version < ref.end}
 
-    def _parts_of(
-        self, lists: Sequence[HistoryPart], parts: Sequence[HistoryPart]
-    ) -> Iterator[HistoryPart]:
+    def _parts_of(self, lists: Sequence[PartRef], parts: Sequence[PartRef]) -> Iterator[PartRef]:
         for ref in lists:
             try:
                 yield from self._history.part_list(ref)
@@ -125,39 +100,33 @@ class HistoryRebuilder:
                 continue
         yield from parts
 
-    def _lying(self, ref: HistoryPart) -> Iterator[tuple[pa.RecordBatch, HistoryPart]]:
+    def _lying(self, ref: PartRef) -> Iterator[tuple[pa.RecordBatch, PartRef]]:
         """Yield stored row objects within a range whose bytes have the digest in their name."""
-        storage = self._kept.storage
-        for info in self._kept.objects(names.HISTORY_FOLDER):
-            digest = names.parse_status_digest(info.path)
-            if names.parse_status_kind(info.path) != _ROWS_KIND or info.path == ref.path:
+        for info in self._kept.objects(names.STATUS_FOLDER):
+            if names.parse_status_kind(info.path) != HISTORY.name or info.path == ref.path:
                 continue
             try:
-                data = storage.get(info.path)
-                batch = decode_history(decode_envelope(data, where=info.path), where=info.path)
+                batch, _ = self._store.read(info.path, HISTORY)
             except FormatError:
                 continue
-            versions, times = column_values(batch, "version"), column_values(batch, "time")
-            if digest != digest_of(data) or not len(versions):
-                continue
-            ends = (int(versions[0]), int(versions[-1]) + 1, int(times[0]), int(times[-1]))
-            if ref.start <= ends[0] and ends[1] <= ref.end and digest is not None:
-                yield batch, HistoryPart(info.path, *ends, len(data), digest)
+            if batch.num_rows:
+                part = history_ref(info.path, info.size, batch)
+                if ref.start <= part.start and part.end <= ref.end:
+                    yield batch, part
 
 
-def _packed(ref: HistoryPart, rows: dict[int, HistoryRow]) -> FoundHistory:
+def _packed(ref: PartRef, rows: dict[int, HistoryRow]) -> bytes:
     batch = to_batch([rows[version] for version in range(ref.start, ref.end)])
-    data = encode_envelope(encode_history(batch))
-    return FoundHistory(data, digest_of(data) == ref.digest)
+    return encode_object(HISTORY, batch)
 
 
-def _fits(ref: HistoryPart, rows: dict[int, HistoryRow]) -> bool:
+def _fits(ref: PartRef, rows: dict[int, HistoryRow]) -> bool:
     return (rows[ref.start].time_us, rows[ref.end - 1].time_us) == (ref.time_us, ref.last_us)
 
 
 def _marked(
-    ref: HistoryPart, rows: dict[int, HistoryRow], before: HistoryRow | None
-) -> FoundHistory:
+    ref: PartRef, rows: dict[int, HistoryRow], before: HistoryRow | None
+) -> tuple[bytes, tuple[int, ...]]:
     """Return a part whose missing rows are marked as unknown and say nothing else."""
     unknown = tuple(version for version in range(ref.start, ref.end) if version not in rows)
     last = before or HistoryRow(ref.start, ref.time_us, Operation.UNKNOWN, 0, 0)
@@ -167,7 +136,7 @@ def _marked(
         known = rows.get(version)
         last = known or HistoryRow(version, time_us, Operation.UNKNOWN, last.head, last.tail)
         filled[version] = last
-    return replace(_packed(ref, filled), proven=False, unknown=unknown)
+    return _packed(ref, filled), unknown
 
 
 def _rows_of(batch: pa.RecordBatch) -> list[HistoryRow]:
@@ -176,9 +145,7 @@ def _rows_of(batch: pa.RecordBatch) -> list[HistoryRow]:
     return [HistoryRow(time_us=int(time), **row) for row, time in zip(rows, times, strict=True)]
 
 
-def _tilings(
-    parts: Sequence[HistoryPart], start: int, end: int
-) -> Iterator[tuple[HistoryPart, ...]]:
+def _tilings(parts: Sequence[PartRef], start: int, end: int) -> Iterator[tuple[PartRef, ...]]:
     """Yield the ways in which parts cover a range without gap or overlap, large parts first."""
     if start == end:
         yield ()

@@ -15,10 +15,9 @@ from itertools import islice, product
 
 from segstore_ds.errors import FormatError
 from segstore_ds.format import names
-from segstore_ds.format.envelope import digest_of, encode_envelope
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.parts.status import encode_part_list
-from segstore_ds.format.root import PartIndex, PartRef, Retired, SegmentEntry
+from segstore_ds.format.parts.kinds import LIST, SEGMENTS, encode_object
+from segstore_ds.format.root import PartRef, Retired, SegmentEntry
 from segstore_ds.repair.history_facts import HistoryFacts
 from segstore_ds.repair.kept_versions import KeptVersions
 from segstore_ds.repair.segment_schemas import epochs_by_fingerprint
@@ -31,7 +30,8 @@ from segstore_ds.repair.unlisted import (
     find_unlisted,
     is_there,
 )
-from segstore_ds.status.part_files import LEVEL, build_part
+from segstore_ds.status.parts import build_part
+from segstore_ds.status.store import is_proven
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 
 _MOST_TRIED = 500  # whole parts that are encoded to compare their digests
@@ -83,21 +83,20 @@ class PartRebuilder:
                     return FoundPart(entries, data, _place(part.start, entries))
         return self._unproven(part, runs)
 
-    def find_list(self, index: PartIndex) -> list[PartRef] | None:
+    def find_list(self, ref: PartRef) -> tuple[PartRef, ...] | None:
         """Find the parts of a list; None if they are not known."""
         found: dict[int, PartRef] = {}
         for root in self._kept.older():
             for part in self._kept.parts_of(root):
-                if index.start <= part.start < index.end:
+                if ref.start <= part.start < ref.end:
                     found.setdefault(part.start, part)
-            tiled = tile(found, index.start, index.end)
-            if tiled is not None and _sizes(tiled) == (index.parts, index.segments):
-                return tiled
+            tiled = tile(found, ref.start, ref.end)
+            if tiled is not None and sum(part.count for part in tiled) == ref.count:
+                return tuple(tiled)
         stored = self._lying_parts()
-        for first in range(len(stored) - index.parts + 1):
-            parts = _from_offset(stored[first : first + index.parts], index.start)
-            data = encode_envelope(encode_part_list(tuple(parts)))
-            if digest_of(data) == index.digest:
+        for first in range(len(stored)):
+            parts = _from_offset(stored[first:], ref)
+            if parts and is_proven(ref, encode_object(LIST, parts)):
                 return parts
         return None
 
@@ -108,16 +107,14 @@ class PartRebuilder:
         found: list[tuple[int, PartRef]] = []
         for info in self._kept.objects(names.STATUS_FOLDER):
             other = info.path in named or info.path in dropped
-            if names.parse_status_kind(info.path) != LEVEL or other:
+            if names.parse_status_kind(info.path) != SEGMENTS.name or other:
                 continue
             try:
-                entries = self._kept.status.whole_part(info.path)
+                entries, size = self._kept.status.whole_part(info.path)
             except FormatError:
                 continue
-            front = len(build_part(entries)[0])
             rows = sum(entry.rows for entry in entries)
-            digest = names.parse_status_digest(info.path) or ""
-            part = PartRef(info.path, 0, rows, len(entries), front, digest)
+            part = PartRef(info.path, 0, rows, len(entries), size)
             found.append((entries[0].segment_id & 0xFFFFFFFF, part))
         return [part for _, part in sorted(found, key=lambda item: item[0])]
 
@@ -125,7 +122,7 @@ class PartRebuilder:
 
     def _own(self, part: PartRef) -> dict[int, PlacedSegment] | None:
         """Return what the part itself still says: perhaps only its statistics are damaged."""
-        alone = replace(self._kept.newest, indexes=(), parts=(part,), entries=())
+        alone = replace(self._kept.newest, lists=(), parts=(part,), entries=())
         try:
             bare = list(
                 TableStatus(self._kept.storage).segments(
@@ -203,7 +200,7 @@ class PartRebuilder:
         missing: Sequence[tuple[int, int]],
     ) -> Iterator[tuple[tuple[Added, ...], ...]]:
         """Yield what may fill the gaps: for each gap its segments, in order."""
-        if part.segments - len(runs) < len(missing):
+        if part.count - len(runs) < len(missing):
             return
         ways = [list(islice(self._ways(gap, made), _MOST_TRIED)) for gap in missing]
         yield from islice(product(*ways), _MOST_TRIED)
@@ -263,7 +260,7 @@ class PartRebuilder:
         blocks = [
             block
             for info in self._kept.objects(names.STATUS_FOLDER)
-            if names.parse_status_kind(info.path) == LEVEL
+            if names.parse_status_kind(info.path) == SEGMENTS.name
             and info.path != part.path
             and (names.parse_status_version(info.path) or 0) <= made
             and (block := self._block(info.path, part))
@@ -286,16 +283,16 @@ class PartRebuilder:
                     for rest in search(place + 1, rows - size, segments - len(block)):
                         yield (block, *rest)
 
-        for chosen in islice(search(0, part.end - part.start, part.segments), _MOST_TRIED):
+        for chosen in islice(search(0, part.end - part.start, part.count), _MOST_TRIED):
             yield tuple(entry for block in chosen for entry in block)
 
     def _block(self, path: str, part: PartRef) -> tuple[SegmentEntry, ...]:
         try:
-            entries = self._kept.status.whole_part(path)
+            entries, _ = self._kept.status.whole_part(path)
         except FormatError:
             return ()
         fits = sum(entry.rows for entry in entries) < part.end - part.start
-        return entries if fits and len(entries) < part.segments else ()
+        return entries if fits and len(entries) < part.count else ()
 
     def _all_unlisted(self) -> list[Unlisted]:
         """Return the segments that the newest version does not list and nobody dropped."""
@@ -323,7 +320,7 @@ class PartRebuilder:
 
         A commit assigns its numbers in offset order.
         """
-        if len(runs) + sum(map(len, chosen)) != part.segments:
+        if len(runs) + sum(map(len, chosen)) != part.count:
             return None
         paths = [segment.entry.path for added in chosen for _, segment in added]
         if len(set(paths)) != len(paths):
@@ -368,7 +365,7 @@ class PartRebuilder:
         missing = tile_known({segment.start: segment for segment in runs}, part.start, part.end)[1]
         found = FoundPart(placed=runs, missing=missing)
         there = all(is_there(self._kept.storage, segment.entry) for segment in runs)
-        if not missing and len(runs) == part.segments and there and self._knows_dropped:
+        if not missing and len(runs) == part.count and there and self._knows_dropped:
             found.entries = tuple(segment.entry for segment in runs)
         return found
 
@@ -376,7 +373,7 @@ class PartRebuilder:
 def _packed(part: PartRef, entries: Sequence[SegmentEntry]) -> bytes | None:
     """Return the part as an object if it has the digest that its reference names."""
     data, rest = build_part(entries)
-    return data + rest if (len(data), digest_of(data)) == (part.bytes, part.digest) else None
+    return data + rest if is_proven(part, data) else None
 
 
 def _place(start: int, entries: Sequence[SegmentEntry]) -> list[PlacedSegment]:
@@ -387,17 +384,15 @@ def _place(start: int, entries: Sequence[SegmentEntry]) -> list[PlacedSegment]:
     return placed
 
 
-def _sizes(parts: Sequence[PartRef]) -> tuple[int, int]:
-    return len(parts), sum(part.segments for part in parts)
-
-
-def _from_offset(parts: Sequence[PartRef], start: int) -> list[PartRef]:
-    """Return the parts with the offsets that they have if the first one begins at `start`."""
-    placed = []
+def _from_offset(parts: Sequence[PartRef], ref: PartRef) -> tuple[PartRef, ...]:
+    """Return the first parts that fill a list's range, with their offsets in it; () on a misfit."""
+    placed, start = [], ref.start
     for part in parts:
         placed.append(replace(part, start=start, end=start + part.end - part.start))
         start = placed[-1].end
-    return placed
+        if start >= ref.end:
+            break
+    return tuple(placed) if start == ref.end else ()
 
 
 def product_of(ways: Sequence[Sequence[tuple[Added, ...]]]) -> Iterator[tuple[Added, ...]]:

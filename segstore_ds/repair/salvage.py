@@ -116,24 +116,24 @@ class Salvager:
 
     def _rows(self) -> Iterator[tuple[int, pa.RecordBatch]]:
         root = self._root
-        for index in root.indexes:
+        for index in root.lists:
             try:
                 parts = list(self._context.status.part_list(index))
             except FormatError as error:
                 found = self._rebuilder.find_list(index)
                 if found is None:
                     yield from self._elsewhere(index.start, index.end, index.path, error)
-                parts = found or []
+                parts = list(found or ())
             for part in parts:
                 yield from self._part(part)
         for part in root.parts:
             yield from self._part(part)
-        inline = replace(root, indexes=(), parts=())
+        inline = replace(root, lists=(), parts=())
         for placed in self._context.status.segments(inline, root.inline_start, root.tail):
             yield from self._segment(placed)
 
     def _part(self, part: PartRef) -> Iterator[tuple[int, pa.RecordBatch]]:
-        alone = replace(self._root, indexes=(), parts=(part,), entries=())
+        alone = replace(self._root, lists=(), parts=(part,), entries=())
         cursor = part.start
         try:
             listed = list(

@@ -9,18 +9,16 @@ else is.
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from functools import partial
+from functools import cache, partial
+from typing import Any, TypeVar
 
 from segstore_ds.commit.commit import Change
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import ConflictError, FormatError
 from segstore_ds.format import names
-from segstore_ds.format.envelope import digest_of, encode_envelope
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.parts.history import encode_history_list
-from segstore_ds.format.parts.history_rows import HistoryPart
-from segstore_ds.format.parts.status import encode_part_list
-from segstore_ds.format.root import BlobRef, PartIndex, PartRef, Retired, Root
+from segstore_ds.format.parts.kinds import HISTORY, KINDS, LIST, Kind, encode_object
+from segstore_ds.format.root import BlobRef, PartRef, Retired, Root
 from segstore_ds.log.transition import Slot
 from segstore_ds.repair.history_facts import read_facts
 from segstore_ds.repair.kept_versions import KeptVersions
@@ -30,10 +28,13 @@ from segstore_ds.repair.rebuild_parts import FoundPart, PartRebuilder
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
 from segstore_ds.status.references import read_references
+from segstore_ds.status.store import is_proven, object_path
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 
-_FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER, names.HISTORY_FOLDER)
+_FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
+
+Ref = TypeVar("Ref", PartRef, BlobRef)
 
 
 @dataclass(slots=True)
@@ -87,57 +88,37 @@ class _StatusRepair:
     # --- history -------------------------------------------------------------------------------
 
     def _repair_history(self) -> None:
-        lists = [self._repair_history_list(ref) for ref in self._planned.history_lists]
+        find = HistoryRebuilder(self._kept).find_list
+        lists = [
+            self._repair_listed(
+                self._repair_list(ref, self._history, find), self._history, self._repair_rows
+            )
+            for ref in self._planned.history_lists
+        ]
         self._planned = replace(self._planned, history_lists=tuple(lists))
         parts = [self._repair_rows(ref) for ref in self._planned.history_parts]
         self._planned = replace(self._planned, history_parts=tuple(parts))
 
-    def _repair_history_list(self, ref: HistoryPart) -> HistoryPart:
-        if not _reads(partial(self._history.part_list, ref)):
-            found = HistoryRebuilder(self._kept).find_list(ref)
-            if found is None:
-                self._findings.damaged.append(f"{ref.path} can't be built again")
-                return ref
-            ref = self._put_history(ref, "list", found.data, proven=found.proven)
-        parts = self._history.part_list(ref)
-        repaired = tuple(map(self._repair_rows, parts))
-        if repaired == parts:
-            return ref
-        data = encode_envelope(encode_history_list(repaired))
-        return self._put_history(ref, "list", data, proven=False)
-
-    def _repair_rows(self, ref: HistoryPart) -> HistoryPart:
+    def _repair_rows(self, ref: PartRef) -> PartRef:
         if _reads(partial(self._history.part, ref)):
             return ref
         rebuilder = HistoryRebuilder(self._kept)
         before = next((other for other in self._history_refs() if other.end == ref.start), None)
-        found = rebuilder.find_rows(ref, rebuilder.last_row(before) if before else None)
-        if found.unknown and not self._allow_loss:
-            versions = _ranges(found.unknown)
+        data, unknown = rebuilder.find_rows(ref, rebuilder.last_row(before) if before else None)
+        if unknown and not self._allow_loss:
             self._findings.damaged.append(
-                f"{ref.path} can't be built again: nothing tells the rows of versions {versions}; "
-                "allow_loss=True marks them as unknown"
+                f"{ref.path} can't be built again: nothing tells the rows of versions "
+                f"{_ranges(unknown)}; allow_loss=True marks them as unknown"
             )
             return ref
-        note = f", versions {_ranges(found.unknown)} marked as unknown" if found.unknown else ""
-        return self._put_history(ref, "rows", found.data, proven=found.proven, note=note)
+        note = f", versions {_ranges(unknown)} marked as unknown" if unknown else ""
+        return self._put(ref, HISTORY, data, note=note)
 
-    def _history_refs(self) -> Iterator[HistoryPart]:
+    def _history_refs(self) -> Iterator[PartRef]:
         for ref in self._planned.history_lists:
             if _reads(partial(self._history.part_list, ref)):
                 yield from self._history.part_list(ref)
         yield from self._planned.history_parts
-
-    def _put_history(
-        self, ref: HistoryPart, kind: str, data: bytes, *, proven: bool, note: str = ""
-    ) -> HistoryPart:
-        if proven:
-            self._put_back(ref.path, data)
-            return ref
-        digest = digest_of(data)
-        path = names.build_history_path(self._root.version, kind, digest)
-        self._put_anew(ref.path, path, data, note=note)
-        return replace(ref, path=path, bytes=len(data), digest=digest)
 
     # --- blobs ---------------------------------------------------------------------------------
 
@@ -177,71 +158,63 @@ class _StatusRepair:
         if found is None:
             self._findings.damaged.append(f"{blob.path} can't be built again")
             return blob
-        if found.proven:
-            self._put_back(blob.path, found.data)
-            return blob
-        digest = digest_of(found.data)
-        kind = names.parse_status_kind(blob.path) or ""
-        path = names.build_status_path(self._root.version, kind, digest)
-        self._put_anew(blob.path, path, found.data)
-        return BlobRef(path, len(found.data), digest, blob.count)
+        return self._put(blob, KINDS[names.parse_status_kind(blob.path) or ""], found.data)
 
     # --- segments ------------------------------------------------------------------------------
 
     def _repair_lists(self) -> None:
-        for index in self._root.indexes:
-            if _reads(partial(self._context.status.part_list, index)):
-                continue
-            rebuilder = PartRebuilder(self._kept, read_facts(self._history, self._planned))
-            parts = rebuilder.find_list(index)
-            if parts is None:
-                self._findings.damaged.append(
-                    f"{index.path} of [{index.start}, {index.end}) can't be built again"
-                )
-                continue
-            data = encode_envelope(encode_part_list(tuple(parts)))
-            if digest_of(data) == index.digest:
-                self._put_back(index.path, data)
-                continue
-            blob = self._context.status.put(
-                self._root.version, "index", encode_part_list(tuple(parts)), 0
-            )
-            self._gone.append(index.path)
-            self._findings.repaired.append(index.path)
-            changed = replace(index, path=blob.path, bytes=blob.bytes, digest=blob.digest)
-            self._change_list(index, changed)
+        def find(ref: PartRef) -> tuple[PartRef, ...] | None:
+            return self._rebuilder().find_list(ref)
+
+        status = self._context.status
+        lists = [self._repair_list(ref, status, find) for ref in self._planned.lists]
+        self._planned = replace(self._planned, lists=tuple(lists))
         self._start_over()
 
-    def _change_list(self, old: PartIndex, new: PartIndex) -> None:
-        lists = tuple(new if other == old else other for other in self._planned.indexes)
-        self._planned = replace(self._planned, indexes=lists)
-
     def _repair_parts(self) -> None:
-        rebuilder: PartRebuilder | None = None
-        for index in self._planned.indexes:
-            if not _reads(partial(self._context.status.part_list, index)):
-                continue
-            listed = self._context.status.part_list(index)
-            repaired = []
-            for part in listed:
-                sound = _reads(partial(self._context.status.part, part))
-                rebuilder = rebuilder if sound else self._rebuilder(rebuilder)
-                repaired.append(part if rebuilder is None or sound else self._part(rebuilder, part))
-            if tuple(repaired) != listed:
-                body = encode_part_list(tuple(repaired))
-                blob = self._context.status.put(self._root.version, "index", body, len(repaired))
-                self._gone.append(index.path)
-                changed = replace(index, path=blob.path, bytes=blob.bytes, digest=blob.digest)
-                self._change_list(index, changed)
-        parts = []
-        for part in self._planned.parts:
-            sound = _reads(partial(self._context.status.part, part))
-            rebuilder = rebuilder if sound else self._rebuilder(rebuilder)
-            parts.append(part if rebuilder is None or sound else self._part(rebuilder, part))
-        self._planned = replace(self._planned, parts=tuple(parts))
+        status = self._context.status
+        rebuilder = cache(self._rebuilder)
 
-    def _rebuilder(self, known: PartRebuilder | None) -> PartRebuilder:
-        return known or PartRebuilder(self._kept, read_facts(self._history, self._planned))
+        def repair(part: PartRef) -> PartRef:
+            sound = _reads(partial(status.part, part))
+            return part if sound else self._part(rebuilder(), part)
+
+        lists = [self._repair_listed(ref, status, repair) for ref in self._planned.lists]
+        parts = [repair(part) for part in self._planned.parts]
+        self._planned = replace(self._planned, lists=tuple(lists), parts=tuple(parts))
+
+    def _repair_list(
+        self,
+        ref: PartRef,
+        lists: "History | TableStatus",
+        find: Callable[[PartRef], tuple[PartRef, ...] | None],
+    ) -> PartRef:
+        """Return a reference to a list that can be read, or the same one if nobody knows it."""
+        if _reads(partial(lists.part_list, ref)):
+            return ref
+        parts = find(ref)
+        if parts is None:
+            self._findings.damaged.append(
+                f"{ref.path} of [{ref.start}, {ref.end}) can't be built again"
+            )
+            return ref
+        return self._put(ref, LIST, encode_object(LIST, parts))
+
+    def _repair_listed(
+        self,
+        ref: PartRef,
+        lists: "History | TableStatus",
+        repair: Callable[[PartRef], PartRef],
+    ) -> PartRef:
+        """Repair the parts of a list, if it can be read."""
+        if not _reads(partial(lists.part_list, ref)):
+            return ref
+        listed = lists.part_list(ref)
+        repaired = tuple(map(repair, listed))
+        return ref if repaired == listed else self._put(ref, LIST, encode_object(LIST, repaired))
+
+    def _rebuilder(self) -> PartRebuilder:
+        return PartRebuilder(self._kept, read_facts(self._history, self._planned))
 
     def _part(self, rebuilder: PartRebuilder, part: PartRef) -> PartRef:
         found = rebuilder.find(part)
@@ -293,7 +266,7 @@ class _StatusRepair:
         root = self._kept.at(item.version - 1)
         listed = self._kept.parts_of(root) if root is not None else []
         for part in (other for other in listed if other.path == item.path):
-            found = self._rebuilder(None).find(part)
+            found = self._rebuilder().find(part)
             if found.data is not None:
                 self._put_back(part.path, found.data)
                 return True
@@ -345,10 +318,16 @@ class _StatusRepair:
         else:
             self._findings.damaged.append(f"{path} was restored, but has different content")
 
-    def _put_anew(self, old: str, path: str, data: bytes, *, note: str = "") -> None:
+    def _put(self, ref: Ref, kind: Kind[Any], data: bytes, *, note: str = "") -> Ref:
+        """Put an object back if it is the lost one; else write it under another name."""
+        if is_proven(ref, data):
+            self._put_back(ref.path, data)
+            return ref
+        path = object_path(self._root.version, kind, data)
         self._context.storage.create(path, data)
-        self._gone.append(old)
-        self._findings.repaired.append(old + note)
+        self._gone.append(ref.path)
+        self._findings.repaired.append(ref.path + note)
+        return replace(ref, path=path, bytes=len(data))
 
 
 def put_back(storage: Storage, path: str, data: bytes) -> None:

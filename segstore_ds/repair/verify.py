@@ -191,12 +191,12 @@ class _Verifier:
         placed: list[PlacedSegment] = []
         for part in self._verify_indexes(root):
             self._named.add(part.path)
-            alone = replace(root, indexes=(), parts=(part,), entries=())
+            alone = replace(root, lists=(), parts=(part,), entries=())
             try:
                 placed.extend(self._context.status.segments(alone, part.start, part.end))
             except FormatError as error:
                 self._problem(part.path, error)
-        inline = replace(root, indexes=(), parts=(), entries=root.entries)
+        inline = replace(root, lists=(), parts=(), entries=root.entries)
         placed.extend(self._context.status.segments(inline, inline.listed_start, root.tail))
         numbers = [item.entry.segment_id & 0xFFFFFFFF for item in placed]
         if len(set(numbers)) != len(numbers):
@@ -226,7 +226,7 @@ class _Verifier:
 
     def _verify_indexes(self, root: Root) -> list[PartRef]:
         parts: list[PartRef] = []
-        for index in root.indexes:
+        for index in root.lists:
             self._named.add(index.path)
             try:
                 parts.extend(self._context.status.part_list(index))
@@ -318,7 +318,7 @@ class _Verifier:
 
     def _find_leftovers(self, root: Root) -> None:
         self._name_retired(root.retired)
-        for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER, names.HISTORY_FOLDER):
+        for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER):
             for info in self._context.storage.list(folder):
                 if info.path not in self._named:
                     self._report.leftovers.append(info.path)

@@ -96,7 +96,7 @@ def _names(context: StreamContext, newest: Root) -> Iterator[Witness]:
     if newest.copies:
         return  # a clone's objects carry versions of its origin
     known = max(newest.version, abandoned_through(newest))
-    for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER, names.HISTORY_FOLDER):
+    for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER):
         for info in context.storage.list(folder):
             version = planned_on(info.path)
             if version is not None and version > known:

@@ -24,7 +24,7 @@ from segstore_ds.log.transition import Slot
 from segstore_ds.storage import Storage, compare_names, find_overlap, refuse_overlap
 
 _LOG = logging.getLogger(__name__)
-_SMALL_FOLDERS = (names.STATUS_FOLDER, names.HISTORY_FOLDER)
+_SMALL_FOLDERS = (names.STATUS_FOLDER,)
 
 
 def run_add_follower(context: StreamContext, url: str) -> Committed[None]:

@@ -73,8 +73,8 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
             followers=list(followers.followers),
         )
     # Part lists are not read, so that a stream with a damaged list can be dropped, too.
-    lists = (slot.retire("status", index.path) for index in root.indexes)
-    emptied = drop_below(replace(root, indexes=()), root.tail, slot)
+    lists = (slot.retire("status", index.path) for index in root.lists)
+    emptied = drop_below(replace(root, lists=()), root.tail, slot)
     return replace(
         emptied,
         retired=(*emptied.retired, *lists),

@@ -12,8 +12,9 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError, NotFoundError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
+from segstore_ds.format.parts.kinds import TAGS
 from segstore_ds.format.root import Root
-from segstore_ds.format.tag import SHOWN_TAGS, TAGS_LIMIT, Tag, encode_tags, tag_value
+from segstore_ds.format.tag import SHOWN_TAGS, TAGS_LIMIT, Tag, tag_value
 from segstore_ds.log.transition import Slot
 from segstore_ds.read.cuts import Cut, check_range, resolve_cut
 from segstore_ds.status.blobs import StatusBlobs
@@ -70,7 +71,7 @@ def spill_tags(blobs: StatusBlobs, root: Root, slot: Slot) -> Root:
     own = {name: tag for name, tag in tags.items() if tag.version == slot.version}
     moved = {name: tag for name, tag in tags.items() if name not in own}
     if moved:
-        blob = blobs.put(root.version, "tags", encode_tags(moved), len(moved))
+        blob = blobs.put(root.version, TAGS, moved, len(moved))
     if old is not None:
         retired = (*retired, slot.retire("status", old.path))
     inline = {name: tag_value(tag) for name, tag in own.items()}

@@ -45,7 +45,7 @@ def trim_part(status: TableStatus, root: Root, slot: Slot) -> Root:
     head has passed the last one. The part is trimmed when at least a quarter of it lies below the
     head, so that it is rewritten only a few times, and never after a lost race.
     """
-    if slot.attempt or root.indexes or not root.parts:
+    if slot.attempt or root.lists or not root.parts:
         return root
     part = root.parts[0]
     if (root.head - part.start) * TRIM_SHARE < part.end - part.start:
@@ -53,7 +53,7 @@ def trim_part(status: TableStatus, root: Root, slot: Slot) -> Root:
     kept = [
         placed for placed in status.segments(root, root.head, part.end) if placed.start < part.end
     ]
-    if len(kept) == part.segments:
+    if len(kept) == part.count:
         return root
     trimmed = status.put_part(root.version, kept[0].start, [placed.entry for placed in kept])
     # Retire the part with all it lists. Segments that the new part also lists are live, and are

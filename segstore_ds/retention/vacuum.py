@@ -41,8 +41,7 @@ from segstore_ds.status.references import (
 from segstore_ds.storage import ObjectInfo
 
 _LOG = logging.getLogger(__name__)
-_METADATA = (names.STATUS_FOLDER, names.HISTORY_FOLDER)
-_FOLDERS = (names.SEGMENTS_FOLDER, *_METADATA)
+_FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +156,7 @@ def plan_vacuum(
             deleted.append(Deleted(info.path, info.size, state, why))
         else:
             kept.append(Kept(info.path, info.size, why))
-    deleted.sort(key=lambda entry: (entry.path.startswith(_METADATA), entry.path))
+    deleted.sort(key=lambda entry: (entry.path.startswith(names.STATUS_FOLDER), entry.path))
     return deleted, kept
 
 
@@ -308,6 +307,6 @@ def _judge_staged(path: str, horizon: Horizon) -> tuple[bool, str]:
 
 
 def _staged_version(path: str) -> int | None:
-    if path.startswith(_METADATA):
+    if path.startswith(names.STATUS_FOLDER):
         return names.parse_status_version(path)
     return names.parse_token_version(names.segment_token(path.partition("/")[2]))

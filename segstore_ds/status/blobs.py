@@ -1,38 +1,31 @@
 """Status objects that list no segments: writers, retired objects, tags and large schemas.
 
-Each is an envelope of JSON, named by its digest and immutable; the last few are kept in memory.
 This module also combines them with the root: an inline entry takes precedence.
 """
 
-from collections.abc import Mapping, Sequence, Sized
+from collections.abc import Mapping, Sequence
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format import names
-from segstore_ds.format.envelope import decode_envelope, digest_of, encode_envelope
-from segstore_ds.format.fields import build_json, parse_json
-from segstore_ds.format.parts.status import decode_retired, decode_writers
-from segstore_ds.format.root import BlobRef, Epoch, PartIndex, Retired, Root, Writer
-from segstore_ds.format.tag import Tag, decode_tags, parse_tag, parse_tags
+from segstore_ds.format.parts.kinds import RETIRED, SCHEMA, TAGS, WRITERS, Kind, T
+from segstore_ds.format.root import BlobRef, Epoch, Retired, Root, Writer
+from segstore_ds.format.tag import Tag, parse_tag, parse_tags
+from segstore_ds.status.store import ObjectStore
 from segstore_ds.storage import Storage
 
 SCHEMA_INLINE_BYTES = 6_000
 SCHEMAS_INLINE_BYTES = 12_000
-OBJECT_RAW_LIMIT_BYTES = 128 << 20
-_CACHED_OBJECTS = 64
-_CACHED_ROWS = 1 << 18  # in all cached objects together; the newest is kept whatever its size
 
 
 class StatusBlobs:
     """Reads and writes the status objects of one stream that list no segments."""
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._cache: dict[str, Sized] = {}
+        self._store = ObjectStore(storage)
 
     @property
     def storage(self) -> Storage:
         """The stream's folder."""
-        return self._storage
+        return self._store.storage
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -42,19 +35,13 @@ class StatusBlobs:
             return root.writers.get(writer_id)
         return self.writers_blob(root.writers_blob).get(writer_id)
 
-    def writers_blob(self, blob: BlobRef) -> dict[str, Writer]:
+    def writers_blob(self, blob: BlobRef) -> Mapping[str, Writer]:
         """Return the writers of a blob."""
-        found = self._cache.get(blob.path)
-        if isinstance(found, dict):
-            return found
-        where = self._where(blob.path)
-        writers = decode_writers(self._read(blob), where=where)
-        self._keep(blob.path, writers)
-        return writers
+        return self._store.get(blob, WRITERS)
 
     def retired_blob(self, blob: BlobRef) -> tuple[Retired, ...]:
         """Return the retired objects of a blob."""
-        return decode_retired(self._read(blob), where=self._where(blob.path))
+        return self._store.get(blob, RETIRED)
 
     def tags(self, root: Root) -> dict[str, Tag]:
         """Return all tags of a root by name."""
@@ -76,12 +63,7 @@ class StatusBlobs:
 
     def tags_blob(self, blob: BlobRef) -> Mapping[str, Tag]:
         """Return the tags of a blob."""
-        found = self._cache.get(blob.path)
-        if isinstance(found, dict):
-            return found
-        tags = decode_tags(self._read(blob), where=self._where(blob.path))
-        self._keep(blob.path, tags)
-        return tags
+        return self._store.get(blob, TAGS)
 
     def schema_texts(self, epoch: Epoch) -> tuple[str, str | None]:
         """Return an epoch's Arrow schema (base64) and Spark's JSON of it."""
@@ -89,12 +71,7 @@ class StatusBlobs:
             return epoch.schema, epoch.spark
         if epoch.blob is None:
             raise CorruptionError("epoch has no schema", epoch=epoch.number)
-        where = self._where(epoch.blob.path)
-        value = parse_json(self._read(epoch.blob), where=where)
-        match value:
-            case [str(schema), (str() | None) as spark]:
-                return schema, spark
-        raise CorruptionError("blob holds no schema", where=where)
+        return self._store.get(epoch.blob, SCHEMA)
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -118,40 +95,10 @@ class StatusBlobs:
         used = sum(len(known.schema or "") + len(known.spark or "") for known in beside)
         if size <= SCHEMA_INLINE_BYTES and used + size <= SCHEMAS_INLINE_BYTES:
             return Epoch(number, since, schema, spark)
-        blob = self.put(version, "schema", encode_schema_blob(schema, spark), 1)
+        blob = self.put(version, SCHEMA, (schema, spark), 1)
         return Epoch(number, since, None, None, blob)
 
-    def put(self, version: int, kind: str, body: bytes, count: int) -> BlobRef:
+    def put(self, version: int, kind: Kind[T], value: T, count: int) -> BlobRef:
         """Write an object that holds `count` rows."""
-        data = encode_envelope(body)
-        digest = digest_of(data)
-        path = names.build_status_path(version, kind, digest)
-        # Named by digest: an existing object of that name holds the same bytes.
-        self._storage.create(path, data)
-        return BlobRef(path, len(data), digest, count)
-
-    def _read(self, ref: PartIndex | BlobRef) -> bytes:
-        data = self._storage.get(ref.path, limit_bytes=min(ref.bytes, OBJECT_RAW_LIMIT_BYTES))
-        where = self._where(ref.path)
-        body = decode_envelope(data, where=where, raw_limit_bytes=OBJECT_RAW_LIMIT_BYTES)
-        actual = digest_of(data)
-        if actual != ref.digest:
-            raise CorruptionError("wrong digest", where=where, expected=ref.digest, actual=actual)
-        return body
-
-    def _keep(self, path: str, value: Sized) -> None:
-        self._cache.pop(path, None)
-        self._cache[path] = value
-        while len(self._cache) > 1 and (
-            len(self._cache) > _CACHED_OBJECTS
-            or sum(len(known) for known in self._cache.values()) > _CACHED_ROWS
-        ):
-            self._cache.pop(next(iter(self._cache)))
-
-    def _where(self, path: str) -> str:
-        return f"{self._storage.url}/{path}"
-
-
-def encode_schema_blob(schema: str, spark: str | None) -> bytes:
-    """Return the body of the blob that holds an epoch's schema."""
-    return build_json([schema, spark])
+        stored = self._store.put(version, kind, value)
+        return BlobRef(stored.path, stored.bytes, count)

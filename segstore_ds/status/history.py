@@ -15,23 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from segstore_ds.errors import CorruptionError, NotFoundError, SnapshotExpiredError
-from segstore_ds.format import names
-from segstore_ds.format.envelope import decode_envelope, digest_of, encode_envelope
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.parts.history import (
-    HISTORY_SCHEMA,
-    column_values,
-    decode_history,
-    decode_history_list,
-    encode_history,
-    encode_history_list,
-    to_batch,
-)
-from segstore_ds.format.parts.history_rows import HistoryPart, HistoryRow
+from segstore_ds.format.parts.history import HISTORY_SCHEMA, column_values, to_batch
+from segstore_ds.format.parts.history_rows import HistoryRow
+from segstore_ds.format.parts.kinds import HISTORY
 from segstore_ds.format.parts.packed import Ints
-from segstore_ds.format.root import Root
+from segstore_ds.format.root import PartRef, Root
 from segstore_ds.log.transition import Slot
-from segstore_ds.status.levels import MergeRules, find_run, plan_merge
+from segstore_ds.status.levels import LevelledList, ListRules, MergeRules, plan_merge
+from segstore_ds.status.store import ObjectStore
 from segstore_ds.storage import Storage
 
 ROWS_SOFT = 48
@@ -41,8 +33,6 @@ FAN_IN = 10
 FINAL_ROWS = 32_768
 PARTS_INLINE = 64
 LIST_PARTS = 1024
-RAW_LIMIT_BYTES = 128 << 20
-_KEPT = 16
 _APPLICATION = "app/"  # prefix of the word in a client's name that names its application
 
 
@@ -71,46 +61,35 @@ class History:
     """Reads and writes the history of one stream."""
 
     def __init__(self, storage: Storage) -> None:
-        self._storage = storage
-        self._kept: dict[str, pa.RecordBatch | tuple[HistoryPart, ...]] = {}
+        self._store = ObjectStore(storage)
+        self._levels = LevelledList(
+            self._store,
+            lists="history_lists",
+            parts="history_parts",
+            rules=lambda: ListRules(PARTS_INLINE, LIST_PARTS),
+            join=self._join,
+        )
 
     # --- reading -----------------------------------------------------------------------------
 
-    def parts(self, root: Root, start: int = 0, end: int = 1 << 63) -> Iterator[HistoryPart]:
+    def parts(self, root: Root, start: int = 0, end: int = 1 << 63) -> Iterator[PartRef]:
         """Yield the parts that hold versions of ``[start, end)``, including those in lists."""
-        for ref in root.history_lists:
-            if ref.start < end and ref.end > start:
-                listed = self.part_list(ref)
-                yield from (entry for entry in listed if entry.start < end and entry.end > start)
-        yield from (
-            entry for entry in root.history_parts if entry.start < end and entry.end > start
-        )
+        return self._levels.parts(root, start, end)
 
-    def part_list(self, ref: HistoryPart) -> tuple[HistoryPart, ...]:
+    def part_list(self, ref: PartRef) -> tuple[PartRef, ...]:
         """Return the parts of a list."""
-        found = self._kept.get(ref.path)
-        if isinstance(found, tuple):
-            return found
-        parts = decode_history_list(self._read(ref), where=self._where(ref.path))
-        spans = [ref.start, *(end for part in parts for end in (part.start, part.end)), ref.end]
-        if any(spans[place] != spans[place + 1] for place in range(0, len(spans), 2)):
-            raise CorruptionError("list of history parts contradicts the root", where=ref.path)
-        self._keep(ref.path, parts)
-        return parts
+        return self._levels.members(ref)
 
-    def part(self, ref: HistoryPart) -> pa.RecordBatch:
+    def part(self, ref: PartRef) -> pa.RecordBatch:
         """Return the rows of a part."""
-        found = self._kept.get(ref.path)
-        if isinstance(found, pa.RecordBatch):
-            return found
-        where = self._where(ref.path)
-        batch = decode_history(self._read(ref), where=where)
-        versions, times = column_values(batch, "version"), column_values(batch, "time")
+        batch = self._store.get(ref, HISTORY)
+        versions = column_values(batch, "version")
         if not np.array_equal(versions, np.arange(ref.start, ref.end)):
-            raise CorruptionError("history part covers other versions", where=where)
-        if (int(times[0]), int(times[-1])) != (ref.time_us, ref.last_us):
-            raise CorruptionError("history part covers another time range", where=where)
-        self._keep(ref.path, batch)
+            raise CorruptionError(
+                "history part covers other versions", where=self._store.where(ref)
+            )
+        if history_ref(ref.path, ref.bytes, batch) != ref:
+            raise CorruptionError("history part contradicts the root", where=self._store.where(ref))
         return batch
 
     def batches(self, root: Root, start: int = 0, end: int = 1 << 63) -> Iterator[pa.RecordBatch]:
@@ -147,7 +126,7 @@ class History:
                     return self._latest_in(ref, time_us, listed=refs is groups[1])
         return None
 
-    def _latest_in(self, ref: HistoryPart, time_us: int, *, listed: bool) -> Moment:
+    def _latest_in(self, ref: PartRef, time_us: int, *, listed: bool) -> Moment:
         if listed:
             ref = [entry for entry in self.part_list(ref) if entry.time_us <= time_us][-1]
         batch = self.part(ref)
@@ -238,74 +217,34 @@ class History:
         texts_most = TEXTS_BYTES if first_attempt else 4 * TEXTS_BYTES
         rows_most = ROWS_SOFT if first_attempt else ROWS_HARD
         if len(root.history) >= rows_most or _texts_bytes(root.history) > texts_most:
-            part = self._put(root.version, to_batch(root.history))
+            part = self.put(root.version, to_batch(root.history))
             root = replace(root, history=(), history_parts=(*root.history_parts, part))
-        if len(root.history_parts) > (PARTS_INLINE if first_attempt else 2 * PARTS_INLINE):
-            root = self._spill_parts(root, slot)
-        return root
+        return self._levels.spill(root, slot)
 
     def merge(self, root: Root, paths: tuple[str, ...], slot: Slot) -> Root | None:
         """Replace neighbouring parts by one; None when the root no longer has them side by side."""
-        first = find_run([part.path for part in root.history_parts], paths)
-        if first is None:
-            return None
-        last = first + len(paths)
-        merged = root.history_parts[first:last]
-        table = pa.Table.from_batches([self.part(ref) for ref in merged], HISTORY_SCHEMA)
+        return self._levels.merge(root, paths, slot)
+
+    def put(self, version: int, batch: pa.RecordBatch) -> PartRef:
+        """Write rows of adjacent versions as a part."""
+        stored = self._store.put(version, HISTORY, batch)
+        return history_ref(stored.path, stored.bytes, batch)
+
+    def put_list(self, version: int, parts: tuple[PartRef, ...]) -> PartRef:
+        """Write a list of adjacent parts."""
+        return self._levels.put_list(version, parts)
+
+    def _join(self, version: int, refs: Sequence[PartRef]) -> PartRef:
+        table = pa.Table.from_batches([self.part(ref) for ref in refs], HISTORY_SCHEMA)
         (batch,) = table.combine_chunks().to_batches()
-        part = self._put(root.version, batch)
-        gone = (slot.retire("status", old.path) for old in merged)
-        parts = (*root.history_parts[:first], part, *root.history_parts[last:])
-        return replace(root, history_parts=parts, retired=(*root.retired, *gone))
+        return self.put(version, batch)
 
-    def _spill_parts(self, root: Root, slot: Slot) -> Root:
-        half = PARTS_INLINE // 2
-        moved, kept = root.history_parts[:-half], root.history_parts[-half:]
-        lists, retired = list(root.history_lists), root.retired
-        if lists and len(self.part_list(lists[-1])) < LIST_PARTS:
-            old = lists.pop()
-            moved = (*self.part_list(old), *moved)
-            retired = (*retired, slot.retire("status", old.path))
-        for first in range(0, len(moved), LIST_PARTS):
-            group = moved[first : first + LIST_PARTS]
-            body = encode_history_list(group)
-            ends = (group[0].start, group[-1].end, group[0].time_us, group[-1].last_us)
-            lists.append(self._put_object(root.version, "list", body, ends))
-        return replace(root, history_parts=kept, history_lists=tuple(lists), retired=retired)
 
-    def _put(self, version: int, batch: pa.RecordBatch) -> HistoryPart:
-        versions, times = column_values(batch, "version"), column_values(batch, "time")
-        ends = (int(versions[0]), int(versions[-1]) + 1, int(times[0]), int(times[-1]))
-        part = self._put_object(version, "rows", encode_history(batch), ends)
-        self._keep(part.path, batch)
-        return part
-
-    def _put_object(
-        self, version: int, kind: str, body: bytes, ends: tuple[int, int, int, int]
-    ) -> HistoryPart:
-        data = encode_envelope(body)
-        digest = digest_of(data)
-        path = names.build_history_path(version, kind, digest)
-        # Named by digest: an existing object of that name holds the same bytes.
-        self._storage.create(path, data)
-        return HistoryPart(path, *ends, len(data), digest)
-
-    def _read(self, ref: HistoryPart) -> bytes:
-        data = self._storage.get(ref.path, limit_bytes=min(ref.bytes, RAW_LIMIT_BYTES))
-        where = self._where(ref.path)
-        body = decode_envelope(data, where=where, raw_limit_bytes=RAW_LIMIT_BYTES)
-        actual = digest_of(data)
-        if actual != ref.digest:
-            raise CorruptionError("wrong digest", where=where, expected=ref.digest, actual=actual)
-        return body
-
-    def _keep(self, path: str, value: pa.RecordBatch | tuple[HistoryPart, ...]) -> None:
-        while len(self._kept) >= _KEPT:
-            self._kept.pop(next(iter(self._kept)))
-        self._kept[path] = value
-
-    def _where(self, path: str) -> str:
-        return f"{self._storage.url}/{path}"
+def history_ref(path: str, size: int, batch: pa.RecordBatch) -> PartRef:
+    """Return the reference to a part of adjacent versions. Pure."""
+    versions, times = column_values(batch, "version"), column_values(batch, "time")
+    ends = (int(versions[0]), int(versions[-1]) + 1)
+    return PartRef(path, *ends, batch.num_rows, size, int(times[0]), int(times[-1]))
 
 
 def plan_history_merge(root: Root) -> tuple[str, ...] | None:

@@ -1,25 +1,33 @@
-"""Levels: when parts are merged, and which neighbours. Pure.
+"""Levelled lists: rows spill to parts, parts merge by levels and move to lists.
 
-Entries spill to parts of about 64 segments. Ten parts of one level are merged into one of the next.
-A part of 32,768 segments or more is final. Old final parts move, in groups, to lists of up to 1,024
-parts. So a root names few parts and few lists, however many segments the stream has.
+Segments and history rows both are such a list. The newest rows are in the root. When there are many
+they spill to a part. Ten parts of one level are merged into one of the next, until a part is final.
+Old parts move, in groups, to lists of parts. So a root names few parts and few lists, however many
+rows there are.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Any, Protocol
+
+from segstore_ds.errors import CorruptionError
+from segstore_ds.format.parts.kinds import LIST
+from segstore_ds.format.root import PartRef, Root
+from segstore_ds.log.transition import Slot
+from segstore_ds.status.store import ObjectStore
 
 
-class Sized(Protocol):
-    """A part of the status or of the history: it has a name and a number of rows."""
+class Counted(Protocol):
+    """A part or a blob: it has a name and a number of rows."""
 
     @property
     def path(self) -> str:
         """Its name."""
 
     @property
-    def size(self) -> int:
-        """How many segments or versions it lists."""
+    def count(self) -> int:
+        """How many rows it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +45,134 @@ class MergeRules:
     fan_in: int
     final: int
 
-    def level(self, size: int) -> int:
-        """Return the level of a part with `size` rows."""
+    def level(self, count: int) -> int:
+        """Return the level of a part with `count` rows."""
         level, limit = 0, self.smallest
-        while size > limit:
+        while count > limit:
             level, limit = level + 1, limit * self.fan_in
         return level
 
 
-def plan_merge(parts: Sequence[Sized], rules: MergeRules) -> tuple[str, ...] | None:
+@dataclass(frozen=True, slots=True)
+class ListRules:
+    """When parts move to lists.
+
+    Attributes:
+        inline: Most parts in a root; twice as many after a lost race.
+        listed: Most parts in one list.
+    """
+
+    inline: int
+    listed: int
+
+
+class LevelledList:
+    """The parts of a root, and the lists of older parts, of the segments or of the history.
+
+    `lists` and `parts` are the fields of the root, and `join` writes neighbouring parts as one.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        *,
+        lists: str,
+        parts: str,
+        rules: Callable[[], ListRules],
+        join: Callable[[int, Sequence[PartRef]], PartRef],
+    ) -> None:
+        self._store = store
+        self._lists = lists
+        self._parts = parts
+        self._rules = rules
+        self._join = join
+
+    def lists(self, root: Root) -> tuple[PartRef, ...]:
+        """Return the lists of a root."""
+        found: tuple[PartRef, ...] = getattr(root, self._lists)
+        return found
+
+    def inline(self, root: Root) -> tuple[PartRef, ...]:
+        """Return the parts that a root itself names."""
+        found: tuple[PartRef, ...] = getattr(root, self._parts)
+        return found
+
+    def parts(self, root: Root, start: int = 0, end: int = 1 << 63) -> Iterator[PartRef]:
+        """Yield the parts that hold rows of ``[start, end)``, including those in lists."""
+        for ref in self.lists(root):
+            if ref.start < end and ref.end > start:
+                listed = self.members(ref)
+                yield from (part for part in listed if part.start < end and part.end > start)
+        yield from (part for part in self.inline(root) if part.start < end and part.end > start)
+
+    def members(self, ref: PartRef) -> tuple[PartRef, ...]:
+        """Return the parts of a list."""
+        parts = self._store.get(ref, LIST)
+        if any(part.end != after.start for part, after in pairwise(parts)):
+            raise CorruptionError("parts of a list are not adjacent", where=self._store.where(ref))
+        if list_ref(ref.path, ref.bytes, parts) != ref:
+            raise CorruptionError("list contradicts the root", where=self._store.where(ref))
+        return parts
+
+    def put_list(self, version: int, parts: tuple[PartRef, ...]) -> PartRef:
+        """Write a list of adjacent parts."""
+        stored = self._store.put(version, LIST, parts)
+        return list_ref(stored.path, stored.bytes, parts)
+
+    def change(
+        self,
+        root: Root,
+        slot: Slot,
+        gone: Sequence[PartRef],
+        *,
+        lists: Sequence[PartRef] | None = None,
+        parts: Sequence[PartRef] | None = None,
+    ) -> Root:
+        """Return the root with other lists and parts, and the objects in `gone` retired."""
+        changes: dict[str, Any] = {}
+        if lists is not None:
+            changes[self._lists] = tuple(lists)
+        if parts is not None:
+            changes[self._parts] = tuple(parts)
+        retired = (slot.retire("status", ref.path) for ref in gone)
+        return replace(root, retired=(*root.retired, *retired), **changes)
+
+    def spill(self, root: Root, slot: Slot) -> Root:
+        """Move the older parts to lists if there are too many; the last list is filled up first."""
+        rules, parts = self._rules(), self.inline(root)
+        if len(parts) <= (rules.inline if slot.attempt == 0 else 2 * rules.inline):
+            return root
+        kept = parts[-(rules.inline // 2) :]
+        moved, lists = parts[: len(parts) - len(kept)], list(self.lists(root))
+        gone: list[PartRef] = []
+        if lists and len(self.members(lists[-1])) < rules.listed:
+            gone.append(lists.pop())
+            moved = (*self.members(gone[0]), *moved)
+        groups = (moved[at : at + rules.listed] for at in range(0, len(moved), rules.listed))
+        lists.extend(self.put_list(root.version, group) for group in groups)
+        return self.change(root, slot, gone, lists=lists, parts=kept)
+
+    def merge(self, root: Root, paths: tuple[str, ...], slot: Slot) -> Root | None:
+        """Replace neighbouring parts by one; None when the root no longer has them side by side."""
+        parts = self.inline(root)
+        first = find_run([part.path for part in parts], paths)
+        if first is None:
+            return None
+        last = first + len(paths)
+        merged = self._join(root.version, parts[first:last])
+        return self.change(
+            root, slot, parts[first:last], parts=(*parts[:first], merged, *parts[last:])
+        )
+
+
+def list_ref(path: str, size: int, parts: Sequence[PartRef]) -> PartRef:
+    """Return the reference to a list of adjacent parts. Pure."""
+    first, last = parts[0], parts[-1]
+    count = sum(part.count for part in parts)
+    return PartRef(path, first.start, last.end, count, size, first.time_us, last.last_us)
+
+
+def plan_merge(parts: Sequence[Counted], rules: MergeRules) -> tuple[str, ...] | None:
     """Return the names of neighbouring parts to merge, in order, or None when nothing is due.
 
     The newest parts are merged when `fan_in` of them are of one level. Parts of odd sizes, from
@@ -54,24 +181,24 @@ def plan_merge(parts: Sequence[Sized], rules: MergeRules) -> tuple[str, ...] | N
     """
     fan_in = rules.fan_in
     run = parts[-fan_in:]
-    one_level = len({rules.level(part.size) for part in run}) == 1
+    one_level = len({rules.level(part.count) for part in run}) == 1
     if len(run) == fan_in and one_level and _fits(run, rules):
         return tuple(part.path for part in run)
-    small = sum(1 for part in parts if part.size < rules.final)
+    small = sum(1 for part in parts if part.count < rules.final)
     if small <= 4 * fan_in:
         return None
     runs = (parts[first : first + fan_in] for first in range(len(parts) - fan_in + 1))
     fitting = [run for run in runs if _fits(run, rules)]
     if not fitting:
         return None
-    best = min(fitting, key=lambda run: sum(part.size for part in run))
+    best = min(fitting, key=lambda run: sum(part.count for part in run))
     return tuple(part.path for part in best)
 
 
-def _fits(run: Sequence[Sized], rules: MergeRules) -> bool:
+def _fits(run: Sequence[Counted], rules: MergeRules) -> bool:
     return (
-        all(part.size < rules.final for part in run)
-        and sum(part.size for part in run) <= 2 * rules.final
+        all(part.count < rules.final for part in run)
+        and sum(part.count for part in run) <= 2 * rules.final
     )
 
 

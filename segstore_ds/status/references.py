@@ -52,9 +52,8 @@ def retired_items(status: TableStatus, root: Root) -> Iterator[Retired]:
 
 def status_objects(root: Root) -> Iterator[str]:
     """Yield the status objects that a root itself names. Pure."""
-    yield from (index.path for index in root.indexes)
-    yield from (part.path for part in root.parts)
-    yield from (part.path for part in (*root.history_lists, *root.history_parts))
+    refs = (*root.lists, *root.parts, *root.history_lists, *root.history_parts)
+    yield from (ref.path for ref in refs)
     blobs: list[BlobRef | None] = [root.writers_blob, root.tags_blob, *root.retired_blobs]
     blobs += [epoch.blob for epoch in root.epochs]
     yield from (blob.path for blob in blobs if blob is not None)

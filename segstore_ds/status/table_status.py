@@ -14,22 +14,15 @@ Source: CarbonData's table status proposal (base, delta, pointer), with geometri
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import pairwise
 
 import numpy as np
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.parts.columns import SegmentColumns, from_entries
+from segstore_ds.format.parts.kinds import RETIRED, WRITERS
 from segstore_ds.format.parts.packed import Ints
-from segstore_ds.format.parts.status import (
-    decode_part_list,
-    encode_part_list,
-    encode_retired,
-    encode_writers,
-)
 from segstore_ds.format.root import (
-    PartIndex,
     PartRef,
     Retired,
     Root,
@@ -38,9 +31,9 @@ from segstore_ds.format.root import (
 )
 from segstore_ds.log.transition import Slot
 from segstore_ds.status.blobs import StatusBlobs
-from segstore_ds.status.levels import MergeRules, find_run
+from segstore_ds.status.levels import LevelledList, ListRules, MergeRules, find_run
 from segstore_ds.status.levels import plan_merge as plan_part_merge
-from segstore_ds.status.part_files import PartFiles
+from segstore_ds.status.parts import Parts
 from segstore_ds.storage import Storage
 
 INLINE_SOFT = 64
@@ -48,7 +41,7 @@ INLINE_HARD = 160
 MERGE_FAN_IN = 10
 PART_FINAL_SEGMENTS = 32_768
 PARTS_INLINE = 96
-INDEX_PARTS = 1024
+LIST_PARTS = 1024
 WRITERS_INLINE = 256
 RETIRED_INLINE = 192
 RETIRED_FINAL = 100_000
@@ -107,7 +100,14 @@ class TableStatus(StatusBlobs):
 
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)
-        self._files = PartFiles(storage)
+        self._parts = Parts(self._store)
+        self._levels = LevelledList(
+            self._store,
+            lists="lists",
+            parts="parts",
+            rules=lambda: ListRules(PARTS_INLINE, LIST_PARTS),
+            join=self._parts.join,
+        )
 
     # --- reading -----------------------------------------------------------------------------
 
@@ -131,9 +131,9 @@ class TableStatus(StatusBlobs):
         if start >= end:
             return
         for part in self.parts(root, start, end):
-            columns = self._files.columns(part)
+            columns = self._parts.columns(part)
             if columns.epochs.max(initial=0) >= len(root.epochs):
-                where = self._where(part.path)
+                where = self._store.where(part)
                 raise CorruptionError("a part holds segments of an unknown epoch", where=where)
             yield Run(part.start, columns, self._stats_loader(part)).trimmed(start, end)
         inline_start = root.inline_start
@@ -144,48 +144,30 @@ class TableStatus(StatusBlobs):
 
     def parts(self, root: Root, start: int = 0, end: int = 1 << 63) -> Iterator[PartRef]:
         """Yield the parts that hold events of ``[start, end)``, including those in lists."""
-        for index in root.indexes:
-            if index.start < end and index.end > start:
-                listed = self.part_list(index)
-                yield from (
-                    member for member in listed if member.start < end and member.end > start
-                )
-        yield from (member for member in root.parts if member.start < end and member.end > start)
+        return self._levels.parts(root, start, end)
 
-    def part_list(self, index: PartIndex) -> tuple[PartRef, ...]:
+    def part_list(self, ref: PartRef) -> tuple[PartRef, ...]:
         """Return the parts of a list."""
-        found = self._cache.get(index.path)
-        if isinstance(found, tuple):
-            return found
-        where = self._where(index.path)
-        parts = decode_part_list(self._read(index), where=where)
-        joined = all(member.end == other.start for member, other in pairwise(parts))
-        found_sizes = (len(parts), sum(part.segments for part in parts))
-        if not joined or found_sizes != (index.parts, index.segments):
-            raise CorruptionError("list of parts contradicts the root", where=where)
-        if (parts[0].start, parts[-1].end) != (index.start, index.end):
-            raise CorruptionError("list of parts covers another range", where=where)
-        self._keep(index.path, parts)
-        return parts
+        return self._levels.members(ref)
 
     def part(self, ref: PartRef) -> tuple[SegmentEntry, ...]:
         """Return the entries of a part with their statistics."""
-        columns = self._files.columns(ref)
-        return tuple(columns.entries(self._files.stats(ref)))
+        columns = self._parts.columns(ref)
+        return tuple(columns.entries(self._parts.stats(ref)))
 
     def _stats_loader(self, ref: PartRef) -> Callable[[], Sequence[str | None]]:
-        return lambda: self._files.stats(ref)
+        return lambda: self._parts.stats(ref)
 
     def retired_part(self, path: str, *, required: bool = False) -> tuple[SegmentEntry, ...]:
         """Return the entries of a retired part, none where it was deleted since.
 
         With `required` a deleted part raises MissingObjectError.
         """
-        return self._files.retired(path, required=required)
+        return self._parts.retired(path, required=required)
 
-    def whole_part(self, path: str) -> tuple[SegmentEntry, ...]:
-        """Return the entries of a part, even of one that no root names."""
-        return self._files.whole(path)
+    def whole_part(self, path: str) -> tuple[tuple[SegmentEntry, ...], int]:
+        """Return a part's entries and its envelope's length, even if no root names it."""
+        return self._parts.whole(path)
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -200,29 +182,20 @@ class TableStatus(StatusBlobs):
         entries_most = INLINE_SOFT if first_attempt else INLINE_HARD
         if len(root.entries) > entries_most or _stats_bytes(root) > stats_most:
             root = self._spill_entries(root)
-        if len(root.parts) > (PARTS_INLINE if slot.attempt == 0 else 2 * PARTS_INLINE):
-            root = self._spill_parts(root, slot)
-        if root.indexes and root.indexes[0].start < root.head:
+        root = self._levels.spill(root, slot)
+        if root.lists and root.lists[0].start < root.head:
             # The list is cached once read; only a commit that moved the head has work here.
-            root = self._trim_indexes(root, slot)
+            root = self._trim_lists(root, slot)
         if len(root.writers) > WRITERS_INLINE or _writers_bytes(root) > WRITERS_INLINE_BYTES:
             root = self._spill_writers(root, slot)
         if len(root.retired) > RETIRED_INLINE:
-            body = encode_retired(root.retired)
-            blob = self.put(root.version, "retired", body, len(root.retired))
+            blob = self.put(root.version, RETIRED, root.retired, len(root.retired))
             root = replace(root, retired=(), retired_blobs=(*root.retired_blobs, blob))
         return root
 
     def merge(self, root: Root, paths: tuple[str, ...], slot: Slot) -> Root | None:
         """Replace neighbouring parts by one; None when the root no longer has them side by side."""
-        first = find_run([part.path for part in root.parts], paths)
-        if first is None:
-            return None
-        merged = root.parts[first : first + len(paths)]
-        part = self._files.merge(root.version, merged)
-        retired = tuple(slot.retire("status", old.path) for old in merged)
-        parts = (*root.parts[:first], part, *root.parts[first + len(paths) :])
-        return replace(root, parts=parts, retired=(*root.retired, *retired))
+        return self._levels.merge(root, paths, slot)
 
     def merge_retired(self, root: Root, paths: tuple[str, ...], slot: Slot) -> Root | None:
         """Replace neighbouring blobs of retired objects by one; None as in `merge`."""
@@ -232,7 +205,7 @@ class TableStatus(StatusBlobs):
         last = first + len(paths)
         old = root.retired_blobs[first:last]
         items = tuple(item for blob in old for item in self.retired_blob(blob))
-        blob = self.put(root.version, "retired", encode_retired(items), len(items))
+        blob = self.put(root.version, RETIRED, items, len(items))
         gone = (slot.retire("status", member.path) for member in old)
         blobs = (*root.retired_blobs[:first], blob, *root.retired_blobs[last:])
         return replace(root, retired_blobs=blobs, retired=(*root.retired, *gone))
@@ -242,22 +215,21 @@ class TableStatus(StatusBlobs):
 
         The lists that held them are retired. `tidy` makes new ones.
         """
-        opened = tuple(index for index in root.indexes if index.end > offset)
+        opened = [ref for ref in root.lists if ref.end > offset]
         if not opened:
             return root
-        listed = tuple(part for index in opened for part in self.part_list(index))
-        gone = tuple(slot.retire("status", member.path) for member in opened)
-        return replace(
-            root,
-            indexes=root.indexes[: len(root.indexes) - len(opened)],
-            parts=(*listed, *root.parts),
-            retired=(*root.retired, *gone),
-        )
+        parts = (*(part for ref in opened for part in self.part_list(ref)), *root.parts)
+        lists = root.lists[: len(root.lists) - len(opened)]
+        return self._levels.change(root, slot, opened, lists=lists, parts=parts)
+
+    def put_list(self, version: int, parts: tuple[PartRef, ...]) -> PartRef:
+        """Write a list of adjacent parts."""
+        return self._levels.put_list(version, parts)
 
     def put_part(self, version: int, start: int, entries: Sequence[SegmentEntry]) -> PartRef:
         """Write a part that lists segments from an offset on."""
         stats = [entry.stats for entry in entries]
-        return self._files.put(version, start, from_entries(entries), stats)
+        return self._parts.put(version, start, from_entries(entries), stats)
 
     def _spill_entries(self, root: Root) -> Root:
         start = root.inline_start
@@ -268,44 +240,25 @@ class TableStatus(StatusBlobs):
             start = parts[-1].end
         return replace(root, parts=tuple(parts), entries=())
 
-    def _spill_parts(self, root: Root, slot: Slot) -> Root:
-        """Move the older half of the parts to lists; the last existing list is filled up first."""
-        moved, kept = root.parts[: -PARTS_INLINE // 2], root.parts[-PARTS_INLINE // 2 :]
-        indexes, retired = list(root.indexes), root.retired
-        if indexes and indexes[-1].parts < INDEX_PARTS:
-            old = indexes.pop()
-            moved = (*self.part_list(old), *moved)
-            retired = (*retired, slot.retire("status", old.path))
-        groups = (moved[first : first + INDEX_PARTS] for first in range(0, len(moved), INDEX_PARTS))
-        indexes.extend(self._put_index(root.version, group) for group in groups)
-        return replace(root, indexes=tuple(indexes), parts=kept, retired=retired)
-
-    def _trim_indexes(self, root: Root, slot: Slot) -> Root:
+    def _trim_lists(self, root: Root, slot: Slot) -> Root:
         """Retire the listed parts below the head, and the lists that change because of it."""
-        gone: list[Retired] = []
-        indexes = list(root.indexes)
-        while indexes:
-            old, listed = indexes[0], self.part_list(indexes[0])
+        gone: list[PartRef] = []
+        dropped: list[Retired] = []
+        lists = list(root.lists)
+        while lists and lists[0].start < root.head:
+            listed = self.part_list(lists[0])
             kept = tuple(part for part in listed if part.end > root.head)
             if len(kept) == len(listed):
                 break
-            dropped = listed[: len(listed) - len(kept)]
-            gone += [slot.retire("part", part.path) for part in dropped]
-            gone.append(slot.retire("status", old.path))
-            indexes = indexes[1:]
+            dropped += [slot.retire("part", part.path) for part in listed if part not in kept]
+            gone.append(lists.pop(0))
             if kept:
-                indexes.insert(0, self._put_index(root.version, kept))
+                lists.insert(0, self.put_list(root.version, kept))
                 break
         if not gone:
             return root
-        return replace(root, indexes=tuple(indexes), retired=(*root.retired, *gone))
-
-    def _put_index(self, version: int, parts: tuple[PartRef, ...]) -> PartIndex:
-        blob = self.put(version, "index", encode_part_list(parts), len(parts))
-        self._keep(blob.path, parts)
-        segments = sum(part.segments for part in parts)
-        start, end = parts[0].start, parts[-1].end
-        return PartIndex(blob.path, start, end, len(parts), segments, blob.bytes, blob.digest)
+        root = replace(root, retired=(*root.retired, *dropped))
+        return self._levels.change(root, slot, gone, lists=lists)
 
     def _spill_writers(self, root: Root, slot: Slot) -> Root:
         by_age = sorted(root.writers.items(), key=lambda item: item[1].version)
@@ -321,7 +274,7 @@ class TableStatus(StatusBlobs):
         # A writer that returned is inline again: drop its older entry.
         writers = {name: writer for name, writer in writers.items() if name not in root.writers}
         writers.update(moved)
-        blob = self.put(root.version, "writers", encode_writers(writers), len(writers))
+        blob = self.put(root.version, WRITERS, writers, len(writers))
         retired = root.retired
         if old is not None:
             retired = (*retired, slot.retire("status", old.path))

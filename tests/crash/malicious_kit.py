@@ -12,7 +12,7 @@ from crash_kit import discard, events, files_of, fresh_storage, restore
 from limits import memory_limit
 
 from segstore_ds.errors import SegstoreError
-from segstore_ds.format.envelope import digest_of, encode_envelope
+from segstore_ds.format.envelope import encode_envelope, envelope_digest
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, open_on
@@ -112,7 +112,7 @@ def put_part(storage: Storage, body: bytes, raw: bytes | None = None) -> None:
     """Put a part's body, and a root that refers to it by the right digest."""
     data = raw if raw is not None else encode_envelope(body)
     root = open_on(storage).root
-    path = f"status/{0:020d}-part-{digest_of(data)}"
+    path = f"status/{0:020d}-segments-{envelope_digest(data)}"
     storage.put(path, data)
-    part = replace(root.parts[0], path=path, bytes=len(data), digest=digest_of(data))
+    part = replace(root.parts[0], path=path, bytes=len(data))
     plant(storage, encode_root(replace(root, parts=(part, *root.parts[1:]))))

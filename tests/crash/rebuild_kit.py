@@ -160,7 +160,7 @@ def listed() -> Made:
         patch.setattr(f"{_STATUS}table_status.MERGE_FAN_IN", 50)
         patch.setattr(f"{_STATUS}history.FAN_IN", 50)
         _append(stream, time, 34)
-    assert stream.root.indexes
+    assert stream.root.lists
     assert stream.root.history_lists
     return _made(storage, time)
 

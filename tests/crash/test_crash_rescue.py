@@ -149,7 +149,7 @@ def prepared(kind: str, folder: Path) -> tuple[Storage, VirtualTime]:
 
 def lose_part(storage: Storage) -> None:
     """Lose the merged part."""
-    storage.delete(max(open_on(storage).root.parts, key=lambda part: part.segments).path)
+    storage.delete(max(open_on(storage).root.parts, key=lambda part: part.count).path)
 
 
 def lose_history(storage: Storage) -> None:

@@ -3,7 +3,7 @@
 import json
 import re
 from collections.abc import Callable
-from dataclasses import astuple, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,11 +13,9 @@ from malicious_kit import NEWEST, SECRET, attack, plant, put_back, root_json
 
 from segstore_ds.errors import FormatError
 from segstore_ds.format.names import segment_token
-from segstore_ds.format.parts.history import encode_history_list
-from segstore_ds.format.parts.history_rows import HistoryPart, part_ref_value
-from segstore_ds.format.parts.status import encode_retired
+from segstore_ds.format.parts.kinds import RETIRED
 from segstore_ds.format.replication import PROPERTY
-from segstore_ds.format.root import Retired, SegmentEntry
+from segstore_ds.format.root import PartRef, Retired, SegmentEntry
 from segstore_ds.format.root_codec import blob_value, part_value
 from segstore_ds.status.history import History
 from segstore_ds.status.table_status import TableStatus
@@ -72,11 +70,11 @@ def _part_path(root: dict[str, Any], path: str) -> None:
 
 
 def _writers_path(root: dict[str, Any], path: str) -> None:
-    root["writers_blob"] = [path, 10, "0" * 32, 1]
+    root["writers_blob"] = [path, 10, 1]
 
 
 def _schema_path(root: dict[str, Any], path: str) -> None:
-    blob = [path, 10, "0" * 32, 1]
+    blob = [path, 10, 1]
     root["epochs"][0] |= {"schema": None, "spark": None, "blob": blob}
 
 
@@ -85,23 +83,23 @@ def _retired_path(root: dict[str, Any], path: str) -> None:
 
 
 def _retired_blob_path(root: dict[str, Any], path: str) -> None:
-    root["retired_blobs"] = [[path, 10, "0" * 32, 1]]
+    root["retired_blobs"] = [[path, 10, 1]]
 
 
 def _index_path(root: dict[str, Any], path: str) -> None:
-    root["indexes"] = [[path, 0, 6, 1, 3, 10, "0" * 32]]
+    root["lists"] = [[path, 0, 6, 3, 10, 0, 0]]
 
 
 def _history_part_path(root: dict[str, Any], path: str) -> None:
-    root["history_parts"] = [[path, 0, 1, 1, 1, 10, "0" * 32]]
+    root["history_parts"] = [[path, 0, 1, 1, 10, 1, 1]]
 
 
 def _history_list_path(root: dict[str, Any], path: str) -> None:
-    root["history_lists"] = [[path, 0, 1, 1, 1, 10, "0" * 32]]
+    root["history_lists"] = [[path, 0, 1, 1, 10, 1, 1]]
 
 
 def _tags_path(root: dict[str, Any], path: str) -> None:
-    root["tags_blob"] = [path, 10, "0" * 32, 1]
+    root["tags_blob"] = [path, 10, 1]
 
 
 PATHS: list[Change] = [
@@ -142,8 +140,8 @@ def _part(storage: Storage, path: str) -> dict[str, Any]:
 
 def _index(storage: Storage, path: str) -> dict[str, Any]:
     status, (first, *parts) = TableStatus(storage), open_on(storage).root.parts
-    index = status._put_index(0, (replace(first, path=path),))
-    return {"indexes": [list(astuple(index))], "parts": [part_value(part) for part in parts]}
+    index = status.put_list(0, (replace(first, path=path),))
+    return {"lists": [part_value(index)], "parts": [part_value(part) for part in parts]}
 
 
 def _retired_part(storage: Storage, path: str) -> dict[str, Any]:
@@ -153,17 +151,16 @@ def _retired_part(storage: Storage, path: str) -> dict[str, Any]:
 
 def _retired_blob(storage: Storage, path: str) -> dict[str, Any]:
     items = tuple(Retired(kind, path, 1, 1) for kind in ("segment", "status", "part"))
-    blob = TableStatus(storage).put(0, "retired", encode_retired(items), len(items))
+    blob = TableStatus(storage).put(0, RETIRED, items, len(items))
     return {"retired_blobs": [blob_value(blob)]}
 
 
 def _history_list(storage: Storage, path: str) -> dict[str, Any]:
     first, *rows = open_on(storage).root.history
-    ends = (0, 1, first.time_us, first.time_us)
-    body = encode_history_list([HistoryPart(path, *ends, 10, "0" * 32)])
-    history = History(storage)._put_object(0, "list", body, ends)
+    part = PartRef(path, 0, 1, 1, 10, first.time_us, first.time_us)
+    history = History(storage).put_list(0, (part,))
     kept = root_json(storage)["history"][-len(rows) :]
-    return {"history_lists": [part_ref_value(history)], "history": kept}
+    return {"history_lists": [part_value(history)], "history": kept}
 
 
 OLD = {"log_start": 4}  # what was retired before may go

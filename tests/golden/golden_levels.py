@@ -40,7 +40,7 @@ def levels(stream: Stream) -> None:
             stream.append(events(n * 2, n * 2 + 2), writer_id=f"w{n % 7}", batch_id=n)
     stream.truncate(9)
     root = stream.root
-    assert root.indexes
+    assert root.lists
     assert root.parts
     assert root.history_lists
     assert root.retired_blobs
@@ -104,7 +104,7 @@ TINY_STATUS = {
     "MERGE_FAN_IN": 2,
     "PART_FINAL_SEGMENTS": 8,
     "PARTS_INLINE": 2,
-    "INDEX_PARTS": 2,
+    "LIST_PARTS": 2,
     "WRITERS_INLINE": 4,
     "RETIRED_INLINE": 4,
 }

@@ -26,12 +26,12 @@ def read_stream(folder: Path) -> tuple[int, int, pa.Table]:
     shared = [unquote(origin["url"]) for origin in root["origins"].values()]
     places = [folder, *(Path(url.removeprefix("file://")) for url in shared)]
     schemas = [epoch_schema(places, epoch) for epoch in root["epochs"]]
-    parts = [json.loads(envelope(status(places, row[0], *row[-2:]))) for row in root["indexes"]]
+    parts = [json.loads(status(places, row[0])) for row in root["lists"]]
     entries, start = [], None
-    for path, first, end, segments, size, digest in itertools.chain(*parts, root["parts"]):
+    for path, first, end, count, size, _, _ in itertools.chain(*parts, root["parts"]):
         start = first if start is None else start
-        rows = part_rows(places, path, size, digest)
-        assert (len(rows), sum(row[2] for row in rows)) == (segments, end - first)
+        rows = part_rows(places, path, size)
+        assert (len(rows), sum(row[2] for row in rows)) == (count, end - first)
         entries += rows
     entries += root["entries"]
     first = root["tail"] - sum(entry[2] for entry in entries)
@@ -59,19 +59,17 @@ def blake(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
-def status(places: list[Path], path: str, size: int, digest: str) -> bytes:
-    """Return a status object whose length and digests are right (1, 5)."""
-    data = found(places, path)
-    assert (len(data), blake(data), path[-32:]) == (size, digest, digest)
-    return data
+def status(places: list[Path], path: str) -> bytes:
+    """Return the body of a status object (5)."""
+    return envelope(found(places, path), path[-32:])
 
 
-def envelope(data: bytes) -> bytes:
-    """Return the body of a metadata file (2)."""
+def envelope(data: bytes, expected: str | None = None) -> bytes:
+    """Return the body of a metadata file; `expected` is the digest in its name (2)."""
     version, header, stored = data.split(b"\n", 2)
     codec, stored_bytes, raw_bytes, digest = header.split(b" ")
     assert (version, len(stored)) == (b"v1", int(stored_bytes))
-    assert blake(header[:-33] + stored).encode() == digest
+    assert blake(header[:-33] + stored) == digest.decode() == (expected or digest.decode())
     body = {b"plain": bytes, b"zstd": zstandard.decompress}[codec](stored)
     assert len(body) == int(raw_bytes)
     return body
@@ -81,36 +79,30 @@ def epoch_schema(places: list[Path], epoch: dict[str, Any]) -> pa.Schema:
     """Return the schema of an epoch (3.1, 6)."""
     text = epoch["schema"]
     if epoch["blob"] is not None:
-        text = json.loads(envelope(status(places, *epoch["blob"][:3])))[0]
+        text = json.loads(status(places, epoch["blob"][0]))[0]
     return pa.ipc.read_schema(pa.py_buffer(base64.b64decode(text)))
 
 
-def part_rows(places: list[Path], path: str, size: int, digest: str) -> list[list[Any]]:
+def part_rows(places: list[Path], path: str, size: int) -> list[list[Any]]:
     """Return the segments of a part as the root's `entries` has them (5)."""
     data = found(places, path)
-    assert (blake(data[:size]), path[-32:]) == (digest, digest)
-    header, columns = unpacked(envelope(data[:size]))
-    odd = dict(zip(columns.get("odd_rows", []), columns.get("odd_paths", []), strict=True))
+    header, columns = unpacked(envelope(data[:size], path[-32:]))
     stats: list[str | None] = []
-    for rows, length, chunk_digest in header["stats"]:
+    for rows, length, digest in header["stats"]:
         chunk, size = data[size : size + length], size + length
-        assert blake(chunk) == chunk_digest or not length
-        stats += json.loads(envelope(chunk)) if length else [None] * rows
+        stats += json.loads(envelope(chunk, digest)) if length else [None] * rows
     assert (size, len(stats)) == (len(data), header["rows"])
-    entries = []
+    kinds, entries = columns.pop("kind_names"), []
     for place in range(header["rows"]):
-        row = {name: values[place] for name, values in columns.items() if len(values) > place}
-        form, ending = columns["kind_names"][row["kinds"]]
-        name = f"{row['versions']:020d}-{row['nonces'].hex()}/"
-        name += f"{row['tasks']}-{row['attempts']}-{row['places']}{ending}"
-        facts = [
-            row["rows"],
-            row["bytes"],
-            row["footer_bytes"],
-            int.from_bytes(row["crcs"], "little"),
-        ]
+        row = {name: values[place] for name, values in columns.items()}
+        form, template = kinds[row["kinds"]]
         segment_id = row["epochs"] << 32 | row["numbers"]
-        entries.append([segment_id, odd.get(place, name), *facts, form, stats[place]])
+        fields = {name: str(row[f"{name}s"]) for name in ("task", "attempt", "place")}
+        fields |= {"version": f"{row['versions']:020d}", "nonce": row["nonces"].hex()}
+        name = template.format(**fields, id=f"{segment_id:016x}")
+        facts = [row["rows"], row["bytes"], row["footer_bytes"]]
+        crc = int.from_bytes(row["crcs"], "little")
+        entries.append([segment_id, name, *facts, crc, form, stats[place]])
     return entries
 
 

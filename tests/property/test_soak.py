@@ -77,7 +77,7 @@ def test_batches_and_files_stay_bounded(batches):
     assert max(files[2:]) <= 1.25 * min(files[2:])
     # A commit per batch, and one in three for what is compacted or cleaned up.
     assert len(objects(storage, "log")) <= 3 * 60 * 1.4
-    segments = len(stream.root.entries) + sum(part.segments for part in stream.root.parts)
+    segments = len(stream.root.entries) + sum(part.count for part in stream.root.parts)
     assert segments <= 40
     assert values(stream) == list(range(batches * ROWS))
     assert stream.verify().check().leftovers == []

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pyarrow as pa
 
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.parts.history_rows import HistoryPart
+from segstore_ds.format.root import PartRef
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on
@@ -16,8 +16,8 @@ def test_gap_in_the_log_is_reported_as_a_range() -> None:
     """A commit file far beyond the others is a gap of two ends, not of every number in it."""
     stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), pa.schema([("n", pa.int64())]))
     root = stream.root
-    path = f"history/{0:020d}-rows-{'0' * 32}"
-    part = HistoryPart(path, 0, 10**17, root.time_us, root.time_us, 1, "0" * 32)
+    path = f"status/{0:020d}-history-{'0' * 32}"
+    part = PartRef(path, 0, 10**17, 10**17, 1, root.time_us, root.time_us)
     row = replace(root.history[0], version=10**17)
     far = replace(root, version=10**17, parent="x", history=(row,), history_parts=(part,))
     stream.storage.create(f"log/{10**17:020d}", encode_envelope(encode_root(far)))

@@ -44,7 +44,7 @@ LISTS = {
     SOFT: 1,
     "segstore_ds.status.table_status.MERGE_FAN_IN": 50,
     "segstore_ds.status.table_status.PARTS_INLINE": 4,
-    "segstore_ds.status.table_status.INDEX_PARTS": 3,
+    "segstore_ds.status.table_status.LIST_PARTS": 3,
 }
 # Only Arrow segments are stitched: a Parquet file is not a row of frames.
 WAYS = [("arrow", "merge"), ("arrow", "stitch"), ("parquet", "merge")]
@@ -156,7 +156,7 @@ def test_runs_in_lists_of_parts(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(name, value)
     stream, _ = make_stream(40)
     before = values(stream, offset=True)
-    assert stream.root.indexes
+    assert stream.root.lists
     stream.compact(105, 163, target_rows=30)
     assert values(stream, offset=True) == before
     stream.verify().check()

@@ -99,7 +99,7 @@ def test_stream_with_lists_of_parts_is_dropped(damaged, monkeypatch):
     monkeypatch.setattr(SOFT, 1)
     monkeypatch.setattr("segstore_ds.status.table_status.PARTS_INLINE", 3)
     stream, storage = make_stream(14)
-    lists = [index.path for index in stream.root.indexes]
+    lists = [index.path for index in stream.root.lists]
     assert lists
     if damaged:
         storage.delete(lists[0])
@@ -111,7 +111,7 @@ def test_stream_with_lists_of_parts_is_dropped(damaged, monkeypatch):
     with pytest.raises(Crash):
         run_drop(broken, confirm=storage.url, clock=stream._log.clock, client="")
     last = DroppableLog(storage, clock=stream._log.clock).reopen()
-    assert (last.operation, last.indexes, last.parts, last.entries) == ("drop", (), (), ())
+    assert (last.operation, last.lists, last.parts, last.entries) == ("drop", (), (), ())
     assert {item.path for item in last.retired} >= set(lists)
     run_drop(storage, confirm=storage.url, clock=stream._log.clock, client="")
     assert objects(storage) == set()

@@ -151,7 +151,7 @@ def spoil(url: str, path: str, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["lost", "cut"])
-@pytest.mark.parametrize("folder", ["segments/", "status/", "history/", "log/"])
+@pytest.mark.parametrize("folder", ["segments/", "status/", "log/"])
 def test_repair_brings_back_whatever_a_follower_holds(pair, how, folder):
     """Every object by itself, and all of a kind at once; nothing is lost and no commit is made."""
     pair.stream.add_follower(pair.follower)
@@ -347,7 +347,7 @@ def test_a_list_reaches_a_follower_with_parts_that_only_it_names(pair, monkeypat
         pair.stream.append(numbers(80 * n, 80 * n + 80), layout=layout)
         assert content(pair.follower) == content(pair.primary)
     root = pair.stream.root
-    assert root.indexes
+    assert root.lists
     assert root.history_lists
     assert found(pair.reopen(pair.follower)) == list(range(480))
 

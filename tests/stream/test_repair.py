@@ -188,7 +188,7 @@ def test_part_is_built_again_from_kept_versions(how, monkeypatch):
         monkeypatch.setattr(name, value)
     stream, storage = make_stream(9)
     (part,) = stream.root.parts
-    assert part.segments == 8
+    assert part.count == 8
     damage(storage, part.path, how)
     assert not open_on(storage).verify().ok
     report = fix(stream)
@@ -206,8 +206,8 @@ def test_list_of_parts_is_built_again(monkeypatch):
     monkeypatch.setattr(SOFT, 1)
     monkeypatch.setattr("segstore_ds.status.table_status.PARTS_INLINE", 3)
     stream, storage = make_stream(14)
-    assert stream.root.indexes
-    damage(storage, stream.root.indexes[0].path, "lost")
+    assert stream.root.lists
+    damage(storage, stream.root.lists[0].path, "lost")
     with pytest.raises(FormatError):
         values(open_on(storage))
     assert fix(stream).ok

@@ -210,7 +210,7 @@ def test_spilled_part_whose_committer_sleeps_loses_no_segment(monkeypatch):
         other.append(numbers(101, 102))
         other.purge(older_than_s=HOUR)
         (spilled,) = paths(other.vacuum(dry_run=False))
-        assert "-level-" in spilled
+        assert "-segments-" in spilled
 
     meddling = Meddling(storage, "create log/", vacuum)
     sleeper = handle(stream, meddling)
@@ -396,7 +396,7 @@ def test_vacuum_keeps_names_that_no_writer_builds():
         "segments/copy-x/0.arrow",
         "segments/notes",
         "status/strange",
-        "history/00000000000000000000-notes.txt",
+        "status/00000000000000000000-notes.txt",
     }
     for path in foreign:
         storage.put(path, b"x")

@@ -1,9 +1,8 @@
 """Segments as columns: what a status part lists, a million rows without a million objects.
 
-Segments that segstore wrote are named `<version>-<nonce>/<task>-<attempt>-<place><ending>`. These
-numbers, the six random bytes of the nonce and the ending are stored in columns of their own, of
-which only the random bytes take much space. A name of any other form is stored as text with its row
-number.
+A path is not stored as text but as a template that many segments share, filled with numbers and
+random bytes that have columns of their own. Only the random bytes take much space. Two templates
+are those of the names that writers and copies build; any other path is a template without fields.
 """
 
 import re
@@ -18,14 +17,22 @@ from segstore_ds.format import names
 from segstore_ds.format.parts.packed import Bytes, Ints, Packer, Unpacked, unpack
 from segstore_ds.format.root import SegmentEntry
 
-NONCE_BYTES = 6  # On disk: 12 hex digits of a token.
+NONCE_BYTES = 6  # On disk: 12 hex digits of a path.
 _NUMBER = "(0|[1-9][0-9]{0,17})"
-_NAME = re.compile(
+_WRITTEN = re.compile(
     rf"([0-9]{{20}})-([0-9a-f]{{12}})/{_NUMBER}-{_NUMBER}-{_NUMBER}(\.[a-z]{{1,16}})"
 )
-_ENDING = re.compile(r"\.[a-z]{1,16}")
+_COPIED = re.compile(r"(copy-[A-Za-z0-9-]{1,90})/([0-9a-f]{16})-([0-9a-f]{12})(\.[a-z]{1,16})")
+_LONGEST = {  # On disk: the fields of a template, each as long as it can be.
+    "version": 20 * "0",
+    "nonce": 12 * "0",
+    "task": 18 * "0",
+    "attempt": 18 * "0",
+    "place": 18 * "0",
+    "id": 16 * "0",
+}
+_FIELD = re.compile("{(" + "|".join(_LONGEST) + ")}")
 _MOST = names.MAX_NUMBER - 1
-_KINDS_LIMIT = 255
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,14 +46,13 @@ class SegmentColumns:
         bytes: Size of its object.
         footer_bytes: Length of footer and trailer.
         crcs: CRC-32 of footer and trailer.
-        versions: Version in its token.
-        nonces: Random bytes of its token, six per row.
-        tasks: First number of its name.
-        attempts: Second number of its name.
-        places: Third number of its name.
-        kinds: Index of its (format, ending) in `kind_names`.
+        versions: Version in its path.
+        nonces: Random bytes in its path, six per row.
+        tasks: First number in its path.
+        attempts: Second number in its path.
+        places: Third number in its path.
+        kinds: Index of its (format, path template) in `kind_names`.
         kind_names: The pairs that occur.
-        odd: Paths by row, for names of another form.
     """
 
     epochs: Ints
@@ -62,7 +68,6 @@ class SegmentColumns:
     places: Ints
     kinds: Ints
     kind_names: tuple[tuple[str, str], ...]
-    odd: dict[int, str]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -82,13 +87,14 @@ class SegmentColumns:
 
     def path(self, row: int) -> str:
         """Return the path of one segment."""
-        found = self.odd.get(row)
-        if found is not None:
-            return found
-        ending = self.kind_names[int(self.kinds[row])][1]
-        token = f"{int(self.versions[row]):020d}-{self.nonces[row].tobytes().hex()}"
-        numbers = f"{int(self.tasks[row])}-{int(self.attempts[row])}-{int(self.places[row])}"
-        return f"{token}/{numbers}{ending}"
+        return self.kind_names[int(self.kinds[row])][1].format(
+            version=f"{int(self.versions[row]):020d}",
+            nonce=self.nonces[row].tobytes().hex(),
+            task=int(self.tasks[row]),
+            attempt=int(self.attempts[row]),
+            place=int(self.places[row]),
+            id=f"{int(self.epochs[row]) << 32 | int(self.numbers[row]):016x}",
+        )
 
     def entries(self, stats: Sequence[str | None] | None = None) -> Iterator[SegmentEntry]:
         """Yield all segments as values."""
@@ -96,71 +102,64 @@ class SegmentColumns:
 
     def slice(self, start: int, end: int) -> "SegmentColumns":
         """Return the rows ``[start, end)`` without a copy of the columns."""
-        odd = {row - start: path for row, path in self.odd.items() if start <= row < end}
         parts = {name: getattr(self, name)[start:end] for name in _ARRAYS}
-        return SegmentColumns(**parts, kind_names=self.kind_names, odd=odd)
+        return SegmentColumns(**parts, kind_names=self.kind_names)
 
     def take(self, rows: Ints) -> "SegmentColumns":
         """Return the given rows in the given order; a row may be repeated."""
-        odd = {}
-        if self.odd:
-            listed = enumerate(rows.tolist())
-            odd = {place: self.odd[row] for place, row in listed if row in self.odd}
         parts = {name: getattr(self, name)[rows] for name in _ARRAYS}
-        return SegmentColumns(**parts, kind_names=self.kind_names, odd=odd)
+        return SegmentColumns(**parts, kind_names=self.kind_names)
 
 
-_ARRAYS = tuple(
-    field.name for field in fields(SegmentColumns) if field.name not in ("kind_names", "odd")
-)
-
-
+_ARRAYS = tuple(field.name for field in fields(SegmentColumns) if field.name != "kind_names")
 _NUMBERS = tuple(name for name in _ARRAYS if name != "nonces")
 
 
 def from_entries(entries: Sequence[SegmentEntry]) -> SegmentColumns:
     """Return segments as columns, without their statistics."""
     kinds: dict[tuple[str, str], int] = {}
-    odd: dict[int, str] = {}
     rows: list[tuple[int, ...]] = []
     nonces = bytearray()
-    for place, entry in enumerate(entries):
-        match = _NAME.fullmatch(entry.path)
-        if match is None or int(match[1]) > _MOST:
-            odd[place] = entry.path
-            name, ending = (0, 0, 0, 0), ""
-            nonces += bytes(NONCE_BYTES)
-        else:
-            name, ending = (int(match[1]), int(match[3]), int(match[4]), int(match[5])), match[6]
-            nonces += bytes.fromhex(match[2])
-        kind = kinds.setdefault((entry.format, ending), len(kinds))
+    for entry in entries:
+        template, nonce, numbers = _parse_path(entry)
+        nonces += bytes.fromhex(nonce)
+        kind = kinds.setdefault((entry.format, template), len(kinds))
         facts = (entry.rows, entry.bytes, entry.footer_bytes, entry.footer_crc)
-        rows.append((entry.epoch, entry.segment_id & 0xFFFFFFFF, *facts, *name, kind))
+        rows.append((entry.epoch, entry.segment_id & 0xFFFFFFFF, *facts, *numbers, kind))
     columns = np.array(rows, np.int64).reshape(-1, len(_NUMBERS)).T.copy()
     return SegmentColumns(
         **dict(zip(_NUMBERS, columns, strict=True)),
         nonces=np.frombuffer(bytes(nonces), np.uint8).reshape(-1, NONCE_BYTES),
         kind_names=tuple(kinds),
-        odd=odd,
     )
+
+
+def _parse_path(entry: SegmentEntry) -> tuple[str, str, tuple[int, int, int, int]]:
+    """Return the template of a path, its random bytes, and its version and three numbers."""
+    match = _WRITTEN.fullmatch(entry.path)
+    if match is not None and int(match[1]) <= _MOST:
+        numbers = (int(match[1]), int(match[3]), int(match[4]), int(match[5]))
+        return f"{{version}}-{{nonce}}/{{task}}-{{attempt}}-{{place}}{match[6]}", match[2], numbers
+    match = _COPIED.fullmatch(entry.path)
+    if match is not None and int(match[2], 16) == entry.segment_id:
+        return f"{match[1]}/{{id}}-{{nonce}}{match[4]}", match[3], (0, 0, 0, 0)
+    return entry.path, NONCE_BYTES * "00", (0, 0, 0, 0)
 
 
 def concat(parts: Iterable[SegmentColumns]) -> SegmentColumns:
     """Join the segments of several parts in order."""
     tables = list(parts)
     kinds: dict[tuple[str, str], int] = {}
-    recoded, odd, before = [], dict[int, str](), 0
+    recoded = []
     for table in tables:
         places = [kinds.setdefault(kind, len(kinds)) for kind in table.kind_names]
         recoded.append(np.array(places or [0], np.int64)[table.kinds])
-        odd.update({row + before: path for row, path in table.odd.items()})
-        before += len(table)
     merged = {
         name: np.concatenate([getattr(table, name) for table in tables])
         for name in _ARRAYS
         if name != "kinds"
     }
-    return SegmentColumns(**merged, kinds=np.concatenate(recoded), kind_names=tuple(kinds), odd=odd)
+    return SegmentColumns(**merged, kinds=np.concatenate(recoded), kind_names=tuple(kinds))
 
 
 def encode_columns(columns: SegmentColumns, extra: dict[str, Any]) -> bytes:
@@ -175,9 +174,6 @@ def encode_columns(columns: SegmentColumns, extra: dict[str, Any]) -> bytes:
         else:
             packer.integers(name, getattr(columns, name))
     packer.json("kind_names", [list(kind) for kind in columns.kind_names])
-    if columns.odd:
-        packer.integers("odd_rows", np.array(sorted(columns.odd), np.int64))
-        packer.json("odd_paths", [columns.odd[row] for row in sorted(columns.odd)])
     return packer.finish()
 
 
@@ -200,12 +196,7 @@ def decode_columns(body: bytes, *, where: str) -> tuple[SegmentColumns, Unpacked
         places=packed.integers("places", most=_MOST),
         kinds=packed.integers("kinds", most=len(kinds) - 1),
         kind_names=kinds,
-        odd=_odd_names(packed),
     )
-    unnamed = [place for place, kind in enumerate(kinds) if not kind[1]]
-    nameless = np.flatnonzero(np.isin(columns.kinds, unnamed)).tolist() if unnamed else []
-    if not all(row in columns.odd for row in nameless):
-        raise CorruptionError("segment has no name", where=where)
     return columns, packed
 
 
@@ -214,22 +205,12 @@ def _kind_names(packed: Unpacked) -> tuple[tuple[str, str], ...]:
     kinds = []
     for item in found if isinstance(found, list) else ():
         match item:
-            case [str(form), str(ending)] if len(form) <= 20:
-                if not ending or _ENDING.fullmatch(ending):
-                    kinds.append((form, ending))
-                    continue
+            case [str(form), str(template)] if len(form) <= 20:
+                filled = _FIELD.sub(lambda match: _LONGEST[match[1]], template)
+                names.check_segment_path(filled, where=packed.where)
+                kinds.append((form, template))
+                continue
         raise CorruptionError("segment kind is malformed", where=packed.where)
-    if not kinds or len(kinds) > _KINDS_LIMIT:
+    if not kinds:
         raise CorruptionError("part has no kinds of segments", where=packed.where)
     return tuple(kinds)
-
-
-def _odd_names(packed: Unpacked) -> dict[int, str]:
-    if "odd_rows" not in packed.columns:
-        return {}
-    rows, paths = packed.positions("odd_rows"), packed.texts("odd_paths")
-    if len(rows) != len(paths):
-        raise CorruptionError("names do not match their rows", where=packed.where)
-    for path in paths:
-        names.check_segment_path(path, where=packed.where)
-    return dict(zip(rows.tolist(), paths, strict=True))

@@ -1,4 +1,4 @@
-"""The history: a row for every commit, kept when the commit's own file is purged (FORMAT.md 5.4).
+"""The history: a row for every commit, kept when the commit's own file is purged (FORMAT.md 5.3).
 
 A root holds the newest rows. Older rows are in parts of packed columns, one object per range of
 versions. Versions are dense, so a part's range gives its number of rows.
@@ -12,13 +12,10 @@ import numpy as np
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format.fields import build_json, escape_text, parse_json
+from segstore_ds.format.fields import escape_text
 from segstore_ds.format.parts.history_rows import (
     TEXTS,
-    HistoryPart,
     HistoryRow,
-    parse_part_ref,
-    part_ref_value,
 )
 from segstore_ds.format.parts.packed import Packer, Unpacked, unpack
 
@@ -108,19 +105,6 @@ def _texts(packed: Unpacked, name: str) -> pa.Array:
     dictionary = pa.array(["", *texts], pa.string())
     indices = pa.array(codes, mask=codes == 0)
     return dictionary.take(indices)
-
-
-def encode_history_list(parts: Sequence[HistoryPart]) -> bytes:
-    """Return the body of a list of history parts."""
-    return build_json([part_ref_value(part) for part in parts])
-
-
-def decode_history_list(body: bytes, *, where: str) -> tuple[HistoryPart, ...]:
-    """Decode a list of history parts."""
-    value = parse_json(body, where=where)
-    if not isinstance(value, list) or not value:
-        raise CorruptionError("object holds no history parts", where=where)
-    return tuple(parse_part_ref(item, where=where) for item in value)
 
 
 def column_values(batch: pa.RecordBatch, name: str) -> np.ndarray[Any, np.dtype[np.int64]]:

@@ -1,10 +1,8 @@
-"""History rows as stored in a root, and references to older rows (FORMAT.md 5.4)."""
+"""History rows as stored in a root (FORMAT.md 5.3)."""
 
 from dataclasses import dataclass, fields
 from typing import Any
 
-from segstore_ds.errors import CorruptionError
-from segstore_ds.format import names
 from segstore_ds.format.fields import parse_cells
 
 _TEXT_LIMIT = 1000
@@ -58,27 +56,6 @@ TEXTS = ("operation", "writer_id", "client", "application", "transaction")
 _NUMBERS = tuple(name for name in _FIELDS if name not in (*TEXTS, "batch_id"))
 
 
-@dataclass(frozen=True, slots=True)
-class HistoryPart:
-    """A history part, or a list of parts, for the versions ``[start, end)``.
-
-    `time_us` and `last_us` are the commit times of its first and its last version.
-    """
-
-    path: str
-    start: int
-    end: int
-    time_us: int
-    last_us: int
-    bytes: int
-    digest: str
-
-    @property
-    def size(self) -> int:
-        """The number of versions it lists."""
-        return self.end - self.start
-
-
 def row_value(row: HistoryRow) -> list[Any]:
     """Return the JSON row of a history row."""
     return [getattr(row, name) for name in _FIELDS]
@@ -92,21 +69,3 @@ def parse_row(value: Any, *, where: str) -> HistoryRow:
         found[name] = taken.text(name, limit=_TEXT_LIMIT)
     found["writer_id"] = taken.optional_text("writer_id", limit=_TEXT_LIMIT)
     return HistoryRow(**found, batch_id=taken.optional_integer("batch_id"))
-
-
-def part_ref_value(part: HistoryPart) -> list[Any]:
-    """Return the JSON row of a reference to a history part."""
-    return [getattr(part, field.name) for field in fields(part)]
-
-
-def parse_part_ref(value: Any, *, where: str) -> HistoryPart:
-    """Parse the JSON row of a reference to a history part."""
-    columns = [field.name for field in fields(HistoryPart)]
-    row = parse_cells(value, columns, where=where)
-    path = names.check_status_path(row.text("path", limit=300), where=where)
-    digest = row.text("digest", limit=32)
-    numbers = {name: row.integer(name) for name in columns if name not in ("path", "digest")}
-    part = HistoryPart(path=path, digest=digest, **numbers)
-    if part.start >= part.end or part.time_us > part.last_us:
-        raise CorruptionError("part of the history has no range", where=where, path=path)
-    return part

@@ -117,14 +117,6 @@ class Unpacked:
             raise CorruptionError("column has the wrong width", where=self.where, column=name)
         return values
 
-    def positions(self, name: str) -> Ints:
-        """Return a column of ascending row numbers, of any length."""
-        values: Ints = self._column(name, np.int64, None)
-        check_range(values, 0, self.rows - 1, name=name, where=self.where)
-        if len(values) > 1 and int(np.diff(values).min()) < 1:
-            raise CorruptionError("rows are not in ascending order", where=self.where, column=name)
-        return values
-
     def texts(self, name: str) -> tuple[str, ...]:
         """Return a list of strings."""
         value = self.columns.get(name)

@@ -8,7 +8,7 @@ from stream_kit import Meddling, TimedStorage, make_stream, numbers, objects, va
 
 from segstore_ds.commit.lost_attempts import plan_discard
 from segstore_ds.errors import CommitUnknownError, StorageError
-from segstore_ds.format.root import PartIndex, PartRef, Root
+from segstore_ds.format.root import PartRef, Root
 from segstore_ds.status.history import ROWS_SOFT
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, open_on
@@ -119,11 +119,11 @@ def test_an_unknown_outcome_deletes_nothing(crashes: bool) -> None:
 
 
 def _part(version: int, digit: str) -> PartRef:
-    return PartRef(f"status/{version:020d}-level-{digit * 32}", 0, 1, 1, 1, DIGEST)
+    return PartRef(f"status/{version:020d}-segments-{digit * 32}", 0, 1, 1, 1)
 
 
-def _list(version: int) -> PartIndex:
-    return PartIndex(f"status/{version:020d}-index-{DIGEST}", 0, 1, 1, 1, 1, DIGEST)
+def _list(version: int) -> PartRef:
+    return PartRef(f"status/{version:020d}-list-{DIGEST}", 0, 1, 1, 1)
 
 
 def _roots() -> tuple[Root, Root, Root]:
@@ -146,5 +146,5 @@ def test_parts_that_lists_may_name_stay() -> None:
     """A part came out of a list of the base, or went into one of the winner's."""
     base, lost, winner = _roots()
     lost = replace(lost, parts=(_part(7, "b"),))
-    assert plan_discard(replace(base, indexes=(_list(6),)), lost, winner) == []
-    assert plan_discard(base, lost, replace(winner, indexes=(_list(7),))) == []
+    assert plan_discard(replace(base, lists=(_list(6),)), lost, winner) == []
+    assert plan_discard(base, lost, replace(winner, lists=(_list(7),))) == []

@@ -6,11 +6,10 @@ from dataclasses import fields, replace
 import pytest
 
 from segstore_ds.errors import CorruptionError, UnsupportedVersionError
-from segstore_ds.format.parts.history_rows import HistoryPart, HistoryRow
+from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.root import (
     BlobRef,
     Epoch,
-    PartIndex,
     PartRef,
     Retired,
     Root,
@@ -21,8 +20,8 @@ from segstore_ds.format.root import (
 from segstore_ds.format.root_codec import decode_root, encode_root
 
 DIGEST = "0123456789abcdef" * 2
-STATUS = f"status/{7:020d}-part-{DIGEST}"
-BLOB = BlobRef(f"status/{7:020d}-writers-{DIGEST}", 900, DIGEST, 300)
+STATUS = f"status/{7:020d}-segments-{DIGEST}"
+BLOB = BlobRef(f"status/{7:020d}-writers-{DIGEST}", 900, 300)
 FULL = Root(
     stream_id="stream",
     version=9,
@@ -39,8 +38,8 @@ FULL = Root(
     next_segment=4,
     log_start=5,
     staging_floor=6,
-    indexes=(PartIndex(f"status/{6:020d}-index-{DIGEST}", 0, 4, 3, 9, 300, DIGEST),),
-    parts=(PartRef(STATUS, 4, 10, 2, 400, DIGEST),),
+    lists=(PartRef(f"status/{6:020d}-list-{DIGEST}", 0, 4, 9, 300),),
+    parts=(PartRef(STATUS, 4, 10, 2, 400),),
     entries=(
         SegmentEntry(2, "token/a.arrow", 15, 1000, 100, 77, "arrow", '{"n":[1,2,0]}'),
         SegmentEntry(1 << 32 | 3, "token/b.arrow", 5, 900, 90, 78),
@@ -63,8 +62,8 @@ FULL = Root(
     history=(
         HistoryRow(9, 7, "append", 3, 30, writer_id="etl", batch_id=4, client="ä", transaction="t"),
     ),
-    history_parts=(HistoryPart(f"history/{8:020d}-rows-{DIGEST}", 5, 9, 3, 6, 100, DIGEST),),
-    history_lists=(HistoryPart(f"history/{8:020d}-list-{DIGEST}", 0, 5, 1, 3, 90, DIGEST),),
+    history_parts=(PartRef(f"status/{8:020d}-history-{DIGEST}", 5, 9, 4, 100, 3, 6),),
+    history_lists=(PartRef(f"status/{8:020d}-list-{DIGEST}", 0, 5, 5, 90, 1, 3),),
     properties={"owner": "ada"},
     client="segstore/1",
     extra={"levels": {"deep": [1, None, "x"]}, "weather": "fine"},
@@ -175,7 +174,7 @@ ROWS = {
     "retired_blobs": value_of()["retired_blobs"][0],
     "history": value_of()["history"][0],
     "history_parts": value_of()["history_parts"][0],
-    "indexes": value_of()["indexes"][0],
+    "lists": value_of()["lists"][0],
 }
 
 
@@ -211,6 +210,8 @@ def test_a_writers_row_may_be_longer_too():
         ("parts", 0, "status/../x"),
         ("parts", 2, 0),
         ("parts", 3, 0),
+        ("parts", 1, 10),
+        ("history_parts", 5, 7),
         ("retired", 1, "../x"),
         ("retired_blobs", 0, "log/0"),
     ],
@@ -252,7 +253,7 @@ def test_a_body_that_is_no_root(body):
 def test_where_listing_and_epochs_start():
     assert FULL.listed_start == 0
     assert FULL.epoch.number == 1
-    unlisted = replace(FULL, indexes=())
+    unlisted = replace(FULL, lists=())
     assert unlisted.listed_start == 4
     assert replace(unlisted, parts=()).listed_start == 10
     assert FULL.entries[1].epoch == 1

@@ -74,12 +74,12 @@ def test_what_leaves_the_list_is_retired():
     ]
     spilled = replace(SAME, operation="append", entries=(), parts=(first, second, named(20, 30)))
     assert list(broken_by_operation(old, spilled)) == []
-    moved = replace(lost, retired=(), retired_blobs=(BlobRef(first.path, 1, "x", 9),))
+    moved = replace(lost, retired=(), retired_blobs=(BlobRef(first.path, 1, 9),))
     assert list(broken_by_operation(old, moved)) == []
 
 
 def named(start: int, end: int) -> PartRef:
-    return replace(part(start, end), path=f"status/{start:020d}-part-{'cd' * 16}")
+    return replace(part(start, end), path=f"status/{start:020d}-segments-{'cd' * 16}")
 
 
 def test_objects_go_one_way_but_for_restore():

@@ -13,7 +13,7 @@ DIGEST = "ab" * 16
 
 
 def part(start: int, end: int) -> PartRef:
-    return PartRef(f"status/{0:020d}-part-{DIGEST}", start, end, 1, 10, DIGEST)
+    return PartRef(f"status/{0:020d}-segments-{DIGEST}", start, end, 1, 10)
 
 
 def entry(number: int, rows: int, epoch: int = 0) -> SegmentEntry:
@@ -21,7 +21,7 @@ def entry(number: int, rows: int, epoch: int = 0) -> SegmentEntry:
 
 
 def blob(count: int) -> BlobRef:
-    return BlobRef(f"status/{0:020d}-writers-{count:032x}", 10, DIGEST, count)
+    return BlobRef(f"status/{0:020d}-writers-{count:032x}", 10, count)
 
 
 def row(version: int) -> HistoryRow:

@@ -13,11 +13,10 @@ from segstore_ds.commit.commit import Change
 from segstore_ds.copy import pins
 from segstore_ds.format.clones import Pin
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.parts.history_rows import HistoryPart, HistoryRow
+from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.root import (
     BlobRef,
     Epoch,
-    PartIndex,
     PartRef,
     Retired,
     Root,
@@ -118,23 +117,21 @@ def _parts(chance: Chance) -> dict[str, object]:
     places = range(table_status.PARTS_INLINE)
     numbers = [sorted(chance.number() for _ in range(3)) for _ in places]
     level, index, rows = (
-        [chance.named(*kind) for _ in places]
-        for kind in (("status", "level"), ("status", "index"), ("history", "rows"))
+        [chance.named("status", kind)[0] for _ in places]
+        for kind in ("segments", "list", "history")
     )
     return {
         "parts": tuple(
-            PartRef(path, low, high, 65, 999, digest)
-            for (path, digest), (low, high, _) in zip(level, numbers, strict=True)
+            PartRef(path, low, high, 65, 999)
+            for path, (low, high, _) in zip(level, numbers, strict=True)
         ),
-        "indexes": tuple(
-            PartIndex(path, low, high, 1024, 65_000, 99_999, digest)
-            for (path, digest), (low, high, _) in zip(index[:64], numbers, strict=False)
+        "lists": tuple(
+            PartRef(path, low, high, 65_000, 99_999)
+            for path, (low, high, _) in zip(index[:64], numbers, strict=False)
         ),
         "history_parts": tuple(
-            HistoryPart(path, low, low + 48, TIME + low, TIME + high, 900, digest)
-            for (path, digest), (low, high, _) in zip(
-                rows[: history.PARTS_INLINE], numbers, strict=False
-            )
+            PartRef(path, low, low + 48, 48, 900, TIME + low, TIME + high)
+            for path, (low, high, _) in zip(rows[: history.PARTS_INLINE], numbers, strict=False)
         ),
     }
 
@@ -169,13 +166,13 @@ def _full(chance: Chance) -> dict[str, object]:
             for _ in range(table_status.RETIRED_INLINE)
         ),
         "retired_blobs": tuple(
-            BlobRef(path, 9_999, digest, 192)
+            BlobRef(path, 9_999, 192)
             for path, digest in (chance.named("status", "retired") for _ in range(40))
         ),
         "epochs": (
             *(Epoch(n, n, chance.text(half), None) for n in range(2)),
             *(
-                Epoch(n + 2, n, None, None, BlobRef(path, 9_999, digest, 1))
+                Epoch(n + 2, n, None, None, BlobRef(path, 9_999, 1))
                 for n, (path, digest) in enumerate(blobs)
             ),
         ),
@@ -222,7 +219,7 @@ def test_wide_statistics_move_out_before_they_fill_the_root(columns):
         root = status.tidy(root, SLOT)
         most = max(most, _size(replace(root, parts=())))
     assert most < 24_000
-    assert sum(part.segments for part in root.parts) + len(root.entries) == number + 1
+    assert sum(part.count for part in root.parts) + len(root.entries) == number + 1
 
 
 def test_long_writer_ids_leave_the_root_early():
@@ -236,7 +233,7 @@ def test_long_writer_ids_leave_the_root_early():
         root = found.tidy(replace(root, history=(*root.history, placed)), SLOT)
         most = max(most, _size(root))
     assert most < 16_000
-    assert sum(ref.size for ref in root.history_parts) + len(root.history) == 40
+    assert sum(ref.count for ref in root.history_parts) + len(root.history) == 40
 
 
 def test_a_million_retired_objects_take_a_few_names_in_the_root(monkeypatch):

@@ -4,8 +4,9 @@ import pytest
 from stream_kit import STAGED, make_stream, numbers
 
 from segstore_ds.compact.replace import Replacement, listed_runs
-from segstore_ds.format.root import Root
-from segstore_ds.status import blobs as status_blobs
+from segstore_ds.format.parts.kinds import WRITERS
+from segstore_ds.format.root import Root, Writer
+from segstore_ds.status import store
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, open_on
@@ -62,11 +63,12 @@ def test_retention_without_a_bound_in_bytes_lists_nothing(monkeypatch):
 
 def test_blobs_are_kept_by_their_rows(monkeypatch):
     """Not by their number: one of them may have a hundred thousand."""
-    monkeypatch.setattr(status_blobs, "_CACHED_ROWS", 100)
-    status = TableStatus(make_stream(0)[1])
+    monkeypatch.setattr(store, "_CACHED_ROWS", 100)
+    objects = store.ObjectStore(make_stream(0)[1])
+    writer = Writer("", 0, 0, 0, 0)
     for number in range(50):
-        status._keep(f"status/{number}", tuple(range(7)))
-    assert len(status._cache) == 14
-    assert "status/49" in status._cache
-    status._keep("status/large", tuple(range(1000)))
-    assert list(status._cache) == ["status/large"]
+        last = objects.put(number, WRITERS, {f"{number}-{n}": writer for n in range(7)})
+    assert len(objects._cache) == 14
+    assert last.path in objects._cache
+    large = objects.put(50, WRITERS, {f"{n}": writer for n in range(1000)})
+    assert list(objects._cache) == [large.path]

@@ -9,7 +9,7 @@ from stream_kit import ROOT_BYTES
 
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError
 from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.parts.history_rows import HistoryPart, HistoryRow
+from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.root import (
     Epoch,
     PartRef,
@@ -20,7 +20,7 @@ from segstore_ds.format.root import (
 )
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.log.transition import Slot, broken_invariants, check_transition
-from segstore_ds.status import part_files, table_status
+from segstore_ds.status import store, table_status
 from segstore_ds.status.blobs import SCHEMA_INLINE_BYTES
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.table_status import (
@@ -34,7 +34,7 @@ from segstore_ds.status.table_status import (
 )
 from segstore_ds.storage import open_storage
 
-HISTORY = f"history/{0:020d}-rows-{'a' * 32}"
+HISTORY = f"status/{0:020d}-history-{'a' * 32}"
 EMPTY = begin_history(Root("s", 0, "t0", "", 0, "create", (Epoch(0, 0, "x", None),)))
 SLOT = Slot(1, 17, 0)
 
@@ -46,7 +46,7 @@ def status() -> TableStatus:
 
 def fresh(status: TableStatus) -> TableStatus:
     """A table status that has nothing in memory."""
-    return TableStatus(status._storage)
+    return TableStatus(status.storage)
 
 
 def grow(root: Root, segments: int, *, rows: int = 10) -> Root:
@@ -69,7 +69,7 @@ def step(root: Root, changed: Root) -> Root:
         parent=root.transaction,
         transaction=f"t{root.version + 1}",
         history=(HistoryRow(root.version + 1, 0, "append", 0, 0),),
-        history_parts=(HistoryPart(HISTORY, 0, root.version + 1, 0, 0, 9, "a" * 32),),
+        history_parts=(PartRef(HISTORY, 0, root.version + 1, root.version + 1, 9),),
     )
     check_transition(root, new)
     return new
@@ -85,7 +85,7 @@ def test_entries_spill_beyond_the_soft_limit(status):
     assert status.tidy(root, SLOT) is root
     root = status.tidy(grow(root, 1), SLOT)
     assert root.entries == ()
-    assert [(part.start, part.end, part.segments) for part in root.parts] == [(0, 650, 65)]
+    assert [(part.start, part.end, part.count) for part in root.parts] == [(0, 650, 65)]
     assert not list(broken_invariants(root))
 
 
@@ -114,10 +114,10 @@ def test_only_the_parts_of_the_range_are_read(status):
     for _ in range(4):
         root = step(root, status.tidy(grow(root, 70), SLOT))
     again = fresh(status)
-    again._storage.stats.reset()
+    again.storage.stats.reset()
     list(again.segments(root, root.tail - 5, root.tail))
     list(again.segments(root, root.tail - 15, root.tail))
-    assert again._storage.stats.requests == {"get_range": 1}
+    assert again.storage.stats.requests == {"get_range": 1}
 
 
 def test_part_merges_keep_every_segment(status):
@@ -140,7 +140,7 @@ def test_part_merges_keep_every_segment(status):
 
 
 def part(place: int, segments: int) -> PartRef:
-    return PartRef(f"status/{place:020d}-part-{'a' * 32}", place, place + 1, segments, 9, "a" * 32)
+    return PartRef(f"status/{place:020d}-part-{'a' * 32}", place, place + 1, segments, 9)
 
 
 @pytest.mark.parametrize(
@@ -195,7 +195,7 @@ def test_writers_spill_and_come_back(status):
     for number in range(WRITERS_INLINE + 50):
         assert known.writer(root, f"w{number}").version == number
     assert known.writer(root, "unknown") is None
-    assert known._storage.stats.requests["get"] == 1
+    assert known.storage.stats.requests["get"] == 1
     first = root.writers_blob
     for number in range(200):  # they commit again: inline, and newer than in the blob
         writers = {**root.writers, f"w{number}": Writer("", 1, root.version + 1, 0, 0)}
@@ -282,17 +282,19 @@ def test_a_root_stays_small_whatever_grows(status):
 def test_a_part_that_contradicts_the_root_is_corruption(status):
     root = status.tidy(grow(EMPTY, 70), SLOT)
     (ref,) = root.parts
-    for wrong in (replace(ref, segments=69), replace(ref, end=ref.end - 1), replace(ref, start=1)):
+    for wrong in (replace(ref, count=69), replace(ref, end=ref.end - 1), replace(ref, start=1)):
         with pytest.raises(CorruptionError, match="contradicts the root"):
             fresh(status).part(wrong)
+    other = replace(ref, path=f"{ref.path[:-32]}{32 * 'f'}")
+    status.storage.put(other.path, status.storage.get(ref.path))
     with pytest.raises(CorruptionError, match="wrong digest"):
-        fresh(status).part(replace(ref, digest="f" * 32))
+        fresh(status).part(other)
 
 
 def test_bad_status_object_is_named_in_the_error(status):
     root = status.tidy(grow(EMPTY, 70), SLOT)
     other = status.tidy(grow(EMPTY, 71), SLOT)
-    path, storage = root.parts[0].path, status._storage
+    path, storage = root.parts[0].path, status.storage
     whole = storage.get(path)
     for bad in (whole[:-1], whole[:40], whole[:-1] + b"?", storage.get(other.parts[0].path)):
         storage.put(path, bad)
@@ -306,7 +308,7 @@ def test_bad_status_object_is_named_in_the_error(status):
 def test_a_blob_of_another_kind_is_no_schema(status):
     writers = {f"w{n}": Writer("", 0, 0, 0, 0) for n in range(WRITERS_INLINE + 1)}
     blob = status.tidy(replace(EMPTY, writers=writers), SLOT).writers_blob
-    with pytest.raises(CorruptionError, match="no schema"):
+    with pytest.raises(CorruptionError, match="another kind"):
         status.schema_texts(Epoch(0, 0, None, None, blob))
     with pytest.raises(CorruptionError, match="epoch has no schema"):
         status.schema_texts(Epoch(0, 0, None, None, None))
@@ -314,9 +316,9 @@ def test_a_blob_of_another_kind_is_no_schema(status):
 
 def test_memory_is_bounded(status):
     root = EMPTY
-    for _ in range(part_files._KEPT_PARTS + 20):
+    for _ in range(store._CACHED_OBJECTS + 20):
         root = status.tidy(grow(root, 65), SLOT)
-    assert len(status._files._kept) <= part_files._KEPT_PARTS
+    assert len(status._store._cache) <= store._CACHED_OBJECTS
 
 
 # --- lists of parts -------------------------------------------------------------------------------
@@ -326,7 +328,7 @@ def test_memory_is_bounded(status):
 def tiny_lists(monkeypatch):
     monkeypatch.setattr(table_status, "INLINE_SOFT", 1)
     monkeypatch.setattr(table_status, "PARTS_INLINE", 4)
-    monkeypatch.setattr(table_status, "INDEX_PARTS", 4)
+    monkeypatch.setattr(table_status, "LIST_PARTS", 4)
 
 
 def listed(status: TableStatus, steps: int = 20) -> Root:
@@ -339,7 +341,7 @@ def listed(status: TableStatus, steps: int = 20) -> Root:
 @pytest.mark.usefixtures("tiny_lists")
 def test_parts_that_outgrow_the_root_move_to_lists(status):
     root = listed(status)
-    assert [index.parts for index in root.indexes] == [4, 4, 4, 4, 2]
+    assert [len(status.part_list(ref)) for ref in root.lists] == [4, 4, 4, 4, 2]
     assert len(root.parts) == 2
     again = fresh(status)
     assert len(list(again.parts(root))) == 20
@@ -353,11 +355,11 @@ def test_parts_that_outgrow_the_root_move_to_lists(status):
 def test_the_tail_needs_no_list_and_a_place_in_the_middle_one(status):
     root = listed(status)
     again = fresh(status)
-    again._storage.stats.reset()
+    again.storage.stats.reset()
     list(again.segments(root, root.tail - 1, root.tail, with_stats=False))
-    assert again._storage.stats.requests == {"get_range": 1}
+    assert again.storage.stats.requests == {"get_range": 1}
     list(again.segments(root, 100, 101, with_stats=False))
-    assert again._storage.stats.requests == {"get_range": 2, "get": 1}
+    assert again.storage.stats.requests == {"get_range": 2, "get": 1}
 
 
 @pytest.mark.usefixtures("tiny_lists")
@@ -373,7 +375,7 @@ def test_a_head_within_a_list_retires_the_parts_below_it(status):
     assert moved.listed_start == 100
     assert status.tidy(moved, SLOT) is moved
     ended = step(moved, status.tidy(replace(moved, head=moved.tail - 1), SLOT))
-    assert not ended.indexes
+    assert not ended.lists
 
 
 @pytest.mark.usefixtures("tiny_lists")
@@ -381,7 +383,7 @@ def test_unfolded_lists_are_inline_and_fold_again(status):
     root = listed(status)
     paths = [part.path for part in status.parts(root)]
     opened = status.unfold(root, 130, SLOT)
-    assert [index.end for index in opened.indexes] == [80]
+    assert [index.end for index in opened.lists] == [80]
     assert [part.path for part in status.parts(opened)] == paths
     folded = step(root, status.tidy(opened, SLOT))
     assert [part.path for part in status.parts(folded)] == paths
@@ -391,13 +393,13 @@ def test_unfolded_lists_are_inline_and_fold_again(status):
 @pytest.mark.usefixtures("tiny_lists")
 def test_a_list_that_contradicts_the_root_is_corruption(status):
     root = listed(status)
-    first = root.indexes[0]
+    first = root.lists[0]
     for wrong in (
-        replace(first, parts=5),
-        replace(first, segments=5),
+        replace(first, count=5),
+        replace(first, start=10),
         replace(first, end=70),
-        replace(first, digest="f" * 32),
-        replace(first, path=root.indexes[1].path),
+        replace(first, last_us=1),
+        replace(first, path=root.lists[1].path),
     ):
         with pytest.raises(FormatError):
             fresh(status).part_list(wrong)

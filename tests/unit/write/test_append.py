@@ -500,7 +500,7 @@ def test_overwritten_version_stays_readable(stream):
 DIGEST = "a" * 32
 BASE = Root("s", 7, "t", "p", 0, "x", (Epoch(0, 0, "x", None),), tail=60, next_segment=9)
 PARTS = tuple(
-    PartRef(f"status/{n:020d}-part-{DIGEST}", 20 * n, 20 * n + 20, 2, 9, DIGEST) for n in range(2)
+    PartRef(f"status/{n:020d}-segments-{DIGEST}", 20 * n, 20 * n + 20, 2, 9) for n in range(2)
 )
 ENTRIES = tuple(SegmentEntry(n, f"t/{n}", 10, 1, 1, 0) for n in (7, 8))
 

@@ -8,9 +8,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from segstore_ds.errors import CorruptionError, FormatError
-from segstore_ds.format.envelope import decode_envelope, encode_envelope, split_envelope
+from segstore_ds.format.envelope import decode_envelope, split_envelope
 from segstore_ds.format.parts.columns import concat, decode_columns, from_entries
-from segstore_ds.format.parts.part import decode_chunks, decode_part, encode_chunks, encode_part
+from segstore_ds.format.parts.kinds import SEGMENTS, encode_object
+from segstore_ds.format.parts.segments import (
+    Part,
+    StatsChunk,
+    decode_chunks,
+    decode_part,
+    encode_chunks,
+)
 from segstore_ds.format.root import SegmentEntry
 
 FOLDER = "00000000000000000041-0123456789ab"
@@ -27,6 +34,7 @@ PATHS = st.sampled_from(
         f"{FOLDER}/{'9' * 18}-0-0.arrow",
         f"{FOLDER}/{'9' * 19}-0-0.arrow",
         "copy-x/a",
+        "copy-x/000000000000002a-0123456789ab.arrow",
     ]
 )
 SIZES = st.integers(1, 2**62)
@@ -43,13 +51,21 @@ ENTRIES = st.builds(
 STATS = st.none() | st.sampled_from(['{"n":[1,2,0]}', "", "ä"])
 
 
+def encoded(entries: list[SegmentEntry], chunks: tuple[StatsChunk, ...]) -> bytes:
+    return encode_object(SEGMENTS, Part(from_entries(entries), chunks))
+
+
+def decoded(front: bytes) -> Part:
+    return decode_part(decode_envelope(front, where="x"), where="x")
+
+
 @given(st.lists(st.tuples(ENTRIES, STATS), min_size=1, max_size=12), st.data())
 def test_parts_come_back_and_slices_of_them_too(rows, data):
     entries = [replace(entry, stats=stats) for entry, stats in rows]
     chunks, behind = encode_chunks([entry.stats for entry in entries])
-    front, rest = split_envelope(encode_part(from_entries(entries), chunks) + behind)
+    front, rest = split_envelope(encoded(entries, chunks) + behind)
     assert rest == behind
-    part = decode_part(front, where="x")
+    part = decoded(front)
     stats = decode_chunks(part, behind, where="x")
     assert list(part.columns.entries(stats)) == entries
     start = data.draw(st.integers(0, len(entries)))
@@ -80,23 +96,32 @@ def typical(count: int) -> list[SegmentEntry]:
 def test_segment_entry_takes_at_most_fourteen_bytes():
     entries = typical(20_000)
     chunks, _ = encode_chunks([None] * len(entries))
-    assert len(encode_part(from_entries(entries), chunks)) <= 14 * len(entries)
+    assert len(encoded(entries, chunks)) <= 14 * len(entries)
+
+
+def test_names_of_copies_take_no_more_than_those_of_writers():
+    copied = [
+        replace(entry, path=f"copy-x/{entry.segment_id:016x}-{entry.path[21:33]}.arrow")
+        for entry in typical(20_000)
+    ]
+    chunks, _ = encode_chunks([None] * len(copied))
+    assert len(encoded(copied, chunks)) <= 14 * len(copied)
 
 
 def test_statistics_are_not_among_the_columns():
     entries = typical(100)
     stats = [f'{{"n":[{n},{n},0]}}' for n in range(100)]
     chunks, behind = encode_chunks(stats)
-    front = encode_part(from_entries(entries), chunks)
-    bare = encode_part(from_entries(entries), encode_chunks([None] * 100)[0])
+    front = encoded(entries, chunks)
+    bare = encoded(entries, encode_chunks([None] * 100)[0])
     assert len(front) - len(bare) < 60
-    assert decode_chunks(decode_part(front, where="x"), behind, where="x") == stats
+    assert decode_chunks(decoded(front), behind, where="x") == stats
 
 
 @pytest.mark.parametrize("cut", [1, 10, -1])
 def test_statistics_that_are_cut_or_longer_are_damage(cut):
     chunks, behind = encode_chunks(["a", None])
-    part = decode_part(encode_part(from_entries(typical(2)), chunks), where="x")
+    part = decoded(encoded(typical(2), chunks))
     wrong = behind + b"x" if cut < 0 else behind[:-cut]
     with pytest.raises(FormatError):
         decode_chunks(part, wrong, where="x")
@@ -104,7 +129,7 @@ def test_statistics_that_are_cut_or_longer_are_damage(cut):
 
 def test_statistics_of_another_part_are_damage():
     chunks, _ = encode_chunks(["a", None])
-    part = decode_part(encode_part(from_entries(typical(2)), chunks), where="x")
+    part = decoded(encoded(typical(2), chunks))
     with pytest.raises(CorruptionError, match="wrong digest"):
         decode_chunks(part, encode_chunks(["b", None])[1], where="x")
 
@@ -112,7 +137,9 @@ def test_statistics_of_another_part_are_damage():
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        (b'"arrow",".arrow"', b'"arrow","/arrow"'),
+        (b'{place}.arrow"', b'{place}/arrow"'),
+        (b'{place}.arrow"', b'{plaze}.arrow"'),
+        (b'{place}.arrow"', b'{place!r}.arrow"'),
         (b'[["arrow"', b'[[null]+["'),
         (b'"rows":2', b'"rows":3'),
         (b'"nonces","raw",2,6', b'"nonces","raw",2,5'),
@@ -121,18 +148,18 @@ def test_statistics_of_another_part_are_damage():
     ],
 )
 def test_forged_parts_are_corruption(old, new):
-    front = encode_part(from_entries(typical(2)), encode_chunks([None] * 2)[0])
+    front = encoded(typical(2), encode_chunks([None] * 2)[0])
     body = decode_envelope(front, where="x")
     forged = body.replace(old, new)
     assert forged != body
     length = int.from_bytes(body[:4], "little") + len(new) - len(old)
     forged = length.to_bytes(4, "little") + forged[4:]
     with pytest.raises(CorruptionError):
-        decode_part(encode_envelope(forged), where="x")
+        decode_part(forged, where="x")
 
 
-def test_odd_names_can_not_leave_the_stream():
+def test_templates_can_not_leave_the_stream():
     entry = replace(typical(1)[0], path="copy-x/a")
-    body = decode_envelope(encode_part(from_entries([entry]), encode_chunks([None])[0]), where="x")
+    body = decode_envelope(encoded([entry], encode_chunks([None])[0]), where="x")
     with pytest.raises(CorruptionError, match="not a segment of this stream"):
         decode_columns(body.replace(b"copy-x/a", b"../../ab"), where="x")

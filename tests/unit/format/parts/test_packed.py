@@ -87,7 +87,6 @@ def test_columns_are_checked_where_they_are_taken():
         lambda: found.integers("n", most=1),
         lambda: found.raw("n", 1),
         lambda: found.texts("n"),
-        lambda: found.positions("m"),
     ):
         with pytest.raises(CorruptionError):
             take()

@@ -1,0 +1,123 @@
+"""The kinds of status objects: which values they hold, and how (FORMAT.md 5).
+
+Parts are packed columns. Lists of parts and blobs, which hold what no longer fits in the root, are
+JSON. All are in an envelope.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+import pyarrow as pa
+
+from segstore_ds.errors import CorruptionError
+from segstore_ds.format.envelope import encode_envelope
+from segstore_ds.format.fields import build_json, parse_json, parse_object
+from segstore_ds.format.parts.history import decode_history, encode_history
+from segstore_ds.format.parts.segments import Part, decode_part, encode_part
+from segstore_ds.format.root import PartRef, Retired, Writer
+from segstore_ds.format.root_codec import (
+    parse_part,
+    parse_retired,
+    parse_writer,
+    part_value,
+    retired_value,
+    writer_value,
+)
+from segstore_ds.format.tag import Tag, decode_tags, encode_tags
+
+RAW_LIMIT_BYTES = 128 << 20  # of a body
+
+T = TypeVar("T")
+T_co = TypeVar("T_co", covariant=True)
+
+
+class _Decode(Protocol[T_co]):
+    def __call__(self, body: bytes, *, where: str) -> T_co: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Kind(Generic[T]):
+    """A kind of status object.
+
+    Attributes:
+        name: On disk, in the object's name. Never change; add a new one.
+        encode: Returns the body of a value; equal values give equal bytes.
+        decode: Returns the value of a body, or raises CorruptionError.
+        rows: Returns how many rows a value has.
+        tail: Returns how many bytes follow the envelope of a value; None where none may.
+    """
+
+    name: str
+    encode: Callable[[T], bytes]
+    decode: _Decode[T]
+    rows: Callable[[T], int]
+    tail: Callable[[T], int] | None = None
+
+
+def encode_object(kind: Kind[T], value: T) -> bytes:
+    """Return the envelope of a value."""
+    return encode_envelope(kind.encode(value))
+
+
+def _encode_list(parts: Sequence[PartRef]) -> bytes:
+    return build_json([part_value(part) for part in parts])
+
+
+def _decode_list(body: bytes, *, where: str) -> tuple[PartRef, ...]:
+    value = parse_json(body, where=where)
+    if not isinstance(value, list) or not value:
+        raise CorruptionError("object holds no parts", where=where)
+    return tuple(parse_part(item, where=where) for item in value)
+
+
+def _encode_retired(retired: Sequence[Retired]) -> bytes:
+    return build_json([retired_value(item) for item in retired])
+
+
+def _decode_retired(body: bytes, *, where: str) -> tuple[Retired, ...]:
+    value = parse_json(body, where=where)
+    if not isinstance(value, list):
+        raise CorruptionError("blob holds no retired objects", where=where)
+    return tuple(parse_retired(item, where=where) for item in value)
+
+
+def _encode_writers(writers: Mapping[str, Writer]) -> bytes:
+    return build_json({name: writer_value(writer) for name, writer in writers.items()})
+
+
+def _decode_writers(body: bytes, *, where: str) -> dict[str, Writer]:
+    writers = parse_object(body, what="writers", where=where)
+    return {name: parse_writer(item, where=where) for name, item in writers.items()}
+
+
+def _decode_schema(body: bytes, *, where: str) -> tuple[str, str | None]:
+    match parse_json(body, where=where):
+        case [str(schema), (str() | None) as spark]:
+            return schema, spark
+    raise CorruptionError("blob holds no schema", where=where)
+
+
+def _part_rows(part: Part) -> int:
+    return len(part.columns)
+
+
+def _part_tail(part: Part) -> int:
+    return sum(chunk.bytes for chunk in part.chunks)
+
+
+def _batch_rows(batch: pa.RecordBatch) -> int:
+    return int(batch.num_rows)
+
+
+SEGMENTS: Kind[Part] = Kind("segments", encode_part, decode_part, _part_rows, _part_tail)
+HISTORY: Kind[pa.RecordBatch] = Kind("history", encode_history, decode_history, _batch_rows)
+LIST: Kind[tuple[PartRef, ...]] = Kind("list", _encode_list, _decode_list, len)
+WRITERS: Kind[Mapping[str, Writer]] = Kind("writers", _encode_writers, _decode_writers, len)
+RETIRED: Kind[tuple[Retired, ...]] = Kind("retired", _encode_retired, _decode_retired, len)
+TAGS: Kind[Mapping[str, Tag]] = Kind("tags", encode_tags, decode_tags, len)
+# An epoch's Arrow schema (base64), and Spark's JSON of it.
+SCHEMA: Kind[tuple[str, str | None]] = Kind("schema", build_json, _decode_schema, len)
+KINDS: Mapping[str, Kind[Any]] = {
+    kind.name: kind for kind in (SEGMENTS, HISTORY, LIST, WRITERS, RETIRED, TAGS, SCHEMA)
+}

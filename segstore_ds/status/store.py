@@ -1,0 +1,149 @@
+"""The object store: typed status objects by name, written once and checked on every read.
+
+An object is an envelope of one value, named `status/<version>-<kind>-<digest>`. The digest is the
+envelope's own, so whoever holds the name can check the bytes, and equal values planned on the same
+version share one object. A part also has statistics behind its envelope, in envelopes of their own
+that the first one lists.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+from segstore_ds.errors import CorruptionError, EmptyObjectError, TruncatedObjectError
+from segstore_ds.format import names
+from segstore_ds.format.envelope import decode_envelope, envelope_digest, split_envelope
+from segstore_ds.format.parts.kinds import RAW_LIMIT_BYTES, Kind, encode_object
+from segstore_ds.storage import Storage
+
+_CACHED_OBJECTS = 64
+_CACHED_ROWS = 1 << 18  # in all cached objects together; the newest is kept whatever its size
+
+T = TypeVar("T")
+
+
+class Ref(Protocol):
+    """A reference to an object: its name, and the length of its envelope."""
+
+    @property
+    def path(self) -> str:
+        """Its name."""
+
+    @property
+    def bytes(self) -> int:
+        """The length of its envelope."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A reference to an object that was just written."""
+
+    path: str
+    bytes: int
+
+
+class ObjectStore:
+    """Reads and writes the status objects of one stream; the last few stay in memory."""
+
+    def __init__(self, storage: Storage) -> None:
+        self.storage = storage
+        self._cache: dict[str, tuple[int, Any]] = {}
+
+    def put(self, version: int, kind: Kind[T], value: T, behind: bytes = b"") -> Stored:
+        """Write a value; `version` is the newest version that the writer has seen."""
+        data = encode_object(kind, value)
+        path = object_path(version, kind, data)
+        # Named by digest: an existing object of that name holds the same bytes.
+        self.storage.create(path, data + behind)
+        self._keep(path, kind.rows(value), value)
+        return Stored(path, len(data))
+
+    def get(self, ref: Ref, kind: Kind[T]) -> T:
+        """Return the value of an object; reads nothing behind its envelope."""
+        _check_kind(ref.path, kind)
+        found = self._cache.get(ref.path)
+        if found is not None:
+            value: T = found[1]
+            return value
+        if kind.tail is not None:
+            data = self._front(ref)
+        else:
+            data = self.storage.get(ref.path, limit_bytes=min(ref.bytes, RAW_LIMIT_BYTES))
+        value = self._decode(data, ref.path, kind)
+        self._keep(ref.path, kind.rows(value), value)
+        return value
+
+    def get_all(self, ref: Ref, kind: Kind[T]) -> tuple[T, bytes]:
+        """Return the value of an object and the bytes behind its envelope."""
+        if ref.path in self._cache:
+            value = self.get(ref, kind)
+            behind = (0, b"") if not _tail(kind, value) else self._cache.get(_tail_key(ref.path))
+            if behind is not None:
+                return value, behind[1]
+        return self.read(ref.path, kind, ref.bytes)
+
+    def read(self, path: str, kind: Kind[T], size: int | None = None) -> tuple[T, bytes]:
+        """Read an object whole; without the envelope's `size`, the envelope itself says it."""
+        _check_kind(path, kind)
+        data = self.storage.get(path, limit_bytes=(size or 0) + 2 * RAW_LIMIT_BYTES)
+        front, behind = split_envelope(data) if size is None else (data[:size], data[size:])
+        value = self._decode(front, path, kind)
+        if len(behind) != _tail(kind, value):
+            raise CorruptionError(
+                "bytes behind an object have the wrong length",
+                where=f"{self.storage.url}/{path}",
+                expected=_tail(kind, value),
+                actual=len(behind),
+            )
+        self._keep(path, kind.rows(value), value)
+        self._keep(_tail_key(path), kind.rows(value), behind)
+        return value, behind
+
+    def where(self, ref: Ref) -> str:
+        """Return the location of an object, for errors."""
+        return f"{self.storage.url}/{ref.path}"
+
+    def _decode(self, data: bytes, path: str, kind: Kind[T]) -> T:
+        where, digest = f"{self.storage.url}/{path}", names.parse_status_digest(path)
+        body = decode_envelope(data, where=where, raw_limit_bytes=RAW_LIMIT_BYTES, digest=digest)
+        return kind.decode(body, where=where)
+
+    def _front(self, ref: Ref) -> bytes:
+        try:
+            return self.storage.get_range(ref.path, 0, min(ref.bytes, RAW_LIMIT_BYTES))
+        except TruncatedObjectError as error:
+            # An empty object and a truncated one are different errors.
+            if self.storage.info(ref.path).size == 0:
+                raise EmptyObjectError("object is empty", where=self.where(ref)) from error
+            raise
+
+    def _keep(self, path: str, rows: int, value: object) -> None:
+        self._cache.pop(path, None)
+        self._cache[path] = (rows, value)
+        while len(self._cache) > 1 and (
+            len(self._cache) > _CACHED_OBJECTS
+            or sum(size for size, _ in self._cache.values()) > _CACHED_ROWS
+        ):
+            self._cache.pop(next(iter(self._cache)))
+
+
+def object_path(version: int, kind: Kind[Any], data: bytes) -> str:
+    """Return the name of an object planned on a version; `data` begins with its envelope."""
+    return names.build_status_path(version, kind.name, envelope_digest(data))
+
+
+def is_proven(ref: Ref, data: bytes) -> bool:
+    """Tell whether rebuilt bytes are the object that a reference names, byte for byte."""
+    return envelope_digest(data) == names.parse_status_digest(ref.path)
+
+
+def _check_kind(path: str, kind: Kind[Any]) -> None:
+    if names.parse_status_kind(path) != kind.name:
+        raise CorruptionError("object is of another kind", path=path, expected=kind.name)
+
+
+def _tail(kind: Kind[T], value: T) -> int:
+    return 0 if kind.tail is None else kind.tail(value)
+
+
+def _tail_key(path: str) -> str:
+    return f"{path} tail"
