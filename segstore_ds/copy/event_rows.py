@@ -7,7 +7,7 @@ can read, and the next job under the same id fills it.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from segstore_ds.commit.best_effort import best_effort
 from segstore_ds.commit.commit import StreamLog
@@ -25,7 +25,7 @@ from segstore_ds.errors import MAYBE_COMMITTED, SegstoreError
 from segstore_ds.format import names
 from segstore_ds.format.copies import CopyRecord
 from segstore_ds.format.root import Root
-from segstore_ds.format.schema.codec import encode_schema, normalise_schema
+from segstore_ds.format.schema.codec import decode_schema, encode_schema, normalise_schema
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.read.cuts import parse_cut, resolve_range
 from segstore_ds.storage import Storage
@@ -93,12 +93,8 @@ def plan_rows_copy(
         storage=target,
         token=names.build_token(log.root.version, clock.new_id()[:12]),
         transaction=clock.new_id(),
-        schema_text=text,
-        layout=write.layout,
-        spark=write.spark_schema,
         # A failed job may have been fixed: until the copy is done, the newest job sets the columns.
-        replace_schema=True,
-        client=write.client,
+        request=replace(write, schema=decode_schema(text), replace_schema=True),
         repeated=state.done,
         stream_id=log.root.stream_id,
     )
@@ -132,7 +128,7 @@ def commit_rows_copy(
     if state.done:
         return copied_of(state, repeated=True)
     log = StreamLog(job.storage, clock=clock, incomplete=True)
-    context = StreamContext.of(log, client=job.client)
+    context = StreamContext.of(log, client=job.request.client)
     appender = Appender(context)
     segments = tuple(segment for task in tasks for segment in task.segments)
     try:

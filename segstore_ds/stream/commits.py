@@ -62,7 +62,7 @@ class Commits:
         if commit.repeated:
             self.appender.discard(ours)
         else:
-            self._after.run(job.compact)
+            self._after.run(job.request.compact)
         return commit
 
     def _remember(self, job: WriteJob, state: str) -> None:

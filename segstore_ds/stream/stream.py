@@ -4,6 +4,7 @@ import datetime as dt
 import os
 import platform
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Self
 
 import pyarrow as pa
@@ -352,14 +353,16 @@ class Stream:
         )
         if flush_seconds is not None:
             check_seconds("flush_seconds", flush_seconds, positive=True)
-        layout = as_layout(layout)
+        staged = replace(as_layout(layout), inline_bytes=0)
         log = StreamLog(self._log.storage, clock=self._log.clock)
         log.adopt(self._log.root)
         own = type(self)(context_of(log))
         schema = self.schema
         ends = StreamEnds(
             schema=schema,
-            plan=lambda: own.plan_write(schema, merge_schema=merge_schema, layout=layout),
+            # This process commits: frames need not travel to a driver, and without inline frames
+            # the counters cover every byte.
+            plan=lambda: own.plan_write(schema, merge_schema=merge_schema, layout=staged),
             commit=lambda job, task: own.commit(job, [task], keep_staged=True),
             read=own.read,
         )

@@ -13,7 +13,7 @@ leaving a `with` block without an error.
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypeVar
@@ -250,9 +250,6 @@ class LiveAppender:
 
     def _plan(self) -> tuple[WriteJob, TaskStager]:
         job = self._ends.plan()
-        # This process commits: frames need not travel to a driver, and without inline frames the
-        # counters cover every byte.
-        job = replace(job, layout=replace(job.layout, inline_bytes=0))
         attempt = self._clock.new_id()[:8]
         return job, job.open_task(0, attempt, readable=True, counters=self._counters)
 

@@ -1,7 +1,7 @@
 """A write job: what the planner decides once, for every task and the commit."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
 
@@ -41,6 +41,26 @@ class AutoRules:
 
 
 @dataclass(frozen=True, slots=True)
+class WriteRequest:
+    """A request to write; `Stream.plan_write` describes each field.
+
+    `compact` says what to compact after the commit; None for nothing.
+    """
+
+    schema: pa.Schema = field(repr=False)
+    layout: Layout
+    client: str
+    writer: WriterKey | None = None
+    overwrite: bool = False
+    expected_tail: int | None = None
+    expected_version: int | None = None
+    merge_schema: bool = False
+    replace_schema: bool = False
+    spark_schema: str | None = field(default=None, repr=False)
+    compact: AutoRules | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class WriteJob:
     """One logical write; picklable, so that any process can stage it.
 
@@ -48,9 +68,10 @@ class WriteJob:
         storage: The stream's folder; pickles without its connections.
         token: The folder of this job's staged objects.
         transaction: The id of the one commit, the same over every attempt and rebase.
-        schema_text: The schema that incoming batches are conformed to and encoded in.
+        request: What was asked for, but with the schema that incoming batches are conformed to and
+            encoded in.
+        overwrite_to: The tail that an overwrite was planned on, which becomes the head.
         repeated: The writer's batch was committed before, so there is nothing to stage.
-        compact: What to compact after the commit; None for nothing.
         ship_to: The followers that receive every buffer while segments are staged.
         stream_id: The stream that was planned on; it may have been recreated since.
     """
@@ -58,25 +79,16 @@ class WriteJob:
     storage: Storage = field(repr=False)
     token: str
     transaction: str
-    schema_text: str = field(repr=False)
-    layout: Layout
-    spark: str | None = field(default=None, repr=False)
-    merge_schema: bool = False
-    replace_schema: bool = False
-    writer: WriterKey | None = None
+    request: WriteRequest
     overwrite_to: int | None = None
-    expected_tail: int | None = None
-    expected_version: int | None = None
-    client: str = ""
     repeated: bool = False
-    compact: AutoRules | None = None
     ship_to: ShipTo | None = None
     stream_id: str | None = None
 
     @property
     def schema(self) -> pa.Schema:
         """The schema that batches must have when they are staged."""
-        return decode_schema(self.schema_text)
+        return self.request.schema
 
     def open_task(
         self,
@@ -100,7 +112,7 @@ class WriteJob:
         return TaskStager(
             self.storage,
             self.schema,
-            self.layout,
+            self.request.layout,
             token=self.token,
             task=task,
             attempt=attempt,
@@ -131,37 +143,22 @@ class WriteJob:
         self, segments: tuple[StagedSegment, ...], tasks: Sequence[StagedTask]
     ) -> AppendPlan:
         """Return the plan that commits these segments, which hold the tasks' rows."""
-        batch = gather_facts(task.facts for task in tasks)
+        batch, request = gather_facts(task.facts for task in tasks), self.request
         return AppendPlan(
             token=self.token,
             segments=segments,
             rows=batch.rows,
             stats=batch.stats,
-            schema=SchemaChange(self.schema, self.spark, self.merge_schema, self.replace_schema),
-            writer=self.writer,
+            schema=SchemaChange(
+                request.schema, request.spark_schema, request.merge_schema, request.replace_schema
+            ),
+            writer=request.writer,
             overwrite_to=self.overwrite_to,
-            expected_tail=self.expected_tail,
-            expected_version=self.expected_version,
-            client=self.client,
+            expected_tail=request.expected_tail,
+            expected_version=request.expected_version,
+            client=request.client,
             stream_id=self.stream_id,
         )
-
-
-@dataclass(frozen=True, slots=True)
-class WriteRequest:
-    """A request to write; `Stream.plan_write` describes each field."""
-
-    schema: pa.Schema
-    layout: Layout
-    client: str
-    writer: WriterKey | None = None
-    overwrite: bool = False
-    expected_tail: int | None = None
-    expected_version: int | None = None
-    merge_schema: bool = False
-    replace_schema: bool = False
-    spark_schema: str | None = None
-    compact: AutoRules | None = None
 
 
 def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
@@ -189,18 +186,9 @@ def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
         storage=context.storage,
         token=names.build_token(root.version, context.clock.new_id()[:12]),
         transaction=context.clock.new_id(),
-        schema_text=encode_schema(staged),
-        layout=request.layout,
-        spark=request.spark_schema,
-        merge_schema=request.merge_schema,
-        replace_schema=request.replace_schema,
-        writer=request.writer,
+        request=replace(request, schema=decode_schema(encode_schema(staged))),
         overwrite_to=root.tail if request.overwrite else None,
-        expected_tail=request.expected_tail,
-        expected_version=request.expected_version,
-        client=request.client,
         repeated=repeated,
-        compact=request.compact,
         ship_to=None if repeated else context.log.replicas.ready(root),
         stream_id=root.stream_id,
     )

@@ -80,7 +80,7 @@ class BatchPlan:
         root = context.log.root
         check_stream(root, self.root.stream_id)
         if self.job is not None:
-            return replace(self.job, writer=key)
+            return replace(self.job, request=replace(self.job.request, writer=key))
         batch = gather_facts(task.facts for task in tasks)
         if find_repeated(context.status, root, key, batch=batch) is None:
             raise self.failure or InternalError("plan holds neither a job nor its failure")

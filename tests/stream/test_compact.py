@@ -341,7 +341,8 @@ def test_repeated_batch_is_known_after_compaction() -> None:
 
 def _append_auto(stream: Stream, data: pa.Table, layout: Layout = STAGED) -> None:
     auto = AutoRules(CompactRules(), layout)
-    job = replace(stream.plan_write(data.schema, layout=layout), compact=auto)
+    job = stream.plan_write(data.schema, layout=layout)
+    job = replace(job, request=replace(job.request, compact=auto))
     task = job.open_task(0, "a")
     for batch in data.to_batches():
         task.append(batch)
@@ -384,7 +385,8 @@ def test_failing_compaction_never_fails_the_commit(monkeypatch: pytest.MonkeyPat
         auto = AutoRules(CompactRules(), STAGED)
         faulty = FaultStorage(storage)
         slow = open_on(faulty, clock=storage.time.clock)
-        job = replace(slow.plan_write(SCHEMA, layout=STAGED), compact=auto)
+        job = slow.plan_write(SCHEMA, layout=STAGED)
+        job = replace(job, request=replace(job.request, compact=auto))
         task = job.open_task(0, "a")
         task.append(numbers(30, 40).to_batches()[0])
         staged = task.finish()

@@ -323,7 +323,7 @@ def test_a_known_batch_wins_over_everything_else(stream):
 def test_errors_rank_sealed_then_floor_then_expectations(stream, other):
     def job():
         job, done = staged(stream, 1, writer=WriterKey("w", 1))
-        return replace(job, expected_tail=99), done
+        return replace(job, request=replace(job.request, expected_tail=99)), done
 
     jobs = [job() for _ in range(3)]
     with pytest.raises(ConflictError, match="tail has moved: expected=99, actual=0"):
@@ -641,7 +641,7 @@ def test_a_job_whose_outcome_was_unknown_keeps_its_objects(stream, time, writer)
 def test_a_job_that_was_cleared_away_is_not_committed_again(stream):
     stream.append(numbers(9))
     job, done = staged(stream, 1)
-    job = replace(job, expected_tail=0)
+    job = replace(job, request=replace(job.request, expected_tail=0))
     with pytest.raises(ConflictError):
         stream.commit(job, done)
     assert len(objects(stream)) == 1
