@@ -222,7 +222,10 @@ class GcsStore(ObjectStore):
         ),
         "write token",
     )
+    # gcsfs raises the built-in ones for answers that it can't parse, and for some refusals.
     foreign_classes = (
+        "builtins.KeyError",
+        "builtins.ValueError",
         "gcsfs.retry.HttpError",
         "gcsfs.retry.ChecksumError",
         "google.auth.exceptions.GoogleAuthError",

@@ -26,7 +26,7 @@ from segstore_ds.write.layout import Layout
 
 pytestmark = [*FETCHES, LARGE_BODIES]
 
-KINDS = ("conflict", "busy", "slow-down", "lost", "cut", "late", "sleep")
+KINDS = ("conflict", "busy", "slow-down", "lost", "garbled", "cut", "late", "sleep")
 ALL_VERBS = ("PUT", "POST", "GET", "HEAD")
 # The names of commit files begin with a digit, the hint's does not.
 COMMITS = "log/0"
@@ -65,6 +65,9 @@ REFUSALS = {
 
 def make_fault(kind: str, scheme: str) -> HttpFault:
     """Return a fault as the stores of a scheme would show it."""
+    if kind == "garbled":
+        # As a gateway on the way may put it, after the server has stored the object.
+        return HttpFault("lose", Answer(200, b"<html>", (("Content-Type", "text/html"),)))
     if kind not in REFUSALS[scheme]:
         return HttpFault(kind)  # type: ignore[arg-type]
     answer = refusal(scheme, *REFUSALS[scheme][kind])
