@@ -1,6 +1,15 @@
-"""Segments: adjacent byte ranges are fetched together."""
+"""Segments: adjacent byte ranges are fetched together, and frames are checked as they come."""
 
-from segstore_ds.read.segments import plan_runs
+import uuid
+
+import pyarrow as pa
+import pytest
+
+from segstore_ds.errors import CorruptionError
+from segstore_ds.read.segments import fetch_frames, open_segment, plan_runs
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import create_on
+from segstore_ds.write.task_writer import Layout
 
 
 def test_frames_side_by_side_are_fetched_together():
@@ -11,3 +20,23 @@ def test_frames_side_by_side_are_fetched_together():
     assert [len(run) for run in plan_runs(apart, 1 << 20, gap_bytes=127)] == [3, 5]
     assert [len(run) for run in plan_runs(apart, 1 << 20, gap_bytes=128)] == [8]
     assert list(plan_runs([], 1)) == []
+
+
+@pytest.mark.parametrize("form", ["arrow", "parquet"])
+@pytest.mark.parametrize("columns", [None, ["n"]])
+def test_fetched_frames_are_checked(form, columns):
+    """Changed values may decode well: only the checksum tells."""
+    table = pa.table({"n": range(100)})
+    stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), table.schema)
+    layout = Layout(segment_format=form, compression="none", frame_rows=50, inline_bytes=0)
+    stream.append(table, layout=layout)
+    (entry,) = stream.root.entries
+    name = f"segments/{entry.path}"
+    frames = open_segment(stream.storage, entry).frames
+    data = bytearray(stream.storage.get(name))
+    data[(frames[1].start + frames[1].end) // 2] ^= 1
+    stream.storage.put(name, bytes(data))
+    fetched = fetch_frames(open_segment(stream.storage, entry), [0, 1], columns)
+    assert next(fetched)[0] == 0
+    with pytest.raises(CorruptionError, match=f"{frames[1].start}:{frames[1].end}"):
+        next(fetched)
