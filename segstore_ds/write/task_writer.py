@@ -21,6 +21,7 @@ from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.arrow.segment import SegmentWriter
 from segstore_ds.format.batch_fingerprint import BatchFacts, BatchTally, label_stats
+from segstore_ds.format.rows import halve_until, slice_evenly
 from segstore_ds.format.segment import ARROW
 from segstore_ds.format.statistics import merge
 from segstore_ds.storage import Storage
@@ -294,23 +295,11 @@ def split_batch(batch: pa.RecordBatch, most_rows: int, most_bytes: int) -> Itera
     Pieces over the byte limit are halved again, since rows may differ in width. A single row over
     the byte limit is one piece.
     """
-    rows = batch.num_rows
-    if rows == 0:
-        return
-    pieces = max(-(-rows // most_rows), -(-batch.nbytes // most_bytes), 1)
-    pieces = min(pieces, rows)
-    for piece in range(pieces):
-        start, end = rows * piece // pieces, rows * (piece + 1) // pieces
-        yield from _halve(batch.slice(start, end - start), most_bytes)
-
-
-def _halve(batch: pa.RecordBatch, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    rows = batch.num_rows
-    if rows <= 1 or batch.nbytes <= most_bytes:
-        yield batch
-        return
-    yield from _halve(batch.slice(0, rows // 2), most_bytes)
-    yield from _halve(batch.slice(rows // 2), most_bytes)
+    pieces = max(-(-batch.num_rows // most_rows), -(-batch.nbytes // most_bytes), 1)
+    for piece in slice_evenly(batch, pieces):
+        yield from halve_until(
+            piece, lambda part: part if part.num_rows <= 1 or part.nbytes <= most_bytes else None
+        )
 
 
 def _without_parent(piece: pa.RecordBatch) -> pa.RecordBatch:

@@ -12,6 +12,7 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
+from segstore_ds.format.rows import halve_until, slice_evenly
 from segstore_ds.format.schema.decimals import decimal_columns, find_overlong
 from segstore_ds.format.schema.normal_form import normalise_type
 from segstore_ds.format.schema.unpacking import (
@@ -62,25 +63,20 @@ def conform_pieces(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.Reco
     size = batch.get_total_buffer_size()  # counts whole buffers even for a slice, but is free
     if size > PIECE_BYTES or any(is_packed(kind) for kind in batch.schema.types):
         size = sum(unpacked_bytes(column) for column in batch.columns)
-    rows = batch.num_rows
-    pieces = max(min(-(-size // PIECE_BYTES), rows), 1)
-    for place in range(pieces):
-        start, end = rows * place // pieces, rows * (place + 1) // pieces
-        yield from _halved(batch.slice(start, end - start), schema)
-
-
-def _halved(batch: pa.RecordBatch, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    try:
-        whole = conform(batch, schema)
-    except OversizeError:
-        half = batch.num_rows // 2
-        if half == 0:
-            raise
-    else:
-        yield whole
+    if not batch.num_rows:
+        yield conform(batch, schema)
         return
-    yield from _halved(batch.slice(0, half), schema)
-    yield from _halved(batch.slice(half), schema)
+
+    def convert(piece: pa.RecordBatch) -> pa.RecordBatch | None:
+        try:
+            return conform(piece, schema)
+        except OversizeError:
+            if piece.num_rows == 1:
+                raise
+            return None
+
+    for piece in slice_evenly(batch, max(-(-size // PIECE_BYTES), 1)):
+        yield from halve_until(piece, convert)
 
 
 def _with_sound_decimals(batch: pa.RecordBatch) -> pa.RecordBatch:

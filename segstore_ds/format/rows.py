@@ -1,0 +1,31 @@
+"""Slices of a batch, zero-copy and in order: even ones, and halves until each one fits."""
+
+from collections.abc import Callable, Iterator
+from typing import TypeVar
+
+import pyarrow as pa
+
+T = TypeVar("T")
+
+
+def slice_evenly(batch: pa.RecordBatch, pieces: int) -> Iterator[pa.RecordBatch]:
+    """Yield `pieces` slices of about equal rows; no more slices than there are rows."""
+    rows = batch.num_rows
+    pieces = min(pieces, rows)
+    for piece in range(pieces):
+        start, end = rows * piece // pieces, rows * (piece + 1) // pieces
+        yield batch.slice(start, end - start)
+
+
+def halve_until(batch: pa.RecordBatch, take: Callable[[pa.RecordBatch], T | None]) -> Iterator[T]:
+    """Yield what `take` makes of a batch, or of its halves wherever it returns None.
+
+    `take` must not return None for a single row.
+    """
+    taken = take(batch)
+    if taken is not None:
+        yield taken
+        return
+    half = batch.num_rows // 2
+    yield from halve_until(batch.slice(0, half), take)
+    yield from halve_until(batch.slice(half), take)
