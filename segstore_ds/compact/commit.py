@@ -35,7 +35,7 @@ class Compaction:
         segments_after: Number of segments that replaced them.
         bytes_read: Encoded bytes of the inputs.
         bytes_written: Encoded bytes of the outputs.
-        gave_way: Number of groups that were written but skipped: another commit changed their
+        skipped: Number of groups that were written in vain: another commit changed their
             inputs, or they would have been as many segments as before.
     """
 
@@ -46,7 +46,7 @@ class Compaction:
     segments_after: int = 0
     bytes_read: int = 0
     bytes_written: int = 0
-    gave_way: int = 0
+    skipped: int = 0
 
     def __add__(self, other: "Compaction") -> "Compaction":
         return Compaction(
@@ -57,7 +57,7 @@ class Compaction:
             self.segments_after + other.segments_after,
             self.bytes_read + other.bytes_read,
             self.bytes_written + other.bytes_written,
-            self.gave_way + other.gave_way,
+            self.skipped + other.skipped,
         )
 
 
@@ -168,5 +168,5 @@ def summarise(
         segments_after=sum(len(run.outputs) for run in kept),
         bytes_read=sum(group.bytes for group in groups),
         bytes_written=sum(output.bytes for run in done for output in run.outputs),
-        gave_way=len(done) - len(kept),
+        skipped=len(done) - len(kept),
     )

@@ -145,7 +145,15 @@ TABLE: tuple[Option, ...] = (
         peers=("maxpartitionbytes", "split-size", "read.split.target-size"),
         why="Less for tasks with little memory, more where a task takes seconds to start",
     ),
-    Option("partitionRows", "int", None, _READS, "most events per task, about", least=1),
+    Option(
+        "partitionRows",
+        "int",
+        None,
+        _READS,
+        "most events per task, about",
+        least=1,
+        why="For work whose time or memory grows with events, not with bytes, such as a model's",
+    ),
     Option(
         "minPartitions",
         "int",

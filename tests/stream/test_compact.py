@@ -1,4 +1,4 @@
-"""Compaction of real streams: same events, one commit, and who gives way to whom."""
+"""Compaction of real streams: same events, one commit, and which groups are skipped."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -227,7 +227,7 @@ def test_append_during_compaction_survives() -> None:
     other = open_on(storage, clock=storage.time.clock)
     meddling = Meddling(storage, "create log/", lambda: other.append(numbers(60, 65)))
     done = open_on(meddling, clock=storage.time.clock).compact()
-    assert (meddling.met, done.commits, done.gave_way) == (True, 1, 0)
+    assert (meddling.met, done.commits, done.skipped) == (True, 1, 0)
     assert values(stream) == list(range(65))
     stream.verify().check()
 
@@ -269,7 +269,7 @@ def _planned(stream: Stream, rules: CompactRules) -> tuple:
 
 
 def test_groups_are_committed_once() -> None:
-    """The same groups again change nothing and delete nothing; doubled ones give way."""
+    """The same groups again change nothing and delete nothing; doubled ones are skipped."""
     stream, _ = make_stream(6)
     job, groups = _planned(stream, CompactRules())
     done = [run_group(job, groups[0], number=0, nonce=nonce * 12) for nonce in "01"]
