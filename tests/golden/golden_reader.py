@@ -36,9 +36,13 @@ def read_stream(folder: Path) -> tuple[int, int, pa.Table]:
     entries += root["entries"]
     first = root["tail"] - sum(entry[2] for entry in entries)
     assert start in (None, first)
-    pieces = [lifted(segment(places, row, schemas), schemas[-1]) for row in entries]
+    ends = itertools.accumulate((entry[2] for entry in entries), initial=first)
+    wanted = [
+        (row, end) for row, end in zip(entries, [*ends][1:], strict=True) if end > root["head"]
+    ]
+    pieces = [lifted(segment(places, row, schemas), schemas[-1]) for row, _ in wanted]
     table = pa.concat_tables([schemas[-1].empty_table(), *pieces])
-    return root["head"], root["tail"], table.slice(root["head"] - first)
+    return root["head"], root["tail"], table.slice(table.num_rows - root["tail"] + root["head"])
 
 
 def newest_root(folder: Path) -> dict[str, Any]:

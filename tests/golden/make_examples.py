@@ -21,8 +21,10 @@ from segstore_ds.format.arrow.segment import SegmentWriter
 from segstore_ds.format.batch_fingerprint import BatchTally, encode_fingerprint
 from segstore_ds.format.envelope import digest_of, encode_envelope
 from segstore_ds.format.names import Hint, build_hint
+from segstore_ds.format.parts.columns import from_entries
 from segstore_ds.format.parts.history_rows import HistoryRow
 from segstore_ds.format.parts.packed import Packer
+from segstore_ds.format.parts.segments import Part, encode_chunks, encode_part
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.format.schema.codec import encode_schema
@@ -99,6 +101,12 @@ def commit_file(entry: SegmentEntry) -> bytes:
     return b"v1\n%s %s\n%s" % (header, digest_of(header, body).encode(), body)
 
 
+def part(entry: SegmentEntry) -> bytes:
+    """Return a part that lists the segment, with its statistics."""
+    chunks, behind = encode_chunks([entry.stats])
+    return encode_envelope(encode_part(Part(from_entries([entry]), chunks))) + behind
+
+
 def packed() -> bytes:
     """Return packed columns of three rows, with a column of every kind."""
     packer = Packer(3)
@@ -172,7 +180,13 @@ in one frame that is not compressed. It has {len(data)} bytes; {frame}. The foot
 `plain`, which every reader takes; writers compress bodies above 1 KiB.
 
 {dump(commit_file(entry))}
-### 10.3 Vectors
+### 10.3 A part
+
+The same entry in a part (5), to which a later commit may move it: packed columns in an envelope,
+and behind it the envelope of its statistics. `bytes` in the part's row is the length of the first.
+
+{dump(part(entry))}
+### 10.4 Vectors
 
 | what | value |
 |---|---|

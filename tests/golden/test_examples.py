@@ -13,7 +13,7 @@ from segstore_ds.format.envelope import decode_envelope
 from segstore_ds.format.root_codec import decode_root
 
 PAGE = make_examples.PAGE.read_text(encoding="utf-8")
-SEGMENT, COMMIT, LONG, PACKED = map(
+SEGMENT, COMMIT, PART, LONG, PACKED = map(
     make_examples.undump, re.findall(r"```hex\n(.*?)```", PAGE, re.DOTALL)
 )
 FOOTER, STORED = SEGMENT[384:-40], LONG.split(b"\n", 2)[2]
@@ -54,6 +54,18 @@ def test_vectors_decode_to_what_the_page_says():
         raw = body.replace("⏎", "\n").encode()
         expected = b"" if text == "no bytes" else text.strip("`").encode()
         assert golden_reader.envelope(raw) == decode_envelope(raw, where="page") == expected
+
+
+def test_part_on_the_page_lists_the_entry_of_its_commit(tmp_path: Path):
+    name = "status/00000000000000000001-segments-"
+    lines = PART.split(b"\n", 2)
+    stored = int(lines[1].split(b" ")[1])
+    size = len(PART) - len(lines[2]) + stored
+    name += lines[1].split(b" ")[3].decode()
+    (tmp_path / "status").mkdir()
+    (tmp_path / name).write_bytes(PART)
+    entries = json.loads(golden_reader.envelope(COMMIT))["entries"]
+    assert golden_reader.part_rows([tmp_path], name, size) == entries
 
 
 def test_compressed_envelope_is_read():
