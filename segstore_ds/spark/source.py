@@ -35,11 +35,11 @@ from segstore_ds.spark.batch.metadata_reader import (
     table_schema,
 )
 from segstore_ds.spark.batch.reader import plan_reader, project
-from segstore_ds.spark.batch.writer import APPLICATION, SegstoreWriter, plan_writer
+from segstore_ds.spark.batch.writer import APPLICATION, plan_append_writer
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.jobs.compaction import plan_compact_writer, plan_rows, plan_schema
 from segstore_ds.spark.jobs.copying import SEGMENTS, check_copy_options, plan_copy_writer
-from segstore_ds.spark.jobs.event_copying import EventsCopyWriter, plan_events_copy, take_range
+from segstore_ds.spark.jobs.event_copying import plan_events_writer, take_range
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.streaming.sink import SegstoreStreamWriter
 from segstore_ds.spark.streaming.source import SegstoreStreamReader
@@ -137,19 +137,17 @@ class SegstoreDataSource(DataSource):
         """
         given, copied = take_range(self.options)
         options = {**parse_options(given, WRITE), APPLICATION: self.bound_application}
-        storage = self.open_storage(options)
-        mode = check_copy_options(options)
+        target = self.open_storage(options)
+        copied_as = check_copy_options(options)
         if options["operation"] == "compact":
-            return plan_compact_writer(storage, options, schema, overwrite=overwrite)
-        if mode is not None:
-            source = self.open_storage({**options, "path": options["copyFrom"]})
-            if mode == SEGMENTS:
-                return plan_copy_writer(source, storage, options, schema, overwrite=overwrite)
-            options[COPIED] = copied
-            return EventsCopyWriter(
-                plan_events_copy(source, storage, options, schema, overwrite=overwrite)
-            )
-        return SegstoreWriter(plan_writer(storage, options, schema, overwrite=overwrite))
+            return plan_compact_writer(target, options, schema, overwrite=overwrite)
+        if copied_as is None:
+            return plan_append_writer(target, options, schema, overwrite=overwrite)
+        source = self.open_storage({**options, "path": options["copyFrom"]})
+        if copied_as == SEGMENTS:
+            return plan_copy_writer(source, target, options, schema, overwrite=overwrite)
+        options[COPIED] = copied
+        return plan_events_writer(source, target, options, schema, overwrite=overwrite)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return the reader of a streaming query; sends no request.

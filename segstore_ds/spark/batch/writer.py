@@ -40,9 +40,9 @@ class StagedMessage(WriterCommitMessage):
     staged: StagedTask
 
 
-def plan_writer(
+def plan_append_writer(
     storage: Storage, options: Mapping[str, Any], schema: StructType, *, overwrite: bool
-) -> WriteJob:
+) -> "SegstoreWriter":
     """Plan a write from Spark's options; raises as `Stream.plan_write`.
 
     Raises:
@@ -58,7 +58,7 @@ def plan_writer(
     request = build_request(options, schema, overwrite=overwrite, writer=key)
     request = replace(request, expected_tail=expected[0], expected_version=expected[1])
     create = options["createIfMissing"] and not any(expected)
-    return open_or_create(storage, request, create=create).plan(request)
+    return SegstoreWriter(open_or_create(storage, request, create=create).plan(request))
 
 
 def build_request(

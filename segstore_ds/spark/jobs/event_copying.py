@@ -96,3 +96,15 @@ class EventsCopyWriter(SegstoreWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Fill the destination, all at once, in partition order."""
         commit_rows_copy(self._work, staged_of(messages))
+
+
+def plan_events_writer(
+    source: Storage,
+    target: Storage,
+    options: Mapping[str, Any],
+    schema: StructType,
+    *,
+    overwrite: bool,
+) -> EventsCopyWriter:
+    """Return the writer of a copy by events; raises as `plan_events_copy`."""
+    return EventsCopyWriter(plan_events_copy(source, target, options, schema, overwrite=overwrite))
