@@ -14,11 +14,11 @@ from benchmarks.s3_server import running
 from benchmarks.workload import Settings, Workload, folder_bytes, race
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.format.arrow.frame import Frame, encode_frame
-from segstore_ds.format.arrow.segment import SegmentWriter
+from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.storage.base import StagedWriter
 from segstore_ds.testing.faults import WrappedStorage, WrappedWriter
-from segstore_ds.write.segment_writer import BUFFER_BYTES, SegmentStager, open_pool
+from segstore_ds.write.segment_writer import BUFFER_BYTES, SegmentWriter, open_pool
 from segstore_ds.write.task_writer import Layout
 
 LOCAL = "the same frames through the write cache, as one plain file, and one by one (rows: MiB)"
@@ -207,14 +207,14 @@ def _stage(
 ) -> CacheCounters:
     counters = CacheCounters()
     pool = open_pool(storage, buffers=layout.cache_buffers)
-    stager = SegmentStager(storage, "token/0.arrow", pool, counters, SegmentWriter())
+    writer = SegmentWriter(storage, "token/0.arrow", pool, counters, ArrowEncoder())
     try:
         for frame in frames:
-            stager.add(frame)
+            writer.add(frame)
             seen(frame)
-        stager.finish()
+        writer.finish()
     finally:
-        stager.close()
+        writer.close()
     return counters
 
 

@@ -44,7 +44,7 @@ from segstore_ds.write.layout import FRAME_BYTES, HOT
 from segstore_ds.write.task_writer import (
     Layout,
     StagedSegment,
-    TaskStager,
+    TaskWriter,
     delete_staged,
     stage_frames,
 )
@@ -187,7 +187,7 @@ def _write_as(
 ) -> tuple[StagedSegment, ...]:
     schema = decode_schema(job.epochs[epoch])
     split = job.rules.mode == SPLIT
-    stager = TaskStager(
+    writer = TaskWriter(
         job.storage,
         schema,
         replace(
@@ -210,12 +210,12 @@ def _write_as(
         contents = events_of(job, schema, slices) if decoded else _contents(job, epoch, slices)
         for piece in read_ahead(contents, depth=AHEAD):
             if isinstance(piece, Frame):
-                stager.append_frame(piece)
+                writer.append_frame(piece)
             else:
-                stager.append(piece)
-        return stager.finish().segments
+                writer.append(piece)
+        return writer.finish().segments
     except BaseException:
-        stager.abort()
+        writer.abort()
         raise
 
 

@@ -54,7 +54,7 @@ from segstore_ds.status.epochs import SchemaChange, epoch_schema, plan_epochs
 from segstore_ds.status.history import Note, begin_history
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import Appender, AppendPlan, check_preconditions, plan_append
-from segstore_ds.write.task_writer import Layout, StagedTask, TaskStager
+from segstore_ds.write.task_writer import Layout, StagedTask, TaskWriter
 
 STEP_BYTES = 256 << 20  # encoded bytes of the source per commit, approximately
 READ_THREADS = 4
@@ -332,7 +332,7 @@ class _Runner:
         return state, ours
 
     def _stage(self, token: str, reading: Reading, task: ReadTask) -> StagedTask:
-        stager = TaskStager(
+        writer = TaskWriter(
             self._context.storage,
             self._schema,
             Layout(inline_bytes=0),
@@ -343,10 +343,10 @@ class _Runner:
         try:
             threads = min(os.cpu_count() or 1, READ_THREADS)
             for batch in run_task(reading, task, threads=threads):
-                stager.append(_narrow(batch, self._schema))
-            return stager.finish()
+                writer.append(_narrow(batch, self._schema))
+            return writer.finish()
         except BaseException:
-            stager.abort()
+            writer.abort()
             raise
 
 

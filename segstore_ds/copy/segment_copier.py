@@ -25,7 +25,7 @@ from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.segment_writer import open_pool
-from segstore_ds.write.task_writer import StagedSegment, TaskStager
+from segstore_ds.write.task_writer import StagedSegment, TaskWriter
 
 COPIES = 4  # copies at a time: one is synced while others are read
 
@@ -161,7 +161,7 @@ class SegmentCopier:
 
     def _edge(self, slice_: Slice) -> tuple[StagedSegment, ...]:
         schema = decode_schema(self._job.epochs[slice_.entry.epoch])
-        stager = TaskStager(
+        writer = TaskWriter(
             self._target,
             schema,
             self._job.layout,
@@ -171,10 +171,10 @@ class SegmentCopier:
         )
         try:
             for batch in events_of(self._job, schema, [slice_]):
-                stager.append(batch)
-            return stager.finish().segments
+                writer.append(batch)
+            return writer.finish().segments
         except BaseException:
-            stager.abort()
+            writer.abort()
             raise
 
     def _numbered(self, epoch: int, staged: Sequence[StagedSegment]) -> Iterator[SegmentEntry]:

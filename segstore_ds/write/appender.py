@@ -29,7 +29,7 @@ from segstore_ds.status.writers import Commit
 from segstore_ds.write.event_rows import EventRows
 from segstore_ds.write.inputs import as_input
 from segstore_ds.write.job import WriteJob
-from segstore_ds.write.task_writer import StagedTask, TaskStager
+from segstore_ds.write.task_writer import StagedTask, TaskWriter
 
 T = TypeVar("T")
 
@@ -91,7 +91,7 @@ class LiveAppender:
         self._changed = threading.Condition()
         self._counters = CacheCounters()
         self._rows = EventRows(ends.schema)
-        self._open: tuple[WriteJob, TaskStager] | None = None  # what the next flush commits
+        self._open: tuple[WriteJob, TaskWriter] | None = None  # what the next flush commits
         self._flushed = self._next = 0
         self._staged_bytes = 0
         self._runs: list[tuple[int, int, int]] = []  # (place, offset, rows) that was flushed
@@ -248,12 +248,12 @@ class LiveAppender:
 
     # Everything below runs with the lock held.
 
-    def _plan(self) -> tuple[WriteJob, TaskStager]:
+    def _plan(self) -> tuple[WriteJob, TaskWriter]:
         job = self._ends.plan()
         attempt = self._clock.new_id()[:8]
         return job, job.open_task(0, attempt, readable=True, counters=self._counters)
 
-    def _append_batches(self, data: Any, task: TaskStager) -> None:
+    def _append_batches(self, data: Any, task: TaskWriter) -> None:
         given = as_input(data)
         try:
             # The rules of `Stream.append`: `conform` alone would read a missing column as null.

@@ -29,7 +29,7 @@ from segstore_ds.status.epochs import SchemaChange, epoch_schema
 from segstore_ds.status.writers import WriterKey, find_repeated
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import AppendPlan, check_expected
-from segstore_ds.write.task_writer import Layout, StagedSegment, StagedTask, TaskStager
+from segstore_ds.write.task_writer import Layout, StagedSegment, StagedTask, TaskWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +97,7 @@ class WriteJob:
         *,
         readable: bool = False,
         counters: CacheCounters | None = None,
-    ) -> TaskStager:
+    ) -> TaskWriter:
         """Begin to stage the output of a task.
 
         Args:
@@ -107,9 +107,9 @@ class WriteJob:
             counters: The write cache's counters.
 
         Returns:
-            The task's stager. Nothing it stages is visible before a commit.
+            The task's writer. Nothing it stages is visible before a commit.
         """
-        return TaskStager(
+        return TaskWriter(
             self.storage,
             self.schema,
             self.request.layout,
@@ -129,14 +129,14 @@ class WriteJob:
             SchemaMismatchError: A value would be lost.
             StorageError: The filesystem failed.
         """
-        stager, schema = self.open_task(task, attempt), self.schema
+        writer, schema = self.open_task(task, attempt), self.schema
         try:
             for batch in batches:
                 for piece in conform_pieces(batch, schema):
-                    stager.append(piece)
-            return stager.finish()
+                    writer.append(piece)
+            return writer.finish()
         except BaseException:
-            stager.abort()
+            writer.abort()
             raise
 
     def append_plan(

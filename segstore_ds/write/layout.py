@@ -8,7 +8,7 @@ import pyarrow as pa
 from segstore_ds import options
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.arrow.frame import Frame, encode_frame
-from segstore_ds.format.parquet.writer import ParquetWriter
+from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.statistics import has_stats
 from segstore_ds.options.arguments import check_option
 
@@ -63,9 +63,9 @@ class Layout:
             stats_columns=stats_columns,
         )
 
-    def parquet_writer(self, schema: pa.Schema, stats_columns: Sequence[str]) -> ParquetWriter:
+    def parquet_encoder(self, schema: pa.Schema, stats_columns: Sequence[str]) -> ParquetEncoder:
         """Return the encoder of a Parquet segment."""
-        return ParquetWriter(
+        return ParquetEncoder(
             schema,
             compression=self.compression,
             compression_level=self._level,

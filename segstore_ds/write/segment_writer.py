@@ -15,8 +15,8 @@ from segstore_ds.errors import FormatError, InternalError, InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.arrow.index import SegmentSummary
-from segstore_ds.format.arrow.segment import SegmentWriter
-from segstore_ds.format.parquet.writer import ParquetWriter
+from segstore_ds.format.arrow.segment import ArrowEncoder
+from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.segment import ARROW, PARQUET, find_format
 from segstore_ds.storage import Storage
 from segstore_ds.write.shipping import Shipment
@@ -25,10 +25,10 @@ SURELY_READ_BYTES = 64 << 10
 BUFFER_BYTES = 8 << 20
 
 
-class SegmentStager:
+class SegmentWriter:
     """Writes one segment object that no commit names yet.
 
-    Owns the buffers of `pool` until `finish` or `abort`; a pool that another stager owns is an
+    Owns the buffers of `pool` until `finish` or `abort`; a pool that another writer owns is an
     InvalidInputError. `path` is relative to the folder of segments. The followers in `ship_to`
     receive every buffer.
     """
@@ -39,7 +39,7 @@ class SegmentStager:
         path: str,
         pool: BufferPool,
         counters: CacheCounters,
-        writer: SegmentWriter | ParquetWriter,
+        encoder: ArrowEncoder | ParquetEncoder,
         *,
         ship_to: ShipTo | None = None,
     ) -> None:
@@ -47,7 +47,7 @@ class SegmentStager:
         self.followers: tuple[str, ...] = ()  # after `finish`: those that hold the whole object
         self._name = names.segment_object(path)
         self._storage = storage
-        self._writer = writer
+        self._encoder = encoder
         channel = storage.open_staged(self._name)
         self._shipment = Shipment(ship_to, storage, self._name) if ship_to else None
         self._cache = WriteCacheService(
@@ -57,7 +57,7 @@ class SegmentStager:
             second_copy=self._shipment.send if self._shipment else None,
             counters=counters,
         )
-        self._cache.write(self._writer.start())
+        self._cache.write(self._encoder.start())
         self.buffer_bytes = pool.buffer_bytes
 
     @property
@@ -68,27 +68,27 @@ class SegmentStager:
     @property
     def format(self) -> str:
         """The name of the object's format."""
-        return ARROW if isinstance(self._writer, SegmentWriter) else PARQUET
+        return ARROW if isinstance(self._encoder, ArrowEncoder) else PARQUET
 
     @property
     def encoded_bytes(self) -> int:
         """How many bytes were encoded."""
-        return self._writer.encoded_bytes
+        return self._encoder.encoded_bytes
 
     @property
     def rows(self) -> int:
         """How many events were added."""
-        return self._writer.rows
+        return self._encoder.rows
 
     @property
     def is_broken(self) -> bool:
         """True if an encode failed part-way; the segment must be aborted."""
-        return isinstance(self._writer, ParquetWriter) and self._writer.is_broken
+        return isinstance(self._encoder, ParquetEncoder) and self._encoder.is_broken
 
     @property
     def expected_pieces(self) -> int:
         """About how many checksums the index will have with one more frame."""
-        return self._writer.pieces + self._writer.expected_pieces
+        return self._encoder.pieces + self._encoder.expected_pieces
 
     def has_room(self, nbytes: int) -> bool:
         """Tell whether the whole object stays in buffers after `nbytes` more."""
@@ -100,11 +100,11 @@ class SegmentStager:
         The frame's bytes are copied, written or referenced. A storage failure of an earlier write
         may be raised here.
         """
-        if not isinstance(self._writer, SegmentWriter):
+        if not isinstance(self._encoder, ArrowEncoder):
             raise InternalError(
                 "an Arrow frame was given to a segment of another format", path=self.path
             )
-        [data] = self._writer.add(frame)
+        [data] = self._encoder.add(frame)
         return self._cache.write(data, frame.crc, frozen=True)
 
     def add_batch(self, batch: pa.RecordBatch) -> None:
@@ -113,16 +113,16 @@ class SegmentStager:
         Raises:
             InvalidInputError: The rows can't be encoded; `is_broken` says whether other rows can.
         """
-        if isinstance(self._writer, SegmentWriter):
+        if isinstance(self._encoder, ArrowEncoder):
             raise InternalError("rows were given to a segment that takes frames", path=self.path)
-        data, crc = self._writer.add(batch)
+        data, crc = self._encoder.add(batch)
         self._cache.write(data, crc, frozen=True)
 
     def expect_bytes(self, batch: pa.RecordBatch) -> int:
         """Return about how many bytes `add_batch` will write for these rows; 0 if unknown."""
-        if isinstance(self._writer, SegmentWriter):
+        if isinstance(self._encoder, ArrowEncoder):
             return 0
-        return self._writer.expect_bytes(batch.num_rows)
+        return self._encoder.expect_bytes(batch.num_rows)
 
     def finish(self) -> SegmentSummary:
         """Make the object complete and durable; return its summary for the table status.
@@ -133,7 +133,7 @@ class SegmentStager:
             StorageError: The object may be incomplete.
             InvalidInputError: No frame was added, or readers would refuse the segment.
         """
-        end, summary = self._writer.finish()
+        end, summary = self._encoder.finish()
         # Skip a small Arrow index: it is the usual case, and checking takes as long as writing.
         if self.format == PARQUET or len(end) > SURELY_READ_BYTES:
             self._check_end(end, summary)

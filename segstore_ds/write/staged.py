@@ -14,7 +14,7 @@ from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import ARROW
 from segstore_ds.format.statistics import Stats, to_json
 from segstore_ds.storage import Storage
-from segstore_ds.write.segment_writer import SegmentStager
+from segstore_ds.write.segment_writer import SegmentWriter
 
 ENTRY_STATS_BYTES = 600  # the most that one segment's statistics add to the root
 
@@ -67,17 +67,17 @@ class StagedTask:
         return BatchFacts(self.rows, self.stats)
 
 
-def staged_segment(stager: SegmentStager, summary: SegmentSummary) -> StagedSegment:
-    """Return the staged segment for a stager that finished with this summary."""
+def staged_segment(writer: SegmentWriter, summary: SegmentSummary) -> StagedSegment:
+    """Return the staged segment for a writer that finished with this summary."""
     return StagedSegment(
-        path=stager.path,
+        path=writer.path,
         rows=summary.rows,
         bytes=summary.bytes,
         footer_bytes=summary.footer_bytes,
         footer_crc=summary.footer_crc,
         stats=entry_stats(summary.stats),
-        format=stager.format,
-        followers=stager.followers,
+        format=writer.format,
+        followers=writer.followers,
     )
 
 

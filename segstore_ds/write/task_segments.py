@@ -16,13 +16,13 @@ from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame, decode_frame
-from segstore_ds.format.arrow.segment import SegmentWriter
-from segstore_ds.format.parquet.writer import ParquetWriter, can_store
+from segstore_ds.format.arrow.segment import ArrowEncoder
+from segstore_ds.format.parquet.writer import ParquetEncoder, can_store
 from segstore_ds.format.segment import ARROW, FORMATS, PARQUET
 from segstore_ds.format.statistics import Stats
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import Layout
-from segstore_ds.write.segment_writer import SegmentStager, open_pool
+from segstore_ds.write.segment_writer import SegmentWriter, open_pool
 from segstore_ds.write.staged import StagedSegment, staged_segment
 
 # The most checksums in the index of one segment. Arrow has one per frame; Parquet has two to four
@@ -38,12 +38,12 @@ class WrittenFrame:
     rows: int
     crc: int
     raw_bytes: int
-    stager: SegmentStager
+    writer: SegmentWriter
     record: Record
 
     def decode(self, schema: pa.Schema) -> pa.RecordBatch:
-        """Return its rows; raises as `SegmentStager.read` and `decode_frame`."""
-        return decode_staged(self, self.stager.read(self.record), schema, self.stager.where)
+        """Return its rows; raises as `SegmentWriter.read` and `decode_frame`."""
+        return decode_staged(self, self.writer.read(self.record), schema, self.writer.where)
 
 
 def decode_staged(
@@ -101,7 +101,7 @@ class TaskSegments:
         self._stats_columns = layout.chosen_stats(schema)
         self._format: str | None = None
         self._pool: BufferPool | None = None
-        self._writer: SegmentStager | None = None
+        self._writer: SegmentWriter | None = None
         self.staged: list[StagedSegment] = []
         self.stats: list[tuple[int, Stats]] = []  # the rows of each segment, and their statistics
         self.frames: list[WrittenFrame] = []
@@ -150,7 +150,7 @@ class TaskSegments:
     def close(self) -> None:
         """End reading and free the buffers; never raises, safe to repeat."""
         for frame in self.frames:
-            frame.stager.close()
+            frame.writer.close()
         self.frames = []
         if self._pool is not None:
             self._pool.close()
@@ -190,7 +190,7 @@ class TaskSegments:
             if size > writer.buffer_bytes:
                 self.finish()
 
-    def _is_full(self, writer: SegmentStager, size: int, rows: int) -> bool:
+    def _is_full(self, writer: SegmentWriter, size: int, rows: int) -> bool:
         layout = self._layout
         return (
             writer.encoded_bytes + size > layout.segment_bytes
@@ -198,26 +198,26 @@ class TaskSegments:
             or writer.expected_pieces > MOST_PIECES
         )
 
-    def _switch(self, form: str) -> SegmentStager | None:
+    def _switch(self, form: str) -> SegmentWriter | None:
         """Return the current object, or None; finish it first if it has the other format."""
         if self._writer is not None and self._writer.format != form:
             self.finish()
         return self._writer
 
-    def _opened(self, form: str) -> SegmentStager:
+    def _opened(self, form: str) -> SegmentWriter:
         if self._writer is None:
             self._writer = self._open(form)
         return self._writer
 
-    def _open(self, form: str) -> SegmentStager:
+    def _open(self, form: str) -> SegmentWriter:
         layout = self._layout
         if self._pool is None:
             self._pool = open_pool(self._storage, buffers=layout.cache_buffers)
         name = f"{self._prefix}-{len(self.staged)}{FORMATS[form].ending}"
         path = names.build_segment_path(self._token, name)
-        writer: SegmentWriter | ParquetWriter = SegmentWriter()
+        encoder: ArrowEncoder | ParquetEncoder = ArrowEncoder()
         if form == PARQUET:
-            writer = layout.parquet_writer(self._schema, self._stats_columns)
-        return SegmentStager(
-            self._storage, path, self._pool, self._counters, writer, ship_to=self._ship_to
+            encoder = layout.parquet_encoder(self._schema, self._stats_columns)
+        return SegmentWriter(
+            self._storage, path, self._pool, self._counters, encoder, ship_to=self._ship_to
         )

@@ -19,14 +19,14 @@ from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.errors import ClosedError, InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
-from segstore_ds.format.arrow.segment import SegmentWriter
+from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.format.batch_fingerprint import BatchFacts, BatchTally, label_stats
 from segstore_ds.format.rows import halve_until, slice_evenly
 from segstore_ds.format.segment import ARROW
 from segstore_ds.format.statistics import merge
 from segstore_ds.storage import Storage
 from segstore_ds.write.layout import FRAME_BYTES, STATS_COLUMNS, Layout
-from segstore_ds.write.segment_writer import SegmentStager, open_pool
+from segstore_ds.write.segment_writer import SegmentWriter, open_pool
 from segstore_ds.write.staged import (
     StagedSegment,
     StagedTask,
@@ -42,7 +42,7 @@ __all__ = [
     "Layout",
     "StagedSegment",
     "StagedTask",
-    "TaskStager",
+    "TaskWriter",
     "delete_staged",
     "entry_stats",
     "split_batch",
@@ -58,7 +58,7 @@ HELD_TIMES, HELD_BYTES = 2, 256
 SURELY_LARGER = 64  # assume that compression never exceeds this ratio
 
 
-class TaskStager:
+class TaskWriter:
     """Stages the output of one task; created by `WriteJob.open_task`.
 
     Args:
@@ -128,7 +128,7 @@ class TaskStager:
         Raises:
             StorageError: The storage failed.
             InvalidInputError: The batch can't be encoded.
-            ClosedError: The stager was finished or aborted.
+            ClosedError: The writer was finished or aborted.
         """
         self._check_open()
         self._rows += batch.num_rows
@@ -212,13 +212,13 @@ class TaskStager:
         """Yield rows `[start, end)` of those taken so far, staged or not, as batches in order.
 
         Raises:
-            InvalidInputError: The stager is not readable.
+            InvalidInputError: The writer is not readable.
             FormatError: Staged bytes are damaged or missing.
             StorageError: The storage failed.
-            ClosedError: The stager was aborted or closed.
+            ClosedError: The writer was aborted or closed.
         """
         if not self._readable:
-            raise InvalidInputError("stager is not readable", remedy="make it with readable=True")
+            raise InvalidInputError("writer is not readable", remedy="make it with readable=True")
         place = 0
         for rows, decode in self._sources():
             first, last = max(start - place, 0), min(end - place, rows)
@@ -239,7 +239,7 @@ class TaskStager:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise ClosedError("task stager was closed", task=self._task)
+            raise ClosedError("task writer was closed", task=self._task)
 
     def _encode(self, *, full: bool) -> None:
         """Encode the gathered rows; `full` says that more follow, so the task is not small."""
@@ -280,13 +280,13 @@ def stage_frames(
 ) -> StagedSegment:
     """Write frames of several tasks as one segment, in the order given."""
     pool = open_pool(storage, buffers=Layout().cache_buffers)
-    stager = SegmentStager(storage, path, pool, CacheCounters(), SegmentWriter(), ship_to=ship_to)
+    writer = SegmentWriter(storage, path, pool, CacheCounters(), ArrowEncoder(), ship_to=ship_to)
     try:
         for frame in frames:
-            stager.add(frame)
-        return staged_segment(stager, stager.finish())
+            writer.add(frame)
+        return staged_segment(writer, writer.finish())
     finally:
-        stager.close()
+        writer.close()
 
 
 def split_batch(batch: pa.RecordBatch, most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:

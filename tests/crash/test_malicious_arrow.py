@@ -13,7 +13,7 @@ from malicious_kit import BODIES, MEMORY, NEWEST, attack, plant, put_back
 
 from segstore_ds.errors import FormatError
 from segstore_ds.format.arrow.frame import encode_frame
-from segstore_ds.format.arrow.segment import SegmentWriter
+from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.storage import Storage
@@ -48,7 +48,7 @@ def build_segment(
     crafted = replace(
         frame, data=pa.py_buffer(data), crc=zlib.crc32(data), raw_bytes=raw_bytes, rows=rows
     )
-    writer = SegmentWriter()
+    writer = ArrowEncoder()
     head = writer.start() + data
     writer.add(crafted)
     end, _ = writer.finish()

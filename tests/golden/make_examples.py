@@ -17,7 +17,7 @@ import pyarrow as pa
 import zstandard
 
 from segstore_ds.format.arrow.frame import encode_frame
-from segstore_ds.format.arrow.segment import SegmentWriter
+from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.format.batch_fingerprint import BatchTally, encode_fingerprint
 from segstore_ds.format.envelope import digest_of, encode_envelope
 from segstore_ds.format.names import Hint, build_hint
@@ -44,7 +44,7 @@ def segment(footer: bytes | None = None) -> tuple[bytes, SegmentEntry]:
 
     `footer` is the compressed footer to use: versions of zstd compress the same JSON differently.
     """
-    writer = SegmentWriter()
+    writer = ArrowEncoder()
     body = writer.start()
     frame = encode_frame(EVENTS, compression="none", compression_level=None, stats_columns=("n",))
     body += b"".join(bytes(buffer) for buffer in writer.add(frame))

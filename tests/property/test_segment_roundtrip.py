@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
 from segstore_ds.format.arrow.frame import decode_frame, encode_frame
-from segstore_ds.format.arrow.segment import SegmentWriter, parse_footer
-from segstore_ds.format.parquet.writer import ParquetWriter, can_store
+from segstore_ds.format.arrow.segment import ArrowEncoder, parse_footer
+from segstore_ds.format.parquet.writer import ParquetEncoder, can_store
 from segstore_ds.format.schema.codec import conform, normalise_schema
 from segstore_ds.format.segment import FORMATS, PARQUET
 from segstore_ds.format.statistics import check_types, from_json, to_json
@@ -197,7 +197,7 @@ def test_a_segment_of_any_batches_comes_back(batch, cut, compression, data):
     stored = conform(batch, schema)
     assert images(stored) == images(batch)
     parts = [stored.slice(0, cut), stored.slice(cut)]
-    writer = SegmentWriter()
+    writer = ArrowEncoder()
     pieces = [writer.start()]
     for part in parts:
         frame = encode_frame(part, compression=compression, compression_level=None,
@@ -234,7 +234,7 @@ def test_a_parquet_segment_of_any_batches_comes_back(batch, cut, compression, da
     stored = conform(batch, schema)
     parts = [part for part in (stored.slice(0, cut), stored.slice(cut)) if part.num_rows]
     assume(parts and can_store(schema))
-    writer = ParquetWriter(
+    writer = ParquetEncoder(
         schema, compression=compression, compression_level=None, stats_columns=schema.names
     )
     pieces = [writer.start(), *(writer.add(part)[0] for part in parts)]
@@ -280,7 +280,7 @@ def test_nan_comes_back_with_its_payload(data_type, times):
     )
     assert images(result) == [order]
 
-    writer = ParquetWriter(
+    writer = ParquetEncoder(
         batch.schema, compression="zstd", compression_level=None, stats_columns=["x"]
     )
     whole = b"".join([writer.start(), writer.add(batch)[0]])

@@ -203,7 +203,7 @@ def test_segments_end_at_the_limit_of_pieces(monkeypatch, layout, rows):
 
 
 def pieces_of_a_frame() -> int:
-    writer = PARQUET.parquet_writer(SCHEMA, [])
+    writer = PARQUET.parquet_encoder(SCHEMA, [])
     writer.add(table(0, 10).to_batches()[0])
     return writer.pieces
 
@@ -232,7 +232,7 @@ def test_error_names_the_column_that_parquet_refuses():
         variant = pa.StructArray.from_arrays(children, fields=fields)
         return pa.record_batch([pa.array([1]), variant], schema=schema)
 
-    writer = PARQUET.parquet_writer(schema, [])
+    writer = PARQUET.parquet_encoder(schema, [])
     writer.start()
     writer.add(batch(b"a"))
     with pytest.raises(InvalidInputError, match=r"can't be stored.*column='v'"):

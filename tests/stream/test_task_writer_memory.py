@@ -54,11 +54,11 @@ def stream() -> segstore.Stream:
 
 def held_by(job: WriteJob, *batches: pa.RecordBatch) -> list[pa.RecordBatch]:
     """Return what a task holds after it has taken batches."""
-    stager = job.open_task(0, "a")
+    writer = job.open_task(0, "a")
     for batch in batches:
-        stager.append(batch)
-    held = list(stager._gathered)
-    stager.abort()
+        writer.append(batch)
+    held = list(writer._gathered)
+    writer.abort()
     return held
 
 

@@ -40,10 +40,10 @@ from segstore_ds.format.statistics import merge
 __all__ = [
     "HEADER_BYTES",
     "TRAILER_BYTES",
+    "ArrowEncoder",
     "ArrowIndex",
     "ArrowSegments",
     "FrameEntry",
-    "SegmentWriter",
     "Trailer",
     "check_header",
     "parse_footer",
@@ -61,7 +61,7 @@ _TRAILER = struct.Struct("<QIIIII")  # footer start, bytes, raw bytes, crc, vers
 _TRAILER_END = struct.Struct("<I8s")  # CRC-32 of the bytes before it, magic
 
 
-class SegmentWriter:
+class ArrowEncoder:
     """Lays out one segment; the caller writes the returned bytes in order.
 
     Call `start` once, `add` for every frame, `finish` once; any other order is an

@@ -53,7 +53,7 @@ if "max_rows_per_page" not in signature(pq.ParquetWriter).parameters:
     _PAGES = {}
 
 
-class ParquetWriter:
+class ParquetEncoder:
     """Lays out one segment; the caller writes the returned bytes in order.
 
     Call `start` once, `add` for every frame, `finish` once. `schema` is in normal form, and

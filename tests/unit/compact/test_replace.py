@@ -135,7 +135,7 @@ def test_merges_end_where_a_segment_is_full(monkeypatch: pytest.MonkeyPatch) -> 
 def test_the_largest_footers_are_below_what_a_run_may_have() -> None:
     """The limit of a plan is below that of a segment, whatever its columns are called."""
     schema = pa.schema([(f"{place:x}", pa.bool_()) for place in range(2000)])
-    writer = Layout(compression="none").parquet_writer(schema, [])
+    writer = Layout(compression="none").parquet_encoder(schema, [])
     writer.start()
     batch = pa.record_batch([pa.array([True])] * 2000, schema=schema)
     for _ in range(8):

@@ -55,11 +55,11 @@ def _plan(
 def _stage(work: RowsCopy, rows: Iterable[Iterable[int]], attempt: str = "0") -> list[StagedTask]:
     done = []
     for task, numbers in enumerate(rows):
-        stager = work.job.open_task(task, attempt)
+        writer = work.job.open_task(task, attempt)
         given = pa.table({"n": list(numbers)}).cast(work.job.schema)
         for batch in given.to_batches():
-            stager.append(batch)
-        done.append(stager.finish())
+            writer.append(batch)
+        done.append(writer.finish())
     return done
 
 

@@ -12,7 +12,7 @@ import pytest
 
 import segstore_ds
 from segstore_ds.format.arrow.frame import decode_frame, encode_frame
-from segstore_ds.format.parquet.writer import ParquetWriter, can_store
+from segstore_ds.format.parquet.writer import ParquetEncoder, can_store
 from segstore_ds.format.schema.codec import decode_schema, encode_schema
 from segstore_ds.format.segment import FORMATS, PARQUET
 from segstore_ds.write.event_rows import EventRows
@@ -52,7 +52,7 @@ def test_frame_is_not_called_damaged(out_of_memory):
 def parquet_segment():
     """Return a function that reads the index of a Parquet segment, and the segment."""
     schema = BATCH.append_column("m", BATCH.column("n")).schema
-    writer = ParquetWriter(schema, compression="zstd", compression_level=None, stats_columns=[])
+    writer = ParquetEncoder(schema, compression="zstd", compression_level=None, stats_columns=[])
     batch = pa.record_batch([BATCH.column("n")] * 2, schema=schema)
     pieces = [writer.start(), writer.add(batch)[0]]
     end, summary = writer.finish()

@@ -83,10 +83,10 @@ def staged(stream: Stream, *values: int, tasks: int = 1, layout: Layout = WIDE, 
     job = stream.plan_write(SCHEMA, layout=layout, **options)
     done = []
     for task in range(tasks):
-        stager = job.open_task(task, f"a{task}")
+        writer = job.open_task(task, f"a{task}")
         if values:
-            stager.append(numbers(*values))
-        done.append(stager.finish())
+            writer.append(numbers(*values))
+        done.append(writer.finish())
     return job, done
 
 
@@ -428,9 +428,9 @@ def test_events_of_tasks_are_in_task_order(stream):
     job = stream.plan_write(SCHEMA, layout=Layout(inline_bytes=700, compression="none"))
     done = []
     for task, rows in enumerate([1, 200, 1, 1, 0, 200, 1]):
-        stager = job.open_task(task, "x")
-        stager.append(numbers(*range(1000 * task, 1000 * task + rows)))
-        done.append(stager.finish())
+        writer = job.open_task(task, "x")
+        writer.append(numbers(*range(1000 * task, 1000 * task + rows)))
+        done.append(writer.finish())
     commit = stream.commit(job, done[::-1])
     assert commit.rows == 404
     got = ns(stream)
@@ -540,9 +540,9 @@ def test_two_writers_can_add_columns_at_the_same_time(stream, other):
     jobs = []
     for handle, table in ((stream, with_column("a", 1)), (other, with_column("b", 2))):
         job = handle.plan_write(table.schema, merge_schema=True, layout=WIDE)
-        stager = job.open_task(0, "x")
-        stager.append(table.to_batches()[0])
-        jobs.append((handle, job, [stager.finish()]))
+        writer = job.open_task(0, "x")
+        writer.append(table.to_batches()[0])
+        jobs.append((handle, job, [writer.finish()]))
     for handle, job, done in jobs:
         handle.commit(job, done)
     assert stream.refresh().schema.names == ["n", "a", "b"]
@@ -577,9 +577,9 @@ def test_a_type_that_two_writers_widen_apart_ends_as_the_wider(storage, time):
     for handle, kind in ((stream, pa.int64()), (other, pa.int32())):
         batch = pa.record_batch({"n": pa.array([7], kind)})
         job = handle.plan_write(batch.schema, merge_schema=True, layout=WIDE)
-        stager = job.open_task(0, "x")
-        stager.append(batch)
-        jobs.append((handle, job, [stager.finish()]))
+        writer = job.open_task(0, "x")
+        writer.append(batch)
+        jobs.append((handle, job, [writer.finish()]))
     for handle, job, done in jobs:
         handle.commit(job, done)
     assert stream.refresh().schema.field("n").type == pa.int64()
@@ -664,12 +664,12 @@ def test_missing_staged_object_is_noticed_on_local_disk(tmp_path):
 def test_a_task_that_was_finished_or_aborted_takes_no_more(stream):
     job = stream.plan_write(SCHEMA, layout=WIDE)
     for end in ("finish", "abort"):
-        stager = job.open_task(0, end)
-        stager.append(numbers(1))
-        getattr(stager, end)()
+        writer = job.open_task(0, end)
+        writer.append(numbers(1))
+        getattr(writer, end)()
         with pytest.raises(ClosedError):
-            stager.append(numbers(2))
-        stager.abort()
+            writer.append(numbers(2))
+        writer.abort()
     assert objects(stream) == set()
 
 
@@ -680,9 +680,9 @@ def test_a_job_is_not_committed_to_another_stream_of_the_name(overwrite):
     stream = create(url, SCHEMA)
     stream.append(numbers(0, 1, 2))
     job = stream.plan_write(SCHEMA, layout=Layout(inline_bytes=0), overwrite=overwrite)
-    stager = job.open_task(0, "x")
-    stager.append(numbers(3, 4))
-    staged = stager.finish()
+    writer = job.open_task(0, "x")
+    writer.append(numbers(3, 4))
+    staged = writer.finish()
     drop(url, confirm=url)
     anew = create(url, SCHEMA)
     anew.append(numbers(*range(100, 110)))

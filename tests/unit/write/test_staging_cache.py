@@ -15,7 +15,7 @@ from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import open_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 from segstore_ds.write import segment_writer
-from segstore_ds.write.task_writer import Layout, TaskStager, stage_frames
+from segstore_ds.write.task_writer import Layout, TaskWriter, stage_frames
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 TOKEN = build_token(1, "0123456789ab")
@@ -35,10 +35,10 @@ def layout(**knobs) -> Layout:
     return Layout(compression="none", segment_format="arrow", **sizes, **knobs)
 
 
-def stager(storage: Storage, one: Layout, **knobs) -> TaskStager:
+def begin(storage: Storage, one: Layout, **knobs) -> TaskWriter:
     """Begin a task."""
     attempt = uuid.uuid4().hex[:8]
-    return TaskStager(storage, SCHEMA, one, token=TOKEN, task=0, attempt=attempt, **knobs)
+    return TaskWriter(storage, SCHEMA, one, token=TOKEN, task=0, attempt=attempt, **knobs)
 
 
 @pytest.fixture(params=["memory", "local"])
@@ -55,7 +55,7 @@ def test_objects_are_the_same_whatever_the_buffers(storage, buffers, buffer_byte
     found = []
     for one, size in ((layout(), 8 << 20), (layout(cache_buffers=buffers), buffer_bytes)):
         monkeypatch.setattr(segment_writer, "BUFFER_BYTES", size)
-        task = stager(storage, one)
+        task = begin(storage, one)
         for start in range(0, 1000, 50):
             task.append(events(start, start + 50))
         [segment] = task.finish().segments
@@ -83,7 +83,7 @@ def test_local_object_is_written_in_full_buffers(tmp_path, monkeypatch):
     monkeypatch.setattr(storage, "open_staged", open_staged)
     counters = CacheCounters()
     monkeypatch.setattr(segment_writer, "BUFFER_BYTES", 512 << 10)
-    task = stager(storage, layout(), counters=counters)
+    task = begin(storage, layout(), counters=counters)
     for start in range(0, 2000, 100):
         task.append(events(start, start + 100))
     [segment] = task.finish().segments
@@ -108,7 +108,7 @@ def test_frames_of_several_tasks_become_one_segment(storage):
 
 
 def test_finished_task_logs_the_cache_counters(storage, caplog):
-    task = stager(storage, layout())
+    task = begin(storage, layout())
     task.append(events(0, 200))
     with caplog.at_level(logging.INFO):
         task.finish()
@@ -119,7 +119,7 @@ def test_a_failed_write_is_raised_and_leaves_nothing(tmp_path, monkeypatch):
     storage = open_storage(tmp_path / "stream")
     monkeypatch.setattr("segstore_ds.storage.local.os.writev", _no_space)
     monkeypatch.setattr(segment_writer, "BUFFER_BYTES", 128 << 10)
-    task = stager(storage, layout())
+    task = begin(storage, layout())
     with pytest.raises(StorageError, match="No space left"):
         _append_for_ever(task)
     with pytest.raises(StorageError, match="No space left"):
@@ -161,7 +161,7 @@ def _no_space(*_):
     raise OSError(28, "No space left on device")
 
 
-def _append_for_ever(task: TaskStager) -> None:
+def _append_for_ever(task: TaskWriter) -> None:
     while True:
         task.append(events(0, 100))
 
@@ -180,7 +180,7 @@ def test_rows_are_read_back_wherever_they_are(
         inline_bytes=inline_bytes,
         cache_buffers=buffers,
     )
-    task = stager(storage, one, readable=True)
+    task = begin(storage, one, readable=True)
     for start in range(0, 1000, 70):
         task.append(events(start, start + 70))
         rows = task.rows
@@ -193,10 +193,10 @@ def test_rows_are_read_back_wherever_they_are(
     assert whole >= (2 if buffers * buffer_bytes < 1_000_000 else 1)
     task.close()
     with pytest.raises(InvalidInputError, match="not readable"):
-        list(stager(storage, layout()).read(0, 0))
+        list(begin(storage, layout()).read(0, 0))
 
 
-def _check(task: TaskStager, start: int, end: int) -> None:
+def _check(task: TaskWriter, start: int, end: int) -> None:
     found = pa.Table.from_batches(task.read(start, end), SCHEMA)
     assert found["n"].to_pylist() == list(range(start, end))
     assert found["s"].to_pylist() == events(start, end)["s"].to_pylist()

@@ -10,7 +10,7 @@ import pytest
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.arrow.frame import ALIGNMENT, Frame, decode_frame, encode_frame
-from segstore_ds.format.parquet.writer import ParquetWriter
+from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.schema.codec import fingerprint
 
 VARIANT = pa.struct(
@@ -265,7 +265,7 @@ def test_batches_beyond_the_index_limits_are_refused():
     batch = pa.record_batch([column] * len(names), names)
     with pytest.raises(InvalidInputError, match="too large"):
         encode_frame(batch, compression="none", compression_level=None, stats_columns=[])
-    writer = ParquetWriter(
+    writer = ParquetEncoder(
         batch.schema, compression="none", compression_level=None, stats_columns=[]
     )
     with pytest.raises(InvalidInputError, match="too large"):
@@ -284,4 +284,4 @@ def test_both_formats_refuse_the_same_compressions(compression, level, message):
     with pytest.raises(InvalidInputError, match=message):
         encode_frame(batch, **options)
     with pytest.raises(InvalidInputError, match=message):
-        ParquetWriter(batch.schema, **options)
+        ParquetEncoder(batch.schema, **options)

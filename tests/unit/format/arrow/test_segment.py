@@ -20,7 +20,7 @@ from segstore_ds.format.arrow.frame import decode_frame, encode_frame
 from segstore_ds.format.arrow.segment import (
     HEADER_BYTES,
     TRAILER_BYTES,
-    SegmentWriter,
+    ArrowEncoder,
     check_header,
     parse_footer,
     parse_trailer,
@@ -45,7 +45,7 @@ def frame_of(batch):
 
 
 def build(batches=BATCHES):
-    writer = SegmentWriter()
+    writer = ArrowEncoder()
     parts = [writer.start()]
     for batch in batches:
         parts += writer.add(frame_of(batch))
@@ -123,7 +123,7 @@ def test_frames_of_several_schemas_keep_their_fingerprints():
 
 def test_many_frames_cost_few_bytes_each():
     frame = frame_of(batch_of(0, 1))
-    writer = SegmentWriter()
+    writer = ArrowEncoder()
     writer.start()
     for _ in range(1000):
         writer.add(frame)
@@ -135,7 +135,7 @@ def test_many_frames_cost_few_bytes_each():
                                    "start add finish add", "start add finish finish",
                                    "start add start"])  # fmt: skip
 def test_steps_in_another_order_are_refused(steps):
-    writer = SegmentWriter()
+    writer = ArrowEncoder()
     frame = frame_of(BATCHES[0])
     calls = {"start": writer.start, "add": lambda: writer.add(frame), "finish": writer.finish}
     *first, last = steps.split()

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 
 from segstore_ds.format.parquet.window import Window
-from segstore_ds.format.parquet.writer import ParquetWriter
+from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.segment import FORMATS, PARQUET
 
 SPANS = [(4, 10), (10, 12), (20, 30)]
@@ -40,7 +40,7 @@ def test_every_second_column_costs_about_half() -> None:
     names = [f"c{number}" for number in range(3000)]
     values = pa.array(range(20))
     batch = pa.RecordBatch.from_arrays([values] * len(names), names)
-    writer = ParquetWriter(
+    writer = ParquetEncoder(
         batch.schema, compression="none", compression_level=None, stats_columns=[]
     )
     whole = b"".join([writer.start(), writer.add(batch)[0]])

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.parquet import dictionaries
 from segstore_ds.format.parquet import writer as parquet_writer
-from segstore_ds.format.parquet.writer import INDEX_KEY, ParquetWriter, can_store
+from segstore_ds.format.parquet.writer import INDEX_KEY, ParquetEncoder, can_store
 from segstore_ds.format.segment import PARQUET, find_format
 
 ROWS = 100
@@ -45,7 +45,7 @@ SHAPES = {
 
 def write(*batches: pa.RecordBatch) -> tuple[bytes, int]:
     """Return a segment of these frames, and how long its footer is."""
-    writer = ParquetWriter(
+    writer = ParquetEncoder(
         batches[0].schema, compression="zstd", compression_level=None, stats_columns=[]
     )
     pieces = [writer.start(), *(writer.add(batch)[0] for batch in batches)]
@@ -128,7 +128,7 @@ def test_index_that_readers_would_refuse_is_not_written(monkeypatch: pytest.Monk
 
     def finish(frames: int, limit: int, before: int = most) -> int:
         monkeypatch.setattr(parquet_writer, "MAX_INDEX_BYTES", before)
-        writer = ParquetWriter(
+        writer = ParquetEncoder(
             batch.schema,
             compression="zstd",
             compression_level=None,

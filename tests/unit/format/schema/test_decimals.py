@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
-from segstore_ds.format.parquet.writer import ParquetWriter
+from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.schema import conversion
 from segstore_ds.format.schema.conversion import conform
 from segstore_ds.format.schema.decimals import decimal_columns, find_overlong
@@ -115,7 +115,7 @@ def test_incoming_data_is_refused_by_name() -> None:
 def test_parquet_writer_refuses_overlong_decimals_first() -> None:
     """So that the segment can go on with other rows."""
     sound = batch_of(pa.array([Decimal(1)] * 4, TYPE))
-    writer = ParquetWriter(
+    writer = ParquetEncoder(
         sound.schema, compression="zstd", compression_level=None, stats_columns=[]
     )
     writer.start()
