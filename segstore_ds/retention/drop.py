@@ -1,9 +1,9 @@
 """Drop: deletes a stream. It makes a last commit, then deletes the data, and the log last.
 
-The last commit decides: it seals the stream, hides its events and names the reader feature
-`dropped`, so that no version of segstore, however old, opens the remains as a stream. From then on
-nobody can commit, and objects may be deleted in any order. The newest commit is deleted last, so
-that an interrupted drop is recognised and can be repeated.
+The last commit decides: it seals the stream, hides its events and sets `dropped`, so that nobody
+opens the remains as a stream. From then on nobody can commit, and objects may be deleted in any
+order. The newest commit is deleted last, so that an interrupted drop is recognised and can be
+repeated.
 """
 
 import logging

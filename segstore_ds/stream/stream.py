@@ -1029,8 +1029,7 @@ class Stream:
 
         Once it returns, every commit, whoever makes it, is acknowledged only when the follower has
         it too. A follower can be read like any stream; commits through it are refused until
-        `promote`. Safe to repeat. From now on, commits by versions of segstore that don't know
-        followers are refused.
+        `promote`. Safe to repeat.
 
         Args:
             url: An empty folder, opened with this stream's storage options.

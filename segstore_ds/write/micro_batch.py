@@ -75,6 +75,7 @@ class BatchPlan:
 
         Raises:
             PositionError: The stream was dropped and made anew since the plan.
+            UnderReplicatedError: The batch is in the stream, but a follower lacks it.
             SegstoreError: Why the write could not be planned.
         """
         root = context.log.root
@@ -84,6 +85,8 @@ class BatchPlan:
         batch = gather_facts(task.facts for task in tasks)
         if find_repeated(context.status, root, key, batch=batch) is None:
             raise self.failure or InternalError("plan holds neither a job nor its failure")
+        # This acknowledges the batch again, so the followers must have it.
+        context.log.replicas.ship(root)
         return None
 
     def _is_settled(self, storage: Storage, key: WriterKey | None) -> bool:

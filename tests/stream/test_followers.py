@@ -1,6 +1,7 @@
 """Followers: what they hold, who may commit, what an acknowledgement means, and taking over."""
 
 import shutil
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -23,9 +24,13 @@ from segstore_ds.errors import (
 from segstore_ds.read import scan
 from segstore_ds.read.segments import open_segment
 from segstore_ds.replication.followers import follower_storages
+from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on, open_on
+from segstore_ds.stream.connector import commit_batch
 from segstore_ds.stream.rescue import repair_on
+from segstore_ds.write.job import WriteRequest
+from segstore_ds.write.micro_batch import plan_batch
 from segstore_ds.write.task_writer import Layout
 
 pytestmark = pytest.mark.usefixtures("tight")
@@ -80,6 +85,30 @@ def test_next_commit_ships_what_a_follower_lacks(pair):
     assert {one for one in live if one.startswith("log/")} == {
         one for one in content(pair.primary) if one.startswith("log/")
     }
+
+
+def test_unplanned_batch_is_done_once_followers_have_it(pair):
+    """A batch that comes again with other columns can't be planned: it is looked up."""
+    pair.stream.add_follower(pair.follower)
+    key = WriterKey("query", 1, owner="query")
+    request = WriteRequest(SCHEMA, Layout(), client="c")
+
+    def write(request, rows):
+        plan = plan_batch(pair.stream.context, request)
+        asked = replace(request, writer=key)
+        task = plan.stage(asked, pair.stream.storage, (0, "0"), rows.to_batches())
+        commit_batch(pair.stream, plan, key, [task])
+        return plan
+
+    pair.world.lose_with(pair.follower, after=f"log/{pair.stream.version + 1:020d}")
+    with pytest.raises(UnderReplicatedError):
+        write(request, numbers(0, 3))
+    wider = numbers(0, 3).append_column("more", pa.nulls(3, pa.string()))
+    with pytest.raises(UnderReplicatedError):
+        write(replace(request, schema=wider.schema), wider)
+    pair.world.lost.clear()
+    assert write(replace(request, schema=wider.schema), wider).job is None
+    assert content(pair.follower) == content(pair.primary)
 
 
 def test_hint_names_only_what_the_followers_have(pair):
