@@ -12,7 +12,8 @@ from typing import Any, Protocol, TypeVar
 from segstore_ds.errors import CorruptionError, EmptyObjectError, TruncatedObjectError
 from segstore_ds.format import names
 from segstore_ds.format.envelope import decode_envelope, envelope_digest, split_envelope
-from segstore_ds.format.parts.kinds import RAW_LIMIT_BYTES, Kind, encode_object
+from segstore_ds.format.parts.kinds import Kind, encode_object
+from segstore_ds.format.parts.segments import RAW_LIMIT_BYTES
 from segstore_ds.storage import Storage
 
 _CACHED_OBJECTS = 64

@@ -26,8 +26,6 @@ from segstore_ds.format.root_codec import (
 )
 from segstore_ds.format.tag import Tag, decode_tags, encode_tags
 
-RAW_LIMIT_BYTES = 128 << 20  # of a body
-
 T = TypeVar("T")
 T_co = TypeVar("T_co", covariant=True)
 

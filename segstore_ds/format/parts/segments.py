@@ -7,6 +7,7 @@ stops at its end. Statistics lie in chunks, which a merge of large parts copies 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.envelope import decode_envelope, encode_envelope, envelope_digest
@@ -15,6 +16,8 @@ from segstore_ds.format.parts.columns import SegmentColumns, decode_columns, enc
 from segstore_ds.format.parts.packed import Unpacked
 
 CHUNK_ROWS = 8192  # a merge recompresses statistics of fewer rows than this
+CHUNK_TEXT = 8 << 20  # characters: of wide tables a chunk has fewer rows, and stays readable
+RAW_LIMIT_BYTES = 128 << 20  # of the body of a status object, and of a chunk
 
 Stats = Sequence[str | None]
 
@@ -46,10 +49,14 @@ def encode_chunk(stats: Stats) -> tuple[StatsChunk, bytes]:
 
 def encode_chunks(stats: Stats) -> tuple[tuple[StatsChunk, ...], bytes]:
     """Encode statistics in as few chunks as their size allows."""
-    pieces = [
-        encode_chunk(stats[start : start + CHUNK_ROWS])
-        for start in range(0, len(stats), CHUNK_ROWS)
-    ]
+    borders, held = [0], 0
+    for row, text in enumerate(stats):
+        held += len(text or "")
+        if row - borders[-1] >= CHUNK_ROWS or (held > CHUNK_TEXT and row > borders[-1]):
+            borders.append(row)
+            held = len(text or "")
+    spans = pairwise([*borders, len(stats)] if stats else [])
+    pieces = [encode_chunk(stats[start:end]) for start, end in spans]
     return tuple(chunk for chunk, _ in pieces), b"".join(data for _, data in pieces)
 
 
@@ -63,7 +70,10 @@ def decode_chunks(part: Part, data: bytes, *, where: str) -> list[str | None]:
             continue
         piece = data[cursor : cursor + chunk.bytes]
         cursor += chunk.bytes
-        found = parse_json(decode_envelope(piece, where=where, digest=chunk.digest), where=where)
+        body = decode_envelope(
+            piece, where=where, raw_limit_bytes=RAW_LIMIT_BYTES, digest=chunk.digest
+        )
+        found = parse_json(body, where=where)
         if not isinstance(found, list) or len(found) != chunk.rows:
             raise CorruptionError("statistics are of other segments", where=where)
         if not all(item is None or isinstance(item, str) for item in found):

@@ -118,6 +118,14 @@ def test_statistics_are_not_among_the_columns():
     assert decode_chunks(decoded(front), behind, where="x") == stats
 
 
+def test_statistics_of_wide_tables_stay_readable():
+    """Readers refuse large bodies, so 66 MiB of texts must not be one."""
+    stats = ["x" * (1 << 20)] * 66
+    chunks, behind = encode_chunks(stats)
+    part = decoded(encoded(typical(66), chunks))
+    assert decode_chunks(part, behind, where="x") == stats
+
+
 @pytest.mark.parametrize("cut", [1, 10, -1])
 def test_statistics_that_are_cut_or_longer_are_damage(cut):
     chunks, behind = encode_chunks(["a", None])
