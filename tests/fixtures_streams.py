@@ -5,7 +5,7 @@ import pytest
 from follower_kit import Pair
 from stream_kit import CHOSEN, STAGED, TIGHT
 
-from segstore_ds.write import task_segments
+from segstore_ds.write import task_writer
 from segstore_ds.write.layout import Layout
 
 
@@ -38,11 +38,11 @@ def format_by_name(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPat
 
 def _write(form: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if form == "parquet":
-        choose = task_segments.choose_format
+        choose = task_writer.choose_format
 
         def settle(layout: Layout, schema: pa.Schema, *, bulk: bool, readable: bool) -> str:
             del bulk
             return choose(layout, schema, bulk=True, readable=readable)
 
-        monkeypatch.setattr(task_segments, "choose_format", settle)
+        monkeypatch.setattr(task_writer, "choose_format", settle)
         monkeypatch.setitem(CHOSEN, "layout", STAGED)

@@ -213,8 +213,9 @@ def _stage(
             writer.add(frame)
             seen(frame)
         writer.finish()
-    finally:
-        writer.close()
+    except BaseException:
+        writer.abort()
+        raise
     return counters
 
 

@@ -24,7 +24,7 @@ from segstore_ds.status.table_status import PlacedSegment
 
 # Limit for the sum of the footers of one run's inputs. The output has at most as many frames,
 # columns and pages as the inputs, and each takes 25 bytes of a footer. So this limit ends a merge
-# well before the output reaches the limit of a segment (`task_segments.MOST_PIECES`).
+# well before the output reaches the limit of a segment (`task_writer.MOST_PIECES`).
 MOST_FOOTER_BYTES = 2 << 20
 
 Joins = Callable[[int, int], bool]

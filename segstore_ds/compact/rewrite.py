@@ -44,6 +44,7 @@ from segstore_ds.write.layout import FRAME_BYTES, HOT
 from segstore_ds.write.task_writer import (
     Layout,
     StagedSegment,
+    Target,
     TaskWriter,
     delete_staged,
     stage_frames,
@@ -187,36 +188,21 @@ def _write_as(
 ) -> tuple[StagedSegment, ...]:
     schema = decode_schema(job.epochs[epoch])
     split = job.rules.mode == SPLIT
-    writer = TaskWriter(
-        job.storage,
-        schema,
-        replace(
-            job.layout,
-            inline_bytes=0,
-            # The inputs of a merge are within the targets. A limit here could only cut the output
-            # in two segments that every later compaction would merge again.
-            segment_rows=None,
-            segment_bytes=1 << 62,
-            segment_format=form,
-        ),
-        token=token,
-        task=place[0],
-        attempt=f"{place[1]}{form[0]}",  # a name is never reused for other bytes
-        ship_to=job.ship_to,
+    layout = replace(
+        job.layout,
+        inline_bytes=0,
+        # The inputs of a merge are within the targets. A limit here could only cut the output in
+        # two segments that every later compaction would merge again.
+        segment_rows=None,
+        segment_bytes=1 << 62,
+        segment_format=form,
     )
-    try:
-        # Encoded Arrow frames are only useful if the outputs are Arrow, too.
-        decoded = split or form != ARROW
-        contents = events_of(job, schema, slices) if decoded else _contents(job, epoch, slices)
-        for piece in read_ahead(contents, depth=AHEAD):
-            if isinstance(piece, Frame):
-                writer.append_frame(piece)
-            else:
-                writer.append(piece)
-        return writer.finish().segments
-    except BaseException:
-        writer.abort()
-        raise
+    target = Target(job.storage, schema, layout, token, job.ship_to)
+    # Encoded Arrow frames are only useful if the outputs are Arrow, too.
+    decoded = split or form != ARROW
+    contents = events_of(job, schema, slices) if decoded else _contents(job, epoch, slices)
+    attempt = f"{place[1]}{form[0]}"  # a name is never reused for other bytes
+    return TaskWriter(target, place[0], attempt).stage(read_ahead(contents, depth=AHEAD)).segments
 
 
 def output_format(layout: Layout, schema: pa.Schema, slices: Sequence[Slice]) -> str:

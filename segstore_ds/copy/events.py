@@ -54,7 +54,7 @@ from segstore_ds.status.epochs import SchemaChange, epoch_schema, plan_epochs
 from segstore_ds.status.history import Note, begin_history
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import Appender, AppendPlan, check_preconditions, plan_append
-from segstore_ds.write.task_writer import Layout, StagedTask, TaskWriter
+from segstore_ds.write.task_writer import Layout, StagedTask, Target, TaskWriter
 
 STEP_BYTES = 256 << 20  # encoded bytes of the source per commit, approximately
 READ_THREADS = 4
@@ -332,22 +332,11 @@ class _Runner:
         return state, ours
 
     def _stage(self, token: str, reading: Reading, task: ReadTask) -> StagedTask:
-        writer = TaskWriter(
-            self._context.storage,
-            self._schema,
-            Layout(inline_bytes=0),
-            token=token,
-            task=0,
-            attempt="0",  # the only attempt under this token
-        )
-        try:
-            threads = min(os.cpu_count() or 1, READ_THREADS)
-            for batch in run_task(reading, task, threads=threads):
-                writer.append(_narrow(batch, self._schema))
-            return writer.finish()
-        except BaseException:
-            writer.abort()
-            raise
+        target = Target(self._context.storage, self._schema, Layout(inline_bytes=0), token)
+        threads = min(os.cpu_count() or 1, READ_THREADS)
+        batches = run_task(reading, task, threads=threads)
+        # The only task and attempt under this token.
+        return TaskWriter(target, 0, "0").stage(_narrow(batch, self._schema) for batch in batches)
 
 
 def _narrow(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -25,7 +25,7 @@ from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.segment_writer import open_pool
-from segstore_ds.write.task_writer import StagedSegment, TaskWriter
+from segstore_ds.write.task_writer import StagedSegment, Target, TaskWriter
 
 COPIES = 4  # copies at a time: one is synced while others are read
 
@@ -161,21 +161,9 @@ class SegmentCopier:
 
     def _edge(self, slice_: Slice) -> tuple[StagedSegment, ...]:
         schema = decode_schema(self._job.epochs[slice_.entry.epoch])
-        writer = TaskWriter(
-            self._target,
-            schema,
-            self._job.layout,
-            token=self._token,
-            task=slice_.start + slice_.rows[0],
-            attempt=self._clock.new_id()[:12],
-        )
-        try:
-            for batch in events_of(self._job, schema, [slice_]):
-                writer.append(batch)
-            return writer.finish().segments
-        except BaseException:
-            writer.abort()
-            raise
+        target = Target(self._target, schema, self._job.layout, self._token)
+        writer = TaskWriter(target, slice_.start + slice_.rows[0], self._clock.new_id()[:12])
+        return writer.stage(events_of(self._job, schema, [slice_])).segments
 
     def _numbered(self, epoch: int, staged: Sequence[StagedSegment]) -> Iterator[SegmentEntry]:
         for segment in staged:

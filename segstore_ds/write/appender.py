@@ -222,10 +222,10 @@ class LiveAppender:
             dropped = self._next - self._flushed
             if dropped:
                 _LOG.warning("appender was closed with %d events that were not flushed", dropped)
-            if self._open is not None and self._surely_uncommitted():
-                self._open[1].abort()
-            elif self._open is not None:
-                self._open[1].close()  # a commit may name the staged objects
+            task = self._open[1] if self._open is not None else None
+            # Once the task is finished, a commit may name its objects.
+            if task is not None and (not task.finished or self._surely_uncommitted()):
+                task.abort()
             self._changed.notify_all()
             timer = self._timer
         if timer is not None and timer is not threading.current_thread():
@@ -258,7 +258,7 @@ class LiveAppender:
         try:
             # The rules of `Stream.append`: `conform` alone would read a missing column as null.
             plan_schema(self._ends.schema, normalise_schema(given.schema), merge=False)
-            # Conform all batches before staging any: all are taken, or none.
+            # Conform all batches before the task takes any, as it would: all are taken, or none.
             batches = [piece for batch in given for piece in conform_pieces(batch, task.schema)]
         except SegstoreError as error:
             given.explain(error)
@@ -272,7 +272,7 @@ class LiveAppender:
     def _stage_rows(self) -> None:
         if self._open is not None and len(self._rows):
             task = self._open[1]
-            batch = conform(self._rows.peek(), task.schema)
+            batch = self._rows.peek()
             task.append(batch)
             self._rows.clear()
             self._staged_bytes += batch.nbytes
@@ -284,7 +284,6 @@ class LiveAppender:
         self._stage_rows()
         job, task = self._open
         commit = self._ends.commit(job, task.finish())
-        task.close()
         self._open = None
         self._staged_bytes = 0
         self._add_run(self._flushed, commit.start, commit.rows)

@@ -18,7 +18,6 @@ from segstore_ds.format import names
 from segstore_ds.format.batch_fingerprint import gather_facts
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import (
-    conform_pieces,
     decode_schema,
     encode_schema,
     normalise_schema,
@@ -29,7 +28,7 @@ from segstore_ds.status.epochs import SchemaChange, epoch_schema
 from segstore_ds.status.writers import WriterKey, find_repeated
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import AppendPlan, check_expected
-from segstore_ds.write.task_writer import Layout, StagedSegment, StagedTask, TaskWriter
+from segstore_ds.write.task_writer import Layout, StagedSegment, StagedTask, Target, TaskWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +86,14 @@ class WriteJob:
 
     @property
     def schema(self) -> pa.Schema:
-        """The schema that batches must have when they are staged."""
+        """The schema that batches are converted to when they are staged."""
         return self.request.schema
+
+    @property
+    def target(self) -> Target:
+        """Where its tasks write; nowhere if the batch is committed, so that they only count."""
+        token = None if self.repeated else self.token
+        return Target(self.storage, self.schema, self.request.layout, token, self.ship_to)
 
     def open_task(
         self,
@@ -109,18 +114,7 @@ class WriteJob:
         Returns:
             The task's writer. Nothing it stages is visible before a commit.
         """
-        return TaskWriter(
-            self.storage,
-            self.schema,
-            self.request.layout,
-            token=self.token,
-            task=task,
-            attempt=attempt,
-            count_only=self.repeated,
-            readable=readable,
-            counters=counters,
-            ship_to=self.ship_to,
-        )
+        return TaskWriter(self.target, task, attempt, readable=readable, counters=counters)
 
     def stage(self, task: int, attempt: str, batches: Iterable[pa.RecordBatch]) -> StagedTask:
         """Stage all rows of a task; if that fails, nothing is left of the attempt.
@@ -129,15 +123,7 @@ class WriteJob:
             SchemaMismatchError: A value would be lost.
             StorageError: The filesystem failed.
         """
-        writer, schema = self.open_task(task, attempt), self.schema
-        try:
-            for batch in batches:
-                for piece in conform_pieces(batch, schema):
-                    writer.append(piece)
-            return writer.finish()
-        except BaseException:
-            writer.abort()
-            raise
+        return self.open_task(task, attempt).stage(batches)
 
     def append_plan(
         self, segments: tuple[StagedSegment, ...], tasks: Sequence[StagedTask]

@@ -18,15 +18,16 @@ from segstore_ds.errors import (
     SegstoreError,
     WriterConflictError,
 )
-from segstore_ds.format.batch_fingerprint import BatchTally, gather_facts
+from segstore_ds.format.batch_fingerprint import gather_facts
 from segstore_ds.format.root import Root
-from segstore_ds.format.schema.codec import conform_pieces, normalise_schema
+from segstore_ds.format.schema.codec import normalise_schema
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.status.writers import WriterKey, find_repeated
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import check_stream
 from segstore_ds.write.job import WriteJob, WriteRequest, plan_job
 from segstore_ds.write.staged import StagedTask
+from segstore_ds.write.task_writer import Target, TaskWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +62,8 @@ class BatchPlan:
         """
         if self.job is not None and not self._is_settled(storage, request.writer):
             return self.job.stage(*task, batches)
-        schema = normalise_schema(request.schema)
-        tally = BatchTally(schema, request.layout.chosen_stats(schema))
-        for batch in batches:
-            for piece in conform_pieces(batch, schema):
-                tally.add(piece)
-        return StagedTask(task[0], "", tally.facts.rows, stats=tally.facts.stats)
+        nowhere = Target(storage, normalise_schema(request.schema), request.layout, token=None)
+        return TaskWriter(nowhere, *task).stage(batches)
 
     def job_of(
         self, context: StreamContext, key: WriterKey, tasks: Sequence[StagedTask]

@@ -127,7 +127,7 @@ class SegmentWriter:
     def finish(self) -> SegmentSummary:
         """Make the object complete and durable; return its summary for the table status.
 
-        Reads still work until `close`.
+        Its buffers are given back; reads still work.
 
         Raises:
             StorageError: The object may be incomplete.
@@ -149,14 +149,10 @@ class SegmentWriter:
         return pa.py_buffer(self._cache.read(record))
 
     def abort(self) -> None:
-        """Discard the object; never raises, safe to repeat."""
-        self._cache.abort()
-        self._give_up_shipment()
-
-    def close(self) -> None:
         """End reading and discard an unfinished object; never raises, safe to repeat."""
-        self._cache.close()
-        self._give_up_shipment()
+        self._cache.abort()
+        if self._shipment is not None:
+            self._shipment.abort()
 
     def _check_end(self, end: bytes, summary: SegmentSummary) -> None:
         """Parse the index as readers will: a segment they would refuse must not be committed."""
@@ -175,10 +171,6 @@ class SegmentWriter:
                 frames=len(summary.frames),
                 why=str(error),
             ) from error
-
-    def _give_up_shipment(self) -> None:
-        if self._shipment is not None:
-            self._shipment.abort()
 
     def _load(self, start: int, end: int) -> bytes:
         return self._storage.get_range(self._name, start, end)

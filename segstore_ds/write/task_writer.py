@@ -1,10 +1,14 @@
-"""Staging: batches become frames, frames become segment objects that no commit names yet.
+"""Writes the output of one task: rows become frames, and frames segments that no commit names yet.
 
-Runs in every writing task. Small batches are first gathered into frames of about the target size. A
-task whose output stays within `inline_bytes` writes nothing: its frames travel to the driver, which
-writes one segment for all such tasks. All other bytes go through the write cache. Nothing staged is
-visible before a commit names it, and no two attempts share a name, so a task may be repeated,
-killed or run twice.
+Small batches are first gathered into frames of about the target size. A task whose output stays
+within `inline_bytes` writes nothing: its frames travel to the driver, which writes one segment for
+all such tasks. All other bytes go through the write cache, to one segment after another. Nothing
+staged is visible before a commit names it, and no two attempts share a name, so a task may be
+repeated, killed or run twice.
+
+The format is chosen once, when the first segment is begun. Inline frames are Arrow, and so are rows
+that are read back before they are committed. Rows that Parquet can't store go into separate Arrow
+segments between the Parquet ones.
 """
 
 import logging
@@ -15,17 +19,21 @@ from functools import partial
 import pyarrow as pa
 
 from segstore_ds.cache.counters import CacheCounters
+from segstore_ds.cache.pool import BufferPool
 from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.errors import ClosedError, InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.format.batch_fingerprint import BatchFacts, BatchTally, label_stats
-from segstore_ds.format.rows import halve_until, slice_evenly
-from segstore_ds.format.segment import ARROW
-from segstore_ds.format.statistics import merge
+from segstore_ds.format.parquet.writer import ParquetEncoder, can_store
+from segstore_ds.format.schema.codec import conform_pieces
+from segstore_ds.format.segment import ARROW, FORMATS, PARQUET
+from segstore_ds.format.statistics import Stats, merge
 from segstore_ds.storage import Storage
-from segstore_ds.write.layout import FRAME_BYTES, STATS_COLUMNS, Layout
+from segstore_ds.write.frame_rows import FrameRows
+from segstore_ds.write.layout import STATS_COLUMNS, Layout
+from segstore_ds.write.read_back import WrittenFrame, decode_inline
 from segstore_ds.write.segment_writer import SegmentWriter, open_pool
 from segstore_ds.write.staged import (
     StagedSegment,
@@ -34,7 +42,7 @@ from segstore_ds.write.staged import (
     entry_stats,
     staged_segment,
 )
-from segstore_ds.write.task_segments import TaskSegments, decode_staged
+from segstore_ds.write.target import Target
 
 __all__ = [
     "INLINE_COMMIT_BYTES",
@@ -42,10 +50,10 @@ __all__ = [
     "Layout",
     "StagedSegment",
     "StagedTask",
+    "Target",
     "TaskWriter",
     "delete_staged",
     "entry_stats",
-    "split_batch",
     "stage_frames",
     "staged_segment",
 ]
@@ -53,109 +61,99 @@ __all__ = [
 _LOG = logging.getLogger(__name__)
 
 INLINE_COMMIT_BYTES = 8 << 20
-# A gathered batch may keep this many times its own size alive, or this many bytes.
-HELD_TIMES, HELD_BYTES = 2, 256
 SURELY_LARGER = 64  # assume that compression never exceeds this ratio
+# The most checksums in the index of one segment. Arrow has one per frame; Parquet has two to four
+# per column of a frame, for page headers and pages. Until the segment ends, each such column takes
+# 1.5 KB of the writer's memory. Readers refuse an index above about ten times that.
+MOST_PIECES = 1 << 17
 
 
 class TaskWriter:
-    """Stages the output of one task; created by `WriteJob.open_task`.
+    """Stages the output of one task, which is number `task` of its job.
 
-    Args:
-        storage: The stream's folder.
-        schema: The stored schema; batches must have exactly this schema.
-        layout: Sizes and compression.
-        token: The write job's folder.
-        task: The task's number in the job; events are ordered by it.
-        attempt: A text that is different for every attempt of any task.
-        count_only: Stage nothing and only count rows, because the writer's batch is committed and
-            will be compared.
-        readable: Allow `read`, until `close`.
-        counters: The write cache's counters.
-        ship_to: The followers that receive every buffer.
-
-    After `finish` or `abort` every call raises ClosedError, except that `read` still works after
-    `finish`.
+    `attempt` differs for every attempt of any task. With `readable`, rows can be read back by
+    `read`, also after `finish`. After `finish` or `abort` every other call raises ClosedError.
     """
 
     def __init__(
         self,
-        storage: Storage,
-        schema: pa.Schema,
-        layout: Layout,
-        *,
-        token: str,
+        target: Target,
         task: int,
         attempt: str,
-        count_only: bool = False,
+        *,
         readable: bool = False,
         counters: CacheCounters | None = None,
-        ship_to: ShipTo | None = None,
     ) -> None:
-        self._storage = storage
-        self._schema = schema
-        self._layout = layout
+        layout = target.layout
+        self._target = target
         self._task = task
-        self._stats_columns = layout.chosen_stats(schema)
-        self._inline_limit = min(layout.inline_bytes, INLINE_COMMIT_BYTES // (task + 1))
-        self._gathered: list[pa.RecordBatch] = []
-        self._gathered_rows = 0
-        self._gathered_bytes = 0
-        self._inline: list[Frame] = []
-        self._inline_bytes = 0
+        self._attempt = attempt
         self._readable = readable
         self._counters = counters or CacheCounters()
-        self._segments = TaskSegments(
-            storage,
-            schema,
-            layout,
-            token=names.check_token(token),
-            prefix=f"{task}-{attempt}",
-            readable=readable,
-            counters=self._counters,
-            ship_to=ship_to,
-        )
+        self._stats_columns = layout.chosen_stats(target.schema)
+        self._folder = "" if target.token is None else names.check_token(target.token)
+        self._tally = None if self._folder else BatchTally(target.schema, self._stats_columns)
         self._rows = 0
-        self._tally = BatchTally(schema, self._stats_columns) if count_only else None
-        self._closed = False
+        self._gathered = FrameRows(layout.frame_rows)
+        self._inline: list[Frame] = []
+        self._inline_bytes = 0
+        self._inline_limit = min(layout.inline_bytes, INLINE_COMMIT_BYTES // (task + 1))
+        self._format: str | None = None  # of the segments, once the first was begun
+        self._pool: BufferPool | None = None
+        self._segment: SegmentWriter | None = None
+        self._staged: list[StagedSegment] = []
+        self._stats: list[tuple[int, Stats]] = []  # the rows of each segment, and their statistics
+        self._written: list[WrittenFrame] = []  # if readable
+        self._finished = self._aborted = False
 
-    def append(self, batch: pa.RecordBatch) -> None:
-        """Take a batch; encodes and writes when a frame is full.
+    @property
+    def schema(self) -> pa.Schema:
+        """The schema that batches are converted to."""
+        return self._target.schema
 
-        Args:
-            batch: Rows in exactly the job's schema, of any size.
+    @property
+    def rows(self) -> int:
+        """How many rows were taken."""
+        return self._rows
+
+    @property
+    def finished(self) -> bool:
+        """True once `finish` has succeeded: a commit may name what was staged."""
+        return self._finished
+
+    def stage(self, pieces: Iterable[pa.RecordBatch | Frame]) -> StagedTask:
+        """Append all pieces and finish; if that fails, nothing is left of the attempt."""
+        try:
+            for piece in pieces:
+                self.append(piece)
+            return self.finish()
+        except BaseException:
+            self.abort()
+            raise
+
+    def append(self, piece: pa.RecordBatch | Frame) -> None:
+        """Take rows, which are converted to the schema, or an encoded Arrow frame as it is.
+
+        Encodes and writes when a frame is full.
 
         Raises:
+            SchemaMismatchError: A column or a value does not fit.
             StorageError: The storage failed.
             InvalidInputError: The batch can't be encoded.
-            ClosedError: The writer was finished or aborted.
+            ClosedError: The task was finished or aborted.
         """
         self._check_open()
-        self._rows += batch.num_rows
-        if self._tally is not None:
-            self._tally.add(batch)
+        if isinstance(piece, Frame):
+            self._rows += piece.rows
+            self._encode(full=True)
+            self._place(piece, bulk=True)
             return
-        fresh = 0
-        for piece in split_batch(batch, self._layout.frame_rows, FRAME_BYTES):
-            size = piece.nbytes
-            full = self._gathered_rows + piece.num_rows > self._layout.frame_rows
-            if full or self._gathered_bytes + size > FRAME_BYTES:
-                self._encode(full=True)
-                fresh = 0
-            self._gathered.append(piece)
-            self._gathered_rows += piece.num_rows
-            self._gathered_bytes += size
-            fresh += 1
-        # Copy only the pieces that stay gathered: the others are encoded already.
-        for place in range(len(self._gathered) - fresh, len(self._gathered)):
-            self._gathered[place] = _without_parent(self._gathered[place])
-
-    def append_frame(self, frame: Frame) -> None:
-        """Append a frame as it is; raises as `append`."""
-        self._check_open()
-        self._rows += frame.rows
-        self._encode(full=True)
-        self._place(frame, full=True)
+        for batch in conform_pieces(piece, self.schema):
+            self._rows += batch.num_rows
+            if self._tally is not None:
+                self._tally.add(batch)
+            else:
+                self._gather(batch)
 
     def finish(self) -> StagedTask:
         """Write the remaining rows and make everything durable; raises as `append`.
@@ -165,60 +163,39 @@ class TaskWriter:
         """
         self._check_open()
         self._encode(full=False)
-        self._segments.finish()
-        self._closed = True
-        if not self._readable:
-            self.close()
+        self._end_segment()
+        self._free_buffers()
+        self._finished = True
         _LOG.info("task %d staged %d rows; write cache: %s", self._task, self._rows, self._counters)
         return StagedTask(
             task=self._task,
             host=socket.gethostname(),
             rows=self._rows,
-            segments=tuple(self._segments.staged),
+            segments=tuple(self._staged),
             frames=tuple(self._inline),
             stats=self._facts().stats,
         )
 
-    def _facts(self) -> BatchFacts:
-        if self._tally is not None:
-            return self._tally.facts
-        inline = ((frame.rows, frame.stats) for frame in self._inline)
-        return BatchFacts(
-            self._rows, label_stats(merge([*self._segments.stats, *inline]), self._schema)
-        )
-
     def abort(self) -> None:
         """Delete what was staged, best effort; never raises, safe to repeat."""
-        self._closed = True
-        self._segments.abort()
-        self.close()
-        delete_staged(self._storage, self._segments.staged)
-
-    def close(self) -> None:
-        """End reading and free the buffers, after `finish`; never raises, safe to repeat."""
-        self._segments.close()
-
-    @property
-    def schema(self) -> pa.Schema:
-        """The schema that batches must have."""
-        return self._schema
-
-    @property
-    def rows(self) -> int:
-        """How many rows were taken."""
-        return self._rows
+        self._aborted = True
+        self._drop_segment()
+        self._free_buffers()
+        delete_staged(self._target.storage, self._staged)
 
     def read(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
         """Yield rows `[start, end)` of those taken so far, staged or not, as batches in order.
 
         Raises:
-            InvalidInputError: The writer is not readable.
+            InvalidInputError: The task is not readable.
             FormatError: Staged bytes are damaged or missing.
             StorageError: The storage failed.
-            ClosedError: The writer was aborted or closed.
+            ClosedError: The task was aborted.
         """
         if not self._readable:
-            raise InvalidInputError("writer is not readable", remedy="make it with readable=True")
+            raise InvalidInputError("task is not readable", remedy="open it with readable=True")
+        if self._aborted:
+            raise ClosedError("task was aborted", task=self._task)
         place = 0
         for rows, decode in self._sources():
             first, last = max(start - place, 0), min(end - place, rows)
@@ -227,52 +204,178 @@ class TaskWriter:
             place += rows
 
     def _sources(self) -> Iterator[tuple[int, Callable[[], pa.RecordBatch]]]:
-        for frame in self._segments.frames:
-            yield frame.rows, partial(frame.decode, self._schema)
+        for frame in self._written:
+            yield frame.rows, partial(frame.decode, self.schema)
         for inline in self._inline:
-            yield (
-                inline.rows,
-                partial(decode_staged, inline, inline.data, self._schema, "inline frame"),
-            )
-        for batch in self._gathered:
+            yield inline.rows, partial(decode_inline, inline, self.schema)
+        for batch in self._gathered.batches:
             yield batch.num_rows, partial(_itself, batch)
 
+    def _facts(self) -> BatchFacts:
+        if self._tally is not None:
+            return self._tally.facts
+        inline = ((frame.rows, frame.stats) for frame in self._inline)
+        return BatchFacts(self._rows, label_stats(merge([*self._stats, *inline]), self.schema))
+
     def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("task writer was closed", task=self._task)
+        if self._finished or self._aborted:
+            raise ClosedError("task has ended", task=self._task)
+
+    # --- rows to frames -----------------------------------------------------------------------
+
+    def _gather(self, batch: pa.RecordBatch) -> None:
+        for piece in self._gathered.cut(batch):
+            if not self._gathered.has_room(piece):
+                self._encode(full=True)
+            self._gathered.add(piece)
+        # Detach only the pieces that stay gathered: the others are encoded already.
+        self._gathered.detach()
 
     def _encode(self, *, full: bool) -> None:
         """Encode the gathered rows; `full` says that more follow, so the task is not small."""
-        if not self._gathered_rows:
+        batch = self._gathered.take()
+        if batch is None:
             return
-        batch = _concat(self._gathered)
-        self._gathered, self._gathered_rows, self._gathered_bytes = [], 0, 0
-        if self._segments.begun:
-            self._segments.write(batch, bulk=full)
+        if self._format is not None:
+            self._write(batch)
             return
         large = full and batch.nbytes > SURELY_LARGER * self._inline_limit
-        if large and self._segments.format_for(bulk=full) != ARROW:
-            self._begin([*self._inline, batch], full=full)
+        if large and self._choose(bulk=full) != ARROW:
+            self._begin([*self._inline, batch], bulk=full)
         else:
-            self._place(self._layout.encode(batch, self._stats_columns), full=full)
+            self._place(self._encoded(batch), bulk=full)
 
-    def _place(self, frame: Frame, *, full: bool) -> None:
-        if self._segments.begun:
-            self._segments.write(frame, bulk=full)
+    def _encoded(self, batch: pa.RecordBatch) -> Frame:
+        return self._target.layout.encode(batch, self._stats_columns)
+
+    def _place(self, frame: Frame, *, bulk: bool) -> None:
+        """Keep a frame inline while all of them are small; write it otherwise."""
+        if self._format is not None:
+            self._write(frame)
             return
         self._inline.append(frame)
         self._inline_bytes += frame.data.size
         if self._inline_bytes > self._inline_limit:
-            self._begin(self._inline, full=full or len(self._inline) > 1)
+            self._begin(self._inline, bulk=bulk or len(self._inline) > 1)
 
-    def _begin(self, pieces: Sequence[Frame | pa.RecordBatch], *, full: bool) -> None:
+    def _begin(self, pieces: Sequence[Frame | pa.RecordBatch], *, bulk: bool) -> None:
+        """Choose the format of the task's segments and write its first frames."""
+        self._format = self._choose(bulk=bulk)
         self._inline = []
         for piece in pieces:
-            self._segments.write(piece, bulk=full)
+            self._write(piece)
+
+    def _choose(self, *, bulk: bool) -> str:
+        return choose_format(self._target.layout, self.schema, bulk=bulk, readable=self._readable)
+
+    # --- frames to segments -------------------------------------------------------------------
+
+    def _write(self, piece: Frame | pa.RecordBatch) -> None:
+        if self._format == PARQUET:
+            if isinstance(piece, Frame):
+                piece = decode_inline(piece, self.schema)
+            self._write_rows(piece)
+        else:
+            if not isinstance(piece, Frame):
+                piece = self._encoded(piece)
+            self._write_frame(piece)
+
+    def _write_rows(self, batch: pa.RecordBatch) -> None:
+        segment = self._current(PARQUET)
+        # The encoded size is known only after the write; expect about the size of the last frame.
+        if segment and self._is_full(segment, segment.expect_bytes(batch), batch.num_rows):
+            self._end_segment()
+        segment = self._opened(PARQUET)
+        try:
+            segment.add_batch(batch)
+        except InvalidInputError:
+            if not segment.rows:
+                self._drop_segment()
+            elif segment.is_broken:
+                raise
+            # Parquet can't store these rows. Write them as Arrow, so that no event is refused.
+            self._write_frame(self._encoded(batch))
+
+    def _write_frame(self, frame: Frame) -> None:
+        size, segment = frame.data.size, self._current(ARROW)
+        if segment is not None and (
+            self._is_full(segment, size, frame.rows)
+            # Readable frames must stay in buffers until their object can be read.
+            or (self._readable and not segment.has_room(size))
+        ):
+            self._end_segment()
+        segment = self._opened(ARROW)
+        record = segment.add(frame)
+        if self._readable:
+            self._written.append(
+                WrittenFrame(frame.rows, frame.crc, frame.raw_bytes, segment, record)
+            )
+            if size > segment.buffer_bytes:
+                self._end_segment()
+
+    def _is_full(self, segment: SegmentWriter, size: int, rows: int) -> bool:
+        layout = self._target.layout
+        return (
+            segment.encoded_bytes + size > layout.segment_bytes
+            or segment.rows + rows > (layout.segment_rows or 1 << 62)
+            or segment.expected_pieces > MOST_PIECES
+        )
+
+    def _current(self, form: str) -> SegmentWriter | None:
+        """Return the current segment, or None; end it first if it has the other format."""
+        if self._segment is not None and self._segment.format != form:
+            self._end_segment()
+        return self._segment
+
+    def _opened(self, form: str) -> SegmentWriter:
+        if self._segment is None:
+            self._segment = self._open(form)
+        return self._segment
+
+    def _open(self, form: str) -> SegmentWriter:
+        target, layout = self._target, self._target.layout
+        if self._pool is None:
+            self._pool = open_pool(target.storage, buffers=layout.cache_buffers)
+        name = f"{self._task}-{self._attempt}-{len(self._staged)}{FORMATS[form].ending}"
+        path = names.build_segment_path(self._folder, name)
+        encoder: ArrowEncoder | ParquetEncoder = ArrowEncoder()
+        if form == PARQUET:
+            encoder = layout.parquet_encoder(self.schema, self._stats_columns)
+        return SegmentWriter(
+            target.storage, path, self._pool, self._counters, encoder, ship_to=target.ship_to
+        )
+
+    def _end_segment(self) -> None:
+        """Make the current segment complete and durable."""
+        if self._segment is None:
+            return
+        summary = self._segment.finish()
+        self._staged.append(staged_segment(self._segment, summary))
+        self._stats.append((summary.rows, summary.stats))
+        self._segment = None
+
+    def _drop_segment(self) -> None:
+        if self._segment is not None:
+            self._segment.abort()
+            self._segment = None
+
+    def _free_buffers(self) -> None:
+        if self._pool is not None:
+            self._pool.close()
 
 
 def _itself(batch: pa.RecordBatch) -> pa.RecordBatch:
     return batch
+
+
+def choose_format(layout: Layout, schema: pa.Schema, *, bulk: bool, readable: bool) -> str:
+    """Return the format of a task's segments. Pure.
+
+    `bulk` says that the task has more than one frame, `readable` that rows may be read back before
+    they are committed.
+    """
+    wanted = layout.segment_format == PARQUET or (layout.segment_format == "auto" and bulk)
+    return PARQUET if wanted and not readable and can_store(schema) else ARROW
 
 
 def stage_frames(
@@ -285,32 +388,6 @@ def stage_frames(
         for frame in frames:
             writer.add(frame)
         return staged_segment(writer, writer.finish())
-    finally:
-        writer.close()
-
-
-def split_batch(batch: pa.RecordBatch, most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
-    """Slice a batch into pieces of about equal rows, within both limits; zero-copy.
-
-    Pieces over the byte limit are halved again, since rows may differ in width. A single row over
-    the byte limit is one piece.
-    """
-    pieces = max(-(-batch.num_rows // most_rows), -(-batch.nbytes // most_bytes), 1)
-    for piece in slice_evenly(batch, pieces):
-        yield from halve_until(
-            piece, lambda part: part if part.num_rows <= 1 or part.nbytes <= most_bytes else None
-        )
-
-
-def _without_parent(piece: pa.RecordBatch) -> pa.RecordBatch:
-    """Copy a slice if it would keep much more memory alive than its own."""
-    held = piece.get_total_buffer_size()
-    if held <= HELD_BYTES or held <= HELD_TIMES * piece.nbytes:
-        return piece
-    return pa.concat_batches([piece])
-
-
-def _concat(batches: Sequence[pa.RecordBatch]) -> pa.RecordBatch:
-    if len(batches) == 1:
-        return batches[0]
-    return pa.concat_batches(batches)
+    except BaseException:
+        writer.abort()
+        raise

@@ -14,7 +14,7 @@ from segstore_ds.format.parquet import segment as segment_parquet
 from segstore_ds.read import segments
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on, salvage
-from segstore_ds.write import task_segments
+from segstore_ds.write import task_writer
 from segstore_ds.write.task_writer import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("x", pa.list_(pa.int32()))])
@@ -193,12 +193,12 @@ def test_segments_end_at_the_rows_and_bytes_that_were_asked_for():
 def test_segments_end_at_the_limit_of_pieces(monkeypatch, layout, rows):
     # Four frames of Arrow have a checksum each; of Parquet's three columns each page has two.
     most = 4 if layout is ARROW else 2 * pieces_of_a_frame()
-    monkeypatch.setattr(task_segments, "MOST_PIECES", most)
+    monkeypatch.setattr(task_writer, "MOST_PIECES", most)
     stream = make(layout, rows=50)
     expected = [rows] * (50 // rows) + [50 % rows]
     assert [entry.rows for entry in stream.root.entries] == expected
     assert stream.read().read_all() == table(0, 50)
-    monkeypatch.setattr(task_segments, "MOST_PIECES", 1)
+    monkeypatch.setattr(task_writer, "MOST_PIECES", 1)
     assert [entry.rows for entry in make(layout, rows=50).root.entries] == [10] * 5
 
 

@@ -7,8 +7,8 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
+from segstore_ds.write.frame_rows import HELD_BYTES, HELD_TIMES
 from segstore_ds.write.job import WriteJob
-from segstore_ds.write.task_writer import HELD_BYTES, HELD_TIMES
 
 SCHEMA = pa.schema(
     [
@@ -57,7 +57,7 @@ def held_by(job: WriteJob, *batches: pa.RecordBatch) -> list[pa.RecordBatch]:
     writer = job.open_task(0, "a")
     for batch in batches:
         writer.append(batch)
-    held = list(writer._gathered)
+    held = list(writer._gathered.batches)
     writer.abort()
     return held
 

@@ -17,7 +17,7 @@ from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
-from segstore_ds.write import task_segments
+from segstore_ds.write import task_writer
 from segstore_ds.write.staged import StagedSegment
 from segstore_ds.write.task_writer import Layout
 
@@ -111,7 +111,7 @@ def test_full_footers_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_merges_end_where_a_segment_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """What comes out may be several full segments; then nothing is done any more."""
-    monkeypatch.setattr(task_segments, "MOST_PIECES", 30)  # three frames of five columns
+    monkeypatch.setattr(task_writer, "MOST_PIECES", 30)  # three frames of five columns
     schema = pa.schema([(f"c{place}", pa.int64()) for place in range(5)])
     stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), schema)
     for start in range(0, 100, 10):
@@ -142,4 +142,4 @@ def test_the_largest_footers_are_below_what_a_run_may_have() -> None:
         writer.add(batch)
     pieces = writer.pieces
     end, _ = writer.finish()
-    assert len(end) * task_segments.MOST_PIECES / pieces > compact_plan.MOST_FOOTER_BYTES
+    assert len(end) * task_writer.MOST_PIECES / pieces > compact_plan.MOST_FOOTER_BYTES

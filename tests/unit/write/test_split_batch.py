@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on
-from segstore_ds.write import task_writer
-from segstore_ds.write.task_writer import Layout, split_batch
+from segstore_ds.write import frame_rows
+from segstore_ds.write.frame_rows import split_batch
+from segstore_ds.write.layout import Layout
 
 
 @given(
@@ -30,7 +31,7 @@ def test_pieces_are_within_both_limits(widths: list[int], rows: int, size: int) 
 
 def test_frames_of_skewed_rows_are_as_large_as_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     """Thousands of tiny rows, then a few large ones: no frame holds more than a large row more."""
-    monkeypatch.setattr(task_writer, "FRAME_BYTES", 10_000)
+    monkeypatch.setattr(frame_rows, "FRAME_BYTES", 10_000)
     stream = create_on(
         open_storage(f"memory://{uuid.uuid4().hex}"), pa.schema([("b", pa.binary())])
     )

@@ -15,7 +15,7 @@ from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import open_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 from segstore_ds.write import segment_writer
-from segstore_ds.write.task_writer import Layout, TaskWriter, stage_frames
+from segstore_ds.write.task_writer import Layout, Target, TaskWriter, stage_frames
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 TOKEN = build_token(1, "0123456789ab")
@@ -38,7 +38,7 @@ def layout(**knobs) -> Layout:
 def begin(storage: Storage, one: Layout, **knobs) -> TaskWriter:
     """Begin a task."""
     attempt = uuid.uuid4().hex[:8]
-    return TaskWriter(storage, SCHEMA, one, token=TOKEN, task=0, attempt=attempt, **knobs)
+    return TaskWriter(Target(storage, SCHEMA, one, TOKEN), 0, attempt, **knobs)
 
 
 @pytest.fixture(params=["memory", "local"])
@@ -191,7 +191,9 @@ def test_rows_are_read_back_wherever_they_are(
     assert sum(segment.rows for segment in staged.segments) == staged.rows
     whole = len(staged.segments)
     assert whole >= (2 if buffers * buffer_bytes < 1_000_000 else 1)
-    task.close()
+    task.abort()
+    with pytest.raises(ClosedError):
+        list(task.read(0, 1))
     with pytest.raises(InvalidInputError, match="not readable"):
         list(begin(storage, layout()).read(0, 0))
 
@@ -211,5 +213,4 @@ def test_what_was_staged_to_be_read_is_what_is_committed(storage, monkeypatch):
     commit = stream.commit(job, [task.finish()])
     assert (commit.start, commit.end) == (0, 950)
     assert stream.read().read_all()["n"].to_pylist() == list(range(950))
-    task.close()
     assert stream.verify().ok

@@ -1,0 +1,72 @@
+"""Rows of a task on their way to frames: batches are cut, and small ones gathered."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from segstore_ds.format.rows import halve_until, slice_evenly
+from segstore_ds.write.layout import FRAME_BYTES
+
+# A gathered batch may keep this many times its own size alive, or this many bytes.
+HELD_TIMES, HELD_BYTES = 2, 256
+
+
+class FrameRows:
+    """The rows of the next frame: at most `most_rows`, and about `FRAME_BYTES`."""
+
+    def __init__(self, most_rows: int) -> None:
+        self.batches: list[pa.RecordBatch] = []
+        self._most_rows = most_rows
+        self._rows = self._bytes = 0
+        self._fresh = 0  # how many of the last batches are slices of a batch that is being taken
+
+    def cut(self, batch: pa.RecordBatch) -> Iterator[pa.RecordBatch]:
+        """Yield a batch in pieces of at most one frame each."""
+        return split_batch(batch, self._most_rows, FRAME_BYTES)
+
+    def has_room(self, piece: pa.RecordBatch) -> bool:
+        """Tell whether a piece belongs to this frame and not to the next."""
+        rows, size = self._rows + piece.num_rows, self._bytes + piece.nbytes
+        return bool(rows <= self._most_rows and size <= FRAME_BYTES)
+
+    def add(self, piece: pa.RecordBatch) -> None:
+        """Add a piece, which keeps its whole batch alive until `detach`."""
+        self.batches.append(piece)
+        self._rows += piece.num_rows
+        self._bytes += piece.nbytes
+        self._fresh += 1
+
+    def detach(self) -> None:
+        """Copy the slices among the pieces that were added last, so that their batch is freed."""
+        for place in range(len(self.batches) - self._fresh, len(self.batches)):
+            self.batches[place] = _without_parent(self.batches[place])
+        self._fresh = 0
+
+    def take(self) -> pa.RecordBatch | None:
+        """Return all rows as one batch and hold none; None if there are none."""
+        batches, rows = self.batches, self._rows
+        self.batches, self._rows, self._bytes, self._fresh = [], 0, 0, 0
+        if not rows:
+            return None
+        return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+
+
+def split_batch(batch: pa.RecordBatch, most_rows: int, most_bytes: int) -> Iterator[pa.RecordBatch]:
+    """Slice a batch into pieces of about equal rows, within both limits; zero-copy.
+
+    Pieces over the byte limit are halved again, since rows may differ in width. A single row over
+    the byte limit is one piece.
+    """
+    pieces = max(-(-batch.num_rows // most_rows), -(-batch.nbytes // most_bytes), 1)
+    for piece in slice_evenly(batch, pieces):
+        yield from halve_until(
+            piece, lambda part: part if part.num_rows <= 1 or part.nbytes <= most_bytes else None
+        )
+
+
+def _without_parent(piece: pa.RecordBatch) -> pa.RecordBatch:
+    """Copy a slice if it would keep much more memory alive than its own."""
+    held = piece.get_total_buffer_size()
+    if held <= HELD_BYTES or held <= HELD_TIMES * piece.nbytes:
+        return piece
+    return pa.concat_batches([piece])
