@@ -5,6 +5,8 @@ before our text. At the format's entry points an error therefore loses its cause
 inside segstore; the log keeps them at INFO. Options are named as Spark's users write them
 (``mergeSchema=true``), where the engine names Python's arguments. This applies only to errors that
 segstore raises on purpose: a bug keeps its traceback.
+
+The first entry point that has done its work also freezes the worker (`worker_memory`).
 """
 
 import functools
@@ -17,6 +19,7 @@ from typing import Any, TypeVar
 from segstore_ds.errors import SegstoreError
 from segstore_ds.options import TABLE
 from segstore_ds.options.arguments import snake
+from segstore_ds.spark.worker_memory import freeze_worker
 
 _LOG = logging.getLogger(__name__)
 T = TypeVar("T")
@@ -27,6 +30,8 @@ ENTRY_POINTS = frozenset(
     | {"commit", "initialOffset", "latestOffset", "reportLatestOffset", "__getstate__"}
     | {"prepareForTriggerAvailableNow", "getDefaultReadLimit", "stop"}
 )
+# These return before anything is loaded.
+_NO_WORK = frozenset({"streamReader", "streamWriter", "initialOffset", "stop"})
 _OPTIONS = {snake(option.name): option.name for option in TABLE}
 _NAME = re.compile(rf"\b({'|'.join(_OPTIONS)})\b(=True\b|=False\b)?")
 
@@ -62,13 +67,19 @@ def in_sparks_words(function: Callable[..., T]) -> Callable[..., T]:
 
 
 def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
+    works = method.__name__ not in _NO_WORK
+
     # The error is popped from a list when raised: a local name would make a reference cycle.
     @functools.wraps(method)
     def call(*args: Any, **given: Any) -> Any:
         try:
-            return method(*args, **given)
+            result = method(*args, **given)
         except SegstoreError as error:
             failure = [_stripped(error)]
+        else:
+            if works:
+                freeze_worker()
+            return result
         raise failure.pop() from None
 
     @functools.wraps(method)
@@ -78,6 +89,7 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
         except SegstoreError as error:
             failure = [_stripped(error)]
         else:
+            freeze_worker()
             return
         raise failure.pop() from None
 

@@ -1,0 +1,68 @@
+"""Spark's Python workers freeze what they hold once; a driver never does."""
+
+import gc
+import json
+from collections import defaultdict
+
+import pytest
+from frozen_source import NotingSource
+
+import segstore_ds as segstore
+from segstore_ds.spark.worker_memory import freeze_worker
+
+BATCHES = 4
+
+
+@pytest.fixture
+def noted(spark, tmp_path):
+    """Return the notes so far by process, after registering the format `noting`."""
+    spark.dataSource.register(NotingSource)
+
+    def read():
+        found = defaultdict(list)
+        for line in (tmp_path / "notes").read_text().splitlines():
+            note = json.loads(line)
+            found[note["pid"]].append(note)
+        return found
+
+    return read
+
+
+def check(noted, entries):
+    """Every process froze something, and what it froze first did not grow."""
+    notes = noted()
+    assert {note["entry"] for found in notes.values() for note in found} == entries
+    for found in notes.values():
+        counts = [note["frozen"] for note in found]
+        assert min(counts) > 10_000
+        assert counts == sorted(counts, reverse=True)  # frozen objects may still go, one by one
+
+
+@pytest.mark.smoke
+def test_workers_of_batch_jobs_freeze_once(spark, url, noted):
+    for _ in range(BATCHES):
+        spark.range(100).write.format("noting").mode("append").save(url)
+        assert spark.read.format("noting").load(url).count()
+    check(noted, {"schema", "reader", "read", "writer", "write", "commit"})
+
+
+@pytest.mark.smoke
+def test_workers_of_a_streaming_query_freeze_once(spark, url, noted, tmp_path):
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 10).load()
+    writer = source.writeStream.format("noting")
+    query = writer.option("checkpointLocation", str(tmp_path / "checkpoint")).start(url)
+    while segstore_tail(url) < BATCHES * 10:
+        assert not query.awaitTermination(0.1), query.exception()
+    query.stop()
+    check(noted, {"__getstate__", "write", "commit"})
+
+
+def segstore_tail(url):
+    return segstore.open(url).tail if segstore.exists(url) else 0
+
+
+def test_the_drivers_process_is_never_frozen(spark, url):
+    segstore.write(spark.range(3), url)
+    assert segstore.read(spark, url).count() == 3
+    freeze_worker()
+    assert gc.get_freeze_count() == 0
