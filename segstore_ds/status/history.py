@@ -219,6 +219,9 @@ class History:
         if len(root.history) >= rows_most or _texts_bytes(root.history) > texts_most:
             part = self.put(root.version, to_batch(root.history))
             root = replace(root, history=(), history_parts=(*root.history_parts, part))
+        if root.operation == Operation.MERGE_HISTORY:
+            # The merged part could go to a list: followers and `lost_attempts` look for it inline.
+            return root
         return self._levels.spill(root, slot)
 
     def merge(self, root: Root, paths: tuple[str, ...], slot: Slot) -> Root | None:

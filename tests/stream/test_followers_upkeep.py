@@ -1,12 +1,14 @@
 """What is done to a stream with followers: afterwards they are the same folder."""
 
 import uuid
+from dataclasses import replace
 from functools import partial
 
 import pytest
 from follower_kit import Pair, Root, content, found
 from stream_kit import STAGED, numbers
 
+from segstore_ds.commit.commit import Change
 from segstore_ds.errors import (
     CorruptionError,
     FencedError,
@@ -15,6 +17,7 @@ from segstore_ds.errors import (
     UnderReplicatedError,
     WriterConflictError,
 )
+from segstore_ds.format.operation import Operation
 from segstore_ds.status import history, table_status
 from segstore_ds.status.references import read_references
 from segstore_ds.storage import Storage, open_storage
@@ -350,6 +353,28 @@ def test_a_list_reaches_a_follower_with_parts_that_only_it_names(pair, monkeypat
     assert root.lists
     assert root.history_lists
     assert found(pair.reopen(pair.follower)) == list(range(480))
+
+
+def test_merged_history_is_not_hidden_in_a_list(pair, monkeypatch):
+    """A commit after a lost race leaves more parts than a root may have: a merge moves none."""
+    monkeypatch.setattr(history, "ROWS_SOFT", 1)
+    monkeypatch.setattr(history, "FAN_IN", 100)
+    pair.stream.add_follower(pair.follower)
+    for n in range(8):
+        pair.stream.append(numbers(n, n + 1))
+    monkeypatch.setattr(history, "PARTS_INLINE", 2)
+    log = pair.stream.context.log
+
+    def build(root, slot):
+        oldest = tuple(part.path for part in root.history_parts[:3])
+        merged = log.history.merge(root, oldest, slot)
+        return Change(replace(merged, operation=Operation.MERGE_HISTORY))
+
+    log.commit(build)
+    assert content(pair.follower) == content(pair.primary)
+    pair.stream.append(numbers(8, 9))
+    assert pair.stream.root.history_lists
+    assert content(pair.follower) == content(pair.primary)
 
 
 @pytest.mark.parametrize("layout", [None, STAGED])
