@@ -28,11 +28,12 @@ from segstore_ds.format.parts.columns import SegmentColumns
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.log.transition import Slot
-from segstore_ds.status.epochs import SchemaChange
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
 from segstore_ds.write.append import AppendPlan
+from segstore_ds.write.layout import Layout
+from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.task_writer import StagedSegment
 
 MEANING = (
@@ -212,7 +213,7 @@ def commit_entries(stream: Stream, commits: int, chance: random.Random) -> list[
         token = build_token(log.root.version, f"{chance.getrandbits(48):012x}")
         rows = chance.randrange(900, 1100)
         entry = StagedSegment(f"{token}/0-0-0.arrow", rows, rows * 40, 200, number, None)
-        plan = AppendPlan(token, (entry,), SchemaChange(schema), rows=rows)
+        plan = AppendPlan(token, (entry,), WriteRequest(schema, Layout(), ""), rows)
         began = time.perf_counter()
         appender.commit(plan, transaction=log.clock.new_id())
         run_due_merge(stream._context)  # noqa: SLF001

@@ -14,8 +14,8 @@ from segstore_ds.compact.run import run_batch
 from segstore_ds.format.root import Root
 from segstore_ds.options.compaction import MINOR, CompactRules
 from segstore_ds.status.table_status import PlacedSegment
-from segstore_ds.write.job import AutoRules
 from segstore_ds.write.layout import HOT
+from segstore_ds.write.request import AutoRules
 
 AUTO_BYTES = 32 << 20  # most input bytes rewritten after one commit
 AUTO_SEGMENTS = 256  # how many of the newest segments are considered

@@ -30,7 +30,8 @@ from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.read.cuts import parse_cut, resolve_range
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import Appender
-from segstore_ds.write.job import WriteJob, WriteRequest
+from segstore_ds.write.job import WriteJob
+from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.task_writer import StagedTask
 
 ROWS = "rows"  # the mode of a request for such a copy; no other copy uses it

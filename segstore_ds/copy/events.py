@@ -50,10 +50,11 @@ from segstore_ds.read.plan import (
     plan_tasks,
 )
 from segstore_ds.read.scan import run_task
-from segstore_ds.status.epochs import SchemaChange, epoch_schema, plan_epochs
+from segstore_ds.status.epochs import epoch_schema, plan_epochs
 from segstore_ds.status.history import Note, begin_history
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import Appender, AppendPlan, check_preconditions, plan_append
+from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.task_writer import Layout, StagedTask, Target, TaskWriter
 
 STEP_BYTES = 256 << 20  # encoded bytes of the source per commit, approximately
@@ -234,7 +235,7 @@ def commit_step(
         if state != after:
             return Change(None, state)
         check_preconditions(root, plan)
-        epochs, epoch = plan_epochs(root, plan.schema, context.status)
+        epochs, epoch = plan_epochs(root, plan.request.change, context.status)
         appended = plan_append(replace(root, epochs=epochs), plan, epoch, slot)
         copied = replace(
             appended,
@@ -256,6 +257,7 @@ class _Runner:
         self._context, self._source, self._request = context, source, request
         self._appender = Appender(context)
         self._schema = epoch_schema(context.status, context.log.root.epoch)
+        self._write = WriteRequest(self._schema, Layout(inline_bytes=0), context.client)
 
     def run(self, state: CopyRecord) -> CopyRecord:
         """Run steps until the copy is done; raises as `run_copy_events`."""
@@ -310,9 +312,8 @@ class _Runner:
         plan = AppendPlan(
             token=token,
             segments=staged.segments,
+            request=self._write,
             rows=staged.rows,
-            schema=SchemaChange(self._schema),
-            client=self._context.client,
         )
         step = CopyStep(after, staged.rows, plan, seal=self._request.seal)
         try:
@@ -332,7 +333,7 @@ class _Runner:
         return state, ours
 
     def _stage(self, token: str, reading: Reading, task: ReadTask) -> StagedTask:
-        target = Target(self._context.storage, self._schema, Layout(inline_bytes=0), token)
+        target = Target(self._context.storage, self._schema, self._write.layout, token)
         threads = min(os.cpu_count() or 1, READ_THREADS)
         batches = run_task(reading, task, threads=threads)
         # The only task and attempt under this token.

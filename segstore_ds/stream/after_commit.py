@@ -10,7 +10,7 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.merges import run_due_merge
 from segstore_ds.compact.auto import run_auto_compact
 from segstore_ds.retention.retain import AutoRetain
-from segstore_ds.write.job import AutoRules
+from segstore_ds.write.request import AutoRules
 
 
 class AfterCommit:

@@ -8,7 +8,8 @@ from segstore_ds.status.writers import Commit
 from segstore_ds.stream.after_commit import AfterCommit
 from segstore_ds.write.append import Appender, check_stream
 from segstore_ds.write.inputs import ArrowInput
-from segstore_ds.write.job import WriteJob, WriteRequest, plan_job
+from segstore_ds.write.job import WriteJob, plan_job
+from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import StagedSegment, StagedTask
 
 _JOBS_REMEMBERED = 1024

@@ -48,9 +48,10 @@ from segstore_ds.stream.micro_batches import MicroBatches
 from segstore_ds.stream.opening import create_on, open_on
 from segstore_ds.stream.stream import Stream, client_name
 from segstore_ds.write.inputs import writer_key
-from segstore_ds.write.job import AutoRules, WriteJob, WriteRequest, check_arguments
+from segstore_ds.write.job import WriteJob, check_arguments
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.micro_batch import BatchPlan, plan_batch
+from segstore_ds.write.request import AutoRules, WriteRequest
 from segstore_ds.write.staged import StagedTask, delete_staged
 
 __all__ = [

@@ -71,8 +71,9 @@ from segstore_ds.stream.commits import Commits
 from segstore_ds.version import __version__
 from segstore_ds.write.appender import FlushLimits, LiveAppender, StreamEnds
 from segstore_ds.write.inputs import as_input, writer_key
-from segstore_ds.write.job import AutoRules, WriteJob, WriteRequest, plan_job
+from segstore_ds.write.job import WriteJob, plan_job
 from segstore_ds.write.layout import Layout, as_layout
+from segstore_ds.write.request import AutoRules, WriteRequest
 from segstore_ds.write.staged import StagedTask, delete_staged
 
 

@@ -29,9 +29,10 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root, Writer
 from segstore_ds.format.statistics import Stats
 from segstore_ds.log.transition import Slot
-from segstore_ds.status.epochs import SchemaChange, plan_epochs
+from segstore_ds.status.epochs import plan_epochs
 from segstore_ds.status.history import Note
 from segstore_ds.status.writers import Commit, WriterKey, check_claim, find_repeated
+from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.task_writer import StagedSegment, StagedTask, delete_staged, stage_frames
 
 
@@ -42,30 +43,27 @@ class AppendPlan:
     Attributes:
         token: The write job's folder; the staging floor is compared with its version.
         segments: Ordered by offset.
-        schema: The schema of the segments, and whether it may merge into or replace the stream's.
-        writer: The idempotence key, or None.
-        overwrite_to: None to append; otherwise the new head, which is the tail that the overwrite
-            was planned on.
-        expected_tail: Commit only if this is the tail.
-        expected_version: Commit only on top of this version.
-        client: Who writes, for the history.
+        request: What was asked for, with the schema of the segments.
         rows: How many events the tasks received. The segments hold all of them, except where the
             planner found the writer's batch committed, so that nothing was staged.
         stats: Statistics of these rows, for the fingerprint of the writer's batch.
+        overwrite_to: None to append; otherwise the new head, which is the tail that the overwrite
+            was planned on.
         stream_id: The stream that was planned on; None where it can't have changed.
     """
 
     token: str
     segments: tuple[StagedSegment, ...]
-    schema: SchemaChange
-    writer: WriterKey | None = None
-    overwrite_to: int | None = None
-    expected_tail: int | None = None
-    expected_version: int | None = None
-    client: str = ""
+    request: WriteRequest
     rows: int = 0
     stats: Stats = field(default_factory=dict, repr=False)
+    overwrite_to: int | None = None
     stream_id: str | None = None
+
+    @property
+    def writer(self) -> WriterKey | None:
+        """The idempotence key, or None."""
+        return self.request.writer
 
     @property
     def facts(self) -> BatchFacts:
@@ -103,7 +101,7 @@ def check_preconditions(root: Root, plan: AppendPlan) -> None:
             staging_floor=root.staging_floor,
         )
     check_staged_rows(plan)
-    check_expected(root, plan.expected_tail, plan.expected_version)
+    check_expected(root, plan.request)
 
 
 def check_staged_rows(plan: AppendPlan) -> None:
@@ -124,8 +122,9 @@ def check_staged_rows(plan: AppendPlan) -> None:
     raise InternalError("tasks received other rows than they staged", rows=plan.rows, staged=staged)
 
 
-def check_expected(root: Root, tail: int | None, version: int | None) -> None:
+def check_expected(root: Root, request: WriteRequest) -> None:
     """Raise ConflictError if the root's tail or version is not the expected one. Pure."""
+    tail, version = request.expected_tail, request.expected_version
     if tail is not None and tail != root.tail:
         raise ConflictError("tail has moved", expected=tail, actual=root.tail)
     if version is not None and version != root.version:
@@ -156,7 +155,7 @@ def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
         tail=tail,
         writers=writers,
         operation=Operation.APPEND if plan.overwrite_to is None else Operation.OVERWRITE,
-        client=plan.client,
+        client=plan.request.client,
     )
     if plan.overwrite_to is not None:
         appended = drop_below(appended, max(plan.overwrite_to, root.head), slot)
@@ -286,7 +285,7 @@ class Appender:
             if plan.writer is not None and plan.writer.claim:
                 check_claim(self._context.status.writer(root, plan.writer.claim), plan.writer)
             check_preconditions(root, plan)
-            epochs, epoch = plan_epochs(root, plan.schema, self._context.status)
+            epochs, epoch = plan_epochs(root, plan.request.change, self._context.status)
             changed = epochs != root.epochs or plan.writer or plan.overwrite_to is not None
             if not plan.segments and not changed:
                 return Change(None, None)

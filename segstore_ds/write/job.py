@@ -23,40 +23,12 @@ from segstore_ds.format.schema.codec import (
     normalise_schema,
     plan_schema,
 )
-from segstore_ds.options.compaction import CompactRules
-from segstore_ds.status.epochs import SchemaChange, epoch_schema
-from segstore_ds.status.writers import WriterKey, find_repeated
+from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.status.writers import find_repeated
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import AppendPlan, check_expected
-from segstore_ds.write.task_writer import Layout, StagedSegment, StagedTask, Target, TaskWriter
-
-
-@dataclass(frozen=True, slots=True)
-class AutoRules:
-    """How to compact after the commit of a write."""
-
-    rules: CompactRules
-    layout: Layout
-
-
-@dataclass(frozen=True, slots=True)
-class WriteRequest:
-    """A request to write; `Stream.plan_write` describes each field.
-
-    `compact` says what to compact after the commit; None for nothing.
-    """
-
-    schema: pa.Schema = field(repr=False)
-    layout: Layout
-    client: str
-    writer: WriterKey | None = None
-    overwrite: bool = False
-    expected_tail: int | None = None
-    expected_version: int | None = None
-    merge_schema: bool = False
-    replace_schema: bool = False
-    spark_schema: str | None = field(default=None, repr=False)
-    compact: AutoRules | None = None
+from segstore_ds.write.request import WriteRequest
+from segstore_ds.write.task_writer import StagedSegment, StagedTask, Target, TaskWriter
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,20 +101,14 @@ class WriteJob:
         self, segments: tuple[StagedSegment, ...], tasks: Sequence[StagedTask]
     ) -> AppendPlan:
         """Return the plan that commits these segments, which hold the tasks' rows."""
-        batch, request = gather_facts(task.facts for task in tasks), self.request
+        batch = gather_facts(task.facts for task in tasks)
         return AppendPlan(
             token=self.token,
             segments=segments,
+            request=self.request,
             rows=batch.rows,
             stats=batch.stats,
-            schema=SchemaChange(
-                request.schema, request.spark_schema, request.merge_schema, request.replace_schema
-            ),
-            writer=request.writer,
             overwrite_to=self.overwrite_to,
-            expected_tail=request.expected_tail,
-            expected_version=request.expected_version,
-            client=request.client,
             stream_id=self.stream_id,
         )
 
@@ -190,7 +156,7 @@ def _admit(context: StreamContext, root: Root, request: WriteRequest) -> bool:
             raise SealedError("stream is sealed", url=context.storage.url, tail=root.tail)
         # The commit checks this again. Check here too, before data is consumed that may be readable
         # only once.
-        check_expected(root, request.expected_tail, request.expected_version)
+        check_expected(root, request)
     return repeated
 
 

@@ -40,11 +40,12 @@ from segstore_ds.retention.restore import run_restore
 from segstore_ds.retention.retain import run_retain
 from segstore_ds.retention.truncate import run_truncate
 from segstore_ds.retention.vacuum import run_vacuum
-from segstore_ds.status.epochs import SchemaChange
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.testing.actors import Actor, Program, Request, answer
 from segstore_ds.testing.interleaving import Event, Play, Scene, Violation
 from segstore_ds.write.append import Appender, AppendPlan
+from segstore_ds.write.layout import Layout
+from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.task_writer import StagedSegment
 
 DAY = 86_400
@@ -157,7 +158,7 @@ def staged(actor: Actor, version: int, nonce: str) -> AppendPlan:
     path = names.build_segment_path(token, "0-0-0.arrow")
     actor.storage.create(names.segment_object(path), b"events")
     segment = StagedSegment(path, 1, 6, 1, 0, None)
-    return AppendPlan(token, (segment,), SchemaChange(SCHEMA), rows=1)
+    return AppendPlan(token, (segment,), WriteRequest(SCHEMA, Layout(), ""), rows=1)
 
 
 def commit(actor: Actor, log: StreamLog, plan: AppendPlan, transaction: str) -> None:

@@ -12,12 +12,13 @@ from hypothesis import strategies as st
 
 from segstore_ds.format.names import build_token
 from segstore_ds.status import table_status
-from segstore_ds.status.epochs import SchemaChange
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.write.append import AppendPlan
+from segstore_ds.write.layout import Layout
+from segstore_ds.write.request import WriteRequest
 
 SCHEMA = pa.schema([("n", pa.int64())])
 LIMITS = {"WRITERS_INLINE": 12, "WRITERS_INLINE_BYTES": 400}
@@ -47,7 +48,7 @@ def _keys(names: list[tuple[int, int]]) -> list[tuple[str, str]]:
 
 def _commit(stream: Stream, key: WriterKey) -> int:
     token = build_token(stream.root.version, f"{stream.root.version:012x}")
-    plan = AppendPlan(token, (), SchemaChange(stream.schema), writer=key)
+    plan = AppendPlan(token, (), WriteRequest(stream.schema, Layout(), "", key))
     return stream._commits.appender.commit(plan, transaction=stream._log.clock.new_id()).version
 
 

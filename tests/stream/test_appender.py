@@ -296,6 +296,26 @@ def test_an_interrupt_is_kept_as_well(stream, monkeypatch):
     appender.close()
 
 
+def test_an_interrupt_while_staging_leaves_no_objects(stream, monkeypatch):
+    """No commit can name the objects of a task that was not finished."""
+    opened, begun = stream.storage.open_staged, []
+
+    def interrupted(path):
+        begun.append(path)
+        if len(begun) > 2:
+            raise KeyboardInterrupt
+        return opened(path)
+
+    appender = stream.appender(layout=small(segment_bytes=1 << 18), flush_seconds=None)
+    with monkeypatch.context() as patch:
+        patch.setattr(stream.storage, "open_staged", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            appender.append(table(*range(2000)))
+    assert list(stream.storage.list("segments"))
+    appender.close()
+    assert not list(stream.storage.list("segments"))
+
+
 def test_a_plan_that_fails_takes_nothing_and_may_be_repeated(stream, monkeypatch):
     appender = stream.appender(flush_seconds=None)
     with monkeypatch.context() as patch:

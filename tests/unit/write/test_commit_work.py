@@ -6,9 +6,10 @@ from stream_kit import make_stream
 
 from segstore_ds.commit.merges import run_due_merge
 from segstore_ds.format.names import build_token
-from segstore_ds.status.epochs import SchemaChange
 from segstore_ds.stream import Stream
 from segstore_ds.write.append import AppendPlan
+from segstore_ds.write.layout import Layout
+from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.task_writer import StagedSegment
 
 COMMITS = 1500
@@ -19,7 +20,7 @@ def _commit(stream: Stream, number: int, chance: Random) -> None:
     log = stream._log
     token = build_token(log.root.version, f"{chance.getrandbits(48):012x}")
     entry = StagedSegment(f"{token}/0-0-0.arrow", 10, 99, 40, number, None)
-    plan = AppendPlan(token, (entry,), SchemaChange(stream.schema), rows=10)
+    plan = AppendPlan(token, (entry,), WriteRequest(stream.schema, Layout(), ""), rows=10)
     stream._commits.appender.commit(plan, transaction=log.clock.new_id())
     run_due_merge(stream._context)
 

@@ -1,0 +1,43 @@
+"""What a caller asks of a write; made once, at the door, and carried to the commit."""
+
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from segstore_ds.options.compaction import CompactRules
+from segstore_ds.status.epochs import SchemaChange
+from segstore_ds.status.writers import WriterKey
+from segstore_ds.write.layout import Layout
+
+
+@dataclass(frozen=True, slots=True)
+class AutoRules:
+    """How to compact after the commit of a write."""
+
+    rules: CompactRules
+    layout: Layout
+
+
+@dataclass(frozen=True, slots=True)
+class WriteRequest:
+    """A request to write; `Stream.plan_write` describes each field.
+
+    `compact` says what to compact after the commit; None for nothing.
+    """
+
+    schema: pa.Schema = field(repr=False)
+    layout: Layout
+    client: str
+    writer: WriterKey | None = None
+    overwrite: bool = False
+    expected_tail: int | None = None
+    expected_version: int | None = None
+    merge_schema: bool = False
+    replace_schema: bool = False
+    spark_schema: str | None = field(default=None, repr=False)
+    compact: AutoRules | None = None
+
+    @property
+    def change(self) -> SchemaChange:
+        """How the schema may change the stream's."""
+        return SchemaChange(self.schema, self.spark_schema, self.merge_schema, self.replace_schema)
