@@ -198,6 +198,18 @@ def test_rows_are_read_back_wherever_they_are(
         list(begin(storage, layout()).read(0, 0))
 
 
+def test_finish_frees_the_buffers_of_a_readable_task(storage):
+    """Its rows are read from the objects then."""
+    task = begin(storage, layout(), readable=True)
+    task.append(events(0, 500))
+    pool = task._pool
+    assert pool is not None
+    task.finish()
+    with pytest.raises(ClosedError):
+        pool.lend()
+    _check(task, 100, 400)
+
+
 def _check(task: TaskWriter, start: int, end: int) -> None:
     found = pa.Table.from_batches(task.read(start, end), SCHEMA)
     assert found["n"].to_pylist() == list(range(start, end))
