@@ -12,6 +12,7 @@ from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.read.scan import run_task
 from segstore_ds.status import history
+from segstore_ds.status.history import History
 from segstore_ds.stream import open_on
 
 
@@ -120,9 +121,11 @@ def test_a_history_that_begins_late_is_damage():
 
 @pytest.mark.usefixtures("tiny")
 def test_damaged_history_is_an_error_and_no_wrong_time():
-    _, storage = make_stream(12)
-    for info in list(storage.list("history")):
-        storage.put(info.path, b"v1\nplain 0 0 x\n")
+    stream, storage = make_stream(12)
+    parts = list(History(storage).parts(stream.root))
+    assert parts
+    for ref in parts:
+        storage.put(ref.path, b"v1\nplain 0 0 x\n")
     with pytest.raises(FormatError):
         times(open_on(storage))
     assert open_on(storage).read().read_all().num_rows == 120
