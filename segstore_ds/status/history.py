@@ -148,6 +148,11 @@ class History:
         self, root: Root, transaction: str, version: int | None = None
     ) -> int | None:
         """Return the version that a transaction committed, or None; only `version` if given."""
+        if version is None:
+            # The newest rows first: no request for most, and no older part has to be sound.
+            for row in reversed(root.history):
+                if row.transaction == transaction:
+                    return row.version
         start, end = (0, root.version + 1) if version is None else (version, version + 1)
         for batch in self.batches(root, start, end):
             found = batch.filter(pc.equal(batch["transaction"], transaction))

@@ -195,6 +195,18 @@ def test_damaged_history_is_named_and_never_empty(stream):
         rows(open_on(storage))
 
 
+@pytest.mark.usefixtures("tiny")
+def test_outcome_of_a_recent_commit_needs_no_old_history(stream):
+    for number in range(12):
+        stream.append(numbers(number))
+    recent, root = stream.append(numbers(12)), stream.root
+    old = stream._log.read_version(1).transaction
+    stream.storage.delete(next(History(stream.storage).parts(root)).path)
+    assert open_on(stream.storage).outcome(recent.transaction).version == recent.version
+    with pytest.raises(FormatError):
+        open_on(stream.storage).outcome(old)
+
+
 def test_a_root_must_have_a_row_for_every_version(stream):
     stream.append(numbers(1))
     stream.append(numbers(2))

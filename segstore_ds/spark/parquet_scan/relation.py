@@ -176,10 +176,9 @@ def _describe(base: str, files: Sequence[NativeFile]) -> str:
 def _guard(known: "_Classes", frame: Any, names: Sequence[str]) -> Any:
     """Return the rows so that no filter on some columns is pushed down to the files.
 
-    A dictionary stores 0.0 and -0.0 as two values, and the bounds in our older files leave NaN out.
-    Spark treats the zeros as equal and NaN as above every number, so a pushed-down filter on floats
-    would lose rows. Marking a column "may be null" changes no value and costs nothing, and Spark
-    pushes down filters on columns, not on expressions.
+    A dictionary stores 0.0 and -0.0 as two values, which Spark treats as equal, so a pushed-down
+    filter on floats would lose rows. Marking a column "may be null" changes no value and costs
+    nothing, and Spark pushes down filters on columns, not on expressions.
     """
     if not names:
         return frame
