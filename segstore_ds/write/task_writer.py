@@ -224,9 +224,15 @@ class TaskWriter:
     # --- rows to frames -----------------------------------------------------------------------
 
     def _gather(self, batch: pa.RecordBatch) -> None:
-        for piece in self._gathered.cut(batch):
-            if not self._gathered.has_room(piece):
-                self._encode(full=True)
+        pieces = self._gathered.cut(batch)
+        for piece in pieces:
+            try:
+                if not self._gathered.has_room(piece):
+                    self._encode(full=True)
+            except BaseException:
+                for unwritten in (piece, *pieces):
+                    self._gathered.add(unwritten)  # for `read`
+                raise
             self._gathered.add(piece)
         # Detach only the pieces that stay gathered: the others are encoded already.
         self._gathered.detach()
@@ -262,8 +268,12 @@ class TaskWriter:
         """Choose the format of the task's segments and write its first frames."""
         self._format = self._choose(bulk=bulk)
         self._inline = []
-        for piece in pieces:
-            self._write(piece)
+        for place, piece in enumerate(pieces):
+            try:
+                self._write(piece)
+            except BaseException:
+                self._keep(pieces[place + 1 :])
+                raise
 
     def _choose(self, *, bulk: bool) -> str:
         return choose_format(self._target.layout, self.schema, bulk=bulk, readable=self._readable)
@@ -297,6 +307,17 @@ class TaskWriter:
             self._write_frame(self._encoded(batch))
 
     def _write_frame(self, frame: Frame) -> None:
+        try:
+            self._add_frame(frame)
+        except BaseException:
+            self._keep([frame])
+            raise
+
+    def _keep(self, pieces: Sequence[Frame | pa.RecordBatch]) -> None:
+        """Hold frames that could not be written, so that `read` still returns all rows."""
+        self._inline += [piece for piece in pieces if isinstance(piece, Frame)]
+
+    def _add_frame(self, frame: Frame) -> None:
         size, segment = frame.data.size, self._current(ARROW)
         if segment is not None and (
             self._is_full(segment, size, frame.rows)

@@ -18,6 +18,9 @@ from segstore_ds.errors import (
     SealedError,
     StorageError,
 )
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import create_on
+from segstore_ds.testing.faults import WrappedStorage
 from segstore_ds.write import segment_writer
 from segstore_ds.write.task_writer import Layout
 
@@ -250,6 +253,42 @@ def test_events_stay_readable_after_a_failed_flush(stream, monkeypatch):
     appender.close()
     assert stream.refresh().tail == 0
     assert [one.path for one in stream.storage.list("segments")] == []
+
+
+class _FailsLater(WrappedStorage):
+    """Fails the n-th call of a verb on segments, and every one after it."""
+
+    verb, left = "", 0
+
+    def around(self, verb, path, work):
+        if verb == self.verb and path.startswith("segments/"):
+            self.left -= 1
+            if self.left < 0:
+                raise StorageError("no answer", url=self.url)
+        return work()
+
+
+@pytest.mark.parametrize("verb", ["open_staged", "write", "commit"])
+@pytest.mark.parametrize("place", range(5))
+@pytest.mark.parametrize("as_table", [False, True])
+def test_failed_writes_hide_no_events_from_the_appender(verb, place, as_table):
+    """Wherever the storage fails: what was taken is read back, to be appended again."""
+    storage = _FailsLater(open_storage(f"memory://{uuid.uuid4().hex}"))
+    stream = create_on(storage, SCHEMA)
+    appender = stream.appender(layout=small(segment_bytes=120_000), flush_seconds=None)
+    storage.verb, storage.left = verb, place
+    taken = 0
+
+    def append_and_flush():
+        nonlocal taken
+        while taken < 1000:
+            appender.append(table(*range(taken, taken + 60)) if as_table else event(taken))
+            taken += 60 if as_table else 1
+        appender.flush()
+
+    with pytest.raises(StorageError, match="no answer"):
+        append_and_flush()
+    assert numbers(appender.read(0, taken)) == list(range(taken))
 
 
 def _timed_out(*_args, **_knobs):
