@@ -188,7 +188,11 @@ class FollowedLog:
             began = self.clock.boot_s()
             limit_s = (began if known_s is None else known_s) + self.grace_s / 2
             # A search that ends after `limit_s` is void: names may have been purged on the way.
-            found = find() if began <= limit_s else None
+            try:
+                found = find() if began <= limit_s else None
+            except NotFoundError:
+                self._refuse_base()  # in the empty folder of a dropped stream every name is free
+                raise
             if found is not None and not self._holds_seen(found.root, climbed=known_s is not None):
                 found = None
             if found is not None and self.clock.boot_s() <= limit_s:
@@ -223,12 +227,15 @@ class FollowedLog:
         return not stale
 
     def _lost(self, seen: Seen, newest: int) -> MissingObjectError:
-        if self._base is not None:
-            # No commit may use this base any more, even if it was confirmed a moment ago.
-            self._base = replace(self._base, confirmed_s=float("-inf"))
+        self._refuse_base()
         return lost_commits(
             self.storage.url, version=seen.version, newest=newest, witness="this handle"
         )
+
+    def _refuse_base(self) -> None:
+        """Let no commit use this base any more, even if it was confirmed a moment ago."""
+        if self._base is not None:
+            self._base = replace(self._base, confirmed_s=float("-inf"))
 
     def _readable(self, data: bytes | None, version: int) -> Root | None:
         try:

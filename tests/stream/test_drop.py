@@ -93,6 +93,16 @@ def test_handles_and_jobs_of_a_dropped_stream_fail():
     assert objects(storage) == set()
 
 
+def test_handle_that_saw_the_drop_commits_nothing():
+    """All names of the empty folder are free, so a commit would win."""
+    stream, storage = make_stream(1)
+    run_drop(storage, confirm=storage.url, clock=stream._log.clock, client="")
+    for asked in (stream.refresh, lambda: stream.append(numbers(0, 1)), stream.seal):
+        with pytest.raises(NotFoundError):
+            asked()
+    assert objects(storage) == set()
+
+
 @pytest.mark.parametrize("damaged", [False, True])
 def test_stream_with_lists_of_parts_is_dropped(damaged, monkeypatch):
     """However long it has become, and though a list can't be read any more."""
