@@ -32,14 +32,26 @@ from segstore_ds.version import __version__
 from segstore_ds.write.task_writer import Layout
 
 if TYPE_CHECKING:
-    from segstore_ds.spark import clone, compact, copy, read, recommended_conf, register, write
+    from segstore_ds.spark import (
+        activated,
+        clone,
+        compact,
+        copy,
+        read,
+        recommended_conf,
+        register,
+        write,
+    )
 
 # Four helpers are called as rooms are. All rooms are loaded by now; without these attributes
 # `segstore.read` is the helper, and `from segstore_ds.read import ...` still finds the room.
 for _room in ("compact", "copy", "read", "write"):
     del globals()[_room]
 
-_SPARK_HELPERS = ("clone", "compact", "copy", "read", "recommended_conf", "register", "write")
+_SPARK_HELPERS = (
+    *("activated", "clone", "compact", "copy", "read"),
+    *("recommended_conf", "register", "write"),
+)
 
 __all__ = [
     "Commit",
@@ -59,6 +71,7 @@ __all__ = [
     "Stream",
     "VacuumReport",
     "__version__",
+    "activated",
     "clone",
     "compact",
     "copy",

@@ -277,7 +277,8 @@ import segstore_ds.read.plan, segstore_ds.write.job
 import segstore_ds.copy.events, segstore_ds.compact.plan
 import segstore_ds as segstore
 from segstore_ds.read import scan
-for name in ("clone", "compact", "copy", "read", "recommended_conf", "register", "write"):
+helpers = ("activated", "clone", "compact", "copy", "read", "recommended_conf", "register", "write")
+for name in helpers:
     assert inspect.isfunction(getattr(segstore, name)), name
 """
 

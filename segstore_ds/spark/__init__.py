@@ -4,6 +4,7 @@ This package is a client of the public API. Only one guarded function in `active
 and what needs the JVM has a fallback, so everything works the same through Spark Connect.
 """
 
+from segstore_ds.spark.active import activated
 from segstore_ds.spark.jobs.compaction import compact
 from segstore_ds.spark.jobs.copy_helpers import clone, copy
 from segstore_ds.spark.parquet_scan.read import read
@@ -13,6 +14,7 @@ from segstore_ds.spark.source import SegstoreDataSource
 __all__ = [
     "Registration",
     "SegstoreDataSource",
+    "activated",
     "clone",
     "compact",
     "copy",

@@ -13,9 +13,31 @@ def find_jvm(spark: SparkSession) -> tuple[Any, Any] | None:
     return None if jvm is None else (jvm, spark._jsparkSession)  # noqa: SLF001 - no public way
 
 
+def activate_if_none(spark: SparkSession) -> None:
+    """Make a session this thread's active one if the thread has none."""
+    found = find_jvm(spark)
+    if found is not None:
+        jvm, session = found
+        sessions = jvm.org.apache.spark.sql.SparkSession
+        if not sessions.getActiveSession().isDefined():
+            sessions.setActiveSession(session)
+
+
 @contextmanager
 def activated(spark: SparkSession) -> Iterator[None]:
-    """Make a session this thread's active one: `DataFrameWriter.save()` looks nowhere else."""
+    """Make a session the active one of this thread within a `with` block.
+
+    `df.write.format(...).save()` looks for Python sources in the thread's active session alone, and
+    a thread that your program starts has none: without this Spark says DATA_SOURCE_NOT_FOUND. The
+    thread's own active session, or none, is put back at the end. With Spark Connect, where any
+    thread finds the format, it does nothing. `segstore_ds.write` and SQL need no such block.
+
+    Args:
+        spark: The session, with the format registered or installed.
+
+    Example:
+        ``with segstore.activated(spark): df.write.format("segstore").mode("append").save(url)``
+    """
     found = find_jvm(spark)
     if found is not None:
         jvm, session = found

@@ -11,7 +11,7 @@ from uuid import uuid4
 from pyspark.sql import DataFrame, SparkSession
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.spark.active import activated
+from segstore_ds.spark.active import activate_if_none, activated
 from segstore_ds.spark.boundary import in_sparks_words
 from segstore_ds.spark.option_texts import as_location, as_texts
 from segstore_ds.spark.source import SegstoreDataSource
@@ -57,7 +57,9 @@ def register(
 ) -> Registration:
     """Register the format `segstore` in a session and tune the session for it.
 
-    Safe to repeat; the last storage options hold. Works in Spark Connect.
+    Safe to repeat; the last storage options hold. Works in Spark Connect. Where the calling thread
+    has no active session it gets this one, so that `df.write.save()` finds the format in it;
+    `activated` does that in other threads.
 
     Args:
         spark: The session. Others, also those made by `newSession()`, do not change.
@@ -78,6 +80,7 @@ def register(
             remedy="give a dict",
             type=type(storage_options).__name__,
         )
+    activate_if_none(spark)
     # Spark looks in the active session for the name, and refuses one that another session has.
     with activated(spark):
         spark.dataSource.register(_bound(storage_options, spark.conf.get("spark.app.id", None)))

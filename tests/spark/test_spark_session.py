@@ -134,6 +134,66 @@ def test_plain_save_from_a_thread_is_sparks_own_error(spark, url):
     assert caught == [] or "DATA_SOURCE_NOT_FOUND" in caught[0]
 
 
+def active(spark):
+    """Return the session inside the JVM that this thread has as its active one, or None."""
+    found = spark._jvm.org.apache.spark.sql.SparkSession.getActiveSession()
+    return found.get() if found.isDefined() else None
+
+
+def in_a_new_thread(run):
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(run).result()
+
+
+def test_register_activates_the_session_in_a_thread_that_has_none(spark, url):
+    def save():
+        before = active(spark)
+        segstore.register(spark)
+        spark.range(3).write.format("segstore").mode("append").save(url)
+        return before, active(spark)
+
+    before, after = in_a_new_thread(save)
+    assert before is None
+    assert after.equals(spark._jsparkSession)
+    assert segstore.open(url).tail == 3
+
+
+def test_register_leaves_a_threads_own_active_session(spark):
+    with segstore.activated(spark):
+        segstore.register(spark.newSession())
+        assert active(spark).equals(spark._jsparkSession)
+
+
+def test_activated_puts_back_what_the_thread_had(spark):
+    other = spark.newSession()
+
+    def fail():
+        with segstore.activated(other):
+            assert active(spark).equals(other._jsparkSession)
+            raise KeyError
+
+    def nest():
+        with segstore.activated(spark):
+            with pytest.raises(KeyError):
+                fail()
+            assert active(spark).equals(spark._jsparkSession)
+        return active(spark)
+
+    assert in_a_new_thread(nest) is None
+
+
+@pytest.mark.slow
+def test_forty_eight_saves_from_threads_all_find_the_format(spark, url):
+    def save(n):
+        with segstore.activated(spark):
+            df = spark.range(n * 10, n * 10 + 10, 1, 1)
+            df.write.format("segstore").mode("append").save(url)
+
+    with ThreadPoolExecutor(8) as pool:
+        list(pool.map(save, range(48)))
+    assert sorted(segstore.open(url).read().read_all()["id"].to_pylist()) == list(range(480))
+
+
 def test_helpers_work_from_threads(spark, url, append, tmp_path):
     """They write, too, and a new thread has no active session."""
     for _ in range(2):
