@@ -18,6 +18,7 @@ from typing import Generic, TypeVar
 
 from segstore_ds.commit.lost_attempts import discard_lost
 from segstore_ds.commit.replicas import Replicas
+from segstore_ds.commit.turns import Turns
 from segstore_ds.errors import (
     CommitUnknownError,
     ConflictError,
@@ -49,6 +50,7 @@ CLOCK_LIMIT_US = 5 * 60 * 1_000_000
 CLOCK_CHECK_S = 600.0
 HINT_EVERY_S = 1.0
 COMMIT_ATTEMPTS = 200
+LOOK_AHEAD = 3  # commits that a writer reads on after its second lost race and later
 
 
 T = TypeVar("T")
@@ -127,6 +129,7 @@ class StreamLog(FollowedLog):
         self.history = History(storage)
         self._hinted_s = float("-inf")
         self._clock_checked_s = float("-inf")
+        self._turns = Turns(clock)
         self.replicas = Replicas(storage, self.files, ROOT_CODEC, clock)
 
     def create(self, root: Root) -> bool:
@@ -177,6 +180,7 @@ class StreamLog(FollowedLog):
         self.storage.ensure_exclusive()
         called_s, meter = self.clock.boot_s(), _Meter(self.storage.stats)
         transaction = transaction or self.clock.new_id()
+        self._turns.wait_fresh(self.root)
         for attempt in range(attempts):
             # Stand on a root that was the newest a moment ago, and take the time before that.
             base, slot = self._begin(attempt)
@@ -204,7 +208,7 @@ class StreamLog(FollowedLog):
             # Bring the followers up to the base: a failure here commits nothing.
             self._prepare(base.root, root)
             # Put the root under the next version, if absent: this decides the race.
-            if self._try(base, root):
+            if self._try(base, root, meter):
                 # The commit is in the log; it is acknowledged once the followers have it.
                 self.replicas.ship(root, shipped or {}, prepared=True)
                 # Acknowledged. The hint only makes the next open cheaper.
@@ -212,8 +216,6 @@ class StreamLog(FollowedLog):
                 return Committed(root, change.result, written=True, attempts=attempt + 1)
             # Lost: delete what only this root named, and go on from the winner.
             discard_lost(self.files, base, root, self.clock)
-            meter.races_lost += 1
-            self.clock.backoff(min(attempt, 6), base_s=0.004, most_s=0.25)
         raise ConflictError(
             "other writers committed first on every attempt",
             url=self.storage.url,
@@ -291,25 +293,35 @@ class StreamLog(FollowedLog):
 
     # --- inside ------------------------------------------------------------------------------
 
-    def _try(self, base: Base, root: Root) -> bool:
+    def _try(self, base: Base, root: Root, meter: _Meter) -> bool:
         began = self.clock.boot_s()
         try:
-            won = self.files.add(root.version, root)
+            found = self.files.add_or_read(root.version, root)
         except CommitUnknownError as error:
             self._base = None
             raise CommitUnknownError(
                 error.fact, transaction=root.transaction, **error.fields
             ) from error.__cause__
+        won, put_s = found is None, self.clock.boot_s() - began
         # A won race counts while the base is fresh; a lost one while nothing can have been purged.
         if self.clock.boot_s() - (base.confirmed_s if won else began) > CONFIRM_S:
             won = self._settle_late(root, began, won=won)
-        elif not won:
-            # The slot after the base is taken, so the base was the newest until then: refresh.
-            self._base = base
-            self.refresh()
+        elif found is not None:
+            self._learn(base, found, meter)
         if won:
             self._stand_on(Base(root, began, sound=True))
+            self._turns.won(root.version, put_s)
+        else:
+            meter.races_lost += 1
         return won
+
+    def _learn(self, base: Base, winner: bytes, meter: _Meter) -> None:
+        """Stand on the commit that won the slot after the base, or on a later one."""
+        self._base = base
+        self._turns.lost(base.root.version + 1)
+        # Who lost before is probably behind by more than one commit.
+        if not self._stand_on_successor(base, winner, ahead=LOOK_AHEAD if meter.races_lost else 0):
+            self.refresh()
 
     def _settle_late(self, root: Root, began: float, *, won: bool) -> bool:
         """Tell whether a commit is in the log although its slot may have been purged meanwhile.

@@ -85,13 +85,17 @@ class MetadataLog(Generic[T]):
     # --- writing -----------------------------------------------------------------------------
 
     def add(self, number: int, batch: T) -> bool:
-        """Put a batch if its number is free.
+        """Put a batch if its number is free; True when the log holds it. See `add_or_read`."""
+        return self.add_or_read(number, batch) is None
+
+    def add_or_read(self, number: int, batch: T) -> bytes | None:
+        """Put a batch if its number is free, or return the file that has it.
 
         Two callers that add exactly the same bytes both win, because the storage can't tell them
         apart.
 
         Returns:
-            True when the log holds our batch under that number, False when it holds another.
+            None when the log holds our batch under that number, or the other file that it holds.
 
         Raises:
             CommitUnknownError: The storage never gave an answer that decides the outcome.
@@ -111,7 +115,7 @@ class MetadataLog(Generic[T]):
         for attempt in range(1, self._attempts + 1):
             try:
                 if self.storage.create(path, data):
-                    return True
+                    return None
                 doubtful = True
             except StorageError as error:
                 cause = failed = error
@@ -122,7 +126,7 @@ class MetadataLog(Generic[T]):
             except StorageError as error:
                 found, cause = None, error
             if found is not None:
-                return found == data
+                return None if found == data else found
             if lasting:
                 break  # another try would fail too; `doubtful` decides which error is raised
             self._clock.backoff(attempt, base_s=0.02, most_s=2.0)

@@ -182,6 +182,35 @@ class FollowedLog:
     def _stand_on(self, base: Base) -> None:
         self._base, self._seen = base, Seen.of(base.root)
 
+    def _stand_on_successor(self, base: Base, data: bytes, *, ahead: int) -> bool:
+        """Stand on the commit after a base, whose file was read, or on the newest one behind it.
+
+        False when it can't be proved that the file is that commit, or when the newest one is more
+        than `ahead` commits away. No name after the base existed when the base was confirmed, and
+        purge keeps a name for the grace period. So within `CONFIRM_S` of that moment none of them
+        can be a leftover, and the commit that was read is as good a base as its parent: confirmed
+        at the same moment, whether or not it is still the newest.
+        """
+        version = base.root.version + 1
+        successor = self._readable(data, version)
+        if successor is None or not base.sound or successor.parent != base.root.transaction:
+            return False
+        if ahead:
+            for _ in range(ahead):
+                following = self.files.read(version + 1)
+                if following is None:
+                    break
+                version, data = version + 1, following
+            else:
+                return False
+        root = self._checked(version, data)
+        if self.clock.boot_s() - base.confirmed_s > CONFIRM_S:
+            return False
+        if not self.incomplete:
+            check_complete(root, url=self.storage.url)
+        self._stand_on(replace(base, root=root))
+        return True
+
     def _confirm(self, find: Callable[[], Base | None], known_s: float | None = None) -> Root:
         """Find the newest root; `find` starts from a base confirmed at `known_s`, or from none."""
         for _ in range(REOPEN_ATTEMPTS):

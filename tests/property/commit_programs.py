@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from commit_ghost import NOW_S, Ghost, check_world, first_files, first_root, observe
+from commit_ghost import NOW_S, Ghost, check_world, decode, first_files, first_root, observe
 
 from segstore_ds.commit.commit import Change, StreamLog
 from segstore_ds.commit.context import StreamContext
@@ -230,6 +230,14 @@ class TrustsAnyLoss(StreamLog):
         return super()._settle_late(root, began, won=True) if won else False
 
 
+class StandsOnAnything(StreamLog):
+    """Takes whatever is in the slot for the next base, however long ago its own was confirmed."""
+
+    def _stand_on_successor(self, base: Base, data: bytes, *, ahead: int) -> bool:  # noqa: ARG002
+        self._stand_on(Base(decode(data), self.clock.boot_s(), sound=True))
+        return True
+
+
 class FollowsNames(StreamLog):
     """Follows the log by name from a base of any age."""
 
@@ -271,20 +279,21 @@ class NeverDoubts(StreamLog):
 class LosesToItself(MetadataLog):
     """Takes "not found" after a put whose answer was lost for a lost race."""
 
-    def add(self, number: int, batch: Root) -> bool:
+    def add_or_read(self, number: int, batch: Root) -> bytes | None:
         path, data = self.path(number), encode_envelope(ROOT_CODEC.encode(batch))
         try:
-            return self.storage.create(path, data)
+            won = self.storage.create(path, data)
         except StorageError:
-            return self._read(path) == data
+            won = self._read(path) == data
+        return None if won else self._read(path) or b"nothing"
 
 
 class TrustsRefusals(MetadataLog):
     """Takes the answer "taken" for a lost race without reading the slot."""
 
-    def add(self, number: int, batch: Root) -> bool:
+    def add_or_read(self, number: int, batch: Root) -> bytes | None:
         path, data = self.path(number), encode_envelope(ROOT_CODEC.encode(batch))
-        return self.storage.create(path, data)
+        return None if self.storage.create(path, data) else self._read(path) or b"nothing"
 
 
 class PurgesDownwards(MetadataLog):

@@ -13,6 +13,7 @@ from commit_programs import (
     NoLateCheck,
     ProbesUnconfirming,
     PurgesDownwards,
+    StandsOnAnything,
     TrustsItsHurry,
     TrustsRefusals,
     creator,
@@ -172,6 +173,17 @@ MUTANTS = {
     "neither age nor base is asked": lambda: (
         scene({"r": looker(log_class=FollowsNamesUnconfirming), "c": purger()}, **NAP),
         "r saw version . when 4 was the newest",
+    ),
+    "a loser stands on whatever took its slot": lambda: (
+        scene(
+            {
+                "a": writer("a1", log_class=StandsOnAnything, **QUIET),
+                "b": straggler("b1"),
+                "c": purger(**QUIET),
+            },
+            **NAP,
+        ),
+        "acknowledged",
     ),
     "purge goes downwards": lambda: (
         scene({"h": hinter(0), "c": purger(files_class=PurgesDownwards)}, **NAP),

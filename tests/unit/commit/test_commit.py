@@ -124,15 +124,62 @@ def test_a_look_for_news_takes_two_requests_and_a_commit_one(log, time):
     assert requests(log) == {}
 
 
-def test_a_lost_race_takes_few_requests(log):
+def test_a_lost_race_takes_a_put_and_a_get(log):
     other = another(log)
     other.open()
     commit(other)
-    commit(other)
     requests(log)
-    assert commit(log).version == 3
-    # The lost put and its slot, the two that came first and the end behind them, the put that won.
-    assert requests(log) == {"create": 2, "get": 4, "info": 1}
+    assert commit(log).version == 2
+    # The lost put and its slot, and the put that won.
+    assert requests(log) == {"create": 2, "get": 1}
+
+
+def test_who_lost_twice_reads_on_to_the_end(log):
+    other = another(log)
+    other.open()
+    for _ in range(4):
+        commit(other)
+    requests(log)
+    assert commit(log).version == 5
+    # Two lost puts and their slots, the two commits behind them and the end, the put that won.
+    assert requests(log) == {"create": 3, "get": 5}
+
+
+def test_who_is_far_behind_probes_for_the_newest(log):
+    other = another(log)
+    other.open()
+    for _ in range(60):
+        commit(other)
+    requests(log)
+    assert commit(log).version == 61
+    assert sum(requests(log).values()) < 45
+
+
+def test_a_loser_does_not_stand_on_another_history(log):
+    """The slot holds a commit that was made on another root: the log that was seen is gone."""
+    forged = replace(log.root, version=1, parent="not t0", transaction="other")
+    forged = replace(forged, history=(*forged.history, forged.history[-1]))
+    log.storage.create(log.files.path(1), encode_envelope(encode_root(forged)))
+    with pytest.raises(FormatError):
+        commit(log)
+    assert log._base is None or log._base.root.transaction == "t0"
+
+
+def test_a_winner_that_was_read_late_is_found_again_by_listing(log, time):
+    """After a minute the slot alone proves nothing, so the loser looks for the newest root."""
+    other = another(log)
+    other.open()
+    commit(other)
+    base = log._base
+    assert base is not None
+    data = log.files.read(1)
+    assert data is not None
+    time.advance(61)
+    assert not log._stand_on_successor(base, data, ahead=0)
+    assert log.root.version == 0
+    time.advance(-61)
+    assert log._stand_on_successor(base, data, ahead=0)
+    assert log._base == replace(base, root=other.root)
 
 
 # --- finding the newest ---------------------------------------------------------------------------
