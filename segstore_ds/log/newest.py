@@ -251,6 +251,8 @@ class FollowedLog:
             stale = found.version < seen.version
             # If it can't be read, a newer root is assumed to continue it.
             there = not stale if root is None else root.transaction == seen.transaction
+            if not there and not stale and self.files.exists(found.version + 1):
+                return False  # a purge may have come since, and what was read may be a leftover
         if not there:
             raise self._lost(seen, found.version)
         return not stale

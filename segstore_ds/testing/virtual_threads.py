@@ -4,6 +4,7 @@ import heapq
 import random
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 from segstore_ds.log.clock import Clock
 from segstore_ds.testing.virtual_time import START_US
@@ -20,7 +21,6 @@ class VirtualThreads:
         self._random = random.Random(seed)
         self._waiting: list[tuple[float, int, threading.Event]] = []
         self._order = 0
-        self._errors: list[BaseException] = []
         self._finished = threading.Event()
         self.clock = Clock(
             wall_us=lambda: START_US + int(self.now_s * 1e6),
@@ -38,25 +38,18 @@ class VirtualThreads:
 
     def run(self, work: Sequence[Callable[[], None]]) -> None:
         """Run functions at once until all have returned; raises the first error."""
-        threads = [
-            threading.Thread(target=self._run, args=(function, self._enter(0.0)), daemon=True)
-            for function in work
-        ]
-        for thread in threads:
-            thread.start()
-        self._leave()
-        self._finished.wait()
-        for thread in threads:
-            thread.join()
-        if self._errors:
-            raise self._errors[0]
+        with ThreadPoolExecutor(len(work)) as threads:
+            turns = [self._enter(0.0) for _ in work]
+            running = [threads.submit(self._run, *each) for each in zip(work, turns, strict=True)]
+            self._leave()
+            self._finished.wait()
+        for one in running:
+            one.result()
 
     def _run(self, function: Callable[[], None], turn: threading.Event) -> None:
         turn.wait()
         try:
             function()
-        except BaseException as error:  # noqa: BLE001 - `run` raises it
-            self._errors.append(error)
         finally:
             self._leave()
 
