@@ -136,7 +136,7 @@ def test_part_that_straddles_the_head_is_cut_down(monkeypatch):
     assert stream.root.parts == (whole,)  # less than a quarter of it is dead
     stream.truncate(25)
     (trimmed,) = stream.root.parts
-    assert (trimmed.start, trimmed.segments) == (20, 6)
+    assert (trimmed.start, trimmed.count) == (20, 6)
     assert values(open_on(storage)) == list(range(25, 80))
     stream.verify().check()
     for _ in range(3):
