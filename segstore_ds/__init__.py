@@ -10,6 +10,7 @@ from segstore_ds.compact.commit import Compaction
 from segstore_ds.copy.segments import Copied
 from segstore_ds.errors import SegstoreError
 from segstore_ds.format.retention import RetentionPolicy
+from segstore_ds.format.upkeep import UpkeepPolicy
 from segstore_ds.read.cuts import Position
 from segstore_ds.read.parquet_files import ParquetFile
 from segstore_ds.read.scan import run_task
@@ -69,6 +70,7 @@ __all__ = [
     "RetentionPolicy",
     "SegstoreError",
     "Stream",
+    "UpkeepPolicy",
     "VacuumReport",
     "__version__",
     "activated",

@@ -37,7 +37,7 @@ def make_stream(commits: int, seed: int = 1) -> tuple[Stream, TimedStorage]:
     """Return a stream of so many commits of ten events, an hour apart, and its storage."""
     time = VirtualTime(seed)
     storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), time)
-    stream = create_on(storage, SCHEMA, clock=time.clock)
+    stream = create_on(storage, SCHEMA, upkeep=None, clock=time.clock)
     for n in range(commits):
         wait(storage, HOUR)
         stream.append(numbers(10 * n, 10 * n + 10), layout=CHOSEN["layout"])

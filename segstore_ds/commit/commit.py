@@ -28,7 +28,7 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.operation import Operation
+from segstore_ds.format.operation import RELISTING, Operation
 from segstore_ds.format.root import Root, check_writable
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.copy_record import check_commit
@@ -93,6 +93,12 @@ class _Spent:
     races_lost: int
     requests: int
     request_bytes: int
+
+
+def _restored(base: Root, planned: Root, slot: Slot) -> int | None:
+    """Return the newest version that listed again what was retired; None if that is not known."""
+    known = base.restored is not None
+    return slot.version if known and planned.operation in RELISTING else base.restored
 
 
 class _Meter:
@@ -250,6 +256,7 @@ class StreamLog(FollowedLog):
             parent=base.transaction,
             transaction=transaction,
             time_us=slot.time_us,
+            restored=_restored(base, planned, slot),
         )
         row = describe_commit(base, root, note)
         root = replace(root, history=(*kept.history, replace(row, **asdict(spent))))

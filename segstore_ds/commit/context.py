@@ -32,6 +32,17 @@ class StreamContext:
         """Return the same context with a table status that has read nothing yet."""
         return replace(self, status=TableStatus(self.storage))
 
+    def apart(self) -> Self:
+        """Return a context of the same stream that another thread may use."""
+        log = StreamLog(
+            self.storage,
+            clock=self.clock,
+            grace_s=self.log.grace_s,
+            incomplete=self.log.incomplete,
+        )
+        log.follow_from(self.log)
+        return type(self).of(log, client=self.client)
+
     @property
     def storage(self) -> Storage:
         """The stream's folder."""

@@ -41,7 +41,11 @@ def moment_at(log: StreamLog, time_us: int) -> Moment | None:
     The history answers this even for versions that were purged or abandoned by a repair; at most
     one of its parts is read.
     """
-    newest = log.refresh()
+    return find_moment(log, log.refresh(), time_us)
+
+
+def find_moment(log: StreamLog, newest: Root, time_us: int) -> Moment | None:
+    """Return what `moment_at` does, as of a root that is the newest."""
     if newest.time_us <= time_us:
         return Moment(newest.version, newest.time_us, newest.tail)
     return log.history.latest(newest, time_us)

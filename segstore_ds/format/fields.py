@@ -112,6 +112,10 @@ class Fields:
         except KeyError:
             raise CorruptionError("missing field", where=self.where, field=name) from None
 
+    def has(self, name: str) -> bool:
+        """Tell whether a field is there that was not taken yet."""
+        return name in self._left
+
     def integer(self, name: str, *, least: int = 0) -> int:
         """Take an int64 of at least `least`."""
         value = self.take(name)

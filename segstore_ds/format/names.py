@@ -144,6 +144,17 @@ def parse_token_version(token: str) -> int | None:
     return int(match[1]) if match else None
 
 
+def version_prefixes(start: int, end: int) -> list[str]:
+    """Return texts that the names of versions `[start, end)`, and of few others, begin with.
+
+    >>> version_prefixes(1250, 1502)
+    ['000000000000000012', '000000000000000013', '000000000000000014', '000000000000000015']
+    """
+    digits = len(str(end - start)) - 1
+    blocks = range(start // 10**digits, (end - 1) // 10**digits + 1)
+    return [f"{block:0{LOG_NAME_DIGITS - digits}d}" for block in blocks]
+
+
 def build_segment_path(token: str, name: str) -> str:
     """Return a segment's path as metadata stores it: ``token/name``."""
     path = f"{token}/{name}"

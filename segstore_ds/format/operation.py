@@ -32,9 +32,14 @@ class Operation(StrEnum):
     REPAIR = "repair"
     PURGE = "purge"
     VACUUM = "vacuum"
+    UPKEEP = "upkeep"
     MERGE_STATUS = "merge-status"
     MERGE_HISTORY = "merge-history"
     # Only rows of the history have these: a version that a repair left behind, and a version whose
     # row is lost and which says nothing but its place and time.
     LOST = "lost"
     UNKNOWN = "unknown"
+
+
+# The operations after which a segment that was retired before may be listed.
+RELISTING = frozenset({Operation.RESTORE, Operation.REPAIR})

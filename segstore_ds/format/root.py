@@ -117,6 +117,15 @@ class Writer:
 
 
 @dataclass(frozen=True, slots=True)
+class LastUpkeep:
+    """The newest commit of an upkeep; `swept`: tokens of versions below it have no orphans left."""
+
+    version: int
+    time_us: int
+    swept: int
+
+
+@dataclass(frozen=True, slots=True)
 class Root:
     """The state of a stream as of one version; the glossary defines each word."""
 
@@ -135,6 +144,8 @@ class Root:
     next_segment: int = 0
     log_start: int = 0
     staging_floor: int = 0
+    upkeep: LastUpkeep | None = None
+    restored: int | None = 0
     lists: tuple[PartRef, ...] = ()
     parts: tuple[PartRef, ...] = ()
     entries: tuple[SegmentEntry, ...] = ()

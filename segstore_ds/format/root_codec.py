@@ -20,6 +20,7 @@ from segstore_ds.format.root import (
     ROOT_FORMAT,
     BlobRef,
     Epoch,
+    LastUpkeep,
     PartRef,
     Retired,
     Root,
@@ -71,6 +72,10 @@ def encode_root(root: Root) -> bytes:
         history_lists=[part_value(part) for part in root.history_lists],
         properties=dict(root.properties),
     )
+    if root.upkeep is not None:
+        value.update(upkeep=list(astuple(root.upkeep)))
+    if root.restored is not None:
+        value.update(restored=root.restored)
     return build_json(value)
 
 
@@ -123,6 +128,8 @@ def _take_root(fields: Fields, reader_features: tuple[str, ...]) -> Root:
         next_segment=fields.integer("next_segment"),
         log_start=fields.integer("log_start"),
         staging_floor=fields.integer("staging_floor"),
+        upkeep=_parse_upkeep(fields.take("upkeep"), where) if fields.has("upkeep") else None,
+        restored=fields.integer("restored") if fields.has("restored") else None,
         lists=_parts(fields, "lists"),
         parts=_parts(fields, "parts"),
         entries=tuple(parse_entry(item, where=where) for item in fields.items("entries")),
@@ -242,6 +249,11 @@ def _epoch_value(epoch: Epoch) -> dict[str, Any]:
         "spark": epoch.spark,
         "blob": blob_value(epoch.blob) if epoch.blob else None,
     }
+
+
+def _parse_upkeep(value: Any, where: str) -> LastUpkeep:
+    row = parse_cells(value, ("version", "time_us", "swept"), where=where)
+    return LastUpkeep(row.integer("version"), row.integer("time_us"), row.integer("swept"))
 
 
 def _parse_epoch(value: Any, where: str) -> Epoch:

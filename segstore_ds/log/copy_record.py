@@ -21,6 +21,7 @@ _UPKEEP = frozenset(
         Operation.DROP,
         Operation.VACUUM,
         Operation.PURGE,
+        Operation.UPKEEP,
         Operation.MERGE_STATUS,
         Operation.MERGE_HISTORY,
     }

@@ -148,13 +148,39 @@ class MetadataLog(Generic[T]):
             self.storage.delete(self.path(number))
         return len(numbers)
 
+    def trim(self, low: int, threshold: int, *, until: Callable[[], bool]) -> None:
+        """Delete the batches from `low` to `threshold`, oldest first, without listing.
+
+        It stops early when `until` says so: `lowest` then finds where the next one begins.
+        """
+        for number in range(low, threshold):
+            if until():
+                return
+            self.storage.delete(self.path(number))
+
+    def lowest(self, end: int) -> int:
+        """Return the lowest number of the run of batches that ends before `end`; `end` if none."""
+        low, step = end, 1
+        while low - step >= 0 and self.exists(low - step):
+            low -= step
+            step *= 2
+        gap = max(low - step, -1)
+        while low - gap > 1:
+            middle = (gap + low) // 2
+            low, gap = (middle, gap) if self.exists(middle) else (low, middle)
+        return low
+
     def write_hint(self, number: int, *, generation: int = 0, stream_id: str = "") -> None:
         """Record where the newest batch is; only a hint, so a failure changes nothing."""
-        hint = names.Hint(number, generation, stream_id)
         try:
-            self.storage.put(self.hint_path, names.build_hint(hint))
+            self.put_hint(number, generation, stream_id)
         except StorageError:
             return
+
+    def put_hint(self, number: int, generation: int, stream_id: str) -> None:
+        """Record where the newest batch is, and fail if that fails."""
+        hint = names.Hint(number, generation, stream_id)
+        self.storage.put(self.hint_path, names.build_hint(hint))
 
     # --- reading -----------------------------------------------------------------------------
 

@@ -101,6 +101,10 @@ class FollowedLog:
         share_origins(self.storage, root)
         self._stand_on(Base(root, float("-inf"), sound=False))
 
+    def follow_from(self, other: "FollowedLog") -> None:
+        """Go on from what another handle of this process on the same log knows."""
+        self._base, self._seen = other._base, other._seen  # noqa: SLF001 - its own class
+
     def open(self) -> Root:
         """Find the newest root in O(1) requests: by the hint, by probing names, then by listing.
 

@@ -13,7 +13,7 @@ from segstore_ds.errors import InternalError
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 
-GRACE_S = 86_400.0  # how long a retired object is kept
+GRACE_S = 7 * 86_400.0  # how long a retired object is kept
 
 
 class ObjectState(enum.Enum):
@@ -30,8 +30,11 @@ MOVES: Mapping[tuple[ObjectState, ObjectState], str] = {
     (ObjectState.STAGED, ObjectState.COMMITTED): "a commit",
     (ObjectState.COMMITTED, ObjectState.RETIRED): "a commit that drops it",
     (ObjectState.RETIRED, ObjectState.COMMITTED): "a restore of a version that lists it",
-    (ObjectState.STAGED, ObjectState.DELETED): "vacuum under the staging floor, or its own writer",
-    (ObjectState.RETIRED, ObjectState.DELETED): "vacuum after the grace",
+    (
+        ObjectState.STAGED,
+        ObjectState.DELETED,
+    ): "vacuum or upkeep under the staging floor, or its own writer",
+    (ObjectState.RETIRED, ObjectState.DELETED): "vacuum or upkeep after the grace",
 }
 
 _TAGGING = frozenset({Operation.TAG, Operation.UNTAG})
@@ -43,8 +46,10 @@ _OWNERS: Mapping[str, frozenset[str]] = {
     "next_segment": _WRITES | {Operation.COMPACT},
     "epochs": _WRITES,
     "sealed": frozenset({Operation.SEAL, Operation.DROP, Operation.COPY}),
-    "log_start": frozenset({Operation.PURGE}),
-    "staging_floor": frozenset({Operation.VACUUM, Operation.DROP}),
+    "log_start": frozenset({Operation.PURGE, Operation.UPKEEP}),
+    "staging_floor": frozenset({Operation.VACUUM, Operation.UPKEEP, Operation.DROP}),
+    "upkeep": frozenset({Operation.UPKEEP}),
+    "restored": frozenset({Operation.RESTORE, Operation.REPAIR}),
     "tags": _TAGGING,
     "tags_blob": _TAGGING,
     "properties": frozenset(

@@ -4,11 +4,11 @@ Pure. A violation is a bug of ours, never a user's: it raises InternalError, and
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from segstore_ds.errors import InternalError
-from segstore_ds.format.operation import Operation
-from segstore_ds.format.root import Retired, Root
+from segstore_ds.format.operation import RELISTING, Operation
+from segstore_ds.format.root import LastUpkeep, Retired, Root
 from segstore_ds.log.copy_record import broken_copies
 from segstore_ds.log.history_rules import broken_history
 from segstore_ds.log.operations import broken_by_operation
@@ -58,12 +58,21 @@ def broken_rules(old: Root, new: Root) -> Iterator[str]:
         "log_start leaves the base": new.log_start <= old.version,
         "the staging floor only grows": new.staging_floor >= old.staging_floor,
         "the staging floor is a past version": new.staging_floor <= new.version,
+        "upkeep only goes on": old.upkeep is None
+        or (new.upkeep is not None and _upkeep_grows(old.upkeep, new.upkeep)),
+        "orphans are swept below the staging floor": new.upkeep is None
+        or new.upkeep.swept <= new.staging_floor,
+        "a commit that lists again what was retired says so": new.restored
+        == (
+            new.version if new.operation in RELISTING and old.restored is not None else old.restored
+        ),
         "epochs only grow": _epochs_grow(old, new),
         "writers never shrink": _writers_grow(old, new),
         "reader features never vanish": set(new.reader_features) >= set(old.reader_features),
         "writer features never vanish": set(new.writer_features) >= set(old.writer_features),
         "unknown fields are carried through": dict(new.extra) == dict(old.extra),
-        "retired objects are kept": new.operation in (Operation.VACUUM, Operation.REPAIR)
+        "retired objects are kept": new.operation
+        in (Operation.VACUUM, Operation.UPKEEP, Operation.REPAIR)
         or _retired_count(new) >= _retired_count(old),
     }
     return (rule for rule, kept in rules.items() if not kept)
@@ -110,6 +119,10 @@ def _writers_grow(old: Root, new: Root) -> bool:
         {*old.writers, *new.writers}
     )  # a lower bound: the names in the blob aren't read
     return moved >= max(in_blob_alone, 0) + len(set(old.writers) - set(new.writers))
+
+
+def _upkeep_grows(old: LastUpkeep, new: LastUpkeep) -> bool:
+    return all(after >= before for before, after in zip(astuple(old), astuple(new), strict=True))
 
 
 def _retired_count(root: Root) -> int:

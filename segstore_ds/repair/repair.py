@@ -195,6 +195,7 @@ def _go_on(context: StreamContext, base: Root, lost: range) -> None:
         generation=base.generation + 1,
         properties=kept,
         next_segment=base.next_segment + NUMBERS_SKIPPED,
+        restored=None if base.restored is None else version,
         operation=Operation.REPAIR,
         client=context.client,
     )

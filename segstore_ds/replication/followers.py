@@ -1,7 +1,7 @@
 """Followers: added, removed, promoted, and cleared of objects deleted from the primary."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 from segstore_ds.commit.commit import NOTHING, Change, Committed
@@ -120,6 +120,19 @@ def purge_followers(context: StreamContext, root: Root) -> None:
             # Advance the hint first: it must not point to a deleted version.
             follower.storage.put(follower.files.hint_path, names.build_hint(hint_of(root)))
             follower.files.purge(root.log_start)
+        except StorageError as error:
+            _LOG.warning("follower %s still has purged versions: %s", follower.url, error)
+
+
+def trim_followers(
+    context: StreamContext, root: Root, old_start: int, *, until: Callable[[], bool]
+) -> None:
+    """Delete purged versions from followers without listing; a follower that fails keeps them."""
+    for follower in context.log.replicas.of(root):
+        try:
+            follower.storage.put(follower.files.hint_path, names.build_hint(hint_of(root)))
+            low = follower.files.lowest(old_start)
+            follower.files.trim(low, root.log_start, until=until)
         except StorageError as error:
             _LOG.warning("follower %s still has purged versions: %s", follower.url, error)
 

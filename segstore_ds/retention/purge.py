@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from segstore_ds.commit.commit import NOTHING, Change
 from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.lookup import moment_at
+from segstore_ds.commit.lookup import find_moment
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
@@ -28,28 +28,31 @@ def plan_purge(context: StreamContext, *, older_than_s: float) -> int:
     a commit was in the log when the commit was stamped, so every version below the base had been
     superseded by then. `older_than_s` counts from being superseded and is at least the log's grace.
     """
+    root, now_us = context.log.refresh(), store_now_us(context)
+    return find_log_start(context, root, older_than_s, now_us)
+
+
+def find_log_start(context: StreamContext, root: Root, older_than_s: float, now_us: int) -> int:
+    """Return the oldest version of a root to keep at a time by the store's clock; see above."""
     age_s = max(older_than_s, context.log.grace_s)
-    now_us = store_now_us(context)
     try:
-        kept = moment_at(context.log, now_us - int(age_s * 1e6))
+        kept = find_moment(context.log, root, now_us - int(age_s * 1e6))
     except SnapshotExpiredError:
-        return context.log.root.log_start
-    if kept is None or kept.version <= context.log.root.log_start:
-        return context.log.root.log_start
-    start = max(
-        context.log.history.base_of(context.log.root, kept.version), context.log.root.log_start
-    )
-    return _lower(context, start, now_us - int(context.log.grace_s * 1e6))
+        return root.log_start
+    if kept is None or kept.version <= root.log_start:
+        return root.log_start
+    start = max(context.log.history.base_of(root, kept.version), root.log_start)
+    return _lower(context, root, start, now_us - int(context.log.grace_s * 1e6))
 
 
-def _lower(context: StreamContext, start: int, before_us: int) -> int:
+def _lower(context: StreamContext, root: Root, start: int, before_us: int) -> int:
     """Return the newest version up to `start` that existed at a time by the store's clock.
 
     The versions that it superseded have been superseded since that time. Stamps say so too, but a
     machine whose clock is behind stamps its commits too early, and no handle may lose the version
     that it uses.
     """
-    low, high = context.log.root.log_start, start
+    low, high = root.log_start, start
     while low < high:
         middle = (low + high + 1) // 2
         # Try `start` first: it is nearly always the answer.

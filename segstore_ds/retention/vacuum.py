@@ -41,6 +41,7 @@ from segstore_ds.status.references import (
 from segstore_ds.storage import ObjectInfo
 
 _LOG = logging.getLogger(__name__)
+LEAST_GRACE_S = 86_400.0
 _FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
 
 
@@ -190,7 +191,7 @@ def run_vacuum(
         ConflictError: Every race was lost; nothing was deleted.
         CommitUnknownError: The floor may or may not be raised; nothing was deleted.
     """
-    if grace_s < GRACE_S and not short_grace:
+    if grace_s < LEAST_GRACE_S and not short_grace:
         raise InvalidInputError(
             "grace is shorter than a day",
             remedy="readers and jobs that run longer than the grace fail; set "
@@ -251,7 +252,7 @@ def _raise_floor(context: StreamContext, floor: int, objects: list[ObjectInfo]) 
         raised = max(root.staging_floor, min(floor, root.version))
         # Objects staged on the newest version can't be told from objects being staged now. This
         # commit makes them older than objects staged later, so that a later vacuum can.
-        newest = any(_staged_version(info.path) == root.version for info in objects)
+        newest = any(staged_version(info.path) == root.version for info in objects)
         if raised == root.staging_floor and not newest:
             return NOTHING
         return Change(
@@ -295,7 +296,7 @@ def _judge_retired(version: int, time_us: int, horizon: Horizon) -> tuple[bool, 
 
 
 def _judge_staged(path: str, horizon: Horizon) -> tuple[bool, str]:
-    version = _staged_version(path)
+    version = staged_version(path)
     if version is None and names.segment_token(path.partition("/")[2]) in horizon.copied:
         # Another runner of that copy finds it done and commits none of its objects.
         return True, "left by an attempt at a finished copy, and never committed"
@@ -306,7 +307,8 @@ def _judge_staged(path: str, horizon: Horizon) -> tuple[bool, str]:
     return True, f"staged on version {version}, below the staging floor, and never committed"
 
 
-def _staged_version(path: str) -> int | None:
+def staged_version(path: str) -> int | None:
+    """Return the version that an object was staged on, as its name says; None for other names."""
     if path.startswith(names.STATUS_FOLDER):
         return names.parse_status_version(path)
     return names.parse_token_version(names.segment_token(path.partition("/")[2]))

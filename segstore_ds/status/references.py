@@ -7,6 +7,8 @@ can't be read raises, so an object is never taken for unreferenced because a loo
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from segstore_ds.errors import MissingObjectError
 from segstore_ds.format import names
 from segstore_ds.format.copies import SEGMENTS, mode_of, parse_copy
@@ -67,6 +69,40 @@ def copied_tokens(root: Root) -> Iterator[str]:
     for copy_id, record in root.copies.items():
         if mode_of(record) == SEGMENTS and parse_copy(copy_id, record).done:
             yield names.build_copy_token(copy_id)
+
+
+def retired_objects(status: TableStatus, item: Retired) -> Iterator[str]:
+    """Yield the objects that a retirement drops, segments before the part that lists them.
+
+    A part that is gone was deleted after its segments.
+    """
+    if item.kind == "segment":
+        yield names.segment_object(item.path)
+        return
+    if item.kind == "part":
+        entries = status.retired_part(item.path)
+        yield from (names.segment_object(entry.path) for entry in entries)
+    yield item.path
+
+
+def find_unlisted(status: TableStatus, root: Root, paths: set[str]) -> set[str]:
+    """Return those of some objects that a root does not list, by the versions in their names.
+
+    It may return an object that is listed under another kind of name, so `read_references` has the
+    last word before one is deleted.
+    """
+    left = paths - set(status_objects(root))
+    left.difference_update(part.path for part in status.parts(root))
+    left.difference_update(part.path for part in History(status.storage).parts(root))
+    tokens = (names.segment_token(path.partition("/")[2]) for path in left)
+    staged = map(names.parse_token_version, tokens)
+    versions = [version for version in staged if version is not None]
+    if not versions:
+        return left
+    for run in status.runs(root, root.listed_start, root.tail):
+        for row in np.flatnonzero(np.isin(run.columns.versions, versions)):
+            left.discard(names.segment_object(run.columns.path(int(row))))
+    return left
 
 
 def read_references(

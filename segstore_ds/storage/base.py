@@ -211,6 +211,13 @@ class Storage(ABC):
         left out. A missing folder yields nothing. The iteration itself may raise StorageError.
         """
 
+    def list_named(self, folder: str, start: str) -> Iterator[ObjectInfo]:
+        """List the objects of a folder whose path within it begins with a text.
+
+        Otherwise as `list`. Where the store can list by a prefix, nothing else is listed.
+        """
+        return (info for info in self.list(folder) if info.path.startswith(f"{folder}/{start}"))
+
     def temporaries(self) -> Iterator[ObjectInfo]:
         """List temporary objects, both of interrupted calls and of calls that still run.
 

@@ -200,7 +200,14 @@ class CheckedStorage(Storage):
     def list(self, prefix: str) -> Iterator[ObjectInfo]:  # noqa: D102
         prefix = prefix if prefix == "/" else prefix.removesuffix("/")
         folder = self._full(prefix) if prefix else self.location.path
-        return self._listing(prefix, folder)
+        return self._listing(prefix, self._list, folder)
+
+    def list_named(self, folder: str, start: str) -> Iterator[ObjectInfo]:  # noqa: D102
+        return self._listing(folder, self._list_named, self._full(folder), start)
+
+    def _list_named(self, folder: str, start: str) -> Iterator[tuple[str, int, int]]:
+        wanted = f"{folder.rstrip('/')}/{start}"
+        return (entry for entry in self._list(folder) if entry[0].startswith(wanted))
 
     def peek(self, prefix: str, limit: int) -> tuple[str, ...] | None:  # noqa: D102
         folder = self._full(prefix) if prefix else self.location.path
@@ -224,9 +231,11 @@ class CheckedStorage(Storage):
     def _temporaries(self) -> Iterator[tuple[str, int, int]]:
         return iter(())
 
-    def _listing(self, prefix: str, folder: str) -> Iterator[ObjectInfo]:
+    def _listing(
+        self, prefix: str, find: Callable[..., Iterator[tuple[str, int, int]]], *given: str
+    ) -> Iterator[ObjectInfo]:
         root = self.location.path.rstrip("/") + "/"
-        found = self.run("list", prefix, self._list, folder)
+        found = self.run("list", prefix, find, *given)
         while True:
             entry = self.resume("list", prefix, next, found, None)
             if entry is None:

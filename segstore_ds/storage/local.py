@@ -164,6 +164,18 @@ class LocalStorage(CheckedStorage):
     def _list(self, folder: str) -> Iterator[tuple[str, int, int]]:
         return self._walk(folder, lambda name: not name.startswith("."))
 
+    def _list_named(self, folder: str, start: str) -> Iterator[tuple[str, int, int]]:
+        with suppress(FileNotFoundError, NotADirectoryError), os.scandir(folder) as entries:
+            for entry in entries:
+                if not entry.name.startswith(start) or entry.name.startswith("."):
+                    continue
+                if entry.is_dir(follow_symlinks=False):
+                    yield from self._list(entry.path)
+                    continue
+                with suppress(FileNotFoundError):
+                    status = entry.stat()
+                    yield entry.path, status.st_size, status.st_mtime_ns // 1000
+
     def _temporaries(self) -> Iterator[tuple[str, int, int]]:
         return self._walk(self.location.path, lambda name: name.startswith((_TEMPORARY, PROBE)))
 

@@ -70,6 +70,9 @@ class MemoryStorage(CheckedStorage):
     def _list(self, folder: str) -> Iterator[tuple[str, int, int]]:
         return self._starting_with(folder.rstrip("/") + "/")
 
+    def _list_named(self, folder: str, start: str) -> Iterator[tuple[str, int, int]]:
+        return self._starting_with(f"{folder.rstrip('/')}/{start}")
+
     def _starting_with(self, prefix: str) -> Iterator[tuple[str, int, int]]:
         store = MemoryFileSystem.store
         with _GATE.lock:  # no `create` or `put` may add names meanwhile

@@ -129,11 +129,16 @@ class ObjectStorage(CheckedStorage):
         return True
 
     def _list(self, folder: str) -> Iterator[tuple[str, int, int]]:
+        return self._list_named(folder, "")
+
+    def _list_named(self, folder: str, start: str) -> Iterator[tuple[str, int, int]]:
         self.fs.invalidate_cache()
-        found = self.fs.find(folder, detail=True)
+        named = {"prefix": start} if start else {}
+        found = self.fs.find(folder, detail=True, **named)
         prefix = folder.rstrip("/") + "/"
         if not found:
-            self._refuse_missing_root()
+            if not start:
+                self._refuse_missing_root()
             return
         # adlfs answers with a list when the folder itself is an object.
         for name, entry in found.items() if isinstance(found, Mapping) else ():

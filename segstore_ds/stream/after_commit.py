@@ -10,6 +10,7 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.merges import run_due_merge
 from segstore_ds.compact.auto import run_auto_compact
 from segstore_ds.retention.retain import AutoRetain
+from segstore_ds.retention.upkeep import AutoUpkeep
 from segstore_ds.write.request import AutoRules
 
 
@@ -19,6 +20,7 @@ class AfterCommit:
     def __init__(self, context: StreamContext) -> None:
         self._context = context
         self._retain = AutoRetain(context)
+        self._upkeep = AutoUpkeep(context)
 
     def run(self, compact: AutoRules | None) -> None:
         """Run each step that is due; a step that fails is logged and the next one runs."""
@@ -31,3 +33,9 @@ class AfterCommit:
         for what, step in steps:
             with best_effort(what):
                 step()
+        self.keep_up()
+
+    def keep_up(self) -> None:
+        """Start the stream's upkeep if it is due; nobody waits for it."""
+        with best_effort("upkeep"):
+            self._upkeep.start_if_due()

@@ -66,6 +66,10 @@ class Commits:
             self._after.run(job.request.compact)
         return commit
 
+    def keep_up(self) -> None:
+        """Run what is due after commits that were not made here."""
+        self._after.keep_up()
+
     def _remember(self, job: WriteJob, state: str) -> None:
         while len(self._jobs) >= _JOBS_REMEMBERED:
             self._jobs.pop(next(iter(self._jobs)))

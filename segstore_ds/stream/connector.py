@@ -29,6 +29,7 @@ from segstore_ds.format.names import segment_object
 from segstore_ds.format.root import Root
 from segstore_ds.format.root_codec import decode_root, encode_root
 from segstore_ds.format.segment import PARQUET
+from segstore_ds.log.clock import BRIEF_CLOCK
 from segstore_ds.log.origins import origins_of
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.cuts import Position, parse_cut
@@ -98,6 +99,7 @@ __all__ = [
     "open_on",
     "open_or_create",
     "open_storage",
+    "open_to_commit",
     "parse_cut",
     "plan_batch_write",
     "plan_compaction",
@@ -136,6 +138,11 @@ def open_or_create(storage: Storage, request: WriteRequest, *, create: bool) -> 
     except AlreadyExistsError:
         # Another job created it between the two calls.
         return open_on(storage)
+
+
+def open_to_commit(storage: Storage) -> Stream:
+    """Open a stream in a process that commits and ends: it waits for upkeep, which is bounded."""
+    return open_on(storage, clock=BRIEF_CLOCK)
 
 
 def encode_pinned(root: Root) -> bytes:

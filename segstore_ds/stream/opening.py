@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.format.upkeep import DEFAULT_POLICY, UpkeepPolicy
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.stream import Stream, client_name, context_of
@@ -20,6 +21,7 @@ def create(
     storage_options: Mapping[str, Any] | None = None,
     spark_schema: str | None = None,
     single_writer: bool = False,
+    upkeep: UpkeepPolicy | None = DEFAULT_POLICY,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Stream:
     """Create an empty stream.
@@ -33,6 +35,7 @@ def create(
         storage_options: For the filesystem, flat or keyed by URL prefix; `env:NAME` values allowed.
         spark_schema: Spark's JSON of the schema, if Spark creates the stream.
         single_writer: Allow a filesystem without exclusive create.
+        upkeep: What the stream's upkeep keeps (see `Stream.set_upkeep`); None for no upkeep.
         clock: Time and ids.
 
     Returns:
@@ -49,7 +52,7 @@ def create(
         StorageError: The filesystem failed.
     """
     storage = open_storage(url, storage_options, single_writer=single_writer)
-    return create_on(storage, schema, spark_schema=spark_schema, clock=clock)
+    return create_on(storage, schema, spark_schema=spark_schema, upkeep=upkeep, clock=clock)
 
 
 def create_on(
@@ -57,10 +60,18 @@ def create_on(
     schema: pa.Schema,
     *,
     spark_schema: str | None = None,
+    upkeep: UpkeepPolicy | None = DEFAULT_POLICY,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Stream:
     """Create an empty stream on an open storage; see `create`, raises as it does."""
-    log = run_create(storage, schema, spark_schema=spark_schema, client=client_name(), clock=clock)
+    log = run_create(
+        storage,
+        schema,
+        spark_schema=spark_schema,
+        client=client_name(),
+        clock=clock,
+        upkeep=upkeep,
+    )
     return Stream(context_of(log))
 
 

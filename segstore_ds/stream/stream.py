@@ -25,6 +25,7 @@ from segstore_ds.format.replication import followers_of
 from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.format.root import Root
 from segstore_ds.format.tag import Tag
+from segstore_ds.format.upkeep import UpkeepPolicy, upkeep_of
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.log.origins import pins_of
 from segstore_ds.options.arguments import check_option, check_seconds, check_whole
@@ -62,6 +63,7 @@ from segstore_ds.retention.restore import run_restore
 from segstore_ds.retention.retain import policy_of, run_retain, run_set_policy
 from segstore_ds.retention.tags import run_tag, run_untag
 from segstore_ds.retention.truncate import run_seal, run_truncate
+from segstore_ds.retention.upkeep import run_set_upkeep
 from segstore_ds.retention.vacuum import VacuumReport, run_vacuum
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.slices import SliceTable
@@ -848,6 +850,23 @@ class Stream:
 
     # Upkeep.
 
+    @property
+    def upkeep(self) -> UpkeepPolicy | None:
+        """What upkeep after commits keeps, as of the newest version seen; None if it is off."""
+        return upkeep_of(self._log.root)
+
+    def set_upkeep(self, policy: UpkeepPolicy | None) -> None:
+        """Set what every committer's upkeep keeps from now on; None switches it off.
+
+        Upkeep runs by itself after commits, at most once a minute for all writers of a stream. It
+        purges old versions and deletes dropped objects, a bounded number at a time. Its failure
+        never fails a commit; the log gets a warning.
+
+        Args:
+            policy: What is kept; `UpkeepPolicy()` is what new streams have.
+        """
+        run_set_upkeep(self._context, policy)
+
     def purge(self, *, older_than_s: float = 30 * 86400.0, keep_versions: int = 1) -> int:
         """Forget versions that were superseded longer ago than that (an hour at least).
 
@@ -931,7 +950,9 @@ class Stream:
         remedy = "start at 'head', or give no start"
         root = self._log.refresh()
         bounds = resolve_range(self._context, root, first, parse_cut(end), remedy=remedy)
-        return run_compact(self._context, rules, as_layout(layout), bounds=bounds)
+        done = run_compact(self._context, rules, as_layout(layout), bounds=bounds)
+        self._commits.keep_up()
+        return done
 
     # Copies.
 

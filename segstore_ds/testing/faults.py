@@ -103,6 +103,10 @@ class WrappedStorage(Storage):
     def list(self, prefix: str) -> Iterator[ObjectInfo]:  # noqa: D102
         yield from self.around("list", prefix, lambda: list(self.inner.list(prefix)))
 
+    def list_named(self, folder: str, start: str) -> Iterator[ObjectInfo]:  # noqa: D102
+        path = f"{folder}/{start}"
+        yield from self.around("list", path, lambda: list(self.inner.list_named(folder, start)))
+
     def peek(self, prefix: str, limit: int) -> tuple[str, ...] | None:  # noqa: D102
         return self.around("list", prefix, lambda: self.inner.peek(prefix, limit))
 

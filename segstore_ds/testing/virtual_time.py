@@ -28,6 +28,7 @@ class VirtualTime:
             sleep=self.advance,
             random=self._random.random,
             new_id=lambda: f"{self._random.getrandbits(128):032x}",
+            background=False,
         )
 
     def advance(self, seconds: float) -> None:
@@ -61,6 +62,9 @@ class TimedStorage(WrappedStorage):
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:  # noqa: D102
         return map(self._dated, super().list(prefix))
+
+    def list_named(self, folder: str, start: str) -> Iterator[ObjectInfo]:  # noqa: D102
+        return map(self._dated, super().list_named(folder, start))
 
     def temporaries(self) -> Iterator[ObjectInfo]:  # noqa: D102
         return map(self._dated, super().temporaries())

@@ -7,6 +7,7 @@ from segstore_ds.errors import AlreadyExistsError, InvalidInputError
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import encode_schema, normalise_schema
+from segstore_ds.format.upkeep import DEFAULT_POLICY, PROPERTY, UpkeepPolicy, build_upkeep
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.place import may_begin
 from segstore_ds.status.history import begin_history
@@ -22,11 +23,12 @@ def run_create(
     spark_schema: str | None,
     client: str,
     clock: Clock,
+    upkeep: UpkeepPolicy | None = DEFAULT_POLICY,
 ) -> StreamLog:
     """Create an empty stream and return its log, at the first root.
 
     If several callers create at once, exactly one succeeds. `spark_schema` is Spark's JSON of the
-    schema, or None.
+    schema, or None; `upkeep` is the policy, None for no upkeep.
 
     Raises:
         AlreadyExistsError: The stream exists.
@@ -59,6 +61,7 @@ def run_create(
         operation=Operation.CREATE,
         epochs=(TableStatus(storage).put_epoch(0, 0, 0, text, spark_schema),),
         client=client,
+        properties={} if upkeep == DEFAULT_POLICY else {PROPERTY: build_upkeep(upkeep)},
     )
     root = begin_history(root)
     if not log.create(root):

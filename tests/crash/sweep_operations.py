@@ -10,8 +10,10 @@ from crash_kit import SCHEMA, events
 from segstore_ds.copy.pins import run_pin
 from segstore_ds.errors import AlreadyExistsError
 from segstore_ds.format.retention import RetentionPolicy
+from segstore_ds.format.upkeep import UpkeepPolicy
 from segstore_ds.log.clock import Clock
 from segstore_ds.retention import tags
+from segstore_ds.retention.upkeep import run_upkeep
 from segstore_ds.status import history, table_status
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, create_on, open_on
@@ -67,7 +69,7 @@ def _spilled(kind: str, appends: int) -> Callable[[Storage, VirtualTime], None]:
 
 
 def _aged(storage: Storage, time: VirtualTime) -> None:
-    stream = create_on(storage, SCHEMA, clock=time.clock)
+    stream = create_on(storage, SCHEMA, upkeep=None, clock=time.clock)
     for n in range(4):
         time.advance(3600)
         stream.append(events(n, n + 1))
@@ -136,8 +138,27 @@ def _retagged(storage: Storage, time: VirtualTime) -> None:
     assert (stream.root.tags_blob is not None, list(stream.root.tags)) == (True, ["more"])
 
 
+def _neglected(storage: Storage, time: VirtualTime) -> None:
+    """Make a stream whose upkeep has all of its work before it, noted by an earlier round."""
+    stream = create_on(storage, SCHEMA, upkeep=None, clock=time.clock)
+    stream.append(events(0, 4), layout=SEGMENTS)
+    storage.put(f"segments/{LEFT_TOKEN}/0-left-0.arrow", b"by a killed job")
+    stream.truncate(2)
+    for n in range(8):
+        time.advance(60 * 3600)
+        stream.append(events(4 + n, 5 + n))
+    stream.set_upkeep(UpkeepPolicy())
+    assert run_upkeep(stream.context)
+    stream.set_upkeep(None)
+    time.advance(60 * 3600)
+    stream.append(events(12, 13))
+    stream.set_upkeep(UpkeepPolicy())
+    assert [*storage.list(f"segments/{LEFT_TOKEN}")]
+    assert stream.root.retired
+
+
 def _dropped(storage: Storage, time: VirtualTime) -> None:
-    stream = create_on(storage, SCHEMA, clock=time.clock)
+    stream = create_on(storage, SCHEMA, upkeep=None, clock=time.clock)
     stream.append(events(0, 4), layout=SEGMENTS)
     stream.plan_write(SCHEMA, layout=SEGMENTS)
     storage.put(f"segments/{LEFT_TOKEN}/0-left-0.arrow", b"by a killed job")
@@ -162,7 +183,8 @@ SEALING = _doing(lambda stream: stream.seal())
 TAGGING = _doing(lambda stream: stream.tag("eod", 4))
 RETAINING = _doing(lambda stream: stream.retain(max_bytes=0, min_bytes=1))
 READING = _doing(lambda stream: stream.reader("etl", owner="a").publish(3))
-VACUUMING = _doing(lambda stream: stream.vacuum(dry_run=False))
+UPKEEPING = _doing(lambda stream: run_upkeep(stream.context))
+VACUUMING = _doing(lambda stream: stream.vacuum(dry_run=False, grace_s=86_400))
 KEYED = _appending(events(6, 9), writer_id="w", batch_id=1)
 SPILLING = _appending(events(64, 66), writer_id="w", batch_id=1)
 LISTING = _appending(events(9, 10), writer_id="w", batch_id=1)
@@ -212,6 +234,7 @@ OPERATIONS = [
     Operation("restore", _replaced, _doing(lambda stream: stream.restore(2))),
     Operation("reader", _plain, READING, READING),
     Operation("vacuum", _dropped, VACUUMING, VACUUMING),
+    Operation("upkeep", _neglected, UPKEEPING, UPKEEPING),
     Operation("merge-parts", _nearly_merged, MERGING, MERGING, TINY_PARTS),
     Operation("list-parts", _spilled("parts", 9), LISTING, LISTING, TINY_LISTS),
     Operation("merge-history", _nearly_merged_history, ROWS, ROWS, TINY_HISTORY),

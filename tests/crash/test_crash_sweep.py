@@ -54,7 +54,7 @@ FAULTS = [
     ("local", Fault(1, "crash", "after")),
 ]
 # A disk answers for a verb, whatever operation it is a step of: these use every verb there is.
-ON_A_DISK = ("create", "append-staged", "overwrite", "purge", "compact", "vacuum")
+ON_A_DISK = ("create", "append-staged", "overwrite", "purge", "compact", "vacuum", "upkeep")
 SWEEPS = [
     pytest.param(
         operation,
@@ -186,6 +186,9 @@ REACHED: dict[str, Callable[[Stream], object]] = {
     "restore": lambda stream: stream.root.operation == "restore",
     "reader": lambda stream: [seen.record.offset for seen in stream.readers()] == [3],
     "vacuum": lambda stream: not [*stream.storage.list(f"segments/{LEFT_TOKEN}")],
+    "upkeep": lambda stream: (
+        stream.root.operation == "upkeep" and not [*stream.storage.list(f"segments/{LEFT_TOKEN}")]
+    ),
     "merge-parts": lambda stream: max(part.count for part in stream.root.parts) > 3,
     "list-parts": lambda stream: stream.root.lists,
     "merge-history": lambda stream: stream.root.operation == "merge-history",
@@ -239,7 +242,7 @@ def _upkeep(storage: Storage, operation: str) -> object:
             (seen.name, replace(seen.record, version=0, transaction=""))
             for seen in stream.readers()
         ]
-    if operation == "vacuum":
+    if operation in ("vacuum", "upkeep"):
         beside += [sorted(info.path for info in storage.list("segments")), stream.root.retired]
     return beside
 

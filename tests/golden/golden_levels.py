@@ -73,7 +73,7 @@ def kept(stream: Stream) -> None:
     stream._log.clock.sleep(2 * HOUR)
     stream.append(events(21, 22))
     assert stream.purge(older_than_s=DAY)
-    assert stream.vacuum(dry_run=False).deleted
+    assert stream.vacuum(dry_run=False, grace_s=DAY).deleted
     stream.append(events(22, 23))
     stream.seal()
     assert stream.root.retired
@@ -88,7 +88,9 @@ def copied(stream: Stream) -> None:
 def start_copied(timed: TimedStorage, time: VirtualTime) -> Stream:
     """Make a stream by copying another one."""
     with tempfile.TemporaryDirectory() as folder:
-        source = create_on(TimedStorage(open_storage(folder), time), SCHEMA, clock=time.clock)
+        source = create_on(
+            TimedStorage(open_storage(folder), time), SCHEMA, upkeep=None, clock=time.clock
+        )
         for n in range(4):
             source.append(events(n * 4, n * 4 + 4), layout=STAGED)
         source.copy_to(timed.url, copy_id="backup-1", start=3, end=13)

@@ -219,7 +219,7 @@ def write_stream(storage: Storage, name: str, version: str = "v1") -> None:
         if version == "v1-levels" and name in golden_levels.STARTS:
             stream = golden_levels.STARTS[name](timed, time)
         else:
-            stream = create_on(timed, SCHEMA, clock=time.clock)
+            stream = create_on(timed, SCHEMA, upkeep=None, clock=time.clock)
         SETS[version][name](stream)
 
 

@@ -96,7 +96,9 @@ class Job:
             stream.refresh().vacuum(dry_run=False, grace_s=0, short_grace=True)
         report = stream.refresh().verify()
         assert report.check().leftovers == []
-        assert [one.path for one in stream.vacuum().kept if "dropped" not in one.why] == []
+        assert [
+            one.path for one in stream.vacuum(grace_s=86_400).kept if "dropped" not in one.why
+        ] == []
 
 
 @pytest.mark.timeout(900)

@@ -66,7 +66,7 @@ def _clear(stream: Stream, storage: TimedStorage) -> None:
         wait(storage, 3 * DAY)
         stream.append(numbers(0, 1), merge_schema=True)
     stream.purge(older_than_s=0)
-    stream.vacuum(dry_run=False)
+    stream.vacuum(dry_run=False, grace_s=DAY)
 
 
 def _local(path: Path, commits: int = 3) -> Stream:
@@ -125,7 +125,7 @@ def test_origin_spares_what_the_clone_needs() -> None:
     stream.unpin("c")
     with pytest.raises(NotFoundError, match="no such pin"):
         stream.unpin("c")
-    stream.vacuum(dry_run=False)
+    stream.vacuum(dry_run=False, grace_s=DAY)
     with pytest.raises(MissingObjectError, match="neither here nor"):
         values(clone)
     assert not clone.verify().ok
@@ -161,13 +161,13 @@ def test_materialized_clone_is_independent_of_its_origin(monkeypatch: pytest.Mon
     stream.compact()
     _clear(stream, storage)
     stream.append(numbers(0, 1))
-    stream.vacuum(dry_run=False)
+    stream.vacuum(dry_run=False, grace_s=DAY)
     assert values(Stream.at_root(clone.storage, old)) == list(range(80))
     segstore.drop(stream.url, confirm=stream.url)
     again = open_on(open_storage(clone.url))
     assert values(again) == list(range(80))
     again.verify().check()
-    again.vacuum()
+    again.vacuum(grace_s=DAY)
     with pytest.raises(SnapshotExpiredError, match="needs segments of an origin"):
         again.restore(0)
     assert values(_clone(again, "d")) == list(range(80))
@@ -514,13 +514,13 @@ def test_clone_can_materialize_after_a_crashed_vacuum(
     dying = open_on(Meddling(clone.storage, forgets, crash), clock=clone._log.clock)
     before = objects(clone.storage, "status/")
     with pytest.raises(Crash):
-        dying.vacuum(dry_run=False)
+        dying.vacuum(dry_run=False, grace_s=DAY)
     gone = before - objects(clone.storage, "status/")
     assert gone & {item.path for item in clone.refresh().root.retired if item.kind == "part"}
     seen = values(clone)
     clone.materialize()
     assert stream.refresh().pins == {}
-    clone.vacuum(dry_run=False)
+    clone.vacuum(dry_run=False, grace_s=DAY)
     assert values(clone) == seen
     clone.verify().check()
 

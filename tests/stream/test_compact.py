@@ -287,7 +287,7 @@ def test_compaction_below_the_staging_floor_is_refused() -> None:
     job, groups = _planned(stream, CompactRules())
     done = [run_group(replace(job, version=0), groups[0], number=0, nonce="0" * 12)]
     storage.time.advance(2 * DAY)
-    stream.vacuum(dry_run=False)
+    stream.vacuum(dry_run=False, grace_s=DAY)
     assert stream.root.staging_floor > 0
     with pytest.raises(StagedExpiredError):
         commit_groups(stream._context, done, transaction="t")
@@ -316,7 +316,7 @@ def test_old_versions_stay_readable_until_vacuum() -> None:
     reading = stream.plan_read(root=root)
     tasks = stream.plan_tasks(reading, root=root)
     stream.compact()
-    stream.vacuum(dry_run=False)
+    stream.vacuum(dry_run=False, grace_s=DAY)
     assert inputs <= objects(storage)
     pinned = [batch for task in tasks for batch in run_task(reading, task)]
     assert pa.Table.from_batches(pinned)["n"].to_pylist() == list(range(60))
@@ -325,7 +325,7 @@ def test_old_versions_stay_readable_until_vacuum() -> None:
     storage.time.advance(3 * DAY)
     stream.append(numbers(61, 62))
     stream.purge(older_than_s=DAY)
-    stream.vacuum(dry_run=False)
+    stream.vacuum(dry_run=False, grace_s=DAY)
     assert not inputs & objects(storage)
     assert values(stream) == list(range(62))
 

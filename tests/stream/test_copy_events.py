@@ -257,7 +257,7 @@ def test_upkeep_of_an_incomplete_stream_works() -> None:
     for _ in range(2):
         wait(target, 2 * DAY)
         opened.purge(older_than_s=HOUR)
-        opened.vacuum(dry_run=False)
+        opened.vacuum(dry_run=False, grace_s=DAY)
     assert left not in {info.path for info in target.list("")}
     _copy(stream, target)
     assert values(_reopened(stream, target)) == list(range(40))
@@ -368,7 +368,7 @@ def test_copy_replans_after_a_vacuum_of_the_source() -> None:
             wait(storage, 2 * DAY)
             stream.append(numbers(stream.refresh().tail, stream.tail + 1))
         stream.purge(older_than_s=HOUR)
-        assert stream.vacuum(dry_run=False).deleted
+        assert stream.vacuum(dry_run=False, grace_s=DAY).deleted
 
     meddling = Meddling(storage, third, vacuum)
     source = open_on(meddling, clock=stream._log.clock)

@@ -163,7 +163,7 @@ def test_nothing_is_answered_by_rows_that_are_unknown(monkeypatch):
         assert dated.num_rows == end - start
     wait(stream.storage, 40 * 86_400)
     seen.append(numbers(seen.tail, seen.tail + 1))
-    seen.vacuum(dry_run=False)
+    seen.vacuum(dry_run=False, grace_s=86_400)
     seen.verify().check()
 
 
@@ -221,7 +221,7 @@ def test_what_was_dropped_is_dropped_once_more(kind, monkeypatch):
     wait(storage, 3 * 86_400)
     seen.append(numbers(91, 92))
     before = objects(storage)
-    seen.vacuum(dry_run=False)
+    seen.vacuum(dry_run=False, grace_s=86_400)
     assert {one for one in before if one.startswith("segments/")} <= objects(storage)
     kept = {version: values(seen, version_as_of=version) for version in (3, 8)}
     assert kept == {3: [*range(30)], 8: [*range(80)]}
@@ -231,7 +231,7 @@ def test_what_was_dropped_is_dropped_once_more(kind, monkeypatch):
         wait(storage, 7_200)
     seen.purge(older_than_s=3_600)
     wait(storage, 2 * 86_400)
-    seen.vacuum(dry_run=False)
+    seen.vacuum(dry_run=False, grace_s=86_400)
     listed = {one.entry.path for one in seen._status.segments(seen.root, 0, seen.tail)}
     assert objects(storage, "segments") == {names.segment_object(one) for one in listed}
     assert values(again(stream)) == [*range(85, 94)]

@@ -25,7 +25,7 @@ def expire(stream: Stream, storage: TimedStorage) -> None:
         wait(storage, 3 * DAY)
         stream.append(numbers(0, 1))
     assert stream.purge(older_than_s=HOUR) > 4
-    stream.vacuum(dry_run=False)
+    stream.vacuum(dry_run=False, grace_s=DAY)
 
 
 def truncate(stream: Stream, _: TimedStorage) -> None:

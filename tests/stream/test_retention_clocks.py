@@ -21,7 +21,7 @@ def everything(stream):
     stream.overwrite(numbers(0, 5))
     stream.restore(now)
     stream.purge(older_than_s=HOUR)
-    report = stream.vacuum(dry_run=False)
+    report = stream.vacuum(dry_run=False, grace_s=DAY)
     stream.verify().check()
     return report
 
@@ -55,7 +55,7 @@ def test_clock_that_goes_backwards_only_makes_vacuum_wait():
         stream.append(numbers(0, 1))
     stream.purge(older_than_s=DAY)
     kept = values(stream)
-    assert stream.vacuum(dry_run=False).deleted
+    assert stream.vacuum(dry_run=False, grace_s=DAY).deleted
     assert values(open_on(storage)) == kept
     stream.verify().check()
 
@@ -66,7 +66,7 @@ def test_clock_set_back_does_not_expire_staged_jobs():
     job, task = staged_job(stream, 20, 30)
     wait(storage, -250)
     stream.append(numbers(100, 101))
-    assert stream.vacuum(dry_run=False).deleted == ()
+    assert stream.vacuum(dry_run=False, grace_s=DAY).deleted == ()
     assert stream.commit(job, [task]).rows == 10
 
 

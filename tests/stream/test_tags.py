@@ -129,7 +129,7 @@ def test_ten_thousand_tags_keep_the_root_small():
     wait(storage, 30 * DAY)
     stream.append(numbers(31, 32))
     stream.purge()
-    stream.vacuum(dry_run=False)
+    stream.vacuum(dry_run=False, grace_s=DAY)
     assert [path for path in objects(storage) if "-tags-" in path] == [root.tags_blob.path]
     assert len(open_on(storage, clock=stream._log.clock).tags) == 10_000
 

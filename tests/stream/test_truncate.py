@@ -143,7 +143,7 @@ def test_part_that_straddles_the_head_is_cut_down(monkeypatch):
         wait(storage, 2 * DAY)
         stream.append(numbers(stream.tail, stream.tail + 1))
     stream.purge(older_than_s=DAY)
-    deleted = {one.path for one in stream.vacuum(dry_run=False).deleted}
+    deleted = {one.path for one in stream.vacuum(dry_run=False, grace_s=DAY).deleted}
     assert len([path for path in deleted if path.startswith("segments/")]) == 2
     assert whole.path in deleted
     assert values(open_on(storage)) == list(range(25, 83))
@@ -153,5 +153,5 @@ def test_part_that_straddles_the_head_is_cut_down(monkeypatch):
         wait(storage, 2 * DAY)
         stream.append(numbers(0, 1))
     stream.purge(older_than_s=DAY)
-    assert stream.vacuum(dry_run=False).bytes
+    assert stream.vacuum(dry_run=False, grace_s=DAY).bytes
     assert len(objects(storage, "segments")) == 3

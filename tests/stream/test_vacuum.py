@@ -63,9 +63,9 @@ def test_dry_run_is_the_default_and_lists_what_is_deleted():
     """Same objects, same reasons, and nothing is changed."""
     stream, storage, first = dropped_long_ago()
     before = objects(storage), stream.refresh().version
-    dry = stream.vacuum()
+    dry = stream.vacuum(grace_s=DAY)
     assert (objects(storage), stream.refresh().version) == before
-    real = stream.vacuum(dry_run=False)
+    real = stream.vacuum(dry_run=False, grace_s=DAY)
     assert dry.deleted == real.deleted
     assert paths(real) == {first}
     assert real.deleted[0].state is ObjectState.RETIRED
@@ -75,7 +75,7 @@ def test_dry_run_is_the_default_and_lists_what_is_deleted():
     assert values(stream) == list(range(10, 33))
     assert stream.refresh().root.retired == ()
     assert stream.verify().check().leftovers == []
-    assert stream.vacuum(dry_run=False).deleted == ()
+    assert stream.vacuum(dry_run=False, grace_s=DAY).deleted == ()
 
 
 def test_dropped_object_waits_for_purge_and_for_the_grace():
@@ -84,13 +84,13 @@ def test_dropped_object_waits_for_purge_and_for_the_grace():
     stream.truncate(10)
     wait(storage, 3 * DAY)
     stream.append(numbers(30, 31))
-    assert "a version that is kept" in stream.vacuum().kept[0].why
+    assert "a version that is kept" in stream.vacuum(grace_s=DAY).kept[0].why
     wait(storage, 2 * HOUR)
     stream.append(numbers(31, 32))
     stream.append(numbers(32, 33))
     wait(storage, 2 * HOUR)
     stream.purge(older_than_s=HOUR)
-    assert len(stream.vacuum().deleted) == 1
+    assert len(stream.vacuum(grace_s=DAY).deleted) == 1
     stream.truncate(20)
     stream.append(numbers(33, 34))
     wait(storage, 2 * HOUR)
@@ -99,13 +99,15 @@ def test_dropped_object_waits_for_purge_and_for_the_grace():
     stream.purge(older_than_s=HOUR)
     wait(storage, 2 * HOUR)
     stream.purge(older_than_s=HOUR)
-    assert [one.why for one in stream.vacuum().kept] == ["dropped by version 9 within the grace"]
+    assert [one.why for one in stream.vacuum(grace_s=DAY).kept] == [
+        "dropped by version 9 within the grace"
+    ]
 
 
 @pytest.mark.parametrize(
     ("purge", "vacuum", "days"),
     [
-        ({"older_than_s": DAY}, {}, 2),
+        ({"older_than_s": DAY}, {"grace_s": DAY}, 2),
         ({"older_than_s": HOUR}, {"grace_s": HOUR, "short_grace": True}, 1),
         ({}, {}, 31),
     ],
@@ -139,10 +141,10 @@ def test_orphan_is_deleted_once_its_job_cannot_commit():
     before = objects(storage, "segments")
     staged_job(stream, 20, 30)
     (orphan,) = objects(storage, "segments") - before
-    assert "may still be committed" in stream.vacuum(dry_run=False).kept[0].why
+    assert "may still be committed" in stream.vacuum(dry_run=False, grace_s=DAY).kept[0].why
     wait(storage, DAY + 60)
     stream.append(numbers(20, 21))
-    report = stream.vacuum(dry_run=False)
+    report = stream.vacuum(dry_run=False, grace_s=DAY)
     assert paths(report) == {orphan}
     assert "never committed" in report.deleted[0].why
     assert stream.verify().check().leftovers == []
@@ -154,11 +156,11 @@ def test_orphan_of_an_idle_stream_goes_after_a_day_too():
     staged_job(stream, 10, 20)
     wait(storage, 10 * DAY)
     version = stream.version
-    assert stream.vacuum(dry_run=False).deleted == ()
+    assert stream.vacuum(dry_run=False, grace_s=DAY).deleted == ()
     assert stream.refresh().version == version + 1
     wait(storage, DAY + 60)
     job = staged_job(stream, 10, 12)
-    assert len(stream.vacuum(dry_run=False).deleted) == 1
+    assert len(stream.vacuum(dry_run=False, grace_s=DAY).deleted) == 1
     assert stream.commit(job[0], [job[1]]).start == 10
 
 
@@ -170,7 +172,7 @@ def test_job_that_staged_25_hours_ago_and_commits_first_wins():
     other.append(numbers(100, 101))
     wait(storage, 25 * HOUR)
     meddling = Meddling(storage, "create log/", lambda: stream.commit(job, [task]))
-    report = handle(stream, meddling).vacuum(dry_run=False)
+    report = handle(stream, meddling).vacuum(dry_run=False, grace_s=DAY)
     assert meddling.met
     assert report.deleted == ()
     assert values(handle(stream)) == [*range(20), 100, *range(20, 30)]
@@ -190,7 +192,7 @@ def test_job_older_than_the_staging_floor_is_refused():
             stream.commit(job, [task])
 
     meddling = Meddling(storage, "delete segments/", commit)
-    report = handle(stream, meddling).vacuum(dry_run=False)
+    report = handle(stream, meddling).vacuum(dry_run=False, grace_s=DAY)
     assert meddling.met
     assert len(report.deleted) == 1
     assert values(handle(stream)) == [*range(20), 100]
@@ -209,7 +211,7 @@ def test_spilled_part_whose_committer_sleeps_loses_no_segment(monkeypatch):
         wait(storage, 30 * HOUR)
         other.append(numbers(101, 102))
         other.purge(older_than_s=HOUR)
-        (spilled,) = paths(other.vacuum(dry_run=False))
+        (spilled,) = paths(other.vacuum(dry_run=False, grace_s=DAY))
         assert "-segments-" in spilled
 
     meddling = Meddling(storage, "create log/", vacuum)
@@ -233,7 +235,7 @@ def test_old_segment_replaced_a_minute_ago_is_read_to_its_end():
         wait(storage, 3 * HOUR)
         other.append(numbers(51, 52))
     other.purge(older_than_s=HOUR)
-    report = other.vacuum(dry_run=False)
+    report = other.vacuum(dry_run=False, grace_s=DAY)
     assert report.deleted == ()
     assert all("within the grace" in one.why or "kept" in one.why for one in report.kept)
     assert pinned.read_all()["n"].to_pylist() == list(range(31))
@@ -249,7 +251,7 @@ def test_reader_older_than_the_grace_gets_an_error():
         wait(storage, 2 * DAY)
         old.append(numbers(0, 1))
     old.purge(older_than_s=HOUR)
-    old.vacuum(dry_run=False)
+    old.vacuum(dry_run=False, grace_s=DAY)
     with pytest.raises(SnapshotExpiredError):
         stream.plan_tasks(reading)
 
@@ -259,9 +261,9 @@ def test_two_vacuums_at_once_are_safe():
     stream, storage, first = dropped_long_ago()
     others = []
     meddling = Meddling(
-        storage, "delete ", lambda: others.append(handle(stream).vacuum(dry_run=False))
+        storage, "delete ", lambda: others.append(handle(stream).vacuum(dry_run=False, grace_s=DAY))
     )
-    report = handle(stream, meddling).vacuum(dry_run=False)
+    report = handle(stream, meddling).vacuum(dry_run=False, grace_s=DAY)
     assert paths(report) == paths(others[0]) == {first}
     assert handle(stream).root.retired == ()
     assert values(handle(stream)) == list(range(10, 33))
@@ -280,7 +282,7 @@ def test_retired_parts_go_with_their_segments(monkeypatch):
     stream.purge(older_than_s=DAY)
     order: list[str] = []
     meddled = handle(stream, Recording(storage, order))
-    report = meddled.vacuum(dry_run=False)
+    report = meddled.vacuum(dry_run=False, grace_s=DAY)
     deleted = [call.split()[1] for call in order if call.startswith("delete")]
     assert len([path for path in deleted if path.startswith("segments/")]) == 9
     assert deleted == [one.path for one in report.deleted]
@@ -288,7 +290,9 @@ def test_retired_parts_go_with_their_segments(monkeypatch):
     seen = handle(stream)
     assert values(seen) == [*range(90, 95), 95, 95, 95]
     seen.verify().check()
-    assert not {one.path for one in seen.vacuum().kept if one.path.startswith("segments/")}
+    assert not {
+        one.path for one in seen.vacuum(grace_s=DAY).kept if one.path.startswith("segments/")
+    }
 
 
 class Recording(Meddling):
@@ -307,11 +311,11 @@ def test_pin_holds_back_what_its_version_lists():
     """A clone reads the version that it was taken from, however long ago that was."""
     stream, _, first = dropped_long_ago()
     pin(stream, "c1", 2)
-    report = stream.vacuum(dry_run=False)
+    report = stream.vacuum(dry_run=False, grace_s=DAY)
     assert report.deleted == ()
     assert report.kept[0].why == "dropped by version 4, and a pin still needs it"
     pin(stream, "c1", 4)
-    assert paths(stream.vacuum(dry_run=False)) == {first}
+    assert paths(stream.vacuum(dry_run=False, grace_s=DAY)) == {first}
 
 
 def pin(stream, name, version):
@@ -336,7 +340,7 @@ def test_pin_that_cannot_be_read_stops_vacuum(value):
         transaction=stream._log.clock.new_id(),
     )
     with pytest.raises(CorruptionError, match=r"pin .c."):
-        stream.vacuum(dry_run=False)
+        stream.vacuum(dry_run=False, grace_s=DAY)
     assert first in objects(stream.storage)
 
 
@@ -371,7 +375,7 @@ def test_retired_part_that_is_lost_before_its_time_stops_vacuum(monkeypatch):
     wait(storage, 3 * DAY)
     stream.append(numbers(95, 96))
     with pytest.raises(FormatError):
-        handle(stream).vacuum(dry_run=False)
+        handle(stream).vacuum(dry_run=False, grace_s=DAY)
     assert len(objects(storage, "segments")) == 11
 
 
@@ -381,7 +385,7 @@ def test_name_that_does_not_say_how_old_it_is_stays():
     storage.put("segments/copy-x/0-a.arrow", b"x")
     wait(storage, 9 * DAY)
     stream.append(numbers(10, 11))
-    report = stream.vacuum(dry_run=False)
+    report = stream.vacuum(dry_run=False, grace_s=DAY)
     assert [one.path for one in report.kept] == ["segments/copy-x/0-a.arrow"]
     assert "does not say how old" in report.kept[0].why
 
@@ -403,7 +407,7 @@ def test_vacuum_keeps_names_that_no_writer_builds():
     for n in (10, 11):
         wait(storage, 9 * DAY)
         stream.append(numbers(n, n + 1))
-    report = stream.vacuum(dry_run=False)
+    report = stream.vacuum(dry_run=False, grace_s=DAY)
     assert [one.path for one in report.deleted if job.token in one.path] != []
     assert {one.path for one in report.kept} == foreign
     assert {one.why for one in report.kept} == {
@@ -427,7 +431,7 @@ def test_retired_blobs_are_read_and_rewritten(monkeypatch):
         stream.append(numbers(stream.tail, stream.tail + 1))
     stream.purge(older_than_s=DAY)
     blob = stream.root.retired_blobs[0].path
-    assert len(stream.vacuum(dry_run=False).deleted) == 6
+    assert len(stream.vacuum(dry_run=False, grace_s=DAY).deleted) == 6
     root = stream.refresh().root
     assert [item.path for item in root.retired] == [blob]
     assert root.retired_blobs == ()
@@ -435,7 +439,7 @@ def test_retired_blobs_are_read_and_rewritten(monkeypatch):
         wait(storage, 2 * DAY)
         stream.append(numbers(stream.tail, stream.tail + 1))
     stream.purge(older_than_s=DAY)
-    assert paths(stream.vacuum(dry_run=False)) == {blob}
+    assert paths(stream.vacuum(dry_run=False, grace_s=DAY)) == {blob}
     assert stream.verify().check().leftovers == []
 
 
@@ -449,7 +453,7 @@ def test_orphans_of_purged_versions_are_deleted():
         wait(storage, HOUR)
         stream.append(numbers(20 + n, 21 + n))
     stream.purge(older_than_s=HOUR)
-    report = stream.vacuum(dry_run=False)
+    report = stream.vacuum(dry_run=False, grace_s=DAY)
     assert (report.staging_floor, {one.path for one in report.deleted}) == (8, orphans)
 
 
@@ -466,7 +470,7 @@ def test_on_disk_no_folder_outlives_what_lay_in_it(tmp_path):
         wait(storage, 2 * DAY)
         stream.append(numbers(10 * n, 10 * n + 10), layout=STAGED)
     stream.purge(older_than_s=DAY)
-    stream.vacuum(dry_run=False)
+    stream.vacuum(dry_run=False, grace_s=DAY)
     assert len(list((tmp_path / "s/segments").iterdir())) == 4
     assert values(stream) == list(range(130))
     run_drop(storage, confirm=storage.url, clock=time.clock, client="")
@@ -477,13 +481,13 @@ def test_on_disk_no_folder_outlives_what_lay_in_it(tmp_path):
 def test_a_dry_run_writes_nothing():
     """Who may only read may ask what would go."""
     stream, storage, first = dropped_long_ago()
-    whole = stream.vacuum()
+    whole = stream.vacuum(grace_s=DAY)
 
     class ReadOnly(WrappedStorage):
         def around(self, verb, path, work):
             assert verb in ("get", "get_range", "info", "list"), (verb, path)
             return work()
 
-    vacuumed = handle(stream, ReadOnly(storage)).vacuum()
+    vacuumed = handle(stream, ReadOnly(storage)).vacuum(grace_s=DAY)
     assert vacuumed == whole
     assert paths(vacuumed) == {first}

@@ -25,8 +25,8 @@ from segstore_ds.stream.connector import (
     WriterKey,
     client_name,
     discard_staged,
-    open_on,
     open_or_create,
+    open_to_commit,
     writer_key,
 )
 
@@ -144,7 +144,7 @@ class SegstoreWriter(DataSourceArrowWriter):
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit everything that was staged, in partition order; raises as `Stream.commit`."""
-        open_on(self._job.storage).commit(self._job, staged_of(messages))
+        open_to_commit(self._job.storage).commit(self._job, staged_of(messages))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Clean up after a failed job; never raises.

@@ -33,7 +33,7 @@ from segstore_ds.stream.connector import (
     WriterKey,
     commit_batch,
     discard_staged,
-    open_on,
+    open_to_commit,
     plan_batch_write,
     writer_key,
 )
@@ -158,7 +158,7 @@ def _open_kept(storage: Storage, stream_id: str) -> Stream:
     key = pickle.dumps(storage)
     kept = _KEPT.pop(key, None)
     if kept is None or kept.refresh().stream_id != stream_id:
-        kept = open_on(storage)
+        kept = open_to_commit(storage)
     while len(_KEPT) >= KEPT_HANDLES:
         _KEPT.pop(next(iter(_KEPT)))
     _KEPT[key] = kept

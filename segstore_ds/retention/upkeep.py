@@ -1,0 +1,363 @@
+"""Upkeep: a bounded round of purge and vacuum after commits, by the stream's own policy.
+
+Each round goes in this order, so that it may stop anywhere and two may run at once:
+
+1. Delete objects that earlier rounds have made free: retired ones at or before the committed
+   `log_start`, staging floor and pins, and older than the grace; and orphans of tokens below the
+   committed floor. No later commit can list one of them.
+2. Commit once: raise `log_start` and the floor, forget the retired objects that are deleted now,
+   and note how far orphans were swept. What is noted is always done already.
+3. Write the hint, and delete the log's files below `log_start` in ascending order. What a round
+   leaves there lies right below `log_start`, where the next round looks.
+
+Nothing is listed but the names of some versions, once an hour. The root says when the last round
+was, so the writers of a stream share one round a minute.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from segstore_ds.commit.best_effort import best_effort
+from segstore_ds.commit.commit import NOTHING, Change
+from segstore_ds.commit.context import StreamContext
+from segstore_ds.commit.lookup import find_moment
+from segstore_ds.commit.properties import run_set_properties
+from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StorageError
+from segstore_ds.format import names
+from segstore_ds.format.operation import Operation
+from segstore_ds.format.parts.kinds import RETIRED
+from segstore_ds.format.root import LastUpkeep, Retired, Root
+from segstore_ds.format.upkeep import (
+    DEFAULT_POLICY,
+    PROPERTY,
+    UpkeepPolicy,
+    build_upkeep,
+    upkeep_of,
+)
+from segstore_ds.log.operations import ObjectState, check_move
+from segstore_ds.log.transition import Slot
+from segstore_ds.read.reader_records import store_now_us
+from segstore_ds.replication.followers import follower_storages, trim_followers
+from segstore_ds.retention.purge import find_log_start
+from segstore_ds.retention.vacuum import (
+    Deleted,
+    Horizon,
+    plan_horizon,
+    plan_vacuum,
+    staged_version,
+)
+from segstore_ds.status.references import (
+    References,
+    find_unlisted,
+    read_references,
+    retired_objects,
+)
+from segstore_ds.status.table_status import TableStatus
+
+_LOG = logging.getLogger(__name__)
+_FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
+EVERY_US = 60_000_000
+IDLE_US = 3_600_000_000  # a stream of few commits is looked after once an hour
+WORTH_COMMITS = 64
+MOST_DELETED = 4_000  # log files, and objects, of one round
+MOST_SWEPT = 10_000  # versions whose names one round looks for
+BRIEF_S, LONG_S = 5.0, 45.0  # of a round that somebody waits for, or nobody
+
+
+@dataclass(slots=True)
+class Gone:
+    """The retired objects that a round has deleted, and the blobs that hold some of them."""
+
+    items: set[Retired] = field(default_factory=set)
+    blobs: set[str] = field(default_factory=set)
+
+
+def is_due(root: Root) -> bool:
+    """Tell whether the newest round is long enough ago, by commit times. Pure."""
+    last = root.upkeep
+    if last is None:
+        return True
+    age_us = root.time_us - last.time_us
+    worth = root.version - last.version >= WORTH_COMMITS
+    return age_us >= IDLE_US or (worth and age_us >= EVERY_US)
+
+
+def may_have_work(root: Root, policy: UpkeepPolicy) -> bool:
+    """Tell whether a round may find something, as far as the root alone says. Pure."""
+    if root.version - root.log_start > policy.keep_versions:
+        return True
+    refs = (*root.history_lists, *root.history_parts)
+    spans = [(ref.end, ref.time_us) for ref in refs]
+    spans += [(row.version + 1, row.time_us) for row in root.history]
+    # Commit times never go back: what holds the second version kept is at least as old as it.
+    kept_us = next((time_us for end, time_us in spans if end > root.log_start + 1), root.time_us)
+    if root.version > root.log_start + 1 and kept_us <= root.time_us - policy.keep_s * 1_000_000:
+        return True
+    dropped_us = spans[0][1] if root.retired_blobs else root.time_us
+    dropped_us = min([dropped_us, *(item.time_us for item in root.retired[:1])])
+    return dropped_us <= root.time_us - policy.grace_s * 1_000_000
+
+
+def has_work(context: StreamContext, root: Root, policy: UpkeepPolicy) -> bool:
+    """Tell whether a round would find something; asks for two status objects at most."""
+    if root.version - root.log_start > policy.keep_versions:
+        return True
+    with_age = _version_at(context, root, root.time_us - policy.keep_s * 1_000_000)
+    if with_age - 1 > root.log_start:
+        return True
+    oldest = next(_retired_groups(context.status, root), None)
+    if oldest is None:
+        return False
+    horizon = plan_horizon(root, floor=0, until_us=root.time_us - policy.grace_s * 1_000_000)
+    return any(_is_due(item, root, horizon) for item in oldest[1][:1])
+
+
+def run_set_upkeep(context: StreamContext, policy: UpkeepPolicy | None) -> None:
+    """Set the policy of a stream's upkeep; None switches it off."""
+    if policy is not None and not isinstance(policy, UpkeepPolicy):
+        raise InvalidInputError(
+            "not an upkeep policy",
+            remedy="give segstore.UpkeepPolicy(keep_s=...), or None to switch upkeep off",
+            type=type(policy).__name__,
+        )
+    text = None if policy == DEFAULT_POLICY else build_upkeep(policy)
+    run_set_properties(context, {PROPERTY: text})
+
+
+def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Root | None:
+    """Run a round if one is due; return the root that it committed, or None.
+
+    Safe to repeat, to kill at any point, and to run beside everything else. After `budget_s` it
+    deletes nothing more; the next round goes on there.
+
+    Raises:
+        ConflictError: Every race was lost.
+        CommitUnknownError: It may or may not be in the log.
+    """
+    began_s = context.clock.boot_s()
+
+    def late() -> bool:
+        return context.clock.boot_s() - began_s > budget_s
+
+    root = context.log.refresh()
+    policy = upkeep_of(root)
+    if policy is None or root.dropped or not is_due(root) or not has_work(context, root, policy):
+        return None
+    now_us = store_now_us(context)
+    grace_us = policy.grace_s * 1_000_000
+    # What earlier rounds have committed decides what may be deleted now.
+    horizon = plan_horizon(root, floor=0, until_us=now_us - grace_us)
+    swept = _sweep(context, root, horizon, now_us - 2 * grace_us)
+    gone = _delete_retired(context, root, horizon, late)
+    low = context.log.files.lowest(root.log_start)
+    start = min(_plan_log_start(context, root, policy, now_us), low + MOST_DELETED)
+    floor = _version_at(context, root, now_us - grace_us)
+
+    def build(newest: Root, slot: Slot) -> Change[None]:
+        if newest.upkeep != root.upkeep:
+            return NOTHING  # another writer's round came first
+        planned = replace(
+            _forget(context.status, newest, slot, gone),
+            log_start=max(newest.log_start, min(start, slot.version - 1)),
+            staging_floor=max(newest.staging_floor, min(floor, newest.version)),
+        )
+        if planned == newest and swept == _swept(root):
+            return NOTHING
+        return Change(
+            replace(
+                planned,
+                upkeep=LastUpkeep(slot.version, slot.time_us, swept),
+                operation=Operation.UPKEEP,
+                client=context.client,
+            )
+        )
+
+    done = context.log.commit(build)
+    if not done.written:
+        return None
+    # Advance the hint before deleting, or an open could follow it to a leftover version.
+    context.log.files.put_hint(done.root.version, done.root.generation, done.root.stream_id)
+    context.log.files.trim(low, done.root.log_start, until=late)
+    trim_followers(context, done.root, root.log_start, until=late)
+    return done.root
+
+
+class AutoUpkeep:
+    """Starts rounds after the commits of one handle, on a log of its own, one at a time."""
+
+    def __init__(self, context: StreamContext) -> None:
+        self._context = context
+        self._own: StreamContext | None = None
+        self._tried_s = float("-inf")
+        self._running = False
+
+    def start_if_due(self) -> None:
+        """Start a round if the root says that one is due; no request is sent if it is not."""
+        root, clock = self._context.log.root, self._context.clock
+        now_s = clock.boot_s()
+        if self._running or now_s - self._tried_s < EVERY_US / 1e6:
+            return
+        policy = upkeep_of(root)
+        if policy is None or not is_due(root) or not may_have_work(root, policy):
+            return
+        self._tried_s, self._running = now_s, True
+        own = self._own = self._own or self._context.apart()
+        own.log.follow_from(self._context.log)
+        try:
+            clock.start(lambda: self._run(own), "segstore-upkeep")
+        except BaseException:
+            self._running = False
+            raise
+
+    def _run(self, own: StreamContext) -> None:
+        budget_s = LONG_S if self._context.clock.background else BRIEF_S
+        try:
+            with best_effort("upkeep"):
+                run_upkeep(own, budget_s=budget_s)
+        finally:
+            self._running = False
+
+
+# --- retired objects -------------------------------------------------------------------------
+
+
+def _is_due(item: Retired, root: Root, horizon: Horizon) -> bool:
+    # Below the floor no job can commit a segment of that time, not even once more.
+    version = min(horizon.version, root.staging_floor)
+    return item.version <= version and item.time_us <= horizon.time_us
+
+
+def _retired_groups(
+    status: TableStatus, root: Root
+) -> Iterator[tuple[str | None, tuple[Retired, ...]]]:
+    """Yield the retired objects, oldest first, with the blob that holds them or None."""
+    for blob in root.retired_blobs:
+        yield blob.path, status.retired_blob(blob)
+    if root.retired:
+        yield None, root.retired
+
+
+def _delete_retired(
+    context: StreamContext, root: Root, horizon: Horizon, late: Callable[[], bool]
+) -> Gone:
+    gone, count = Gone(), 0
+    again: References | None = None
+    for blob, items in _retired_groups(context.status, root):
+        for item in items:
+            if late() or count >= MOST_DELETED or not _is_due(item, root, horizon):
+                return gone
+            paths = list(retired_objects(context.status, item))
+            if root.restored is None or item.version <= root.restored:
+                # Since then a restore or a repair may have listed it again.
+                again = again or read_references(
+                    context.status,
+                    root,
+                    gone_before=horizon.version,
+                    gone_until_us=horizon.time_us,
+                )
+                paths = [path for path in paths if _is_last(again, path, item)]
+            for path in paths:
+                check_move(path, ObjectState.RETIRED, ObjectState.DELETED)
+            _delete(context, root, paths)
+            count += len(paths)
+            gone.items.add(item)
+            if blob is not None:
+                gone.blobs.add(blob)
+    return gone
+
+
+def _is_last(refs: References, path: str, item: Retired) -> bool:
+    """Tell whether nothing lists an object, and nothing dropped it later."""
+    newest = refs.retired.get(path)
+    return path not in refs.live and (newest is None or newest.version <= item.version)
+
+
+def _forget(status: TableStatus, root: Root, slot: Slot, gone: Gone) -> Root:
+    """Return the root without the retired objects that are deleted; others keep their order."""
+    blobs, replaced = [], []
+    for blob in root.retired_blobs:
+        if blob.path not in gone.blobs:
+            blobs.append(blob)
+            continue
+        replaced.append(slot.retire("status", blob.path))
+        left = tuple(item for item in status.retired_blob(blob) if item not in gone.items)
+        if left:
+            blobs.append(status.put(root.version, RETIRED, left, len(left)))
+    kept = tuple(item for item in root.retired if item not in gone.items)
+    if len(kept) == len(root.retired) and not replaced:
+        return root
+    return status.tidy(replace(root, retired=(*kept, *replaced), retired_blobs=tuple(blobs)), slot)
+
+
+# --- orphans ---------------------------------------------------------------------------------
+
+
+def _swept(root: Root) -> int:
+    return root.upkeep.swept if root.upkeep else 0
+
+
+def _sweep(context: StreamContext, root: Root, horizon: Horizon, until_us: int) -> int:
+    """Delete the orphans of some further versions; return where the next sweep begins.
+
+    Once an hour, and twice the grace behind: by then nearly all that such names name is listed or
+    long deleted, so that the rest of the metadata need not be read.
+    """
+    last, start = root.upkeep, _swept(root)
+    if last is not None and last.time_us // IDLE_US == root.time_us // IDLE_US:
+        return start
+    end = min(_version_at(context, root, until_us), root.staging_floor, start + MOST_SWEPT)
+    if end <= start:
+        return start
+    found = [
+        info
+        for folder in _FOLDERS
+        for prefix in names.version_prefixes(start, end)
+        for info in context.storage.list_named(folder, prefix)
+        if start <= (staged_version(info.path) or 0) < end
+    ]
+    suspects = find_unlisted(context.status, root, {info.path for info in found})
+    if suspects:
+        refs = read_references(
+            context.status, root, gone_before=horizon.version, gone_until_us=horizon.time_us
+        )
+        wanted = [info for info in found if info.path in suspects]
+        orphans: list[Deleted] = plan_vacuum(refs, horizon, wanted)[0]
+        for orphan in orphans:
+            check_move(orphan.path, orphan.state, ObjectState.DELETED)
+        _delete(context, root, [orphan.path for orphan in orphans])
+    return end
+
+
+def _delete(context: StreamContext, root: Root, paths: Iterable[str]) -> None:
+    """Delete objects in the primary, then in followers; a follower that fails keeps its own."""
+    paths = list(paths)
+    for path in paths:
+        context.storage.delete(path)
+    for storage in follower_storages(context, root):
+        try:
+            for path in paths:
+                storage.delete(path)
+        except StorageError as error:
+            _LOG.warning("follower %s still has deleted objects: %s", storage.url, error)
+
+
+# --- versions --------------------------------------------------------------------------------
+
+
+def _plan_log_start(context: StreamContext, root: Root, policy: UpkeepPolicy, now_us: int) -> int:
+    """Return the oldest version to keep; the log's own grace outranks the policy."""
+    start = find_log_start(context, root, policy.keep_s, now_us)
+    excess = root.version + 1 - policy.keep_versions
+    if excess > start:
+        start = max(start, min(excess, find_log_start(context, root, 0, now_us)))
+    return start
+
+
+def _version_at(context: StreamContext, root: Root, time_us: int) -> int:
+    """Return the newest version stamped at or before a time; 0 if that is unknown."""
+    try:
+        found = find_moment(context.log, root, time_us)
+    except SnapshotExpiredError:
+        return 0
+    return found.version if found else 0
