@@ -9,7 +9,7 @@ import segstore_ds as segstore
 
 builder = SparkSession.builder.master("local[2]").config(map=segstore.recommended_conf())
 spark = builder.getOrCreate()
-print(segstore.register(spark))    # says what it set, and what that costs
+segstore.register(spark)
 """
 
 APPEND = """

@@ -15,8 +15,8 @@ from segstore_ds.spark.active import activate_if_none, activated
 from segstore_ds.spark.boundary import in_sparks_words
 from segstore_ds.spark.option_texts import as_location, as_texts
 from segstore_ds.spark.source import SegstoreDataSource
+from segstore_ds.spark.task_log import BATCH_SIZING
 
-BATCH_SIZING = "spark.sql.execution.arrow.maxBytesPerBatch"
 NO_BATCH_SIZING = "2147483647"
 _SETTINGS: Mapping[str, tuple[str, str]] = {
     BATCH_SIZING: (
@@ -32,6 +32,7 @@ _SETTINGS: Mapping[str, tuple[str, str]] = {
 _BUILDER_SETTINGS: Mapping[str, str] = {
     # Tasks talk to Python over unix sockets: half the fixed cost of a task.
     "spark.python.unix.domain.socket.enabled": "true",
+    BATCH_SIZING: NO_BATCH_SIZING,
 }
 
 
@@ -94,7 +95,11 @@ def register(
 
 
 def recommended_conf() -> dict[str, str]:
-    """Return the settings that only a session's builder takes.
+    """Return all settings that make the format fast, for a session's builder.
+
+    With them `register` has nothing to set. They end Spark's measuring of each row that is written,
+    so a batch is bounded by `spark.sql.execution.arrow.maxRecordsPerBatch` alone: lower that for
+    rows of tens of kilobytes.
 
     Example:
         ``builder = SparkSession.builder.config(map=segstore_ds.recommended_conf())``

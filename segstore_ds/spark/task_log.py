@@ -1,7 +1,15 @@
-"""What a Spark task logs at INFO, where Spark collects the logs of its Python workers."""
+"""What Spark's Python workers log: INFO where Spark collects it, and once that a write is slow.
 
+Only a task learns the session's settings. So tasks tell the commit, whose log is the driver's.
+"""
+
+import functools
 import logging
 import os
+
+from pyspark import TaskContext
+
+_LOG = logging.getLogger(__name__)
 
 # Set in a worker when spark.sql.pyspark.worker.logging.enabled is true.
 _COLLECTED = "PYSPARK_SPARK_SESSION_UUID"
@@ -16,3 +24,28 @@ def show_info() -> None:
     logger = logging.getLogger("segstore_ds")
     if _COLLECTED in os.environ and logger.level == logging.NOTSET:
         logger.setLevel(logging.INFO)
+
+
+BATCH_SIZING = "spark.sql.execution.arrow.maxBytesPerBatch"
+MANY_ROWS = 1_000_000  # measuring them takes a task about half a second
+_UNTUNED = (
+    "Spark measured each row of this write, which takes up to two thirds of its speed: call "
+    "segstore_ds.register(spark) first, or write with segstore_ds.write(df, url), or give "
+    "segstore_ds.recommended_conf() to the session's builder"
+)
+
+
+def measured_rows(context: TaskContext, rows: int) -> int:
+    """Return how many of a task's rows Spark measured: all, unless the session has the setting."""
+    return rows if context.getLocalProperty(BATCH_SIZING) is None else 0
+
+
+def advise(measured: int) -> None:
+    """Warn about a large write whose rows Spark measured, once per process."""
+    if measured >= MANY_ROWS:
+        _advise_once()
+
+
+@functools.cache
+def _advise_once() -> None:
+    _LOG.warning(_UNTUNED)

@@ -1,6 +1,7 @@
 """register, recommended_conf, and segstore_ds.write: what they set, say and restore."""
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pyarrow as pa
@@ -9,6 +10,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import AnalysisException
 
 import segstore_ds as segstore
+from segstore_ds.spark import task_log
 
 SIZING = "spark.sql.execution.arrow.maxBytesPerBatch"
 
@@ -73,7 +75,7 @@ def test_register_concerns_one_session(spark, url, append):
 
 def test_recommended_conf_is_for_builders(spark):
     conf = segstore.recommended_conf()
-    assert conf == {"spark.python.unix.domain.socket.enabled": "true"}
+    assert conf == {"spark.python.unix.domain.socket.enabled": "true", SIZING: "2147483647"}
     for name, value in conf.items():
         assert spark.sparkContext.getConf().get(name) == value
 
@@ -260,3 +262,36 @@ def test_a_tuned_write_takes_the_values_of_python(spark, url):
     segstore.write(df, url, inlineBytes=0, **options)
     [segment] = segstore.open(url).segments().read_all().to_pylist()
     assert (segment["stats"], segment["end"]) == ('{"b":[0,4,0]}', 5)
+
+
+@pytest.fixture
+def said(sessions, untuned):
+    """Return how often the JVM's output says since now that a write was slow."""
+    start = sessions.log.stat().st_size
+
+    def count():
+        text = sessions.log.read_bytes()[start:].decode(errors="replace")
+        return text.count("Spark measured each row of this write")
+
+    return count
+
+
+def test_a_large_untuned_write_says_what_to_call(untuned, url, said):
+    large = untuned.range(0, task_log.MANY_ROWS, 1, 2)
+    large.limit(10).write.format("segstore").mode("append").save(url)
+    segstore.write(large, url)
+    assert said() == 0
+    large.write.format("segstore").mode("append").save(url)
+    deadline = time.monotonic() + 30
+    while not said() and time.monotonic() < deadline:  # the JVM copies what workers print
+        time.sleep(0.05)
+    assert said() == 1
+
+
+def test_a_process_says_once_that_writes_are_slow(caplog):
+    task_log._advise_once.cache_clear()
+    for rows in (task_log.MANY_ROWS - 1, task_log.MANY_ROWS, task_log.MANY_ROWS + 1):
+        task_log.advise(rows)
+    [record] = caplog.records
+    assert "segstore_ds.register(spark)" in record.getMessage()
+    task_log._advise_once.cache_clear()

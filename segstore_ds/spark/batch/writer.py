@@ -14,7 +14,7 @@ from segstore_ds.errors import InternalError
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import to_spark_json, to_stored
-from segstore_ds.spark.task_log import show_info
+from segstore_ds.spark.task_log import advise, measured_rows, show_info
 from segstore_ds.stream.connector import (
     AutoRules,
     Layout,
@@ -35,9 +35,10 @@ APPLICATION = "application"  # a key beside the users' options: no option has th
 
 @dataclass(frozen=True)
 class StagedMessage(WriterCommitMessage):
-    """What one task staged, sent to the driver."""
+    """What one task staged, sent to the driver, and how many of its rows Spark measured."""
 
     staged: StagedTask
+    measured: int = 0
 
 
 def plan_append_writer(
@@ -140,11 +141,13 @@ class SegstoreWriter(DataSourceArrowWriter):
         show_info()
         # A task attempt's id is unique within an application, and the token belongs to one job.
         attempt = str(context.taskAttemptId())
-        return StagedMessage(self._job.stage(context.partitionId(), attempt, iterator))
+        staged = self._job.stage(context.partitionId(), attempt, iterator)
+        return StagedMessage(staged, measured_rows(context, staged.rows))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit everything that was staged, in partition order; raises as `Stream.commit`."""
         open_to_commit(self._job.storage).commit(self._job, staged_of(messages))
+        advise(sum(one.measured for one in messages if isinstance(one, StagedMessage)))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Clean up after a failed job; never raises.
