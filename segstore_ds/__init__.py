@@ -16,6 +16,7 @@ from segstore_ds.read.parquet_files import ParquetFile
 from segstore_ds.read.scan import run_task
 from segstore_ds.repair.verify import Problem, Report
 from segstore_ds.retention.drop import Dropped
+from segstore_ds.retention.maintain import Maintenance
 from segstore_ds.retention.readers import NamedReader
 from segstore_ds.retention.vacuum import VacuumReport
 from segstore_ds.status.writers import Commit
@@ -60,6 +61,7 @@ __all__ = [
     "Copied",
     "Dropped",
     "Layout",
+    "Maintenance",
     "NamedReader",
     "Outcome",
     "OutcomeState",

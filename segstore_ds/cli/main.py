@@ -59,6 +59,7 @@ def _parser() -> argparse.ArgumentParser:
 
     for name, run, meaning in (
         ("info", _info, "say what a stream holds"),
+        ("maintain", _maintain, "forget old versions, and delete what nothing needs any more"),
         ("verify", _verify, "read a whole stream and say what is wrong where; status 1 for damage"),
     ):
         command = commands.add_parser(name, help=meaning)
@@ -102,6 +103,12 @@ def _info(options: argparse.Namespace) -> int:
             print(f"{name:9} {fact}")
     for column in stream.schema:
         print(f"{'column':9} {column.name}: {column.type}")
+    return 0
+
+
+def _maintain(options: argparse.Namespace) -> int:
+    stream = segstore.open(options.url, storage_options=options.storage_options)
+    print(stream.maintain())
     return 0
 
 

@@ -57,6 +57,7 @@ from segstore_ds.read.reader_records import SeenReader, list_readers
 from segstore_ds.read.scan import open_reader
 from segstore_ds.repair.verify import Report, run_verify
 from segstore_ds.replication.followers import run_add_follower, run_promote, run_remove_follower
+from segstore_ds.retention.maintain import Maintenance, run_maintain
 from segstore_ds.retention.purge import run_purge
 from segstore_ds.retention.readers import LAPSE_S, NamedReader, register_reader, release_reader
 from segstore_ds.retention.restore import run_restore
@@ -866,6 +867,18 @@ class Stream:
             policy: What is kept; `UpkeepPolicy()` is what new streams have.
         """
         run_set_upkeep(self._context, policy)
+
+    def maintain(self) -> Maintenance:
+        """Do all that upkeep does, now and to the end, by the stream's policy.
+
+        It purges old versions, deletes what nothing needs any more, merges the parts of the status
+        and of the history, and lists the whole stream to find what killed jobs left. Without upkeep
+        it goes by the default policy. Safe to repeat, and to run beside everything else.
+
+        Returns:
+            Totals of what was deleted and of what stays for now, by reason.
+        """
+        return run_maintain(self._context)
 
     def purge(self, *, older_than_s: float = 30 * 86400.0, keep_versions: int = 1) -> int:
         """Forget versions that were superseded longer ago than that (an hour at least).

@@ -1,0 +1,45 @@
+"""Maintain: everything that upkeep does, at once, with totals instead of a line per object."""
+
+from stream_kit import DAY, HOUR, STAGED, make_stream, numbers, objects, staged_job, wait
+
+from segstore_ds.stream import open_on
+
+
+def neglected():
+    """Return a stream without upkeep, with old versions, dropped segments and a dead job."""
+    stream, storage = make_stream(3)
+    staged_job(open_on(storage, clock=stream._log.clock), 90, 95)
+    stream.truncate(20)
+    for n in range(6):
+        wait(storage, 3 * DAY)
+        stream.append(numbers(30 + n, 31 + n), layout=STAGED)
+    return stream, storage
+
+
+def test_maintain_does_all_of_it_and_reports_totals() -> None:
+    stream, storage = neglected()
+    before = objects(storage, "segments")
+    done = stream.maintain()
+    gone = len(before - objects(storage, "segments"))
+    assert sum(total.objects for total in done.deleted) == gone == 3
+    assert [total.why for total in done.deleted] == ["dropped", "never committed"]
+    assert done.versions == stream.refresh().root.log_start > 0
+    assert done.bytes > 0
+    assert "deleted: 2 objects" in str(done)
+    assert stream.verify().check().leftovers == []
+
+
+def test_maintain_says_what_stays_and_why() -> None:
+    stream, storage = make_stream(3)
+    stream.truncate(20)
+    wait(storage, HOUR)
+    done = stream.maintain()
+    assert (done.versions, done.deleted) == (0, ())
+    assert [(total.objects, "version" in total.why) for total in done.kept] == [(2, True)]
+
+
+def test_maintain_repeated_finds_nothing() -> None:
+    stream, _ = neglected()
+    stream.maintain()
+    again = stream.maintain()
+    assert (again.versions, again.deleted) == (0, ())
