@@ -16,9 +16,11 @@ from typing import Any
 import pyarrow as pa
 from pyspark.sql import SparkSession
 from pyspark.sql.datasource import DataSource, DataSourceStreamArrowWriter, WriterCommitMessage
+from pyspark.sql.streaming import StreamingQuery
 from pyspark.sql.types import StructType
 
 import segstore_ds as segstore
+from benchmarks.workload import cpu_seconds
 
 WARM_UP = 10
 FILE_SINK_COMPACTS_EVERY = 10  # spark.sql.streaming.fileSink.log.compactInterval
@@ -76,21 +78,32 @@ class Query:
         """Where Spark keeps the query's progress."""
         return self.folder / "checkpoint"
 
-    def run(self, spark: SparkSession, batches: int) -> list[dict[str, int]]:
-        """Run that many micro-batches and return Spark's milliseconds by phase of each."""
+    def run(
+        self, spark: SparkSession, batches: int, *, warm_up: int = 0
+    ) -> tuple[list[dict[str, int]], float]:
+        """Run micro-batches and return, of those after the warm-up, milliseconds and CPU.
+
+        The first are Spark's, by batch and phase; the second are seconds per batch of all
+        processes, Spark's and the workers' and those that Spark starts for its checkpoint.
+        """
         source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", self.rows)
         writer = source.option("numPartitions", self.partitions).load().writeStream
         writer = writer.format(self.sink).option("checkpointLocation", str(self.checkpoint))
         if self.sink not in ("noop", "empty"):
             writer = writer.option("path", str(self.output))
+        if self.sink == "segstore":
+            # An old query's batches were never written, which the sink would take for a loss.
+            writer = writer.option("writerTakeover", "true")
         query = writer.start()
-        while query.isActive and len(query.recentProgress) < batches:
-            time.sleep(0.05)
+        _await_batches(query, warm_up)
+        begun, cpu = len(query.recentProgress), cpu_seconds()
+        _await_batches(query, warm_up + batches)
         found = [one["durationMs"] for one in query.recentProgress]
+        cpu = (cpu_seconds() - cpu) / max(len(found) - begun, 1)
         query.stop()
         if query.exception() is not None:
             raise RuntimeError(self.sink) from query.exception()
-        return [one for one in found if "addBatch" in one][:batches]
+        return [one for one in found[warm_up:] if "addBatch" in one][:batches], cpu
 
     def age(self, spark: SparkSession, behind: int) -> None:
         """Make the query look as if so many batches, a multiple of ten, were behind it."""
@@ -127,6 +140,11 @@ class Query:
         )
         while stream.version < behind:
             stream.append(events)
+
+
+def _await_batches(query: StreamingQuery, batches: int) -> None:
+    while query.isActive and len(query.recentProgress) < batches:
+        time.sleep(0.05)
 
 
 def objects_per_batch(query: Query, batches: int) -> float:

@@ -102,12 +102,12 @@ def race(
             if not settings.tiny:
                 _settle()
             folder = scratch / "output"
-            cpu, start = _cpu_seconds(), time.perf_counter()
+            cpu, start = cpu_seconds(), time.perf_counter()
             left = candidate(folder)
             seconds = time.perf_counter() - start
             if turn >= 0:
                 timings[name].seconds.append(seconds)
-                timings[name].cpu_seconds.append(_cpu_seconds() - cpu)
+                timings[name].cpu_seconds.append(cpu_seconds() - cpu)
                 timings[name].bytes = left
             shutil.rmtree(folder, ignore_errors=True)
     return timings
@@ -129,7 +129,8 @@ def _settle() -> None:
     os.sync()
 
 
-def _cpu_seconds() -> float:
+def cpu_seconds() -> float:
+    """Return the CPU time of this process, its children and theirs, as far as they live."""
     total = 0.0
     here = psutil.Process()
     for process in (here, *here.children(recursive=True)):
