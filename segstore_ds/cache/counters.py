@@ -52,6 +52,11 @@ class CacheCounters:
         """Return a copy that later events do not change."""
         return replace(self)
 
+    def add(self, other: Self) -> None:
+        """Add another's counters to these."""
+        for name, value in asdict(other).items():
+            setattr(self, name, getattr(self, name) + value)
+
     def as_dict(self) -> dict[str, Any]:
         """Return every counter and the two ratios by name."""
         ratios = {"hit_rate": self.hit_rate, "bytes_per_write": self.bytes_per_write}

@@ -3,6 +3,7 @@
 import datetime as dt
 import os
 import platform
+import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, Self
@@ -332,18 +333,21 @@ class Stream:
         flush_bytes: int = options.FLUSH_BYTES,
         flush_rows: int = options.FLUSH_ROWS,
         flush_seconds: float | None = options.FLUSH_SECONDS,
+        linger: float = options.LINGER_SECONDS,
         merge_schema: bool = False,
         layout: Layout | None = None,
     ) -> LiveAppender:
         """Open a long-lived appender that takes events one by one and reads its own back.
 
-        It works on a handle of its own, and several threads may use it. Use it in a `with` block,
-        which flushes at the end.
+        It works on handles of its own, and several threads may use it: those that `wait` for their
+        events share commits. Use it in a `with` block, which flushes at the end.
 
         Args:
             flush_bytes: Flush when this many bytes, before compression, are not flushed.
             flush_rows: Flush when this many events are not flushed.
             flush_seconds: Flush when an event has waited this many seconds; None for never.
+            linger: Seconds that a commit may gather threads that `wait`, if several waited for the
+                last one.
             merge_schema: Go on if others add columns: they are null in events from here.
             layout: Sizes and compression.
 
@@ -354,23 +358,37 @@ class Stream:
             check_whole("flush_bytes", flush_bytes, least=1),
             check_whole("flush_rows", flush_rows, least=1),
             flush_seconds,
+            linger,
         )
+        check_seconds("linger", linger)
         if flush_seconds is not None:
             check_seconds("flush_seconds", flush_seconds, positive=True)
         staged = replace(as_layout(layout), inline_bytes=0)
-        log = StreamLog(self._log.storage, clock=self._log.clock)
-        log.adopt(self._log.root)
-        own = type(self)(context_of(log))
-        schema = self.schema
-        ends = StreamEnds(
-            schema=schema,
+        # Plans and reads run while a commit does, so each has a handle of its own.
+        logs = [StreamLog(self._log.storage, clock=self._log.clock) for _ in range(3)]
+        for log in logs:
+            log.adopt(self._log.root)
+        own, planner, reader = (type(self)(context_of(log)) for log in logs)
+        schema, reading = self.schema, threading.Lock()
+
+        def plan() -> WriteJob:
+            logs[1].follow_from(logs[0])
             # This process commits: frames need not travel to a driver, and without inline frames
             # the counters cover every byte.
-            plan=lambda: own.plan_write(schema, merge_schema=merge_schema, layout=staged),
+            return planner.plan_write(schema, merge_schema=merge_schema, layout=staged)
+
+        def read(start: int, end: int) -> pa.RecordBatchReader:
+            with reading:
+                logs[2].follow_from(logs[0])
+                return reader.read(start, end)
+
+        ends = StreamEnds(
+            schema=schema,
+            plan=plan,
             commit=lambda job, task: own.commit(job, [task], keep_staged=True),
-            read=own.read,
+            read=read,
         )
-        return LiveAppender(ends, limits, log.clock)
+        return LiveAppender(ends, limits, self._log.clock)
 
     def plan_write(
         self,

@@ -2,17 +2,22 @@
 
 Until a flush, events are staged as in any write: encoded, in the write cache or in objects that no
 commit names. Each event has a *place*, counted from 0 without gaps in the order of the calls, by
-which it can be read back at once. It gets its offset when a flush commits it. One flush is one
-commit.
+which it can be read back at once. It gets its offset when a commit takes it.
+
+Events are gathered in a *group*; one commit takes one group. While it is in flight, the next events
+are gathered in the next group, so an append does not wait for a commit. `wait` shares commits: one
+thread, the lead, commits for all threads that wait.
 
 The first failure is kept, and every later append and flush raises it: only the caller can decide
 whether to repeat. Reading back still works. Closing never commits: `flush` does, and so does
 leaving a `with` block without an error.
 """
 
+import bisect
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
@@ -26,10 +31,11 @@ from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, InvalidInputError, 
 from segstore_ds.format.schema.codec import conform, conform_pieces, normalise_schema, plan_schema
 from segstore_ds.log.clock import Clock
 from segstore_ds.status.writers import Commit
+from segstore_ds.write.event_group import EventGroup
 from segstore_ds.write.event_rows import EventRows
 from segstore_ds.write.inputs import as_input
 from segstore_ds.write.job import WriteJob
-from segstore_ds.write.task_writer import StagedTask, TaskWriter
+from segstore_ds.write.task_writer import StagedTask
 
 T = TypeVar("T")
 
@@ -48,22 +54,25 @@ class FlushLimits:
         bytes: Unflushed bytes, before compression.
         rows: Unflushed events.
         seconds: Age of the oldest unflushed event; None for never.
+        linger_s: How long a commit that threads wait for may gather more of them.
     """
 
     bytes: int
     rows: int
     seconds: float | None
+    linger_s: float
 
 
 @dataclass(frozen=True, slots=True)
 class StreamEnds:
-    """What the appender uses of its own stream handle.
+    """What the appender uses of its own stream handles.
 
     Attributes:
         schema: The stored schema of the stream's events.
-        plan: Plans the write of the next flush.
+        plan: Plans the write of the next group; may run while `commit` does.
         commit: Commits the staged task; deletes none of its objects on failure.
-        read: Reads the events of an offset range, as of the newest version.
+        read: Reads the events of an offset range, as of the newest version; may run while `commit`
+            does.
     """
 
     schema: pa.Schema
@@ -75,8 +84,8 @@ class StreamEnds:
 class LiveAppender:
     """Appends to a stream until it is closed; created by `Stream.appender`.
 
-    Safe to use from several threads; their appends run one at a time. As a context manager it
-    flushes at the end, unless the block failed.
+    Safe to use from several threads. As a context manager it flushes at the end, unless the block
+    failed.
 
     Args:
         ends: The stream.
@@ -88,15 +97,17 @@ class LiveAppender:
         self._ends = ends
         self._limits = limits
         self._clock = clock
-        self._changed = threading.Condition()
-        self._counters = CacheCounters()
-        self._rows = EventRows(ends.schema)
-        self._open: tuple[WriteJob, TaskWriter] | None = None  # what the next flush commits
+        self._lock = threading.RLock()
+        self._work = threading.Condition(self._lock)  # the lead waits for work
+        self._landed = threading.Condition(self._lock)  # the others wait for the lead
+        self._counters = CacheCounters()  # of groups that have landed
+        self._open: EventGroup | None = None  # takes the next events
+        self._flying: EventGroup | None = None  # being committed, or failed
+        self._finishing = False  # the task in flight writes its last bytes and can't be read
         self._flushed = self._next = 0
-        self._staged_bytes = 0
         self._runs: list[tuple[int, int, int]] = []  # (place, offset, rows) that was flushed
-        self._due_s: float | None = None
-        self._timer: threading.Thread | None = None
+        self._crowd = 0  # how many threads waited when the last commit landed
+        self._lead: threading.Thread | None = None
         self._failure = FirstError()
         self._closed = False
 
@@ -113,13 +124,17 @@ class LiveAppender:
     @property
     def counters(self) -> CacheCounters:
         """A copy of the write cache's counters for this appender."""
-        with self._changed:
-            return self._counters.snapshot()
+        with self._lock:
+            total = self._counters.snapshot()
+            for group in self._groups():
+                total.add(group.counters)
+            return total
 
     def append(self, data: Any) -> int:
         """Take one event or many; flushes when a limit is reached.
 
-        The events can be read by `read` at once, but are durable only after a flush.
+        The events can be read by `read` at once, but are durable only after a flush, or when `wait`
+        has returned. Does not wait for commits, unless a limit is reached.
 
         Args:
             data: One event as a mapping of column names to values, where a missing column is
@@ -134,35 +149,79 @@ class LiveAppender:
             ClosedError: The appender was closed.
             SegstoreError: This flush or an earlier one failed; see `flush`.
         """
-        with self._changed:
+        with self._lock:
             self._check()
             place = self._next
             if self._open is None:
                 # Plan before taking any event, so that a failure here changes nothing.
                 self._open = self._plan()
+            group = self._open
             if type(data) is dict or isinstance(data, Mapping):
-                self._rows.add(data)
-                self._next += 1
-                if self._rows.full:
-                    self._keeping(self._stage_rows)
+                group.rows.add(data)
+                group.count += 1
+                if group.rows.full:
+                    self._keeping(group.stage_rows)
             else:
-                self._append_batches(data, self._open[1])
-            if self._due_s is None and self._limits.seconds is not None and self._next > place:
-                self._set_timer(self._limits.seconds)
-            unflushed = self._next - self._flushed
-            full = self._staged_bytes + self._rows.bytes >= self._limits.bytes
-            if full or unflushed >= self._limits.rows:
-                self._keeping(self._flush)
+                self._append_batches(data, group)
+            self._next = group.end
+            if group.due_s is None and self._limits.seconds is not None and group.count:
+                group.due_s = self._clock.boot_s() + self._limits.seconds
+                self._call_lead()
+            if group.bytes >= self._limits.bytes or group.count >= self._limits.rows:
+                self._flush(self._next)
             return place
 
+    def wait(self, place: int, timeout: float | None = None) -> int:
+        """Wait until an event is durable and visible; all threads that wait share commits.
+
+        One commit takes all events that were appended before it begins, whoever appended them. If
+        several threads waited for the last commit, the next one gathers as many before it begins,
+        for `linger` seconds at most. A thread that waits alone never lingers.
+
+        Args:
+            place: The event's place, as `append` returned it.
+            timeout: Seconds to wait; None for as long as it takes.
+
+        Returns:
+            The event's offset in the stream.
+
+        Raises:
+            TimeoutError: It is not durable yet. This cancels nothing: call `wait` again.
+            CommitUnknownError: The commit that took the event may or may not be in the log;
+                `Stream.outcome` tells. Every thread that waits for this commit gets it.
+            SegstoreError: That commit failed; see `flush`.
+            ClosedError: The event is not committed and will not be: the appender was closed, or the
+                commit of an earlier event failed.
+            InvalidInputError: No event has this place yet.
+        """
+        limit_s = None if timeout is None else self._clock.boot_s() + timeout
+        with self._lock:
+            if not 0 <= place < self._next:
+                raise InvalidInputError("no such place", place=place, next_place=self._next)
+            while place >= self._flushed:
+                group = next(group for group in self._groups() if place < group.end)
+                self._check_hope(group)
+                left_s = None if limit_s is None else limit_s - self._clock.boot_s()
+                if left_s is not None and left_s <= 0:
+                    raise TimeoutError(f"event at place {place} is not durable yet")
+                group.waiters += 1
+                try:
+                    if group.waiters in (1, self._crowd):
+                        self._call_lead()
+                    self._landed.wait(left_s)
+                finally:
+                    group.waiters -= 1
+            return self._offset(place)
+
     def flush(self) -> Commit | None:
-        """Commit all events taken so far, in one commit.
+        """Commit all events taken so far, and wait for commits in flight.
 
         They are durable and visible when it returns.
 
         Returns:
-            The commit, whose `start` and `end` are the offsets of the events since the previous
-            flush; None if there were none.
+            The last commit, which took the newest of these events; None if none were left. Where no
+            other thread flushes or waits and no limit was reached, its `start` and `end` are the
+            offsets of the events since the previous flush.
 
         Raises:
             SegstoreError: As `Stream.append`. Every later append and flush raises the same error.
@@ -170,9 +229,9 @@ class LiveAppender:
                 back by their places and append them through a new appender.
             ClosedError: The appender was closed.
         """
-        with self._changed:
+        with self._lock:
             self._check()
-            return self._keeping(self._flush)
+            return self._flush(self._next)
 
     def read(self, start: int | None = None, end: int | None = None) -> pa.RecordBatchReader:
         """Read this appender's own events by their places, flushed or not.
@@ -190,7 +249,8 @@ class LiveAppender:
             StorageError: The storage failed.
             ClosedError: The appender was closed.
         """
-        with self._changed:
+        with self._lock:
+            self._landed.wait_for(lambda: not self._finishing)
             self._check_open()
             start = self._flushed if start is None else start
             end = self._next if end is None else end
@@ -198,9 +258,10 @@ class LiveAppender:
                 raise InvalidInputError(
                     "no such places", start=start, end=end, next_place=self._next
                 )
-            schema = self._ends.schema if self._open is None else self._open[1].schema
+            groups = self._groups()
+            schema = groups[-1].task.schema if groups else self._ends.schema
             runs = list(self._runs)
-            fresh = [conform(batch, schema) for batch in self._unflushed(start, end)]
+            fresh = [conform(batch, schema) for group in groups for batch in group.read(start, end)]
 
         def batches() -> Iterator[pa.RecordBatch]:
             for place, offset, rows in runs:
@@ -214,22 +275,27 @@ class LiveAppender:
         return pa.RecordBatchReader.from_batches(schema, batches())
 
     def close(self) -> None:
-        """Close the appender and drop unflushed events; safe to repeat."""
-        with self._changed:
+        """Close the appender and drop unflushed events; safe to repeat.
+
+        Waits for a commit in flight; no other begins.
+        """
+        with self._lock:
             if self._closed:
                 return
             self._closed = True
+            self._landed.wait_for(lambda: self._flying is None or self._flying.error is not None)
             dropped = self._next - self._flushed
             if dropped:
                 _LOG.warning("appender was closed with %d events that were not flushed", dropped)
-            task = self._open[1] if self._open is not None else None
-            # Once the task is finished, a commit may name its objects.
-            if task is not None and (not task.finished or self._surely_uncommitted()):
-                task.abort()
-            self._changed.notify_all()
-            timer = self._timer
-        if timer is not None and timer is not threading.current_thread():
-            timer.join()
+            for group in self._groups():
+                # Once the task is finished, a commit may name its objects.
+                if not group.task.finished or self._surely_uncommitted():
+                    group.task.abort()
+            self._work.notify_all()
+            self._landed.notify_all()
+            lead = self._lead
+        if lead is not None and lead is not threading.current_thread():
+            lead.join()
 
     def __enter__(self) -> Self:
         return self
@@ -248,47 +314,84 @@ class LiveAppender:
 
     # Everything below runs with the lock held.
 
-    def _plan(self) -> tuple[WriteJob, TaskWriter]:
+    def _plan(self) -> EventGroup:
         job = self._ends.plan()
-        attempt = self._clock.new_id()[:8]
-        return job, job.open_task(0, attempt, readable=True, counters=self._counters)
+        attempt, counters = self._clock.new_id()[:8], CacheCounters()
+        task = job.open_task(0, attempt, readable=True, counters=counters)
+        return EventGroup(job, task, EventRows(self._ends.schema), counters, self._next)
 
-    def _append_batches(self, data: Any, task: TaskWriter) -> None:
+    def _groups(self) -> list[EventGroup]:
+        """Return the groups that are not flushed, in the order of their places."""
+        return [group for group in (self._flying, self._open) if group is not None]
+
+    def _append_batches(self, data: Any, group: EventGroup) -> None:
         given = as_input(data)
         try:
             # The rules of `Stream.append`: `conform` alone would read a missing column as null.
             plan_schema(self._ends.schema, normalise_schema(given.schema), merge=False)
-            # Conform all batches before the task takes any, as it would: all are taken, or none.
-            batches = [piece for batch in given for piece in conform_pieces(batch, task.schema)]
+            # Conform all batches before staging any: all are taken, or none.
+            batches = [
+                piece for batch in given for piece in conform_pieces(batch, group.task.schema)
+            ]
         except SegstoreError as error:
             given.explain(error)
             raise
-        self._keeping(self._stage_rows)
+        self._keeping(group.stage_rows)
         for batch in batches:
-            self._keeping(partial(task.append, batch))
-            self._staged_bytes += batch.nbytes
-            self._next += batch.num_rows
+            self._keeping(partial(group.task.append, batch))
+            group.staged_bytes += batch.nbytes
+            group.count += batch.num_rows
 
-    def _stage_rows(self) -> None:
-        if self._open is not None and len(self._rows):
-            task = self._open[1]
-            batch = self._rows.peek()
-            task.append(batch)
-            self._rows.clear()
-            self._staged_bytes += batch.nbytes
-
-    def _flush(self) -> Commit | None:
-        self._due_s = None
-        if self._open is None or self._next == self._flushed:
-            return None
-        self._stage_rows()
-        job, task = self._open
-        commit = self._ends.commit(job, task.finish())
-        self._open = None
-        self._staged_bytes = 0
-        self._add_run(self._flushed, commit.start, commit.rows)
-        self._flushed = self._next
+    def _flush(self, place: int) -> Commit | None:
+        """Return when all events below a place are committed, by this thread or by another."""
+        commit = None
+        while self._flushed < place:
+            group = self._groups()[0]
+            if group is not self._flying:
+                commit = self._commit(group)
+                continue
+            while group is self._flying and group.error is None:
+                self._landed.wait()
+            self._check()
+            commit = group.commit
         return commit
+
+    def _commit(self, group: EventGroup) -> Commit:
+        """Commit the open group, without the lock while the storage works; none is in flight."""
+        self._keeping(group.stage_rows)
+        self._open, self._flying, self._finishing = None, group, True
+        try:
+            with self._unlocked():
+                staged = group.task.finish()
+            self._finishing = False
+            self._landed.notify_all()
+            with self._unlocked():
+                commit = self._ends.commit(group.job, staged)
+            self._land(group, commit)
+        except BaseException as error:
+            group.error = error
+            self._keep(error)
+            raise
+        finally:
+            self._finishing = False
+            self._landed.notify_all()
+            self._work.notify_all()
+        return commit
+
+    def _land(self, group: EventGroup, commit: Commit) -> None:
+        group.commit = commit
+        self._counters.add(group.counters)
+        self._add_run(group.start, commit.start, commit.rows)
+        self._flying, self._flushed = None, group.end
+        self._crowd = group.waiters + (self._open.waiters if self._open else 0)
+
+    @contextmanager
+    def _unlocked(self) -> Iterator[None]:
+        self._lock.release()
+        try:
+            yield
+        finally:
+            self._lock.acquire()
 
     def _add_run(self, place: int, offset: int, rows: int) -> None:
         if self._runs:
@@ -298,48 +401,57 @@ class LiveAppender:
                 return
         self._runs.append((place, offset, rows))
 
-    def _unflushed(self, start: int, end: int) -> Iterator[pa.RecordBatch]:
-        first, last = max(start - self._flushed, 0), max(end - self._flushed, 0)
-        staged = 0
-        if self._open is not None:
-            task = self._open[1]
-            staged = task.rows
-            yield from task.read(first, min(last, staged))
-        if last > staged:
-            rows = self._rows.peek()
-            begin = max(first - staged, 0)
-            yield rows.slice(begin, last - staged - begin)
+    def _offset(self, place: int) -> int:
+        run = self._runs[bisect.bisect_right(self._runs, place, key=lambda run: run[0]) - 1]
+        return run[1] + place - run[0]
 
-    def _set_timer(self, seconds: float) -> None:
-        self._due_s = self._clock.boot_s() + seconds
-        if self._timer is None:
-            self._timer = threading.Thread(
-                target=self._run_timer, name="segstore-appender", daemon=True
+    def _call_lead(self) -> None:
+        if self._lead is None:
+            self._lead = threading.Thread(
+                target=self._run_lead, name="segstore-appender", daemon=True
             )
-            self._timer.start()
-        self._changed.notify_all()
+            self._lead.start()
+        self._work.notify_all()
 
-    def _run_timer(self) -> None:
-        with self._changed:
+    def _run_lead(self) -> None:
+        with self._lock:
             while not self._closed and self._failure.error is None:
-                left = None if self._due_s is None else self._due_s - self._clock.boot_s()
-                if left is None or left > 0:
-                    self._changed.wait(left)
-                    continue
-                try:
-                    self._keeping(self._flush)
-                except SegstoreError:
-                    # The failure is kept: the next append or flush raises it.
-                    _LOG.exception("appender could not flush in time")
+                group, left_s = self._open, None
+                if group is not None and group.due_s is not None:
+                    left_s = group.due_s - self._clock.boot_s()
+                due = left_s is not None and left_s <= 0
+                if group is None or self._flying is not None or not (due or group.waiters):
+                    self._work.wait(None if due else left_s)
+                elif due or self._has_gathered(group):
+                    try:
+                        self._commit(group)
+                    except SegstoreError:
+                        # The failure is kept: whoever waits, appends or flushes gets it.
+                        _LOG.exception("appender could not commit")
+
+    def _has_gathered(self, group: EventGroup) -> bool:
+        """Wait for as many threads as waited for the last commit; False if the group is gone."""
+        until_s = self._clock.boot_s() + self._limits.linger_s
+        while group is self._open and not self._closed:
+            left_s = until_s - self._clock.boot_s()
+            if group.waiters >= self._crowd or left_s <= 0:
+                return self._flying is None
+            self._work.wait(left_s)
+        return False
 
     def _keeping(self, work: Callable[[], T]) -> T:
         try:
             return work()
         except BaseException as error:
-            if isinstance(error, SegstoreError) and not isinstance(error, MAYBE_COMMITTED):
-                error.refuse_retry(_AFTER_FAILURE)
-            self._failure.keep(error)
+            self._keep(error)
             raise
+
+    def _keep(self, error: BaseException) -> None:
+        if isinstance(error, SegstoreError) and not isinstance(error, MAYBE_COMMITTED):
+            error.refuse_retry(_AFTER_FAILURE)
+        self._failure.keep(error)
+        self._work.notify_all()
+        self._landed.notify_all()
 
     def _surely_uncommitted(self) -> bool:
         error = self._failure.error
@@ -354,3 +466,15 @@ class LiveAppender:
     def _check(self) -> None:
         self._check_open()
         self._failure.check()
+
+    def _check_hope(self, group: EventGroup) -> None:
+        """Raise unless a group may still be committed."""
+        if group.error is not None:
+            self._failure.check()
+        if group is self._flying:
+            return
+        self._check_open()
+        if self._failure.error is not None:
+            raise ClosedError(
+                "an earlier call failed, so this event is not committed", remedy=_AFTER_FAILURE
+            ) from self._failure.error

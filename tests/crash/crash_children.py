@@ -1,6 +1,8 @@
 """What the child processes of the crash tests run."""
 
 import itertools
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -61,6 +63,22 @@ def _append(stream: Stream, writer: int, batch: int) -> None:
         stream.append(numbered(writer, batch))
     else:
         stream.append(numbered(writer, batch), writer_id=f"writer-{writer}", batch_id=batch)
+
+
+def append_shared(reply: Connection, url: str, threads: int) -> None:
+    """Append single events from several threads of one appender; report each that is durable."""
+    appender, sending = open(url).appender(flush_seconds=None), threading.Lock()
+
+    def work(writer: int) -> None:
+        for n in itertools.count():
+            place = appender.append({"writer": writer, "n": n})
+            offset = appender.wait(place)
+            with sending:
+                reply.send((offset, writer, n))
+
+    with ThreadPoolExecutor(threads) as pool:
+        for done in [pool.submit(work, writer) for writer in range(threads)]:
+            done.result()
 
 
 def create_many(reply: Connection, urls: list[str], options: dict[str, Any] | None = None) -> None:

@@ -14,6 +14,7 @@ from crash_children import (
     SCHEMA,
     append_keyed,
     append_plain,
+    append_shared,
     die_at_system_call,
     leave_in_part,
     numbered,
@@ -138,3 +139,21 @@ def test_vacuum_and_drop_delete_killed_calls_temporaries(folder: Path) -> None:
     young.write_bytes(b"x")
     drop(url, confirm=stream.url)
     assert [path for path in (folder / "stream").rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize("life", range(6))
+def test_events_that_were_waited_for_survive_a_kill(folder: Path, life: int) -> None:
+    """Each thread's acknowledged events are at the offsets that they were told, in its order."""
+    url = str(folder / "stream")
+    stream = create(url, SCHEMA)
+    with running(append_shared, url, 8) as (child, pipe):
+        acknowledged = [pipe.recv() for _ in range(10 + 17 * life)]
+        os.kill(child.pid, signal.SIGKILL)
+        acknowledged += messages(pipe)
+    rows = stream.refresh().read().read_all().to_pylist()
+    for offset, writer, n in acknowledged:
+        assert (rows[offset]["writer"], rows[offset]["n"]) == (writer, n)
+    for writer in range(8):
+        numbers = [row["n"] for row in rows if row["writer"] == writer]
+        assert numbers == list(range(len(numbers)))
+    stream.verify().check()
