@@ -28,6 +28,7 @@ PLAIN = (
     "table_status_rivals",
     "append_latency",
     "commit_rate",
+    "shared_commits",
     "compaction",
     "copy_segments",
     "copy_segments_s3",
