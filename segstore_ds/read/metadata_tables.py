@@ -13,14 +13,18 @@ import numpy as np
 import pyarrow as pa
 
 from segstore_ds.commit.context import StreamContext
-from segstore_ds.errors import InvalidInputError
+from segstore_ds.errors import InvalidInputError, SnapshotExpiredError
 from segstore_ds.format import names
+from segstore_ds.format.clones import parse_pin
 from segstore_ds.format.fields import escape_text
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
 from segstore_ds.format.root import Root
+from segstore_ds.format.upkeep import build_upkeep, upkeep_of
 from segstore_ds.log.copy_record import check_complete
+from segstore_ds.log.operations import GRACE_S
 from segstore_ds.read.reader_records import list_readers
 from segstore_ds.read.segments import open_segment
+from segstore_ds.status.references import retired_items
 from segstore_ds.status.table_status import Run, TableStatus
 
 BATCH_ROWS = 16_384
@@ -287,6 +291,13 @@ _INFO = pa.schema(
         ("tags", pa.int64()),
         ("pins", pa.int64()),
         ("next_segment", pa.int64()),
+        ("versions", pa.int64()),
+        ("kept_since", _TIME),
+        ("retired_since", _TIME),
+        ("freed_at", _TIME),
+        ("pinned_version", pa.int64()),
+        ("upkeep", pa.string()),
+        ("upkeep_time", _TIME),
     ]
 )
 
@@ -313,8 +324,30 @@ def _info(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.Recor
         "tags": len(context.status.tags(root)),
         "pins": len(root.pins),
         "next_segment": root.next_segment,
+        **_storage_held(context, root),
     }
     yield from _batches([row], _INFO)
+
+
+def _storage_held(context: StreamContext, root: Root) -> dict[str, Any]:
+    """Return what holds storage, and from when on the oldest dropped object may go."""
+    policy = upkeep_of(root)
+    dropped = next(iter(retired_items(context.status, root)), None)
+    pins = [parse_pin(name, value).version for name, value in root.pins.items()]
+    try:
+        kept = context.log.history.moment(root, root.log_start)
+    except SnapshotExpiredError:
+        kept = None
+    grace_us = int((GRACE_S if policy is None else policy.grace_s) * 1e6)
+    return {
+        "versions": root.version + 1 - root.log_start,
+        "kept_since": kept and kept.time_us,
+        "retired_since": dropped and dropped.time_us,
+        "freed_at": dropped and dropped.time_us + grace_us,
+        "pinned_version": min(pins, default=None),
+        "upkeep": build_upkeep(policy),
+        "upkeep_time": root.upkeep and root.upkeep.time_us,
+    }
 
 
 def _history(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.RecordBatch]:

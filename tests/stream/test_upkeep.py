@@ -1,5 +1,6 @@
 """Upkeep by default: what goes and when, what stays, and rounds that stop anywhere."""
 
+import datetime as dt
 import threading
 import uuid
 from collections import Counter
@@ -383,3 +384,27 @@ def test_calls_of_a_round_are_few() -> None:
     assert calls["delete"] == root.log_start - before.log_start
     assert sum(calls.values()) - calls["delete"] <= 20
     assert all("/0000" in path for verb, path in seen.calls if verb == "list")
+
+
+def test_info_says_what_holds_storage_and_until_when() -> None:
+    stream, storage = make()
+    grow(stream, storage, 3, HOUR)
+    before = stream.info()
+    assert (before["versions"], before["retired_since"], before["pinned_version"]) == (
+        4,
+        None,
+        None,
+    )
+    stream.truncate(2)
+    run_pin(stream._context, "c", "memory://clone")
+    info = stream.refresh().info()
+    assert info["freed_at"] - info["retired_since"] == dt.timedelta(days=7)
+    assert info["retired_since"] == info["time"]
+    assert info["pinned_version"] == 5
+    assert (info["upkeep"], info["upkeep_time"]) == (UpkeepPolicy().to_json(), None)
+    grow(stream, storage, 40, HOUR)
+    info = stream.info()
+    assert DAY <= (info["time"] - info["kept_since"]).total_seconds() <= DAY + 3 * HOUR
+    assert info["upkeep_time"] is not None
+    stream.set_upkeep(None)
+    assert stream.info()["upkeep"] == "off"
