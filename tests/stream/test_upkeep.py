@@ -286,6 +286,7 @@ def test_a_version_that_was_purged_is_expired() -> None:
         stream.read(version_as_of=3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("when", ["before", "after"])
 def test_rounds_that_die_anywhere_leave_nothing_behind(when: str) -> None:
     """A crash at every call of a round; later rounds finish what it began."""
