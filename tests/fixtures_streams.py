@@ -5,7 +5,8 @@ import pytest
 from follower_kit import Pair
 from stream_kit import CHOSEN, STAGED, TIGHT
 
-from segstore_ds.write import task_writer
+from segstore_ds.stream import stream as stream_module
+from segstore_ds.write import append, task_writer
 from segstore_ds.write.layout import Layout
 
 
@@ -14,6 +15,13 @@ def tight(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let a few commits fill parts, and merge them."""
     for name, value in TIGHT.items():
         monkeypatch.setattr(name, value)
+
+
+@pytest.fixture
+def no_inline(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let small appends write segments, too: the test is about their objects."""
+    monkeypatch.setattr(append, "FRAME_MOST_BYTES", 0)
+    monkeypatch.setattr(stream_module, "FRAME_MOST_BYTES", 0)
 
 
 @pytest.fixture

@@ -175,7 +175,7 @@ def check_journey(title: str, work: Callable[[], object]) -> None:
 def test_journeys_of_the_source_page_are_those_of_the_code(tmp_path):
     """Each list names files in the order in which a small read or append enters them."""
     segstore.create(tmp_path / "s", pa.schema([("n", pa.int64())])).append(
-        pa.table({"n": range(9)}), layout=segstore.Layout(segment_format="arrow")
+        pa.table({"n": range(9)}), layout=segstore.Layout(segment_format="arrow", inline_bytes=0)
     )
     stream = segstore.open(tmp_path / "s")
     check_journey("Planning", lambda: stream.read(3))

@@ -1,9 +1,9 @@
-"""Deletes the status objects of an attempt that lost its race.
+"""Deletes the status objects and the outlined segments of an attempt that lost its race.
 
-A status object's name carries the version that it was planned on, and the commit that first names
-it takes the next version. Once that version is seen to hold another attempt's commit, no later
-commit can name an object that was planned on the same base and that the winner does not name. Names
-are digests, so two writers may have put the same object: what the winner names is kept.
+The name of such an object carries the version that it was planned on, and the commit that first
+names it takes the next version. Once that version is seen to hold another attempt's commit, no
+later commit can name an object that was planned on the same base and that the winner does not name.
+Names are digests, so two writers may have put the same object: what the winner names is kept.
 """
 
 import logging
@@ -15,6 +15,8 @@ from segstore_ds.log.clock import Clock
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.log.newest import CONFIRM_S, Base
 from segstore_ds.status.references import status_objects
+from segstore_ds.status.table_status import TableStatus
+from segstore_ds.storage import Storage
 
 _LOG = logging.getLogger(__name__)
 
@@ -23,30 +25,57 @@ def plan_discard(base: Root, lost: Root, winner: Root) -> list[str]:
     """Return the status objects that only `lost` names, where `winner` took its version. Pure."""
     if winner.parent != base.transaction:
         return []
-    # The roots alone can't distinguish new parts from parts that came out of a list of the base
-    # or went into a list of the winner: keep them all.
-    unlisted = not set(base.lists) <= set(lost.lists)
-    relisted = not set(winner.lists) <= set(base.lists)
     known = {*status_objects(base), *status_objects(winner), *(old.path for old in winner.retired)}
-    if unlisted or relisted:
+    if _moves_parts(base, lost, winner):
         known.update(part.path for part in lost.parts)
     return sorted(path for path in _made_on(base, lost) if path not in known)
 
 
-def _made_on(base: Root, lost: Root) -> set[str]:
-    paths = status_objects(lost)
+def _moves_parts(base: Root, lost: Root, winner: Root) -> bool:
+    # Then the roots alone can't distinguish new parts from parts that came out of a list of the
+    # base or went into a list of the winner: keep them all.
+    unlisted = not set(base.lists) <= set(lost.lists)
+    relisted = not set(winner.lists) <= set(base.lists)
+    return unlisted or relisted
+
+
+def _made_on(base: Root, root: Root) -> set[str]:
+    paths = status_objects(root)
     return {path for path in paths if names.parse_status_version(path) == base.version}
+
+
+def _outlined(status: TableStatus, base: Root, root: Root) -> set[str]:
+    """Return the segments that a root on `base` made of inline ones, those in new parts too."""
+    new = [part for part in root.parts if part not in base.parts]
+    listed = [*root.entries, *(entry for part in new for entry in status.part(part))]
+    paths = (entry.path for entry in listed if names.is_outlined(entry.path))
+    return {
+        names.segment_object(path)
+        for path in paths
+        if names.parse_token_version(names.segment_token(path)) == base.version
+    }
 
 
 def discard_lost(files: MetadataLog[Root], base: Base, lost: Root, clock: Clock) -> None:
     """Delete what a lost attempt put and no commit can name; best effort, never raises."""
-    if not _made_on(base.root, lost).difference(status_objects(base.root)):
+    outlines = base.root.inline_bytes > 0 and lost.inline_bytes == 0
+    if not outlines and not _made_on(base.root, lost).difference(status_objects(base.root)):
         return
     try:
         winner = files.get(lost.version)
         # After a suspension, that version may have been purged and put again by another writer.
         if winner is not None and clock.boot_s() - base.confirmed_s <= CONFIRM_S:
+            for path in _plan_segments(files.storage, base.root, lost, winner):
+                files.storage.delete(path)
             for path in plan_discard(base.root, lost, winner):
                 files.storage.delete(path)
     except (FormatError, StorageError) as error:
-        _LOG.warning("status objects of a lost attempt were left for vacuum: %s", error)
+        _LOG.warning("objects of a lost attempt were left for vacuum: %s", error)
+
+
+def _plan_segments(storage: Storage, base: Root, lost: Root, winner: Root) -> list[str]:
+    """Return the segments that `lost` made of inline ones and that `winner` does not list."""
+    if winner.parent != base.transaction or _moves_parts(base, lost, winner):
+        return []
+    status = TableStatus(storage)
+    return sorted(_outlined(status, base, lost) - _outlined(status, base, winner))

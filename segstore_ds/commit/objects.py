@@ -60,7 +60,7 @@ def new_status(status: TableStatus, before: Root, after: Root) -> list[str]:
 def new_segments(status: TableStatus, before: Root, after: Root) -> dict[str, SegmentEntry]:
     """Return the segment objects that a commit lists and its parent does not."""
     known = {entry.path for entry in before.entries}
-    found = {entry.path: entry for entry in after.entries}
+    found = {entry.path: entry for entry in after.entries if entry.frame is None}
     if set(status_objects(after)) != set(status_objects(before)):
         old, new = ({part.path: part for part in status.parts(root)} for root in (before, after))
         for path in new.keys() - old.keys():

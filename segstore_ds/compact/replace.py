@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from segstore_ds.errors import InternalError
+from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import PartRef, Root, SegmentEntry
 from segstore_ds.log.transition import Slot
@@ -95,7 +96,8 @@ def replace_runs(status: TableStatus, root: Root, runs: Sequence[Replacement], s
                 yield entry
 
     parts: list[PartRef] = []
-    retired = [slot.retire("segment", path) for run in runs for _, path in run.inputs]
+    paths = (path for run in runs for _, path in run.inputs)
+    retired = [slot.retire("segment", path) for path in paths if not names.is_inline(path)]
     cursor = root.parts[0].start if root.parts else root.inline_start
     for part in root.parts:
         if not any(run.start < part.end and run.start + run.rows > part.start for run in runs):

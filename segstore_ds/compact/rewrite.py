@@ -37,6 +37,7 @@ from segstore_ds.read.filters import Filters
 from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.prefetch import read_ahead
 from segstore_ds.read.scan import run_task
+from segstore_ds.status.inline import with_inline
 from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
@@ -88,6 +89,7 @@ def plan_job(
 ) -> CompactJob:
     """Return what all groups of a compaction share."""
     epochs = {epoch.number: status.schema_texts(epoch)[0] for epoch in root.epochs}
+    storage = with_inline(storage, root)
     return CompactJob(storage, root.stream_id, root.version, epochs, rules, layout, ship_to)
 
 

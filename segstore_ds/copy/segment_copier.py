@@ -34,7 +34,7 @@ def _checked(storage: Storage, slice_: Slice) -> Iterator[tuple[bytes | memoryvi
     """Yield all bytes of a whole segment after checking them; frames come with their checksum."""
     entry = slice_.entry
     name = names.segment_object(entry.path)
-    where = f"{storage.url}/{name}"
+    where = storage.describe(name)
     form = find_format(entry.format, where=where)
     header = storage.get_range(name, 0, form.head_bytes)
     form.check_head(header, where=where)
@@ -104,13 +104,13 @@ class SegmentCopier:
             if self._arrived(path, entry):
                 with self._one_by_one:
                     self.reused += 1
-                return replace(entry, path=path)
+                return replace(entry, path=path, frame=None)
         # The name is unique to this attempt: no object that another one may commit is touched.
         form = find_format(entry.format, where=names.segment_object(entry.path))
         name = f"{prefix}{self._clock.new_id()[:12]}{form.ending}"
         path = names.build_segment_path(self._token, name)
         self._copy(path, slice_)
-        return replace(entry, path=path)
+        return replace(entry, path=path, frame=None)
 
     def _list(self) -> dict[str, list[str]]:
         """Return what earlier attempts left, whole or not, by the prefix of its segment."""
@@ -137,7 +137,8 @@ class SegmentCopier:
 
     def _copy(self, path: str, slice_: Slice) -> None:
         name = names.segment_object(path)
-        if self._target.copy_from(self._source, names.segment_object(slice_.entry.path), name):
+        source_name = names.segment_object(slice_.entry.path)
+        if self._target.copy_from(self._source.holder(source_name), source_name, name):
             if self._is_sound(path, slice_):
                 return
             self._target.delete(name)  # the source is damaged; the copy below reports where
@@ -149,7 +150,7 @@ class SegmentCopier:
 
     def _is_sound(self, path: str, slice_: Slice) -> bool:
         """Read back a copy that the store made, and check every byte against its checksum."""
-        there = replace(slice_.entry, path=path)
+        there = replace(slice_.entry, path=path, frame=None)
         try:
             if self._target.info(names.segment_object(path)).size != there.bytes:
                 return False

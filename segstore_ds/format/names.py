@@ -16,6 +16,10 @@ STATUS_FOLDER = "status"
 SEGMENTS_FOLDER = "segments"
 READERS_FOLDER = "readers"
 
+# In memory, the folder of segments that lie in the commit file; no object has such a name.
+_INLINE_FOLDER = "inline"
+_OUTLINED = "0-inline-0.arrow"
+
 FOLDERS = (LOG_FOLDER, STATUS_FOLDER, SEGMENTS_FOLDER, READERS_FOLDER)
 
 LOG_NAME_DIGITS = 20
@@ -165,11 +169,42 @@ def build_segment_path(token: str, name: str) -> str:
 
 def check_segment_path(path: str, *, where: str) -> str:
     """Return a segment's path from metadata unchanged; CorruptionError if it is malformed."""
-    if not isinstance(path, str) or _SEGMENT.fullmatch(path) is None:
+    if not isinstance(path, str) or _SEGMENT.fullmatch(path) is None or is_inline(path):
         raise CorruptionError(
             "path in metadata is not a segment of this stream", where=where, path=path
         )
     return path
+
+
+def build_inline_path(segment_id: int) -> str:
+    """Return the path by which readers know a segment that lies in the commit file.
+
+    >>> build_inline_path(5), is_inline(build_inline_path(5))
+    ('inline/0000000000000005.arrow', True)
+    """
+    return f"{_INLINE_FOLDER}/{segment_id:016x}.arrow"
+
+
+def is_inline(path: str) -> bool:
+    """Tell whether a segment's path is that of one in the commit file, which has no object."""
+    return path.startswith(f"{_INLINE_FOLDER}/")
+
+
+def build_outlined_path(version: int, digest: str) -> str:
+    """Return the path of the object that holds what were inline segments until a version.
+
+    It is named by the digest of its content, as a status object is.
+
+    >>> path = build_outlined_path(41, '0123456789abcdef')
+    >>> path, is_outlined(path)
+    ('00000000000000000041-0123456789ab/0-inline-0.arrow', True)
+    """
+    return build_segment_path(build_token(version, digest[:12]), _OUTLINED)
+
+
+def is_outlined(path: str) -> bool:
+    """Tell whether a segment's path was built by `build_outlined_path`."""
+    return path.endswith(f"/{_OUTLINED}")
 
 
 def build_copy_token(copy_id: str) -> str:

@@ -49,8 +49,26 @@ class Epoch:
 
 
 @dataclass(frozen=True, slots=True)
+class InlineFrame:
+    """The only frame of an inline segment, as it lies in the commit file.
+
+    `crc` is the CRC-32 that the bytes should have; nothing has compared it. `raw_bytes` is the size
+    of the frame's buffers once decompressed, `fingerprint` the digest of its schema.
+    """
+
+    data: bytes
+    crc: int
+    raw_bytes: int
+    fingerprint: str
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentEntry:
-    """One committed segment; its position in the list determines its offset."""
+    """One committed segment; its position in the list determines its offset.
+
+    A segment with a `frame` is inline: it has no object. Its path, size and footer are those of the
+    object that `format.inline` makes of it in memory, so readers need not tell the two apart.
+    """
 
     segment_id: int
     path: str
@@ -60,6 +78,7 @@ class SegmentEntry:
     footer_crc: int
     format: str = "arrow"
     stats: str | None = None
+    frame: InlineFrame | None = None
 
     @property
     def epoch(self) -> int:
@@ -182,6 +201,11 @@ class Root:
     def inline_start(self) -> int:
         """The offset of the first event of `entries`."""
         return self.tail - sum(entry.rows for entry in self.entries)
+
+    @property
+    def inline_bytes(self) -> int:
+        """The size of the frames that lie behind the body of the commit file."""
+        return sum(len(entry.frame.data) for entry in self.entries if entry.frame)
 
 
 def check_writable(root: Root) -> None:

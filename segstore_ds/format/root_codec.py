@@ -9,6 +9,8 @@ from typing import Any
 
 from segstore_ds.errors import CorruptionError, UnsupportedVersionError
 from segstore_ds.format import names
+from segstore_ds.format.arrow.frame import ALIGNMENT
+from segstore_ds.format.arrow.segment import ArrowSegments
 from segstore_ds.format.batch_fingerprint import decode_fingerprint
 from segstore_ds.format.fields import Fields, build_json, check_known, parse_cells, parse_json
 from segstore_ds.format.parts.history_rows import (
@@ -20,6 +22,7 @@ from segstore_ds.format.root import (
     ROOT_FORMAT,
     BlobRef,
     Epoch,
+    InlineFrame,
     LastUpkeep,
     PartRef,
     Retired,
@@ -29,6 +32,16 @@ from segstore_ds.format.root import (
 )
 
 FINGERPRINT_LIMIT = 1000  # characters
+_ENTRY_CELLS = (
+    "segment_id",
+    "path",
+    "rows",
+    "bytes",
+    "footer_bytes",
+    "footer_crc",
+    "format",
+    "stats",
+)
 _PART_CELLS = tuple(field.name for field in fields(PartRef))
 
 
@@ -156,6 +169,10 @@ def _take_root(fields: Fields, reader_features: tuple[str, ...]) -> Root:
 
 def entry_value(entry: SegmentEntry) -> list[Any]:
     """Return the JSON row of a segment entry."""
+    if entry.frame is not None:
+        frame = entry.frame
+        facts = [entry.rows, len(frame.data), 0, 0, entry.format, entry.stats]
+        return [entry.segment_id, None, *facts, [frame.crc, frame.raw_bytes, frame.fingerprint]]
     return [
         entry.segment_id,
         entry.path,
@@ -169,12 +186,10 @@ def entry_value(entry: SegmentEntry) -> list[Any]:
 
 
 def parse_entry(value: Any, *, where: str) -> SegmentEntry:
-    """Parse the JSON row of a segment entry."""
-    row = parse_cells(
-        value,
-        ("segment_id", "path", "rows", "bytes", "footer_bytes", "footer_crc", "format", "stats"),
-        where=where,
-    )
+    """Parse the JSON row of a segment entry; an inline one lacks its bytes (`attach_frames`)."""
+    row = parse_cells(value, _ENTRY_CELLS, where=where)
+    if value[1] is None:
+        return _parse_inline(value, where=where)
     return SegmentEntry(
         segment_id=row.integer("segment_id"),
         path=names.check_segment_path(row.text("path", limit=300), where=where),
@@ -184,6 +199,26 @@ def parse_entry(value: Any, *, where: str) -> SegmentEntry:
         footer_crc=row.integer("footer_crc"),
         format=row.text("format", limit=20),
         stats=row.optional_text("stats"),
+    )
+
+
+def _parse_inline(value: Any, *, where: str) -> SegmentEntry:
+    row = parse_cells(value, (*_ENTRY_CELLS, "frame"), where=where)
+    frame = parse_cells(row.take("frame"), ("crc", "raw", "schema"), where=where)
+    segment_id, size = row.integer("segment_id"), row.integer("bytes", least=1)
+    if row.text("format", limit=20) != ArrowSegments.name or size % ALIGNMENT:
+        raise CorruptionError("malformed inline segment", where=where, segment=segment_id)
+    return SegmentEntry(
+        segment_id=segment_id,
+        path=names.build_inline_path(segment_id),
+        rows=row.integer("rows", least=1),
+        bytes=size,
+        footer_bytes=0,
+        footer_crc=0,
+        stats=row.optional_text("stats"),
+        frame=InlineFrame(
+            b"", frame.integer("crc"), frame.integer("raw"), frame.text("schema", limit=100)
+        ),
     )
 
 

@@ -22,7 +22,9 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.format.fields import build_json
 
+ENTRY_STATS_BYTES = 600  # the most that one segment's statistics add to the root
 BOUND_LENGTH = 32  # chars of a string, bytes of a binary
 _MAX_CHAR = 0x10FFFF
 _BEFORE_SURROGATES, _AFTER_SURROGATES = 0xD7FF, 0xE000
@@ -189,6 +191,18 @@ def to_json(stats: Stats) -> dict[str, list[Any]]:
         name: [encode_bound(column.min), encode_bound(column.max), column.nulls]
         for name, column in stats.items()
     }
+
+
+def entry_stats(stats: Stats) -> str | None:
+    """Return a segment's statistics as JSON, for as many columns as `ENTRY_STATS_BYTES` allows."""
+    kept: dict[str, Any] = {}
+    used = 2
+    for name, value in to_json(stats).items():
+        used += len(build_json({name: value}))
+        if used > ENTRY_STATS_BYTES:
+            break
+        kept[name] = value
+    return build_json(kept).decode() if kept else None
 
 
 def from_json(value: Any, *, where: str, schema: pa.Schema | None = None) -> dict[str, ColumnStats]:

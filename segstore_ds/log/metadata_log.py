@@ -20,7 +20,7 @@ Source: Spark's HDFSMetadataLog; icechunk's "conditional put, lost response" for
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from segstore_ds.errors import (
     CommitUnknownError,
@@ -32,7 +32,12 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.envelope import RAW_LIMIT_BYTES, decode_envelope, encode_envelope
+from segstore_ds.format.envelope import (
+    RAW_LIMIT_BYTES,
+    decode_envelope,
+    encode_envelope,
+    split_envelope,
+)
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.storage import Storage
 
@@ -41,6 +46,12 @@ T = TypeVar("T")
 ADD_ATTEMPTS = 6
 FILE_LIMIT_BYTES = 1 << 20
 PROBES_BEFORE_GALLOP = 8
+
+
+def _refuse_extra(batch: Any, behind: bytes, where: str) -> Any:
+    if behind:
+        raise CorruptionError("extra bytes after the body", where=where, bytes=len(behind))
+    return batch
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +63,26 @@ class Codec(Generic[T]):
         decode: Returns the batch; takes the body and the file's name.
         limit_bytes: The largest allowed body.
         newest: Returns a batch reduced to its newest content, which `add` decodes as a check.
+        behind: Returns the bytes that lie in the file behind the body's envelope.
+        attach: Returns the batch with these bytes; takes them and the file's name.
     """
 
     encode: Callable[[T], bytes]
     decode: Callable[[bytes, str], T]
     limit_bytes: int = RAW_LIMIT_BYTES
     newest: Callable[[T], T] = lambda batch: batch
+    behind: Callable[[T], bytes] = lambda _: b""
+    attach: Callable[[T, bytes, str], T] = _refuse_extra
+
+    def encode_file(self, batch: T) -> bytes:
+        """Return the file of a batch."""
+        return encode_envelope(self.encode(batch)) + self.behind(batch)
+
+    def decode_file(self, data: bytes, where: str) -> T:
+        """Return the batch that a file holds; raises FormatError as `decode_envelope`."""
+        envelope, behind = split_envelope(data)
+        body = decode_envelope(envelope, where=where, raw_limit_bytes=self.limit_bytes)
+        return self.attach(self.decode(body, where), behind, where)
 
 
 class MetadataLog(Generic[T]):
@@ -104,7 +129,7 @@ class MetadataLog(Generic[T]):
             InvalidInputError: Readers would reject the batch; nothing was put.
         """
         body = self._codec.encode(batch)
-        path, data = self.path(number), encode_envelope(body)
+        path, data = self.path(number), encode_envelope(body) + self._codec.behind(batch)
         if len(body) > self._codec.limit_bytes or len(data) > FILE_LIMIT_BYTES:
             # A batch that no reader accepts would end the stream.
             raise InternalError("batch is too large for its log", path=path, bytes=len(body))
@@ -258,7 +283,9 @@ class MetadataLog(Generic[T]):
         # Catches what earlier checks missed: a value of the wrong type can be encoded, but every
         # reader would reject it.
         try:
-            self._codec.decode(self._codec.encode(self._codec.newest(batch)), path)
+            newest = self._codec.newest(batch)
+            read = self._codec.decode(self._codec.encode(newest), path)
+            self._codec.attach(read, self._codec.behind(newest), path)
         except FormatError as error:
             raise InvalidInputError(
                 "a commit could not be read back",
@@ -274,6 +301,4 @@ class MetadataLog(Generic[T]):
             return None
 
     def _decode(self, data: bytes, path: str) -> T:
-        where = f"{self.storage.url}/{path}"
-        body = decode_envelope(data, where=where, raw_limit_bytes=self._codec.limit_bytes)
-        return self._codec.decode(body, where)
+        return self._codec.decode_file(data, f"{self.storage.url}/{path}")

@@ -19,6 +19,7 @@ from segstore_ds.errors import (
     SnapshotExpiredError,
     StorageError,
 )
+from segstore_ds.format.inline import attach_frames, frames_of
 from segstore_ds.format.names import LOG_FOLDER, Hint
 from segstore_ds.format.root import ROOT_RAW_LIMIT_BYTES, Root
 from segstore_ds.format.root_codec import decode_root, encode_root
@@ -52,7 +53,12 @@ def _newest(root: Root) -> Root:
 
 
 ROOT_CODEC: Codec[Root] = Codec(
-    encode_root, lambda body, where: decode_root(body, where=where), ROOT_RAW_LIMIT_BYTES, _newest
+    encode_root,
+    lambda body, where: decode_root(body, where=where),
+    ROOT_RAW_LIMIT_BYTES,
+    _newest,
+    frames_of,
+    lambda root, frames, where: attach_frames(root, frames, where=where),
 )
 
 

@@ -99,7 +99,7 @@ def _lost(old: Root, new: Root) -> Iterator[str]:
             yield f"a part that is dropped is retired: {part.path}"
     if listed - {part.path for part in old.parts}:
         return  # entries may have moved to a new part
-    inline = {entry.path for entry in new.entries}
+    listed_now = {entry.path for entry in new.entries}
     for entry in old.entries:
-        if entry.path not in inline and entry.path not in retired:
+        if entry.frame is None and entry.path not in listed_now | retired:
             yield f"a segment that is dropped is retired: {entry.path}"

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import astuple, dataclass
 
 from segstore_ds.errors import InternalError
+from segstore_ds.format.inline import SHARE_HARD_BYTES
 from segstore_ds.format.operation import RELISTING, Operation
 from segstore_ds.format.root import LastUpkeep, Retired, Root
 from segstore_ds.log.copy_record import broken_copies
@@ -31,6 +32,8 @@ def check_transition(old: Root, new: Root) -> None:
     """Raise InternalError, naming every broken rule, when `new` may not follow `old`."""
     broken = [*broken_rules(old, new), *broken_invariants(new), *broken_by_operation(old, new)]
     broken += broken_copies(old, new)
+    if new.inline_bytes > SHARE_HARD_BYTES:
+        broken.append("inline segments stay within their share")
     if broken:
         raise InternalError(
             "commit would make an invalid root",

@@ -353,8 +353,8 @@ TABLE: tuple[Option, ...] = (
         "bytes",
         64 << 10,
         _WRITES,
-        "a task with less encoded output sends it to the driver, which writes one segment for"
-        " all such tasks",
+        "a task with less encoded output sends it to the driver. What all tasks send is in the "
+        "commit itself, up to 4 KiB, or else in one segment. 0: always a segment of the task's own",
         why="More for many small tasks on object stores, where each object costs requests",
     ),
     Option(

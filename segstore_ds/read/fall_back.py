@@ -18,8 +18,10 @@ from segstore_ds.errors import (
     SnapshotExpiredError,
     StorageError,
 )
+from segstore_ds.format import names
 from segstore_ds.read.decode import SliceDecoder
 from segstore_ds.read.plan import Reading
+from segstore_ds.status.inline import with_inline
 from segstore_ds.status.slices import Slice
 
 _LOG = logging.getLogger(__name__)
@@ -46,8 +48,11 @@ def read_or_fall_back(
     for url in reading.followers:
         try:
             storage = reading.storage.sibling(url)
-            if StreamLog(storage).open().stream_id != reading.stream_id:
+            log = StreamLog(storage)
+            if log.open().stream_id != reading.stream_id:
                 continue
+            if names.is_inline(path):
+                storage = with_inline(storage, log.read_version(reading.version))
             # The same bytes give the same batches: skip those that were already yielded.
             for batch in islice(slice_.batches(storage), done, None):
                 yield batch

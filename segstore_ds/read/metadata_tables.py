@@ -24,6 +24,7 @@ from segstore_ds.log.copy_record import check_complete
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.read.reader_records import list_readers
 from segstore_ds.read.segments import open_segment
+from segstore_ds.status.inline import with_inline
 from segstore_ds.status.references import retired_items
 from segstore_ds.status.table_status import Run, TableStatus
 
@@ -162,10 +163,11 @@ def _segment_rows(run: Run, stats: Sequence[str | None]) -> Iterator[pa.RecordBa
 
 def _frames(context: StreamContext, root: Root, span: Range) -> Iterator[pa.RecordBatch]:
     rows: list[dict[str, Any]] = []
+    storage = with_inline(context.storage, root)
     for placed in context.status.segments(root, *span, with_stats=False):
         entry, path = placed.entry, names.segment_object(placed.entry.path)
         cursor = placed.start
-        segment = open_segment(context.storage, entry, where=path, whole=False)
+        segment = open_segment(storage, entry, where=path, whole=False)
         for number, frame in enumerate(segment.frames):
             rows.append(
                 {

@@ -28,6 +28,7 @@ from segstore_ds.read.cuts import CutLike, parse_cut, resolve_cut, take_range
 from segstore_ds.read.filters import FilterLike, Filters, parse_filters
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
+from segstore_ds.status.inline import with_inline
 from segstore_ds.status.slices import EXACT_LIMIT, Slice, SliceTable, plan_borders
 from segstore_ds.status.table_status import Run, TableStatus
 from segstore_ds.storage import Storage
@@ -140,7 +141,7 @@ def plan_reading(context: StreamContext, root: Root, request: ReadRequest) -> Re
     first, last = take_range(root, first, last, fail_on_data_loss=strict, url=url)
     schema = epoch_schema(context.status, root.epoch)
     return Reading(
-        storage=context.storage,
+        storage=with_inline(context.storage, root),
         stream_id=root.stream_id,
         version=root.version,
         start=first,

@@ -120,7 +120,7 @@ def open_segment(
     in one request; its errors then do not tell a damaged index from other damage.
     """
     name = names.segment_object(entry.path)
-    where = where or f"{storage.url}/{name}"
+    where = where or storage.describe(name)
     form = find_format(entry.format, where=where)
     if entry.footer_bytes > entry.bytes:
         raise CorruptionError("footer is larger than its segment", where=where)

@@ -79,11 +79,12 @@ class KeptVersions:
         return [*parts, *root.parts]
 
     def segments_of(
-        self, root: Root, start: int, end: int, *, beside: str = ""
+        self, root: Root, start: int, end: int, *, beside: str = "", inline: bool = False
     ) -> Iterator[PlacedSegment]:
         """Yield the segments of `[start, end)` that a root lists, as far as they can be read.
 
-        `beside` is the path of a part that is known to be lost; it is skipped.
+        `beside` is the path of a part that is known to be lost; it is skipped. So are inline
+        segments, which no part can list, unless `inline` asks for them.
         """
         for part in self.parts_of(root):
             if part.start < end and part.end > start and part.path != beside:
@@ -101,7 +102,8 @@ class KeptVersions:
         for entry in root.entries:
             placed = PlacedSegment(cursor, entry)
             cursor = placed.end
-            if placed.start < end and placed.end > start:
+            listed = inline or entry.frame is None
+            if listed and placed.start < end and placed.end > start:
                 yield placed
 
     def _is_kept(self, version: int) -> bool:

@@ -26,7 +26,9 @@ from segstore_ds.repair.rebuild_parts import PartRebuilder
 from segstore_ds.repair.segment_schemas import find_schema
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
+from segstore_ds.status.inline import with_inline
 from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +89,7 @@ class Salvager:
     ) -> None:
         self._context = context
         self._root = root
+        self._storage = with_inline(context.storage, root)
         self._skip = skip_damaged
         self._report = report
         self._kept = KeptVersions(context, root)
@@ -156,7 +159,7 @@ class Salvager:
         path = names.segment_object(placed.entry.path)
         try:
             schema = self._schema(self._root.epochs[placed.entry.epoch])
-            segment = open_segment(self._context.storage, placed.entry, where=path, whole=False)
+            segment = open_segment(self._storage, placed.entry, where=path, whole=False)
         except FormatError as error:
             yield from self._elsewhere(placed.start, placed.end, path, error)
             return
@@ -199,9 +202,10 @@ class Salvager:
             missing = list(_gaps(found, start, end))
             if root is None or not missing:
                 continue
-            for placed in self._kept.segments_of(root, start, end):
+            storage = with_inline(self._context.storage, root)
+            for placed in self._kept.segments_of(root, start, end, inline=True):
                 if any(placed.start < last and placed.end > first for first, last in missing):
-                    found += self._frames_within(placed, missing)
+                    found += self._frames_within(storage, placed, missing)
         found.sort(key=lambda item: item[0])
         cursor = start
         for first, batch in found:
@@ -211,12 +215,12 @@ class Salvager:
         self._lose(cursor, end, where, error)
 
     def _frames_within(
-        self, placed: PlacedSegment, ranges: list[tuple[int, int]]
+        self, storage: Storage, placed: PlacedSegment, ranges: list[tuple[int, int]]
     ) -> Iterator[tuple[int, pa.RecordBatch]]:
         path = names.segment_object(placed.entry.path)
         try:
             schema = self._schema(self._root.epochs[placed.entry.epoch])
-            segment = open_segment(self._context.storage, placed.entry, where=path, whole=False)
+            segment = open_segment(storage, placed.entry, where=path, whole=False)
         except FormatError:
             return
         start = placed.start

@@ -16,9 +16,8 @@ from segstore_ds.errors import FormatError
 from segstore_ds.format import names
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import FORMATS, LAST_BYTES
-from segstore_ds.format.statistics import merge
+from segstore_ds.format.statistics import entry_stats, merge
 from segstore_ds.storage import ObjectInfo, Storage
-from segstore_ds.write.staged import entry_stats
 
 _COPIED = re.compile(r"copy-[^/]+/([0-9a-f]{16})-[0-9a-f]{12}\.[a-z]+")
 _MOST_TRIED = 2000  # ways to choose the segments of one commit among those found

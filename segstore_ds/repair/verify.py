@@ -23,7 +23,9 @@ from segstore_ds.read.segments import OpenSegment, open_segment
 from segstore_ds.repair.witnesses import find_witnesses, planned_on
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
+from segstore_ds.status.inline import frame_is_sound, with_inline
 from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.storage import Storage
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,6 +145,7 @@ class _Verifier:
             if root is None:
                 continue
             self._verify_root(root)
+            self._verify_frames_of(root)
             if older.version == number + 1:
                 # The committer checked the same rules; fields of later formats are not known here.
                 for rule in broken_rules(root, replace(older, extra=root.extra)):
@@ -185,6 +188,14 @@ class _Verifier:
         for rule in broken_invariants(root):
             self._wrong(where, f"broken rule: {rule}")
 
+    def _verify_frames_of(self, root: Root) -> None:
+        """Check the inline frames of an older version; those of the newest are its segments."""
+        where = self._context.log.files.path(root.version)
+        for entry in root.entries:
+            if entry.frame and not frame_is_sound(entry.frame):
+                path = names.segment_object(entry.path)
+                self._wrong(f"{where}: {path}", "an inline frame fails its checksum")
+
     def _verify_status(self, root: Root) -> None:
         schemas = self._verify_blobs(root)
         self._verify_history(root)
@@ -201,8 +212,9 @@ class _Verifier:
         numbers = [item.entry.segment_id & 0xFFFFFFFF for item in placed]
         if len(set(numbers)) != len(numbers):
             self._wrong("status", "segment numbers are not unique")
+        storage = with_inline(self._context.storage, root)
         for item in placed:
-            self._verify_segment(item, schemas)
+            self._verify_segment(storage, item, schemas)
         self._find_leftovers(root)
 
     def _verify_history(self, root: Root) -> None:
@@ -264,18 +276,21 @@ class _Verifier:
             self._problem(root.tags_blob.path if root.tags_blob else "tags", error)
         return schemas
 
-    def _verify_segment(self, placed: PlacedSegment, schemas: dict[int, pa.Schema]) -> None:
+    def _verify_segment(
+        self, storage: Storage, placed: PlacedSegment, schemas: dict[int, pa.Schema]
+    ) -> None:
         entry, path = placed.entry, names.segment_object(placed.entry.path)
         self._named.add(path)
         self._report.segments += 1
+        name, path = path, storage.describe(path).removeprefix(f"{self._url}/")
         try:
-            size = self._context.storage.info(path).size
+            size = storage.info(name).size
             if size != entry.bytes:
                 self._wrong(path, f"has {size} bytes, but {entry.bytes} were committed")
                 return
             form = find_format(entry.format, where=path)
-            form.check_head(self._context.storage.get_range(path, 0, form.head_bytes), where=path)
-            segment = open_segment(self._context.storage, entry, where=path, whole=False)
+            form.check_head(storage.get_range(name, 0, form.head_bytes), where=path)
+            segment = open_segment(storage, entry, where=path, whole=False)
         except FormatError as error:
             self._problem(path, error)
             return

@@ -11,6 +11,7 @@ from dataclasses import replace
 from segstore_ds.commit.commit import NOTHING, Change
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import SealedError, SnapshotExpiredError
+from segstore_ds.format.inline import renumbered
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.log.copy_record import check_complete
@@ -46,10 +47,7 @@ def plan_restore(root: Root, old: Root, listed: Sequence[PlacedSegment], slot: S
         # Restore the schema, too: the old segments may not fit a schema written since.
         epochs = (*epochs, replace(old.epoch, number=len(epochs), since=root.tail))
     entries = tuple(
-        replace(
-            placed.entry,
-            segment_id=placed.entry.epoch << 32 | (root.next_segment + place),
-        )
+        renumbered(placed.entry, placed.entry.epoch << 32 | (root.next_segment + place))
         for place, placed in enumerate(listed)
     )
     # The first segment may hold events from before the old head; hide them below the new head.
@@ -91,7 +89,9 @@ def run_restore(context: StreamContext, version: int) -> Commit:
         planned = plan_restore(root, old, listed, slot)
         if planned is None:
             return NOTHING
-        return Change(context.status.tidy(replace(planned, client=context.client), slot))
+        # The events of inline segments get an object: they are no longer the newest small commits.
+        outlined = context.status.outline(replace(planned, client=context.client))
+        return Change(context.status.tidy(outlined, slot))
 
     done = context.log.commit(build)
     root = done.root

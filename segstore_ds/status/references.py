@@ -118,7 +118,7 @@ def read_references(
     found.live.update(part.path for part in History(status.storage).parts(root))
     for run in status.runs(root, root.listed_start, root.tail):
         paths = (run.columns.path(row) for row in range(len(run.columns)))
-        found.live.update(names.segment_object(path) for path in paths)
+        found.live.update(names.segment_object(path) for path in paths if not names.is_inline(path))
     for item in retired_items(status, root):
         if item.kind == "segment":
             found.retire(names.segment_object(item.path), item)

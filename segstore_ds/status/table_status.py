@@ -1,6 +1,6 @@
 """The table status: the list of a stream's segments by offset, and whatever else outgrows the root.
 
-A root lists its newest segments inline. When they pass a soft limit, the next commit moves them to
+A root lists its newest segments itself. When they pass a soft limit, the next commit moves them to
 a status part. Neighbouring parts of one level are merged by commits of their own, after the
 acknowledgement. An attempt that has lost a race moves nothing below the hard limit, so maintenance
 never delays the retry. Parts are sorted by offset and never overlap.
@@ -16,9 +16,11 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+import pyarrow as pa
 
-from segstore_ds.errors import CorruptionError
+from segstore_ds.errors import CorruptionError, InternalError
 from segstore_ds.format.envelope import encode_envelope
+from segstore_ds.format.inline import SHARE_BYTES, SHARE_HARD_BYTES
 from segstore_ds.format.parts.columns import SegmentColumns, from_entries
 from segstore_ds.format.parts.kinds import RETIRED, WRITERS
 from segstore_ds.format.parts.packed import Ints
@@ -29,8 +31,11 @@ from segstore_ds.format.root import (
     SegmentEntry,
     Writer,
 )
+from segstore_ds.format.root_codec import encode_root
+from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.log.transition import Slot
 from segstore_ds.status.blobs import StatusBlobs
+from segstore_ds.status.inline import put_inline
 from segstore_ds.status.levels import LevelledList, ListRules, MergeRules, find_run
 from segstore_ds.status.levels import plan_merge as plan_part_merge
 from segstore_ds.status.parts import Parts
@@ -47,6 +52,9 @@ RETIRED_INLINE = 192
 RETIRED_FINAL = 100_000
 WRITERS_INLINE_BYTES = 9_000
 STATS_INLINE_BYTES = 8_000
+ROOT_BYTES = 60 << 10  # the rest of 64 KiB is for what the log adds: the place and its history row
+# Below this guess no root passes that, so it need not be measured, which means to encode it.
+_LIGHT_BYTES, _ROW_BYTES = 20 << 10, 150
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,10 +126,11 @@ class TableStatus(StatusBlobs):
 
         Without `with_stats` their statistics are neither read nor returned.
         """
+        inline = {entry.path: entry for entry in root.entries if entry.frame}
         for run in self.runs(root, start, end):
             stats = run.load_stats() if with_stats else None
             for offset, entry in zip(run.starts.tolist(), run.columns.entries(stats), strict=True):
-                yield PlacedSegment(offset, entry)
+                yield PlacedSegment(offset, inline.get(entry.path, entry))
 
     def runs(self, root: Root, start: int, end: int) -> Iterator[Run]:
         """Yield the segments that hold events of ``[start, end)`` as columns, part by part.
@@ -180,8 +189,15 @@ class TableStatus(StatusBlobs):
         first_attempt = slot.attempt == 0
         stats_most = STATS_INLINE_BYTES if first_attempt else 2 * STATS_INLINE_BYTES
         entries_most = INLINE_SOFT if first_attempt else INLINE_HARD
-        if len(root.entries) > entries_most or _stats_bytes(root) > stats_most:
-            root = self._spill_entries(root)
+        frames_most = SHARE_BYTES if first_attempt else SHARE_HARD_BYTES
+
+        def is_full(root: Root) -> bool:
+            return len(root.entries) > entries_most or _stats_bytes(root) > stats_most
+
+        if root.inline_bytes > frames_most or is_full(root) or _is_heavy(root):
+            root = self.outline(root)
+            if is_full(root):
+                root = self._spill_entries(root)
         root = self._levels.spill(root, slot)
         if root.lists and root.lists[0].start < root.head:
             # The list is cached once read; only a commit that moved the head has work here.
@@ -192,6 +208,16 @@ class TableStatus(StatusBlobs):
             blob = self.put(root.version, RETIRED, root.retired, len(root.retired))
             root = replace(root, retired=(), retired_blobs=(*root.retired_blobs, blob))
         return root
+
+    def outline(self, root: Root) -> Root:
+        """Return the root with objects in the place of its inline segments."""
+        if not root.inline_bytes:
+            return root
+
+        def schema(epoch: int) -> pa.Schema:
+            return decode_schema(self.schema_texts(root.epochs[epoch])[0])
+
+        return replace(root, entries=put_inline(self.storage, root, schema))
 
     def merge(self, root: Root, paths: tuple[str, ...], slot: Slot) -> Root | None:
         """Replace neighbouring parts by one; None when the root no longer has them side by side."""
@@ -227,7 +253,9 @@ class TableStatus(StatusBlobs):
         return self._levels.put_list(version, parts)
 
     def put_part(self, version: int, start: int, entries: Sequence[SegmentEntry]) -> PartRef:
-        """Write a part that lists segments from an offset on."""
+        """Write a part that lists segments from an offset on; none of them is inline."""
+        if any(entry.frame for entry in entries):
+            raise InternalError("a part can't list inline segments", start=start)
         stats = [entry.stats for entry in entries]
         return self._parts.put(version, start, from_entries(entries), stats)
 
@@ -279,6 +307,19 @@ class TableStatus(StatusBlobs):
         if old is not None:
             retired = (*retired, slot.retire("status", old.path))
         return replace(root, writers=dict(kept), writers_blob=blob, retired=retired)
+
+
+def _is_heavy(root: Root) -> bool:
+    """Tell whether a commit file would pass its 64 KiB with the inline segments that it lists."""
+    if not root.inline_bytes:
+        return False
+    refs = (*root.lists, *root.parts, *root.history_lists, *root.history_parts)
+    rows = len(refs) + len(root.retired) + len(root.tags) + len(root.pins) + len(root.epochs)
+    texts = sum(len(epoch.schema or "") + len(epoch.spark or "") for epoch in root.epochs)
+    guess = _ROW_BYTES * rows + texts + _writers_bytes(root) + _stats_bytes(root)
+    if guess < _LIGHT_BYTES:
+        return False
+    return len(encode_envelope(encode_root(root))) + root.inline_bytes > ROOT_BYTES
 
 
 def _stats_bytes(root: Root) -> int:

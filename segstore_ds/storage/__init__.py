@@ -9,12 +9,14 @@ from segstore_ds.storage.base import ObjectInfo, StagedWriter, Storage, StorageS
 from segstore_ds.storage.credentials import resolve_storage_options
 from segstore_ds.storage.locations import Location, find_inner, resolve_location
 from segstore_ds.storage.opening import open_storage
+from segstore_ds.storage.overlay import OverlaidStorage
 from segstore_ds.storage.places import Overlap, compare_names, find_overlap, refuse_overlap
 from segstore_ds.storage.stores import is_denied
 
 __all__ = [
     "Location",
     "ObjectInfo",
+    "OverlaidStorage",
     "Overlap",
     "StagedWriter",
     "Storage",

@@ -284,6 +284,15 @@ class Storage(ABC):
             "this storage can't share objects", storage=self.url, url=url, folders=folders
         )
 
+    def holder(self, path: str) -> "Storage":
+        """Return the storage that an object is read from, if this one is a view of another."""
+        del path
+        return self
+
+    def describe(self, path: str) -> str:
+        """Return where an object is, for errors."""
+        return f"{self.url}/{path}"
+
     @abstractmethod
     def ensure_exclusive(self) -> None:
         """Make sure that `create` has one winner here; cheap when repeated.

@@ -1,6 +1,7 @@
 """Commits of write jobs by one handle: staged once, committed once, discarded if that failed."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, SegstoreError
@@ -47,10 +48,12 @@ class Commits:
         try:
             check_stream(self._context.log.root, job.stream_id)
             self.appender.check_visible(tasks)
-            segments = self.appender.stage_inline(tasks, token=job.token, ship_to=job.ship_to)
+            frame = self.appender.join_inline(tasks, job.request)
+            if frame is None:
+                segments = self.appender.stage_inline(tasks, token=job.token, ship_to=job.ship_to)
             ours = [segment for segment in segments if segment not in staged]
             self.appender.check_clock(ours[-1] if ours else None)
-            plan = job.append_plan(segments, tasks)
+            plan = replace(job.append_plan(segments, tasks), frame=frame)
             commit = self.appender.commit(plan, transaction=job.transaction)
         except MAYBE_COMMITTED:
             raise

@@ -24,12 +24,11 @@ from segstore_ds.copy.events import copied_of
 from segstore_ds.copy.segment_tasks import CopyJob, commit_segments, copy_segments, plan_copy_job
 from segstore_ds.copy.segments import Copied, CopyRequest
 from segstore_ds.errors import AlreadyExistsError, NotFoundError
-from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.names import segment_object
 from segstore_ds.format.root import Root
-from segstore_ds.format.root_codec import decode_root, encode_root
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.clock import BRIEF_CLOCK
+from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.origins import origins_of
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.cuts import Position, parse_cut
@@ -147,12 +146,12 @@ def open_to_commit(storage: Storage) -> Stream:
 
 def encode_pinned(root: Root) -> bytes:
     """Return a version's root as bytes that travel with a plan."""
-    return encode_envelope(encode_root(root))
+    return ROOT_CODEC.encode_file(root)
 
 
 def decode_pinned(data: bytes) -> Root:
     """Return the root that `encode_pinned` was given."""
-    return decode_root(decode_envelope(data, where="pinned"), where="pinned")
+    return ROOT_CODEC.decode_file(data, "pinned")
 
 
 def discard_staged(storage: Storage, tasks: Sequence[StagedTask]) -> None:

@@ -21,6 +21,7 @@ from segstore_ds.copy.copy_to import run_copy_to
 from segstore_ds.copy.pins import run_unpin
 from segstore_ds.copy.segments import Copied, CopyRequest
 from segstore_ds.format.clones import Pin
+from segstore_ds.format.inline import FRAME_MOST_BYTES
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
 from segstore_ds.format.replication import followers_of
 from segstore_ds.format.retention import RetentionPolicy
@@ -363,7 +364,8 @@ class Stream:
         check_seconds("linger", linger)
         if flush_seconds is not None:
             check_seconds("flush_seconds", flush_seconds, positive=True)
-        staged = replace(as_layout(layout), inline_bytes=0)
+        given = as_layout(layout)
+        staged = replace(given, inline_bytes=min(given.inline_bytes, FRAME_MOST_BYTES))
         # Plans and reads run while a commit does, so each has a handle of its own.
         logs = [StreamLog(self._log.storage, clock=self._log.clock) for _ in range(3)]
         for log in logs:
@@ -373,8 +375,7 @@ class Stream:
 
         def plan() -> WriteJob:
             logs[1].follow_from(logs[0])
-            # This process commits: frames need not travel to a driver, and without inline frames
-            # the counters cover every byte.
+            # This process commits: it stages all frames but those that the commit can hold.
             return planner.plan_write(schema, merge_schema=merge_schema, layout=staged)
 
         def read(start: int, end: int) -> pa.RecordBatchReader:

@@ -10,6 +10,8 @@ an append that loses a race is planned again on the newer root.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+import pyarrow as pa
+
 from segstore_ds.commit.commit import Change
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.replicas import ShipTo
@@ -24,7 +26,9 @@ from segstore_ds.errors import (
     WriterConflictError,
 )
 from segstore_ds.format import names
+from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.batch_fingerprint import BatchFacts, encode_fingerprint
+from segstore_ds.format.inline import FRAME_MOST_BYTES, encoded_entry
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root, Writer
 from segstore_ds.format.statistics import Stats
@@ -32,8 +36,11 @@ from segstore_ds.log.transition import Slot
 from segstore_ds.status.epochs import plan_epochs
 from segstore_ds.status.history import Note
 from segstore_ds.status.writers import Commit, WriterKey, check_claim, find_repeated
+from segstore_ds.write.read_back import decode_inline
 from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.task_writer import StagedSegment, StagedTask, delete_staged, stage_frames
+
+_JOINED_MOST_BYTES = 16 * FRAME_MOST_BYTES  # frames of several tasks share most of their bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +50,7 @@ class AppendPlan:
     Attributes:
         token: The write job's folder; the staging floor is compared with its version.
         segments: Ordered by offset.
+        frame: All events of a small write, which has no segments: the root takes them.
         request: What was asked for, with the schema of the segments.
         rows: How many events the tasks received. The segments hold all of them, except where the
             planner found the writer's batch committed, so that nothing was staged.
@@ -59,6 +67,7 @@ class AppendPlan:
     stats: Stats = field(default_factory=dict, repr=False)
     overwrite_to: int | None = None
     stream_id: str | None = None
+    frame: Frame | None = field(default=None, repr=False)
 
     @property
     def writer(self) -> WriterKey | None:
@@ -110,9 +119,10 @@ def check_staged_rows(plan: AppendPlan) -> None:
     The tasks of a batch that was planned as committed stage nothing.
     """
     staged = sum(segment.rows for segment in plan.segments)
+    staged += plan.frame.rows if plan.frame else 0
     if plan.rows == staged:
         return
-    if plan.writer is not None and not plan.segments:
+    if plan.writer is not None and not staged:
         raise WriterConflictError(
             "the writer was set back while its batch was repeated",
             remedy="another process did: stop one of the two, then write the batch again",
@@ -140,6 +150,8 @@ def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
         segment.entry(epoch << 32 | (root.next_segment + place))
         for place, segment in enumerate(plan.segments)
     )
+    if plan.frame is not None:
+        entries = (*entries, encoded_entry(epoch << 32 | root.next_segment, plan.frame))
     tail = root.tail + plan.rows
     writers = dict(root.writers)
     if plan.writer is not None:
@@ -165,7 +177,7 @@ def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
 def drop_below(root: Root, head: int, slot: Slot) -> Root:
     """Return the root with its head moved up, retiring what lies wholly below it. Pure.
 
-    A segment or part that straddles the head stays.
+    A segment or part that straddles the head stays. An inline segment has nothing to retire.
     """
     gone_parts = tuple(part for part in root.parts if part.end <= head)
     parts = root.parts[len(gone_parts) :]
@@ -175,7 +187,8 @@ def drop_below(root: Root, head: int, slot: Slot) -> Root:
         cursor = root.tail - sum(entry.rows for entry in entries)
         while entries and cursor + entries[0].rows <= head:
             cursor += entries[0].rows
-            retired.append(slot.retire("segment", entries[0].path))
+            if entries[0].frame is None:
+                retired.append(slot.retire("segment", entries[0].path))
             entries = entries[1:]
     return replace(root, head=head, parts=parts, entries=entries, retired=(*root.retired, *retired))
 
@@ -222,6 +235,22 @@ class Appender:
                 segments.append(made)
             segments.extend(staged)
         return tuple(segments)
+
+    def join_inline(self, tasks: Sequence[StagedTask], request: WriteRequest) -> Frame | None:
+        """Return the frame of a write that the commit itself can hold; None for any other write.
+
+        The frames that tasks sent become one, in task order.
+        """
+        frames = [frame for run, _ in _runs(tasks) for task in run for frame in task.frames]
+        size = sum(frame.data.size for frame in frames)
+        if not frames or any(task.segments for task in tasks) or size > _JOINED_MOST_BYTES:
+            return None
+        frame = frames[0]
+        if len(frames) > 1:
+            schema, layout = request.schema, request.layout
+            batches = [decode_inline(frame, schema) for frame in frames]
+            frame = layout.encode(pa.concat_batches(batches), layout.chosen_stats(schema))
+        return frame if frame.data.size <= FRAME_MOST_BYTES else None
 
     def check_visible(self, tasks: Sequence[StagedTask]) -> None:
         """Raise InvalidInputError if a local staged object is missing in this process.
@@ -274,7 +303,8 @@ class Appender:
         note = Note(
             writer_id=key.writer_id if key else None,
             batch_id=key.batch_id if key else None,
-            bytes=sum(segment.bytes for segment in plan.segments),
+            bytes=sum(segment.bytes for segment in plan.segments)
+            + (plan.frame.data.size if plan.frame else 0),
         )
 
         def build(root: Root, slot: Slot) -> Change[Commit | None]:
@@ -287,7 +317,7 @@ class Appender:
             check_preconditions(root, plan)
             epochs, epoch = plan_epochs(root, plan.request.change, self._context.status)
             changed = epochs != root.epochs or plan.writer or plan.overwrite_to is not None
-            if not plan.segments and not changed:
+            if not plan.segments and plan.frame is None and not changed:
                 return Change(None, None)
             appended = plan_append(replace(root, epochs=epochs), plan, epoch, slot)
             return Change(self._context.status.tidy(appended, slot), None, note)

@@ -2,21 +2,17 @@
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import Any
 
 from segstore_ds.errors import InvalidInputError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.arrow.index import SegmentSummary
 from segstore_ds.format.batch_fingerprint import BatchFacts
-from segstore_ds.format.fields import build_json
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import ARROW
-from segstore_ds.format.statistics import Stats, to_json
+from segstore_ds.format.statistics import Stats, entry_stats
 from segstore_ds.storage import Storage
 from segstore_ds.write.segment_writer import SegmentWriter
-
-ENTRY_STATS_BYTES = 600  # the most that one segment's statistics add to the root
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,18 +75,6 @@ def staged_segment(writer: SegmentWriter, summary: SegmentSummary) -> StagedSegm
         format=writer.format,
         followers=writer.followers,
     )
-
-
-def entry_stats(stats: Stats) -> str | None:
-    """Return a segment's statistics as JSON, for as many columns as `ENTRY_STATS_BYTES` allows."""
-    kept: dict[str, Any] = {}
-    used = 2
-    for name, value in to_json(stats).items():
-        used += len(build_json({name: value}))
-        if used > ENTRY_STATS_BYTES:
-            break
-        kept[name] = value
-    return build_json(kept).decode() if kept else None
 
 
 def delete_staged(storage: Storage, segments: Iterable[StagedSegment]) -> None:

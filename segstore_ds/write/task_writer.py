@@ -39,7 +39,6 @@ from segstore_ds.write.staged import (
     StagedSegment,
     StagedTask,
     delete_staged,
-    entry_stats,
     staged_segment,
 )
 from segstore_ds.write.target import Target
@@ -53,7 +52,6 @@ __all__ = [
     "Target",
     "TaskWriter",
     "delete_staged",
-    "entry_stats",
     "stage_frames",
     "staged_segment",
 ]

@@ -9,6 +9,7 @@ from malicious_kit import SECRET
 from segstore_ds.status import table_status
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import create_on
+from segstore_ds.write import append
 from segstore_ds.write.task_writer import Layout
 
 
@@ -17,6 +18,7 @@ def folder(tmp_path: Path) -> Path:
     """Return the stream's folder, canaries beside it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(table_status, "INLINE_SOFT", 2)
+        patch.setattr(append, "FRAME_MOST_BYTES", 0)
         storage = fresh_storage("local", tmp_path)
         stream = create_on(storage, SCHEMA)
         for batch in range(5):

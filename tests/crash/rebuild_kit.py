@@ -11,6 +11,7 @@ from crash_kit import SCHEMA, events, files_of, restore
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
+from segstore_ds.write import append
 from segstore_ds.write.task_writer import Layout
 
 KINDS = ("missing", "empty", "cut", "flipped", "flipped behind")
@@ -37,6 +38,7 @@ def tight() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         for name, value in TIGHT.items():
             patch.setattr(name, value)
+        patch.setattr(append, "FRAME_MOST_BYTES", 0)
         yield
 
 

@@ -18,6 +18,7 @@ from segstore_ds.status import history, table_status
 from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.testing.virtual_time import VirtualTime
+from segstore_ds.write import append
 from segstore_ds.write.task_writer import Layout
 
 SEGMENTS = Layout(inline_bytes=0, segment_rows=2, frame_rows=2, segment_format="arrow")
@@ -47,6 +48,13 @@ def _crowded(storage: Storage, time: VirtualTime) -> None:
     stream = create_on(storage, SCHEMA, clock=time.clock)
     stream.append(events(0, most), layout=replace(SEGMENTS, segment_rows=1, frame_rows=1))
     assert (len(stream.root.entries), stream.root.parts) == (most, ())
+
+
+def _inline(storage: Storage, time: VirtualTime) -> None:
+    stream = create_on(storage, SCHEMA, clock=time.clock)
+    for n in range(3):
+        stream.append(events(n, n + 1))
+    assert [entry.frame is not None for entry in stream.root.entries] == [True] * 3
 
 
 def _nearly_merged(storage: Storage, time: VirtualTime) -> None:
@@ -104,6 +112,11 @@ def _purge(storage: Storage, clock: Clock) -> None:
 
 def _replaced(storage: Storage, time: VirtualTime) -> None:
     _plain(storage, time)
+    open_on(storage, clock=time.clock).overwrite(events(20, 23))
+
+
+def _replaced_inline(storage: Storage, time: VirtualTime) -> None:
+    _inline(storage, time)
     open_on(storage, clock=time.clock).overwrite(events(20, 23))
 
 
@@ -203,9 +216,13 @@ COMPACTING = _doing(lambda stream: stream.compact())
 STITCHING = _doing(lambda stream: stream.compact(mode="stitch"))
 SPLITTING = _doing(lambda stream: stream.compact(mode="split", target_rows=2))
 UNPINNING = _doing(lambda stream: stream.unpin("c") if "c" in stream.pins else None)
-TINY_PARTS = ((table_status, "INLINE_SOFT", 2), (table_status, "MERGE_FAN_IN", 3))
+FILLING = _appending(events(3, 5), writer_id="w", batch_id=1)
+TINY_SHARE = ((table_status, "SHARE_BYTES", 2000),)
+NO_INLINE = (append, "FRAME_MOST_BYTES", 0)
+TINY_PARTS = (NO_INLINE, (table_status, "INLINE_SOFT", 2), (table_status, "MERGE_FAN_IN", 3))
 TINY_TAGS = ((tags, "TAGS_INLINE", 1), (tags, "TAGS_INLINE_HARD", 2))
 TINY_LISTS = (
+    NO_INLINE,
     (table_status, "INLINE_SOFT", 1),
     (table_status, "MERGE_FAN_IN", 99),
     (table_status, "PARTS_INLINE", 4),
@@ -224,6 +241,8 @@ OPERATIONS = [
     Operation("append-parquet", _plain, STAGING_PARQUET, STAGING_PARQUET),
     Operation("compact-to-parquet", _plain, SETTLING),
     Operation("append-that-spills", _crowded, SPILLING, SPILLING),
+    Operation("append-that-fills-the-share", _inline, FILLING, FILLING, TINY_SHARE),
+    Operation("restore-inline", _replaced_inline, _doing(lambda stream: stream.restore(3))),
     Operation("overwrite", _plain, _overwrite, _overwrite),
     Operation("merge-schema", _plain, WIDENING, WIDENING),
     Operation("purge", _aged, _purge, _purge),

@@ -32,7 +32,7 @@ from segstore_ds.stream.rescue import repair_on, salvage_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("no_inline")]
 
 IN_MEMORY = [
     ("memory", Fault(1, "fail", "before")),

@@ -176,6 +176,8 @@ REACHED: dict[str, Callable[[Stream], object]] = {
     "append-parquet": lambda stream: formats(stream) == ["arrow"] * 2 + ["parquet"] * 3,
     "compact-to-parquet": lambda stream: set(formats(stream)) == {"parquet"},
     "append-that-spills": lambda stream: stream.root.parts,
+    "append-that-fills-the-share": lambda stream: stream.segments().read_all().num_rows == 1,
+    "restore-inline": lambda stream: stream.root.operation == "restore",
     "overwrite": lambda stream: (stream.head, stream.tail) == (6, 9),
     "merge-schema": lambda stream: "extra" in stream.schema.names,
     "purge": lambda stream: stream._log.files.numbers()[0] == stream.root.log_start > 0,

@@ -30,12 +30,12 @@ import golden_levels
 import golden_parquet
 import pyarrow as pa
 
-from segstore_ds.format.envelope import encode_envelope
-from segstore_ds.format.root_codec import encode_root
+from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.status import history, table_status
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
+from segstore_ds.write import append
 from segstore_ds.write.task_writer import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])
@@ -61,6 +61,17 @@ def codecs(stream: Stream) -> None:
         sizes = {"frame_rows": 3, "segment_rows": 6, "inline_bytes": 0}
         layout = Layout(compression=compression, segment_format="arrow", **sizes)
         stream.append(events(place * 20, place * 20 + 20), layout=layout)
+
+
+def inline(stream: Stream) -> None:
+    """Inline segments of two epochs around a segment, after some that became a segment."""
+    for start in range(3):
+        stream.append(events(start, start + 1))
+    stream.append(events(3, 6), layout=Layout(inline_bytes=0))
+    stream.append(events(6, 9))
+    wider = pa.table({"n": pa.array([9], pa.int64()), "word": ["x"], "more": [1.5]})
+    stream.append(wider, merge_schema=True)
+    assert [entry.frame is not None for entry in stream.root.entries] == [False, False, True, True]
 
 
 def epochs(stream: Stream) -> None:
@@ -173,7 +184,7 @@ def feature(**changes: Any) -> Callable[[Stream], None]:
             **added,
         )
         path = f"log/{changed.version:020d}"
-        stream.storage.create(path, encode_envelope(encode_root(changed)))
+        stream.storage.create(path, ROOT_CODEC.encode_file(changed))
 
     return make
 
@@ -184,6 +195,7 @@ STREAMS: dict[str, Callable[[Stream], None]] = {
     "plain": plain,
     "codecs": codecs,
     "types": types,
+    "inline": inline,
     "epochs": epochs,
     "widened": widened,
     "big-schema": big_schema,
@@ -196,6 +208,7 @@ STREAMS: dict[str, Callable[[Stream], None]] = {
     "unknown-fields": feature(extra=LATER),
 }
 # Levels so small that a few commits fill them; they are no part of the format.
+NO_INLINE = {"FRAME_MOST_BYTES": 0}
 TINY = {"INLINE_SOFT": 2, "MERGE_FAN_IN": 2, "WRITERS_INLINE": 4}
 SETS: dict[str, dict[str, Callable[[Stream], None]]] = {
     "v1": STREAMS,
@@ -211,11 +224,15 @@ def write_stream(storage: Storage, name: str, version: str = "v1") -> None:
     with ExitStack() as stack:
         if version == "v1-levels":
             stack.enter_context(thresholds(table_status, golden_levels.TINY_STATUS))
+            stack.enter_context(thresholds(append, NO_INLINE))
             stack.enter_context(thresholds(history, golden_levels.TINY_HISTORY))
         elif version == "v1-parquet":
             stack.enter_context(thresholds(table_status, golden_parquet.TINY))
         elif name in ("parts", "writers"):
             stack.enter_context(thresholds(table_status, TINY))
+            stack.enter_context(thresholds(append, NO_INLINE))
+        elif name == "inline":
+            stack.enter_context(thresholds(table_status, {"SHARE_BYTES": 1500}))
         if version == "v1-levels" and name in golden_levels.STARTS:
             stream = golden_levels.STARTS[name](timed, time)
         else:

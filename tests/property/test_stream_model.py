@@ -50,10 +50,12 @@ class StreamMachine(RuleBasedStateMachine):
         self.storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), self.time)
         # Few commits fill a level, so that every run meets parts, merges and blobs of writers.
         self.patch = pytest.MonkeyPatch()
-        self.patch.setattr(table_status, "INLINE_SOFT", 3)
+        self.patch.setattr(table_status, "INLINE_SOFT", 4)
         self.patch.setattr(table_status, "MERGE_FAN_IN", 2)
         self.patch.setattr(table_status, "WRITERS_INLINE", 2)
         self.patch.setattr(table_status, "RETIRED_INLINE", 3)
+        # Two or three inline segments fill the root's share: it then writes them as one.
+        self.patch.setattr(table_status, "SHARE_BYTES", 4000)
 
     @initialize()
     def create(self) -> None:

@@ -219,6 +219,7 @@ def test_compression_and_frames(spark, url, append):
     assert sizes["zstd"] < sizes["lz4"] < sizes["none"]
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_tiny_tasks_make_one_object_together(spark, url, append):
     append(spark.range(0, 100, 1, 8))
     assert len(objects(url)) == 1

@@ -159,6 +159,7 @@ def test_empty_batch_is_progress_without_a_segment(sink: Sink) -> None:
     assert not stream.root.entries
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_many_tiny_tasks_make_one_segment(sink: Sink) -> None:
     """One object of data and one of the log."""
     sink.extend(1)

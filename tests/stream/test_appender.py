@@ -396,6 +396,7 @@ def test_counters_say_what_was_written(stream):
     assert before.hits == 0
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_counters_count_the_smallest_flush_too(stream):
     with stream.appender(flush_seconds=None) as appender:
         for flushes in (1, 2):

@@ -76,6 +76,7 @@ def _local(path: Path, commits: int = 3) -> Stream:
     return stream
 
 
+@pytest.mark.usefixtures("no_inline")
 @EACH
 def test_both_go_on_independently(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clone of parts and entries reads as its origin; later events are of one of them only."""
@@ -96,6 +97,7 @@ def test_both_go_on_independently(monkeypatch: pytest.MonkeyPatch) -> None:
     stream.verify().check()
 
 
+@pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize("commits", [2, 60])
 def test_a_clone_is_three_commits_however_long_the_stream(
     commits: int, monkeypatch: pytest.MonkeyPatch
@@ -112,6 +114,7 @@ def test_a_clone_is_three_commits_however_long_the_stream(
     assert storage.stats.total + target.stats.total <= 24
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_origin_spares_what_the_clone_needs() -> None:
     """Compacted, truncated and vacuumed: until the pin ends, nothing the clone reads goes."""
     stream, storage = make_stream(6)
@@ -145,6 +148,7 @@ def test_clone_deletes_nothing_of_its_origin() -> None:
     clone.verify().check()
 
 
+@pytest.mark.usefixtures("no_inline")
 @EACH
 def test_materialized_clone_is_independent_of_its_origin(monkeypatch: pytest.MonkeyPatch) -> None:
     """Afterwards the origin may be dropped; its pin lasts for readers of the clone's past."""
@@ -173,6 +177,7 @@ def test_materialized_clone_is_independent_of_its_origin(monkeypatch: pytest.Mon
     assert values(_clone(again, "d")) == list(range(80))
 
 
+@pytest.mark.usefixtures("no_inline")
 @EACH
 def test_a_clone_is_read_in_other_processes() -> None:
     """The storage travels with where shared objects lie."""

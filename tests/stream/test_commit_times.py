@@ -109,6 +109,7 @@ def test_a_version_of_the_past_has_the_same_times():
     assert times(stream, version_as_of=3) == list(enumerate(stamps(stream)))[:30]
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_a_history_that_begins_late_is_damage():
     """So every event's commit is known, or its row is marked as lost."""
     stream, storage = make_stream(3)
@@ -119,6 +120,7 @@ def test_a_history_that_begins_late_is_damage():
         open_on(storage)
 
 
+@pytest.mark.usefixtures("no_inline")
 @pytest.mark.usefixtures("tiny")
 def test_damaged_history_is_an_error_and_no_wrong_time():
     stream, storage = make_stream(12)

@@ -136,6 +136,7 @@ def test_split_is_the_inverse() -> None:
     assert [one.entry.rows for one in _segments(stream)] == [50, 50]
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_runs_straddle_parts_and_entries(monkeypatch: pytest.MonkeyPatch) -> None:
     """Inputs in several parts and inline are replaced by one; the parts are retired."""
     monkeypatch.setattr(SOFT, 3)
@@ -294,6 +295,7 @@ def test_compaction_below_the_staging_floor_is_refused() -> None:
     assert values(stream) == list(range(60))
 
 
+@pytest.mark.usefixtures("no_inline")
 @ways(WAYS)
 def test_damaged_input_stops_compaction(mode: str) -> None:
     """Nothing is committed, nothing that was written stays, and the error names the frame."""
@@ -308,6 +310,7 @@ def test_damaged_input_stops_compaction(mode: str) -> None:
     assert (stream.refresh().version, objects(storage)) == (version, there)
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_old_versions_stay_readable_until_vacuum() -> None:
     """A reader that is pinned to the version before sees the inputs; vacuum takes them later."""
     stream, storage = make_stream(6)

@@ -91,6 +91,7 @@ def test_cuts_within_segments_rewrite_only_the_edges() -> None:
     copy.verify().check()
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_long_lists_spill_to_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """The first commit stays small however many segments there are."""
     monkeypatch.setattr(SOFT, 3)
@@ -162,6 +163,7 @@ def test_empty_sealed_and_self_copies() -> None:
         stream.copy_to(_place(), copy_id="c", start=0)
 
 
+@pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize("wrapped", [False, True])
 def test_damaged_source_makes_no_copy(wrapped: bool) -> None:
     """The error names the frame, and there is no stream, and no copy of it, at the destination."""

@@ -357,6 +357,7 @@ def test_source_of_another_generation_is_refused() -> None:
         find_copy(log, request, promoted)
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_copy_replans_after_a_vacuum_of_the_source() -> None:
     """Segments that were compacted away while they were to be read: the same events elsewhere."""
     stream, storage = make_stream(4)
@@ -379,6 +380,7 @@ def test_copy_replans_after_a_vacuum_of_the_source() -> None:
     assert values(_reopened(stream, target)) == list(range(40))
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_lost_segment_of_the_source_is_an_error() -> None:
     """No version lists another one, so the copy fails; copied events are kept."""
     stream, storage = make_stream(4)

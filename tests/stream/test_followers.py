@@ -259,6 +259,7 @@ def _work(pair: Pair, acknowledged: list[int]) -> None:
             pair.stream.truncate(5)
 
 
+@pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("victim", ["primary", "follower"])
 def test_losing_one_root_at_any_call_loses_no_event(victim, every):

@@ -24,6 +24,7 @@ from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import open_on
 from segstore_ds.stream.rescue import repair_on
 from segstore_ds.testing.faults import Crash, WrappedStorage
+from segstore_ds.write import append
 from segstore_ds.write.layout import Layout
 
 pytestmark = pytest.mark.usefixtures("tight")
@@ -326,6 +327,7 @@ def _shipped(pair: Pair, commits: int, root: str) -> list[str]:
 def test_a_shipped_commit_lists_no_status(pair, monkeypatch):
     """However many status objects there are: a root says which of them are new."""
     monkeypatch.undo()  # the limits of every day: ten commits in a row put no part
+    monkeypatch.setattr(append, "FRAME_MOST_BYTES", 0)
     pair.stream.add_follower(pair.follower)
     assert _shipped(pair, 1, pair.primary) != []
     calls = _shipped(pair, 10, pair.primary)

@@ -60,6 +60,7 @@ def test_what_fails_before_the_link_is_a_plain_failure(
     assert stream.verify().ok
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_failure_at_the_link_is_unknown_with_its_cause(
     stream: Stream, monkeypatch: pytest.MonkeyPatch
 ) -> None:

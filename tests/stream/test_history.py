@@ -49,6 +49,7 @@ def rows(stream) -> list[dict]:
     return stream.history().read_all().to_pylist()
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_history_row_holds_operation_counts_and_attempts(stream):
     stream.append(numbers(1, 2), writer_id="etl", batch_id=7)
     stream.overwrite(numbers(3))

@@ -125,6 +125,7 @@ def test_a_generator_whose_first_batch_was_taken_is_used_up(stream: segstore.Str
     assert stream.append(generator(), writer_id="w", batch_id=1).rows == 3
 
 
+@pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize("make", [generator, reader, Query, lambda: itertools.chain(generator())])
 def test_conflict_after_reading_an_input_is_not_retryable(
     stream: segstore.Stream, make: Callable[[], Any]

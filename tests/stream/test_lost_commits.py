@@ -280,6 +280,7 @@ def _by_names(stream: Stream, storage: TimedStorage) -> str:
     return f"segments/{stream.version:020d}-"
 
 
+@pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize("lost", [_by_hint, _by_names])
 def test_an_accepted_loss_makes_verify_sound(
     lost: Callable[[Stream, TimedStorage], str],
@@ -302,6 +303,7 @@ def test_an_accepted_loss_makes_verify_sound(
     assert repair_on(storage, clock=storage.time.clock).lost == range(0)
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_leftovers_of_the_newest_version_may_be_of_a_lost_commit() -> None:
     """Nothing tells them from what is being staged, so verify says both."""
     stream, storage = make_stream(5)

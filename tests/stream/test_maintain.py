@@ -1,5 +1,6 @@
 """Maintain: everything that upkeep does, at once, with totals instead of a line per object."""
 
+import pytest
 from stream_kit import DAY, HOUR, STAGED, make_stream, numbers, objects, staged_job, wait
 
 from segstore_ds.stream import open_on
@@ -16,6 +17,7 @@ def neglected():
     return stream, storage
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_maintain_does_all_of_it_and_reports_totals() -> None:
     stream, storage = neglected()
     before = objects(storage, "segments")
@@ -29,6 +31,7 @@ def test_maintain_does_all_of_it_and_reports_totals() -> None:
     assert stream.verify().check().leftovers == []
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_maintain_says_what_stays_and_why() -> None:
     stream, storage = make_stream(3)
     stream.truncate(20)

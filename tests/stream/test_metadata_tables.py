@@ -36,6 +36,7 @@ def test_segments_are_listed_with_their_offsets():
     assert stream.segments().read_all().to_pylist() == found
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_frames_tile_the_stream():
     """Each with its place in its object."""
     stream, storage = make_stream(0)
@@ -69,6 +70,7 @@ def test_writers_readers_and_tags():
     assert (tag["name"], tag["offset"], tag["version"]) == ("eod", 7, stream.version)
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_info_sums_up():
     """One row; segments and bytes are those that hold kept events."""
     stream, _ = make_stream(4)
@@ -91,6 +93,7 @@ def test_unknown_table_is_answered_with_the_known_ones():
         assert (table.num_rows, table.schema) == (name in ("info", "history"), known.schema)
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_ranges_give_every_row_once(monkeypatch):
     """Whatever the parts are, and however many go into a range."""
     for name, value in TIGHT.items():
@@ -115,6 +118,7 @@ def test_ranges_give_every_row_once(monkeypatch):
             assert len(ranges) == 1 or most < 100
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_many_segments_are_never_held_at_once(monkeypatch):
     """Memory stays that of a batch and a part, whatever the table's length."""
     monkeypatch.setattr(SOFT, 10**6)

@@ -181,6 +181,7 @@ def test_repair_reads_no_more_kept_versions_than_it_needs(monkeypatch):
     assert sum(call.startswith("get log/0") for call in faulty.calls) < 12
 
 
+@pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize("how", ["lost", "cut"])
 def test_part_is_built_again_from_kept_versions(how, monkeypatch):
     """It was merged from parts that kept versions list, and that vacuum has not deleted yet."""
@@ -215,6 +216,7 @@ def test_list_of_parts_is_built_again(monkeypatch):
     open_on(storage).verify().check()
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_events_that_nothing_proves_are_named(monkeypatch):
     """No version lists them, and the only segment of them is lost with its part."""
     monkeypatch.setattr(SOFT, 3)
@@ -390,6 +392,7 @@ def test_salvage_skips_damage_only_on_request():
         salvage_on(storage, new, clock=stream._log.clock)
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_salvage_reads_the_newest_version_that_can_be_read(monkeypatch):
     """Lost segments and lost versions are reported beside one another."""
     for name, value in TIGHT.items():

@@ -167,6 +167,7 @@ def test_nothing_is_answered_by_rows_that_are_unknown(monkeypatch):
     seen.verify().check()
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_salvage_reads_what_a_compaction_replaced():
     """The newest version lists one damaged segment, an older one its inputs."""
     stream, storage = make_stream(6)
@@ -184,6 +185,7 @@ def test_salvage_reads_what_a_compaction_replaced():
     assert found == [n for n in expected if not 20 <= n < 30]
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_salvage_works_without_a_part_and_the_newest_schema(monkeypatch):
     """Segments tell both."""
     monkeypatch.setattr(SOFT, 3)
@@ -195,6 +197,7 @@ def test_salvage_works_without_a_part_and_the_newest_schema(monkeypatch):
     assert (report.lost, found) == ([], [*range(90)])
 
 
+@pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize("kind", ["retired", "part"])
 def test_what_was_dropped_is_dropped_once_more(kind, monkeypatch):
     """Its list is lost: nothing of it is deleted before purge and grace, and then all of it is."""
@@ -238,6 +241,7 @@ def test_what_was_dropped_is_dropped_once_more(kind, monkeypatch):
     seen.verify().check()
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_clone_puts_a_shared_object_into_its_own_folder(monkeypatch):
     """The origin lost it; its own repair brings it back there."""
     monkeypatch.setattr(SOFT, 3)
@@ -258,6 +262,7 @@ def test_clone_puts_a_shared_object_into_its_own_folder(monkeypatch):
         assert values(seen) == [*range(90)]
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_part_merged_of_large_parts_is_built_again(monkeypatch):
     """Its statistics lie in the chunks of the parts that it was merged of."""
     for name, value in TIGHT.items():

@@ -10,6 +10,7 @@ from segstore_ds.stream import open_on
 pytestmark = pytest.mark.usefixtures("format_by_name")
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_restore_brings_back_events_under_new_offsets():
     """No segment is written; offsets that were given out keep their meaning."""
     stream, storage = make_stream(3)
@@ -24,6 +25,7 @@ def test_restore_brings_back_events_under_new_offsets():
     stream.verify().check()
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_restore_of_the_version_before_undoes_it():
     """Forth and back, as often as one likes; the same objects are listed again and again."""
     stream, storage = make_stream(2)
@@ -112,6 +114,7 @@ def test_events_appended_while_restoring_come_before_it():
     assert values(other) == [90, 70]
 
 
+@pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize("tight", [False, True])
 def test_vacuum_keeps_what_is_listed_again(tight, monkeypatch):
     """An object that was retired, restored, and retired once more is as old as the last time."""

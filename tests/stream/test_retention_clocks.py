@@ -39,6 +39,7 @@ def test_stopped_clock_deletes_nothing_and_blocks_nothing():
     }
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_clock_that_goes_backwards_only_makes_vacuum_wait():
     """Commit times never go back, and what was dropped is as old as the later clock says."""
     stream, storage = make_stream(3)

@@ -220,6 +220,7 @@ def test_empty_append_commits_nothing(stream: segstore.Stream) -> None:
     assert stream.append(empty, writer_id="w", batch_id=1).repeated
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_create_refuses_what_is_left_of_another_stream(tmp_path: object) -> None:
     """A folder with segments but no log is a stream whose log was lost, never hidden."""
     place = f"{tmp_path}/stream"

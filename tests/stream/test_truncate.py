@@ -15,6 +15,7 @@ from segstore_ds.stream import open_on
 pytestmark = pytest.mark.usefixtures("format_by_name")
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_truncate_keeps_the_offsets_after_the_cut():
     """The head moves, offsets stay, the segment that straddles the head is kept."""
     stream, _ = make_stream(3)
@@ -51,6 +52,7 @@ def test_truncate_to_the_tail_allows_more_appends():
     assert values(stream) == [30, 31]
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_truncate_within_parts_retires_whole_parts(monkeypatch):
     """Parts below the head go as one, the part that straddles it stays listed."""
     stream, storage = make_stream(0)
@@ -126,6 +128,7 @@ def test_append_during_a_seal_is_refused_completely():
     assert stream.verify().check().leftovers == []
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_part_that_straddles_the_head_is_cut_down(monkeypatch):
     """Its dead segments are retired now, not when the head has passed the whole part."""
     for name, value in TIGHT.items():

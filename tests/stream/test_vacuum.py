@@ -59,6 +59,7 @@ def dropped_long_ago():
     return stream, storage, first
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_dry_run_is_the_default_and_lists_what_is_deleted():
     """Same objects, same reasons, and nothing is changed."""
     stream, storage, first = dropped_long_ago()
@@ -78,6 +79,7 @@ def test_dry_run_is_the_default_and_lists_what_is_deleted():
     assert stream.vacuum(dry_run=False, grace_s=DAY).deleted == ()
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_dropped_object_waits_for_purge_and_for_the_grace():
     """A version that is kept still lists it; after that it is a day old at least."""
     stream, storage = make_stream(3)
@@ -104,6 +106,7 @@ def test_dropped_object_waits_for_purge_and_for_the_grace():
     ]
 
 
+@pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize(
     ("purge", "vacuum", "days"),
     [
@@ -199,6 +202,7 @@ def test_job_older_than_the_staging_floor_is_refused():
     handle(stream).verify().check()
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_spilled_part_whose_committer_sleeps_loses_no_segment(monkeypatch):
     """Vacuum comes between the part and the commit that names it: the commit is planned again."""
     stream, storage = make_stream(4)
@@ -256,6 +260,7 @@ def test_reader_older_than_the_grace_gets_an_error():
         stream.plan_tasks(reading)
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_two_vacuums_at_once_are_safe():
     """The second runs whole while the first is about to delete."""
     stream, storage, first = dropped_long_ago()
@@ -270,6 +275,7 @@ def test_two_vacuums_at_once_are_safe():
     handle(stream).verify().check()
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_retired_parts_go_with_their_segments(monkeypatch):
     """Segments first, then the part that names them, then the entry in `retired`."""
     for name, value in TIGHT.items():
@@ -307,6 +313,7 @@ class Recording(Meddling):
         return super().around(verb, path, work)
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_pin_holds_back_what_its_version_lists():
     """A clone reads the version that it was taken from, however long ago that was."""
     stream, _, first = dropped_long_ago()
@@ -329,6 +336,7 @@ def pin(stream, name, version):
 GOOD_PIN = Pin(4, "memory://c", "f00").to_value()
 
 
+@pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize(
     "value", [None, 5, {}, {**GOOD_PIN, "version": "4"}, {**GOOD_PIN, "version": -1}]
 )
@@ -344,6 +352,7 @@ def test_pin_that_cannot_be_read_stops_vacuum(value):
     assert first in objects(stream.storage)
 
 
+@pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize("damage", ["missing", "cut"])
 def test_metadata_that_cannot_be_read_stops_vacuum(damage, monkeypatch):
     """An unreadable list is not an empty one."""
@@ -364,6 +373,7 @@ def test_metadata_that_cannot_be_read_stops_vacuum(damage, monkeypatch):
     assert objects(storage, "segments") == {p for p in before if p.startswith("segments/")}
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_retired_part_that_is_lost_before_its_time_stops_vacuum(monkeypatch):
     """Its segments would look like orphans, and an old version still lists them."""
     for name, value in TIGHT.items():
@@ -416,6 +426,7 @@ def test_vacuum_keeps_names_that_no_writer_builds():
     assert foreign <= objects(storage)
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_retired_blobs_are_read_and_rewritten(monkeypatch):
     """What outgrew the root is vacuumed like the rest."""
     for name, value in TIGHT.items():
@@ -478,6 +489,7 @@ def test_on_disk_no_folder_outlives_what_lay_in_it(tmp_path):
     assert left == {"s", "s/log", "s/segments"}
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_a_dry_run_writes_nothing():
     """Who may only read may ask what would go."""
     stream, storage, first = dropped_long_ago()

@@ -27,6 +27,7 @@ def lie(stream: Stream, storage: TimedStorage, stats: str) -> Stream:
     return open_on(storage, clock=storage.time.clock)
 
 
+@pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize("what", LIES)
 def test_statistics_in_the_status_that_lie_are_reported(what: str) -> None:
     """Of one segment; all the others are counted and sound."""

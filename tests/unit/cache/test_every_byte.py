@@ -36,6 +36,7 @@ def size(stream: segstore.Stream) -> int:
     return sum(entry.bytes for entry in stream.refresh().root.entries)
 
 
+@pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize("layout", [LAYOUT, Layout()])
 def test_appends_and_appenders_write_through_it(stream, written, layout):
     stream.append(numbers(0, 1000), layout=layout)

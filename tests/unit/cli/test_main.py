@@ -55,6 +55,7 @@ def test_verify_of_a_sound_stream_ends_with_0(url, capsys):
     )
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_verify_names_the_damage_and_ends_with_1(url, capsys):
     (segment,) = Path(url).rglob("*.arrow")
     data = bytearray(segment.read_bytes())
@@ -66,6 +67,7 @@ def test_verify_names_the_damage_and_ends_with_1(url, capsys):
     assert printed.endswith("damaged: 1 problems\n")
 
 
+@pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize("damage", ["flipped", "empty", "cut"])
 def test_verify_of_what_can_t_be_opened_ends_with_1(url, capsys, damage):
     """Damage is what it was asked for, wherever it is."""
@@ -117,6 +119,7 @@ def test_a_terminal_that_can_t_show_a_name_gets_it_escaped(tmp_path, command):
         assert b"column    na\\xefve: int64" in done.stdout
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_verify_shows_leftovers_as_no_damage(url, capsys):
     stray = Path(url, "segments", "stray")
     stray.mkdir()

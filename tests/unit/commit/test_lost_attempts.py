@@ -74,6 +74,7 @@ def test_what_the_winner_put_alike_stays() -> None:
     assert newest.verify().check().leftovers == []
 
 
+@pytest.mark.usefixtures("no_inline")
 @pytest.mark.usefixtures("tight")
 def test_a_loss_that_is_read_late_deletes_nothing() -> None:
     """Behind a sleep the slot may hold a leftover, and the part may be that of the log's own."""
@@ -102,6 +103,7 @@ class _Silent(WrappedStorage):
         return work()
 
 
+@pytest.mark.usefixtures("no_inline")
 @pytest.mark.usefixtures("tight")
 @pytest.mark.parametrize("crashes", [True, False])
 def test_an_unknown_outcome_deletes_nothing(crashes: bool) -> None:

@@ -62,6 +62,7 @@ def test_offsets_and_segments_are_those_of_the_events(stream):
     assert got.to_pydict() == {"o": [3, 333, 999]}
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_a_filter_reads_only_frames_that_may_match(stream, monkeypatch):
     monkeypatch.setattr(segments, "WHOLE_OBJECT_BYTES", 0)
     storage = stream.storage
@@ -114,6 +115,7 @@ def segment_path(stream: Stream, number: int) -> str:
     return f"segments/{stream.root.entries[number].path}"
 
 
+@pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_damaged_frame_is_named_and_hides_nothing_else(stream, monkeypatch, whole):
     if not whole:
@@ -128,6 +130,7 @@ def test_a_damaged_frame_is_named_and_hides_nothing_else(stream, monkeypatch, wh
     assert read(stream, 260, 1000) == table(260, 1000)
 
 
+@pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_segment_that_is_cut_or_grown_is_noticed(stream, monkeypatch, whole):
     if not whole:
@@ -146,12 +149,14 @@ def test_a_segment_that_is_cut_or_grown_is_noticed(stream, monkeypatch, whole):
             read(stream, 500, 750)
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_another_segments_bytes_are_noticed(stream):
     stream.storage.put(segment_path(stream, 2), stream.storage.get(segment_path(stream, 3)))
     with pytest.raises((CorruptionError, TruncatedObjectError)):
         read(stream, 500, 750)
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_missing_segment_is_damage_and_dropped_is_expired(stream):
     path = segment_path(stream, 0)
     before = stream.root

@@ -198,6 +198,12 @@ def test_root_with_every_share_full_is_below_64_kib():
     sizes = {name: _size(replace(stream.root, **{name: full[name]})) for name in full}
     total = _size(replace(stream.root, **full))
     assert total < ROOT_BYTES, sizes
+    # No room is left for inline segments: the commit makes an object of them.
+    heavy = replace(stream.root, **{**full, "entries": 16 * stream.root.entries})
+    assert heavy.inline_bytes
+    assert table_status._is_heavy(heavy)
+    light = replace(stream.root, retired=heavy.retired[:20])
+    assert not table_status._is_heavy(light)
     last = plan_drop(replace(stream.root, **{**full, "pins": {}}), SLOT)
     assert last is not None
     assert _size(last) < total

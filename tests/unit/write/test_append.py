@@ -245,6 +245,7 @@ def test_repeated_batch_is_known_to_every_handle(stream, other):
     assert ns(stream) == [1, 10, 11, 12, 13, 14]
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_an_older_batch_and_another_owner_are_loud(stream):
     stream.append(numbers(1), writer_id="w", batch_id=7)
     with pytest.raises(WriterConflictError, match="batch_id=6, last_batch_id=7"):
@@ -353,6 +354,7 @@ def test_failed_expectation_is_refused_before_staging(stream, other):
         stream.plan_write(SCHEMA, expected_tail=1)
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_sealed_stream_refuses_writes_before_staging(stream):
     stream.append(numbers(1))
     change(stream, seal)
@@ -373,6 +375,7 @@ def test_only_objects_below_the_staging_floor_are_refused(stream, other):
     assert ns(stream) == [2]
 
 
+@pytest.mark.usefixtures("no_inline")
 @pytest.mark.parametrize(
     ("expected", "text"),
     [
@@ -448,6 +451,7 @@ def test_offsets_are_dense_whoever_appends(stream, other):
     assert [commit.version for commit in commits] == list(range(1, 11))
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_many_small_appends_spill_and_merge_by_themselves(stream):
     for value in range(INLINE_SOFT * 11):
         stream.append(numbers(value))
@@ -455,6 +459,7 @@ def test_many_small_appends_spill_and_merge_by_themselves(stream):
     assert ns(stream) == list(range(INLINE_SOFT * 11))
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_overwrite_keeps_appends_made_after_its_plan(stream, other):
     stream.append(numbers(1, 2))
     job, done = staged(stream, 100, 101, overwrite=True)
@@ -484,6 +489,7 @@ def test_an_overwrite_with_nothing_empties_the_stream(stream):
     assert ns(stream) == [4]
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_overwritten_version_stays_readable(stream):
     for value in range(INLINE_SOFT + 10):
         stream.append(numbers(value))
@@ -638,6 +644,7 @@ def test_a_job_whose_outcome_was_unknown_keeps_its_objects(stream, time, writer)
     assert ns(stream) == [1, 2]
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_a_job_that_was_cleared_away_is_not_committed_again(stream):
     stream.append(numbers(9))
     job, done = staged(stream, 1)

@@ -1,0 +1,132 @@
+"""Inline segments: one small frame each, behind the body of the commit file that lists it.
+
+In memory an inline segment is an Arrow segment like any other, under a name that no object has. Its
+header and footer are made from the entry, so whatever reads, copies or compacts segments works
+without knowing. Only the commit file and the commit that makes objects of inline segments do.
+
+Pure. The checksum of a frame is compared by its readers, so that a damaged frame hides nothing
+else.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+import pyarrow as pa
+
+from segstore_ds.errors import CorruptionError, TruncatedObjectError
+from segstore_ds.format import names
+from segstore_ds.format.arrow.frame import Frame
+from segstore_ds.format.arrow.index import SegmentSummary
+from segstore_ds.format.arrow.segment import ArrowEncoder
+from segstore_ds.format.fields import parse_json
+from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
+from segstore_ds.format.statistics import Stats, entry_stats, from_json
+
+FRAME_MOST_BYTES = 4096  # a larger commit is a segment
+SHARE_BYTES = 15 << 10  # of the commit file: more would write each event's bytes too often
+SHARE_HARD_BYTES = 24 << 10  # after a lost race
+
+
+def inline_entry(segment_id: int, rows: int, frame: InlineFrame, stats: str | None) -> SegmentEntry:
+    """Return the entry of an inline segment."""
+    _, summary = _lay_out(frame, rows, stats)
+    return SegmentEntry(
+        segment_id=segment_id,
+        path=names.build_inline_path(segment_id),
+        rows=rows,
+        bytes=summary.bytes,
+        footer_bytes=summary.footer_bytes,
+        footer_crc=summary.footer_crc,
+        stats=stats,
+        frame=frame,
+    )
+
+
+def encoded_entry(segment_id: int, frame: Frame) -> SegmentEntry:
+    """Return the entry of the inline segment of an encoded frame."""
+    stored = InlineFrame(frame.data.to_pybytes(), frame.crc, frame.raw_bytes, frame.fingerprint)
+    return inline_entry(segment_id, frame.rows, stored, entry_stats(frame.stats))
+
+
+def renumbered(entry: SegmentEntry, segment_id: int) -> SegmentEntry:
+    """Return an entry with another id; the path of an inline one follows its id."""
+    path = names.build_inline_path(segment_id) if entry.frame else entry.path
+    return replace(entry, segment_id=segment_id, path=path)
+
+
+def inline_object(entry: SegmentEntry, frame: InlineFrame) -> bytes:
+    """Return the Arrow segment that an inline segment is in memory."""
+    return _lay_out(frame, entry.rows, entry.stats)[0]
+
+
+def stored_frame(entry: SegmentEntry, frame: InlineFrame) -> Frame:
+    """Return the frame of an inline segment; its checksum may be wrong."""
+    return _frame(frame, entry.rows, entry.stats)
+
+
+def lay_out(frames: Iterable[Frame]) -> tuple[bytes, SegmentSummary]:
+    """Return an Arrow segment of some frames as bytes, and its summary."""
+    writer = ArrowEncoder()
+    pieces = [writer.start()]
+    pieces += [data.to_pybytes() for frame in frames for data in writer.add(frame)]
+    end, summary = writer.finish()
+    return b"".join((*pieces, end)), summary
+
+
+def frames_of(root: Root) -> bytes:
+    """Return what lies behind the body of a root's commit file."""
+    return b"".join(entry.frame.data for entry in root.entries if entry.frame)
+
+
+def attach_frames(root: Root, frames: bytes, *, where: str) -> Root:
+    """Return a decoded root with the frames that lay behind its body.
+
+    Raises:
+        TruncatedObjectError: The root declares more bytes.
+        CorruptionError: It declares fewer bytes, or statistics can't be read.
+    """
+    declared = sum(entry.bytes for entry in root.entries if entry.frame)
+    if len(frames) < declared:
+        raise TruncatedObjectError(
+            "file ends within its frames", where=where, expected=declared, actual=len(frames)
+        )
+    if len(frames) > declared:
+        raise CorruptionError(
+            "extra bytes after the body", where=where, expected=declared, actual=len(frames)
+        )
+    return replace(root, entries=_attached(root.entries, frames)) if declared else root
+
+
+def _attached(entries: Sequence[SegmentEntry], frames: bytes) -> tuple[SegmentEntry, ...]:
+    found, start = list[SegmentEntry](), 0
+    for entry in entries:
+        if entry.frame is not None:
+            end = start + entry.bytes
+            frame = replace(entry.frame, data=frames[start:end])
+            found.append(inline_entry(entry.segment_id, entry.rows, frame, entry.stats))
+            start = end
+        else:
+            found.append(entry)
+    return tuple(found)
+
+
+@lru_cache(maxsize=256)
+def _lay_out(frame: InlineFrame, rows: int, stats: str | None) -> tuple[bytes, SegmentSummary]:
+    return lay_out([_frame(frame, rows, stats)])
+
+
+def _frame(frame: InlineFrame, rows: int, stats: str | None) -> Frame:
+    return Frame(
+        data=pa.py_buffer(frame.data),
+        rows=rows,
+        crc=frame.crc,
+        stats=_parse_stats(stats),
+        fingerprint=frame.fingerprint,
+        raw_bytes=frame.raw_bytes,
+    )
+
+
+def _parse_stats(stats: str | None) -> Stats:
+    where = "statistics of an inline segment"
+    return from_json(parse_json(stats.encode(), where=where), where=where) if stats else {}

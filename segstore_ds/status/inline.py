@@ -1,0 +1,106 @@
+"""Inline segments of a root: reading them like objects, and making objects of them."""
+
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from itertools import groupby
+
+import pyarrow as pa
+
+from segstore_ds.errors import CorruptionError, InternalError
+from segstore_ds.format import names
+from segstore_ds.format.arrow.frame import Frame, decode_frame, encode_frame
+from segstore_ds.format.envelope import digest_of
+from segstore_ds.format.inline import inline_object, lay_out, stored_frame
+from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
+from segstore_ds.format.statistics import entry_stats
+from segstore_ds.storage import OverlaidStorage, Storage
+
+Schemas = Callable[[int], pa.Schema]
+_Pairs = Sequence[tuple[SegmentEntry, InlineFrame]]
+
+
+def with_inline(storage: Storage, root: Root) -> Storage:
+    """Return the storage with the inline segments of a root beside its objects.
+
+    Whoever reads the segments that a root lists reads them from here.
+    """
+    objects = {
+        names.segment_object(entry.path): inline_object(entry, entry.frame)
+        for entry in root.entries
+        if entry.frame
+    }
+    if not objects:
+        return storage
+    label = f"{names.LOG_FOLDER}/{names.build_log_name(root.version)}"
+    return OverlaidStorage(storage, objects, label)
+
+
+def put_inline(storage: Storage, root: Root, schemas: Schemas) -> tuple[SegmentEntry, ...]:
+    """Return a root's entries with an object for each run of inline segments of one epoch.
+
+    The object takes the number of the run's last segment. It is named by the version that it was
+    planned on and by its content, so no commit but the next one can name it first.
+    """
+    found: list[SegmentEntry] = []
+    for (inline, epoch), run in groupby(
+        root.entries, key=lambda entry: (entry.frame is not None, entry.epoch)
+    ):
+        entries = list(run)
+        pairs = [(entry, entry.frame) for entry in entries if entry.frame]
+        found += [_put_run(storage, root.version, pairs, schemas(epoch))] if inline else entries
+    return tuple(found)
+
+
+def _put_run(storage: Storage, version: int, run: _Pairs, schema: pa.Schema) -> SegmentEntry:
+    data, summary = lay_out(_joined(run, schema))
+    path = names.build_outlined_path(version, digest_of(data))
+    name = names.segment_object(path)
+    if not storage.create(name, data) and storage.get(name, limit_bytes=len(data)) != data:
+        raise InternalError("two segments have one name", path=name)
+    return SegmentEntry(
+        segment_id=run[-1][0].segment_id,
+        path=path,
+        rows=summary.rows,
+        bytes=summary.bytes,
+        footer_bytes=summary.footer_bytes,
+        footer_crc=summary.footer_crc,
+        stats=entry_stats(summary.stats),
+    )
+
+
+def _joined(run: _Pairs, schema: pa.Schema) -> list[Frame]:
+    """Return the events of a run as one frame, or its frames as they are if one is damaged."""
+    frames = [stored_frame(entry, frame) for entry, frame in run]
+    if len(frames) == 1:
+        return frames
+    try:
+        batches = list(_decoded(run, schema))
+    except CorruptionError:
+        return frames
+    columns = {name for frame in frames for name in frame.stats}
+    chosen = [name for name in schema.names if name in columns]
+    joined = encode_frame(
+        pa.concat_batches(batches),
+        compression="zstd",
+        compression_level=None,
+        stats_columns=chosen,
+    )
+    return [joined]
+
+
+def _decoded(run: _Pairs, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    for entry, frame in run:
+        yield decode_frame(
+            frame.data,
+            crc=frame.crc,
+            rows=entry.rows,
+            schema=schema,
+            columns=None,
+            where=entry.path,
+            limit_bytes=max(frame.raw_bytes, 1),
+        )
+
+
+def frame_is_sound(frame: InlineFrame) -> bool:
+    """Tell whether an inline frame has its checksum."""
+    return zlib.crc32(frame.data) == frame.crc

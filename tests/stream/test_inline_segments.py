@@ -1,0 +1,309 @@
+"""Small commits carry their events in the commit file, and everything holds for them."""
+
+import pickle
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from stream_kit import SCHEMA, STAGED, Meddling, make_stream, numbers, values, wait
+
+from segstore_ds.errors import CorruptionError
+from segstore_ds.format import names
+from segstore_ds.format.root import Root
+from segstore_ds.log.newest import ROOT_CODEC
+from segstore_ds.read.scan import run_task
+from segstore_ds.status import table_status
+from segstore_ds.storage import Storage, open_storage
+from segstore_ds.stream import Stream, open_on
+from segstore_ds.testing.faults import FaultStorage
+from segstore_ds.testing.virtual_time import TimedStorage
+from segstore_ds.write.layout import Layout
+
+
+@pytest.fixture
+def small_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let three small commits fill the root's share."""
+    monkeypatch.setattr(table_status, "SHARE_BYTES", 2200)
+
+
+def _requests(storage: Storage) -> dict[str, int]:
+    return dict(storage.stats.requests)
+
+
+def _spent(storage: Storage, before: dict[str, int]) -> dict[str, int]:
+    after = _requests(storage)
+    return {verb: n - before.get(verb, 0) for verb, n in after.items() if n != before.get(verb, 0)}
+
+
+def _inline(root: Root) -> list[bool]:
+    return [entry.frame is not None for entry in root.entries]
+
+
+def _segments(storage: Storage) -> list[str]:
+    return sorted(info.path for info in storage.list("segments"))
+
+
+def _damaged(storage: TimedStorage, stream: Stream, place: int) -> None:
+    """Flip a byte of the frame of one of the newest root's entries, in its commit file."""
+    root = stream.root
+    path = f"log/{names.build_log_name(root.version)}"
+    data = bytearray(storage.get(path))
+    behind = sum(len(entry.frame.data) for entry in root.entries[place:] if entry.frame)
+    data[len(data) - behind + 100] ^= 1
+    storage.put(path, bytes(data))
+
+
+def test_small_append_is_one_request_and_no_object() -> None:
+    """A warm append puts its commit file, and nothing else."""
+    stream, storage = make_stream(1)
+    before = _requests(storage)
+    stream.append(numbers(10, 20))
+    assert _spent(storage, before) == {"create": 1}
+    assert _segments(storage) == []
+    assert _inline(stream.root) == [True, True]
+    assert values(open_on(storage)) == list(range(20))
+    assert stream.verify().check().rows == 20
+
+
+def test_reading_inline_events_needs_the_root_alone() -> None:
+    """No request names a segment, for the newest events nor for all."""
+    _, storage = make_stream(3)
+    seen = FaultStorage(storage)
+    assert values(open_on(seen, clock=storage.time.clock), 5) == list(range(5, 30))
+    assert not [call for call in seen.calls if "segments" in call]
+
+
+def test_inline_bytes_of_0_writes_an_object() -> None:
+    """As does whatever is too large for a commit file."""
+    stream, storage = make_stream(0)
+    stream.append(numbers(0, 3), layout=STAGED)
+    stream.append(numbers(3, 3000))
+    assert _inline(stream.root) == [False, False]
+    assert len(_segments(storage)) == 2
+    with stream.appender(layout=STAGED) as appender:
+        appender.append(numbers(3000, 3001))
+    assert len(_segments(storage)) == 3
+
+
+def test_appender_flushes_inline() -> None:
+    """Events of a small flush are read back before, and lie in the commit file after."""
+    stream, storage = make_stream(0)
+    with stream.appender() as appender:
+        appender.append(numbers(0, 4))
+        assert appender.read().read_all()["n"].to_pylist() == [0, 1, 2, 3]
+        appender.flush()
+        appender.append(numbers(4, 5))
+    assert _inline(stream.refresh().root) == [True, True]
+    assert _segments(storage) == []
+    assert values(stream) == [0, 1, 2, 3, 4]
+
+
+def test_frames_of_several_tasks_become_one() -> None:
+    """Tasks of one job send frames; their events are one inline segment, in task order."""
+    stream, storage = make_stream(0)
+    job = stream.plan_write(SCHEMA)
+    tasks = [
+        job.stage(task, "0", numbers(task * 3, task * 3 + 3).to_batches()) for task in (2, 0, 1)
+    ]
+    stream.commit(job, tasks)
+    assert _inline(stream.root) == [True]
+    assert (values(stream), _segments(storage)) == (list(range(9)), [])
+    stream.verify().check()
+
+
+@pytest.mark.usefixtures("small_share")
+def test_full_share_becomes_one_segment_of_one_frame() -> None:
+    """The commit that fills it pays a second request; ids, offsets and events stay."""
+    stream, storage = make_stream(3)
+    assert _inline(stream.root) == [True] * 3
+    before = _requests(storage)
+    stream.append(numbers(30, 40))
+    assert _spent(storage, before) == {"create": 2}
+    (entry,) = stream.root.entries
+    assert (entry.frame, entry.rows, entry.segment_id) == (None, 40, 3)
+    assert stream.root.next_segment == 4
+    (path,) = _segments(storage)
+    assert names.is_outlined(path)
+    report = stream.verify().check()
+    assert (report.frames, report.rows, report.leftovers) == (1, 40, [])
+    assert values(stream, offset=True) == [(n, n) for n in range(40)]
+    assert values(stream, filters=[["n", "==", 33]]) == [33]
+    stream.append(numbers(40, 50))
+    assert _inline(stream.root) == [False, True]
+
+
+@pytest.mark.usefixtures("small_share")
+def test_runs_of_other_epochs_and_between_segments_stay_apart() -> None:
+    """Each run of neighbours of one epoch becomes a segment of its own, in its place."""
+    stream, storage = make_stream(2)
+    stream.append(numbers(20, 22), layout=STAGED)
+    wider = pa.table({"n": [22], "s": ["x"], "more": [1.5]})
+    stream.append(wider, merge_schema=True)
+    for n in (23, 24):
+        stream.append(wider.set_column(0, "n", pa.array([n])))
+    assert not any(_inline(stream.root)[:3])
+    assert values(stream) == list(range(25))
+    assert stream.verify().check().leftovers == []
+    assert open_on(storage).read(22).read_all()["more"].to_pylist() == [1.5] * 3
+
+
+@pytest.mark.usefixtures("small_share")
+def test_lost_race_leaves_no_object() -> None:
+    """What a lost attempt made of inline segments is deleted; its retry makes it anew."""
+    stream, storage = make_stream(3)
+    late = open_on(
+        Meddling(storage, "create log/", lambda: stream.append(numbers(30, 40))),
+        clock=storage.time.clock,
+    )
+    late.append(numbers(40, 50))
+    assert late.storage.met
+    assert values(late) == list(range(50))
+    report = late.verify().check()
+    assert report.leftovers == []
+    assert len(_segments(storage)) == 1
+
+
+def test_damaged_frame_is_named_and_hides_nothing_else() -> None:
+    """Commit file, segment and frame are in the error; everything else is read and written."""
+    stream, storage = make_stream(4)
+    _damaged(storage, stream, 1)
+    stream = open_on(storage, clock=storage.time.clock)
+    assert values(stream, 0, 10) == list(range(10))
+    assert values(stream, 20) == list(range(20, 40))
+    with pytest.raises(CorruptionError, match=r"log/0{19}4: segments/inline/0{15}1.arrow\[64:"):
+        values(stream)
+    (problem,) = stream.verify().problems
+    assert problem.where.startswith("log/00000000000000000004: segments/inline/0000000000000001")
+    stream.append(numbers(40, 50))
+    assert values(stream, 20) == list(range(20, 50))
+
+
+@pytest.mark.usefixtures("small_share")
+def test_damaged_frame_moves_to_the_segment_as_it_is() -> None:
+    """Nobody encodes it anew under a good checksum: it is still the only thing that is lost."""
+    stream, storage = make_stream(3)
+    _damaged(storage, stream, 1)
+    stream = open_on(storage, clock=storage.time.clock)
+    stream.append(numbers(30, 40))
+    assert _inline(stream.root) == [False]
+    assert values(stream, 0, 10) + values(stream, 20) == [*range(10), *range(20, 40)]
+    with pytest.raises(CorruptionError, match="checksum"):
+        values(stream, 10, 20)
+
+
+def test_follower_has_inline_events_and_lends_them() -> None:
+    """They come with the commit file; a frame that is damaged here is read from there."""
+    stream, storage = make_stream(2)
+    url = f"{storage.url}-follower"
+    stream.add_follower(url)
+    stream.append(numbers(20, 30))
+    assert _segments(open_storage(url)) == []
+    assert values(open_on(open_storage(url))) == list(range(30))
+    _damaged(storage, stream, 1)
+    assert values(open_on(storage, clock=storage.time.clock)) == list(range(30))
+
+
+def test_dropping_inline_events_retires_nothing() -> None:
+    """Truncation, overwrite and compaction leave no record of what has no object."""
+    stream, storage = make_stream(3)
+    stream.truncate(10)
+    assert (len(stream.root.entries), stream.root.retired) == (2, ())
+    stream.compact()
+    assert (_inline(stream.root), stream.root.retired) == ([False], ())
+    assert values(stream) == list(range(10, 30))
+    stream.append(numbers(30, 40))
+    stream.overwrite(numbers(40, 50))
+    assert [item.kind for item in stream.root.retired] == ["segment"]
+    assert (values(stream), len(_segments(storage))) == (list(range(40, 50)), 1)
+    stream.verify().check()
+
+
+def test_restore_writes_a_segment() -> None:
+    """The events of inline segments come back under new offsets, from an object."""
+    stream, storage = make_stream(3)
+    stream.overwrite(numbers(90, 95))
+    stream.restore(2)
+    assert (values(stream), _inline(stream.root)) == (list(range(20)), [False])
+    assert len(_segments(storage)) == 1
+    assert stream.verify().check().leftovers == []
+
+
+def test_copy_writes_segments_and_clone_takes_events_by_value() -> None:
+    """A copy by segments has objects; a clone has the same bytes in its own root."""
+    stream, storage = make_stream(3)
+    stream.copy_to(f"{storage.url}-copy", copy_id="a", mode="segments")
+    copied = open_on(open_storage(f"{storage.url}-copy"))
+    assert (values(copied), _inline(copied.root)) == (list(range(30)), [False] * 3)
+    copied.verify().check()
+    stream.copy_to(f"{storage.url}-part", copy_id="b", start=5, end=25)
+    assert values(open_on(open_storage(f"{storage.url}-part"))) == list(range(5, 25))
+    stream.copy_to(f"{storage.url}-clone", copy_id="c", mode="clone")
+    clone = open_on(open_storage(f"{storage.url}-clone"))
+    assert (values(clone), _inline(clone.root)) == (list(range(30)), [True] * 3)
+    stream.append(numbers(30, 31))
+    clone.materialize()
+    clone.append(numbers(30, 40))
+    assert values(clone) == list(range(40))
+    clone.verify().check()
+
+
+def test_planned_read_outlives_its_version() -> None:
+    """A plan carries the inline events: its tasks read them although the log was purged."""
+    stream, storage = make_stream(3)
+    reading = open_on(open_storage(storage.url)).plan_read()
+    tasks = stream.plan_tasks(reading)
+    reading = pickle.loads(pickle.dumps(reading))  # noqa: S301 - what the test has just made
+    stream.compact()
+    for n in range(3, 6):
+        wait(storage, 86_400 * 40)
+        stream.append(numbers(10 * n, 10 * n + 10))
+    stream.purge(older_than_s=3600)
+    stream.vacuum(dry_run=False)
+    assert stream.root.log_start > 3
+    found = [batch for task in tasks for batch in run_task(reading, task)]
+    assert [n for batch in found for n in batch["n"].to_pylist()] == list(range(30))
+
+
+def test_old_version_has_its_inline_events() -> None:
+    """Time travel reads them from the commit file of that version."""
+    stream, _ = make_stream(4)
+    stream.compact()
+    old = stream.root_as_of(version=2)
+    reading = stream.plan_read(root=old, columns=["n"])
+    tasks = stream.plan_tasks(reading, root=old)
+    found = [batch for task in tasks for batch in run_task(reading, task)]
+    assert [n for batch in found for n in batch["n"].to_pylist()] == list(range(20))
+
+
+def test_metadata_tables_say_inline() -> None:
+    """Segments and frames are listed with paths that say so; history counts the frames' bytes."""
+    stream, _ = make_stream(2)
+    segments = stream.metadata("segments").read_all()
+    assert [path.split("/")[1] for path in segments["path"].to_pylist()] == ["inline"] * 2
+    frames = stream.metadata("frames").read_all()
+    assert frames["rows"].to_pylist() == [10, 10]
+    sizes = [len(entry.frame.data) for entry in stream.root.entries if entry.frame]
+    assert stream.history().read_all()["bytes"].to_pylist()[-2:] == sizes
+
+
+def test_repeated_batch_is_found() -> None:
+    """A writer's inline batch is committed once."""
+    stream, _ = make_stream(0)
+    for _ in range(2):
+        commit = stream.append(numbers(0, 5), writer_id="w", batch_id=0)
+    assert (commit.repeated, values(stream)) == (True, list(range(5)))
+
+
+def test_statistics_of_inline_segments_prune() -> None:
+    """A filter leaves out inline segments that have no match."""
+    stream, _ = make_stream(3)
+    reading = stream.plan_read(filters=[["n", ">=", 25]])
+    assert sum(len(task.slices) for task in stream.plan_tasks(reading)) == 1
+
+
+def test_commit_file_is_what_the_codec_writes() -> None:
+    """Reading a commit file and writing its root gives the same bytes."""
+    stream, storage = make_stream(3)
+    stream.append(numbers(30, 40), layout=replace(Layout(), compression="lz4"))
+    data = storage.get(f"log/{names.build_log_name(stream.version)}")
+    assert ROOT_CODEC.encode_file(ROOT_CODEC.decode_file(data, "x")) == data

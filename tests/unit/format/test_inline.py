@@ -1,0 +1,132 @@
+"""Inline segments: what lies behind the body of a commit file, and what it is in memory."""
+
+import zlib
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+
+from segstore_ds.errors import CorruptionError, TruncatedObjectError
+from segstore_ds.format import names
+from segstore_ds.format.arrow.frame import Frame, encode_frame
+from segstore_ds.format.fields import build_json, parse_json
+from segstore_ds.format.inline import (
+    attach_frames,
+    encoded_entry,
+    frames_of,
+    inline_object,
+    renumbered,
+)
+from segstore_ds.format.root import Epoch, Root, SegmentEntry
+from segstore_ds.format.root_codec import decode_root, encode_root, parse_entry
+from segstore_ds.format.schema.codec import encode_schema
+from segstore_ds.format.segment import ARROW, find_format
+
+SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
+OBJECT = SegmentEntry(1, "0-1/a.arrow", 3, 100, 50, 7)
+
+
+def _frame(start: int, rows: int = 2) -> Frame:
+    batch = pa.record_batch(
+        {"n": list(range(start, start + rows)), "s": ["x"] * rows}, schema=SCHEMA
+    )
+    return encode_frame(batch, compression="zstd", compression_level=None, stats_columns=["n"])
+
+
+def _root() -> Root:
+    entries = (encoded_entry(0, _frame(0)), OBJECT, encoded_entry(2, _frame(2, 4)))
+    return Root(
+        stream_id="s",
+        version=3,
+        transaction="t",
+        parent="p",
+        time_us=0,
+        operation="append",
+        epochs=(Epoch(0, 0, encode_schema(SCHEMA), None),),
+        tail=9,
+        next_segment=3,
+        entries=entries,
+    )
+
+
+def _decoded(body: bytes, frames: bytes) -> Root:
+    return attach_frames(decode_root(body, where="log/3"), frames, where="log/3")
+
+
+def test_root_comes_back_with_its_frames() -> None:
+    """Body and frames together give the same root; the frames are in no other place."""
+    root = _root()
+    body, frames = encode_root(root), frames_of(root)
+    assert _decoded(body, frames) == root
+    assert len(frames) == root.inline_bytes
+    rows = parse_json(body, where="x")["entries"]
+    assert [row[1] for row in rows] == [None, OBJECT.path, None]
+    assert [len(row) for row in rows] == [9, 8, 9]
+    assert sum(row[3] for row in rows if row[1] is None) == len(frames)
+
+
+def test_every_cut_and_every_extra_byte_is_told() -> None:
+    """Fewer bytes than declared are truncated, more are corrupt."""
+    root = _root()
+    body, frames = encode_root(root), frames_of(root)
+    for size in range(0, len(frames), 7):
+        with pytest.raises(TruncatedObjectError, match="within its frames"):
+            _decoded(body, frames[:size])
+    with pytest.raises(CorruptionError, match="extra bytes"):
+        _decoded(body, frames + b"\0")
+    bare = replace(root, entries=(OBJECT,), tail=3)
+    with pytest.raises(CorruptionError, match="extra bytes"):
+        _decoded(encode_root(bare), b"\0")
+
+
+def test_inline_segment_is_an_arrow_segment_in_memory() -> None:
+    """The object that readers see has the size, the end and the statistics of its entry."""
+    frame = _frame(5)
+    entry = encoded_entry(7 << 32 | 9, frame)
+    assert entry.frame is not None
+    data = inline_object(entry, entry.frame)
+    assert names.is_inline(entry.path)
+    assert (entry.format, len(data), entry.epoch) == (ARROW, entry.bytes, 7)
+    end = data[-entry.footer_bytes :]
+    assert zlib.crc32(end) == entry.footer_crc
+    index = find_format(ARROW, where="x").parse_index(
+        end, object_bytes=len(data), where="x", footer_crc=entry.footer_crc
+    )
+    (found,) = index.frames
+    assert data[found.start : found.end] == frame.data.to_pybytes()
+    assert (found.crc, found.rows, found.raw_bytes) == (frame.crc, 2, frame.raw_bytes)
+    assert (found.fingerprint, found.stats) == (frame.fingerprint, frame.stats)
+    again = renumbered(entry, 11)
+    assert (again.path, again.segment_id) == (names.build_inline_path(11), 11)
+    assert renumbered(OBJECT, 11) == replace(OBJECT, segment_id=11)
+
+
+def test_damaged_frame_hides_no_other() -> None:
+    """Whatever byte of a frame is damaged, the root is read, and carries the frame as it is."""
+    root = _root()
+    body, frames = encode_root(root), bytearray(frames_of(root))
+    for place in range(0, len(frames), 13):
+        frames[place] ^= 0xFF
+        damaged = _decoded(body, bytes(frames))
+        assert damaged.entries[1] == OBJECT
+        assert (encode_root(damaged), frames_of(damaged)) == (body, bytes(frames))
+        frames[place] ^= 0xFF
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [(2, 0), (3, 0), (3, 65), (6, "parquet"), (8, None), (8, [1, 2]), (8, [-1, 2, ""])],
+)
+def test_malformed_row_is_refused(place: int, value: object) -> None:
+    """A row without its frame's facts, or with impossible ones, is corrupt."""
+    body = parse_json(encode_root(_root()), where="x")
+    body["entries"][0][place] = value
+    with pytest.raises(CorruptionError):
+        decode_root(build_json(body), where="log/3")
+
+
+def test_metadata_names_no_inline_path() -> None:
+    """The name that an inline segment has in memory is not one that metadata can give."""
+    row = [0, names.build_inline_path(0), 1, 1, 1, 1, "arrow", None]
+    with pytest.raises(CorruptionError, match="path"):
+        parse_entry(row, where="x")
