@@ -6,6 +6,7 @@ another stream, is refused before anything is read. The commit detects changes o
 the plan. Pure.
 """
 
+from base64 import b64decode, b64encode
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,7 @@ from segstore_ds.compact.plan import Group
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.fields import Fields, build_json, parse_json
+from segstore_ds.format.inline import attach_to, join_frames
 from segstore_ds.format.root_codec import entry_value, parse_entry
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.table_status import PlacedSegment
@@ -46,6 +48,8 @@ def build_row(
         "epoch": group.epoch,
         "pieces": group.pieces,
         "inputs": [entry_value(placed.entry) for placed in group.inputs],
+        # No task opens a log file, and the newest one may hold other events by then.
+        "frames": b64encode(join_frames(placed.entry for placed in group.inputs)).decode(),
     }
     row: dict[str, Any] = {
         "stream": stream_id,
@@ -88,6 +92,7 @@ def parse_row(row: Mapping[str, Any], *, stream_id: str) -> tuple[Group, Compact
         )
         epoch, pieces = fields.integer("epoch"), fields.integer("pieces", least=1)
         entries = [parse_entry(item, where=_WHERE) for item in fields.items("inputs")]
+        entries = list(attach_to(entries, b64decode(fields.text("frames", limit=1 << 20))))
     except CorruptionError as error:
         raise InvalidInputError("not a row of a compaction plan", number=row["number"]) from error
     placed, start = [], int(row["start"])

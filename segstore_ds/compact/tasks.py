@@ -18,6 +18,7 @@ from segstore_ds.compact.rows import build_row, parse_row
 from segstore_ds.errors import PositionError
 from segstore_ds.format.root import Root
 from segstore_ds.options.compaction import CompactRules
+from segstore_ds.status.inline import with_entries
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.staged import delete_staged
 
@@ -58,7 +59,9 @@ class CompactTasks:
         try:
             for row in rows:
                 group, rules, number = parse_row(row, stream_id=self.job.stream_id)
-                job = replace(self.job, rules=rules)
+                inputs = [placed.entry for placed in group.inputs]
+                storage = with_entries(self.job.storage, inputs, version=int(row["version"]))
+                job = replace(self.job, rules=rules, storage=storage)
                 done.append(run_group(job, group, number=number, nonce=secrets.token_hex(6)))
         except BaseException:
             self.discard(done)

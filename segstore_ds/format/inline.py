@@ -76,7 +76,12 @@ def lay_out(frames: Iterable[Frame]) -> tuple[bytes, SegmentSummary]:
 
 def frames_of(root: Root) -> bytes:
     """Return what lies behind the body of a root's commit file."""
-    return b"".join(entry.frame.data for entry in root.entries if entry.frame)
+    return join_frames(root.entries)
+
+
+def join_frames(entries: Iterable[SegmentEntry]) -> bytes:
+    """Return the frames of the inline ones of some entries, one behind the other."""
+    return b"".join(entry.frame.data for entry in entries if entry.frame)
 
 
 def attach_frames(root: Root, frames: bytes, *, where: str) -> Root:
@@ -95,10 +100,11 @@ def attach_frames(root: Root, frames: bytes, *, where: str) -> Root:
         raise CorruptionError(
             "extra bytes after the body", where=where, expected=declared, actual=len(frames)
         )
-    return replace(root, entries=_attached(root.entries, frames)) if declared else root
+    return replace(root, entries=attach_to(root.entries, frames)) if declared else root
 
 
-def _attached(entries: Sequence[SegmentEntry], frames: bytes) -> tuple[SegmentEntry, ...]:
+def attach_to(entries: Sequence[SegmentEntry], frames: bytes) -> tuple[SegmentEntry, ...]:
+    """Return parsed entries with the frames that `join_frames` gave."""
     found, start = list[SegmentEntry](), 0
     for entry in entries:
         if entry.frame is not None:

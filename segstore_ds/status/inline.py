@@ -1,7 +1,7 @@
 """Inline segments of a root: reading them like objects, and making objects of them."""
 
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import groupby
 
 import pyarrow as pa
@@ -24,14 +24,19 @@ def with_inline(storage: Storage, root: Root) -> Storage:
 
     Whoever reads the segments that a root lists reads them from here.
     """
+    return with_entries(storage, root.entries, version=root.version)
+
+
+def with_entries(storage: Storage, entries: Iterable[SegmentEntry], *, version: int) -> Storage:
+    """Return the storage with the inline ones of some entries of a version; see `with_inline`."""
     objects = {
         names.segment_object(entry.path): inline_object(entry, entry.frame)
-        for entry in root.entries
+        for entry in entries
         if entry.frame
     }
     if not objects:
         return storage
-    label = f"{names.LOG_FOLDER}/{names.build_log_name(root.version)}"
+    label = f"{names.LOG_FOLDER}/{names.build_log_name(version)}"
     return OverlaidStorage(storage, objects, label)
 
 

@@ -219,9 +219,11 @@ def test_compression_and_frames(spark, url, append):
     assert sizes["zstd"] < sizes["lz4"] < sizes["none"]
 
 
-@pytest.mark.usefixtures("no_inline")
 def test_tiny_tasks_make_one_object_together(spark, url, append):
+    """Or none, where the commit file has room for all of them."""
     append(spark.range(0, 100, 1, 8))
+    assert len(objects(url)) == 0
+    append(spark.range(0, 100_000, 1, 8))
     assert len(objects(url)) == 1
     append(spark.range(0, 100, 1, 3), inlineBytes=0)
     assert len(objects(url)) == 4

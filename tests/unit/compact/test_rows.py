@@ -2,11 +2,14 @@
 
 import json
 
+import pyarrow as pa
 import pytest
 
 from segstore_ds.compact.plan import Group
 from segstore_ds.compact.rows import PLAN_SCHEMA, build_row, parse_row
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.arrow.frame import encode_frame
+from segstore_ds.format.inline import encoded_entry
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.table_status import PlacedSegment
@@ -22,6 +25,16 @@ def test_rows_come_back() -> None:
     row = build_row("id", 3, 2, GROUP, RULES)
     assert [*row] == PLAN_SCHEMA.names
     assert parse_row(row, stream_id="id") == (GROUP, RULES, 2)
+
+
+def test_rows_hold_the_frames_of_inline_segments() -> None:
+    """A task has nothing else to read them from."""
+    batch = pa.record_batch({"n": pa.array([1, 2], pa.int64())})
+    frame = encode_frame(batch, compression="none", compression_level=None, stats_columns=["n"])
+    inline = PlacedSegment(35, encoded_entry(1 << 32 | 8, frame))
+    group = Group((*GROUP.inputs, inline), 1, 1)
+    row = build_row("id", 3, 2, group, RULES)
+    assert parse_row(row, stream_id="id") == (group, RULES, 2)
 
 
 @pytest.mark.parametrize("name", [name for name in PLAN_SCHEMA.names if name != "plan"])
