@@ -62,7 +62,7 @@ class Made:
 def _begin() -> tuple[Stream, TimedStorage, VirtualTime]:
     time = VirtualTime(11)
     storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), time)
-    return create_on(storage, SCHEMA, clock=time.clock), storage, time
+    return create_on(storage, SCHEMA, upkeep=None, clock=time.clock), storage, time
 
 
 def _append(stream: Stream, time: VirtualTime, commits: int) -> None:

@@ -134,7 +134,7 @@ class RetentionMachine(StreamMachine):
     def vacuum(self, dry_run):
         self._tick()
         would = self.stream.vacuum(grace_s=DAY_S)
-        done = self.stream.vacuum(dry_run=dry_run)
+        done = self.stream.vacuum(dry_run=dry_run, grace_s=DAY_S)
         assert done.deleted == would.deleted
         self.stream.refresh()
         self.model.follow(self.stream.version)
@@ -202,7 +202,7 @@ class RetentionMachine(StreamMachine):
         with pytest.raises(NotFoundError):
             self.stream.refresh()
         schema = pa.schema([(name, COLUMNS[name]) for name in FIRST_COLUMNS])
-        self.stream = create_on(self.storage, schema, clock=self.time.clock)
+        self.stream = create_on(self.storage, schema, upkeep=None, clock=self.time.clock)
         self.model = ModelStream(FIRST_COLUMNS, self.time.now_us)
         self.pinned = []
 

@@ -60,7 +60,7 @@ class StreamMachine(RuleBasedStateMachine):
     @initialize()
     def create(self) -> None:
         schema = pa.schema([(name, COLUMNS[name]) for name in FIRST_COLUMNS])
-        self.stream = create_on(self.storage, schema, clock=self.time.clock)
+        self.stream = create_on(self.storage, schema, upkeep=None, clock=self.time.clock)
         self.model = ModelStream(FIRST_COLUMNS, self.time.now_us)
 
     def teardown(self) -> None:

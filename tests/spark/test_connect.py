@@ -16,7 +16,9 @@ pytestmark = [pytest.mark.usefixtures("verified"), pytest.mark.slow]
 
 @pytest.fixture(scope="module")
 def connect(sessions) -> SparkSession:
-    return sessions.get("connect")
+    found = sessions.get("connect")
+    found.conf.unset(SIZING)  # the server has the settings of `recommended_conf`
+    return found
 
 
 def error(action) -> str:
