@@ -314,7 +314,7 @@ class StreamLog(FollowedLog):
         if self.clock.boot_s() - (base.confirmed_s if won else began) > CONFIRM_S:
             won = self._settle_late(root, began, won=won)
         elif found is not None:
-            self._learn(base, found, meter)
+            self._learn(base, found, meter, took_s=put_s)
         if won:
             self._stand_on(Base(root, began, sound=True))
             self._turns.won(root.version, put_s)
@@ -322,10 +322,12 @@ class StreamLog(FollowedLog):
             meter.races_lost += 1
         return won
 
-    def _learn(self, base: Base, winner: bytes, meter: _Meter) -> None:
+    def _learn(self, base: Base, winner: bytes, meter: _Meter, *, took_s: float) -> None:
         """Stand on the commit that won the slot after the base, or on a later one."""
         self._base = base
-        self._turns.lost(base.root.version + 1)
+        if self._turns.lost(base.root.version + 1, took_s):
+            self.refresh()
+            return
         # Who lost before is probably behind by more than one commit.
         if not self._stand_on_successor(base, winner, ahead=LOOK_AHEAD if meter.races_lost else 0):
             self.refresh()

@@ -124,6 +124,13 @@ def test_a_look_for_news_takes_two_requests_and_a_commit_one(log, time):
     assert requests(log) == {}
 
 
+@pytest.fixture
+def slow_store(monkeypatch):
+    """Let losers act as where a put takes longer than the work around it."""
+    monkeypatch.setattr("segstore_ds.commit.turns.FAST_S", 0.0)
+
+
+@pytest.mark.usefixtures("slow_store")
 def test_a_lost_race_takes_a_put_and_a_get(log):
     other = another(log)
     other.open()
@@ -134,6 +141,7 @@ def test_a_lost_race_takes_a_put_and_a_get(log):
     assert requests(log) == {"create": 2, "get": 1}
 
 
+@pytest.mark.usefixtures("slow_store")
 def test_who_lost_twice_reads_on_to_the_end(log):
     other = another(log)
     other.open()
@@ -145,6 +153,18 @@ def test_who_lost_twice_reads_on_to_the_end(log):
     assert requests(log) == {"create": 3, "get": 5}
 
 
+def test_a_loser_on_a_fast_disk_backs_off_and_follows_the_log(log, monkeypatch):
+    waits = []
+    monkeypatch.setattr(type(log.clock), "backoff", lambda _, attempt, **__: waits.append(attempt))
+    other = another(log)
+    other.open()
+    for _ in range(4):
+        commit(other)
+    assert commit(log).version == 5
+    assert waits == [0]
+
+
+@pytest.mark.usefixtures("slow_store")
 def test_who_is_far_behind_probes_for_the_newest(log):
     other = another(log)
     other.open()
