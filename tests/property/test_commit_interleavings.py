@@ -34,6 +34,13 @@ from segstore_ds.testing.interleaving import Play, Scene, Violation, explore
 
 pytestmark = pytest.mark.slow
 
+
+@pytest.fixture(autouse=True)
+def slow_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let losers stand on the winner's commit, as on a slow store: calls take no time here."""
+    monkeypatch.setattr("segstore_ds.commit.turns.FAST_S", 0.0)
+
+
 NAP = {"naps": (HOURS,)}
 LATE = frozenset({"late"})
 READS = frozenset({"fail", "read"})
