@@ -97,7 +97,7 @@ class SegmentFormat(Protocol):
 
 
 FORMATS: Mapping[str, SegmentFormat] = {
-    one.name: one for one in (ArrowSegments(), ParquetSegments())
+    form.name: form for form in (ArrowSegments(), ParquetSegments())
 }
 
 

@@ -43,8 +43,8 @@ class VirtualThreads:
             running = [threads.submit(self._run, *each) for each in zip(work, turns, strict=True)]
             self._leave()
             self._finished.wait()
-        for one in running:
-            one.result()
+        for thread in running:
+            thread.result()
 
     def _run(self, function: Callable[[], None], turn: threading.Event) -> None:
         turn.wait()

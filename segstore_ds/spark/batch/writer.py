@@ -147,7 +147,7 @@ class SegstoreWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit everything that was staged, in partition order; raises as `Stream.commit`."""
         open_to_commit(self._job.storage).commit(self._job, staged_of(messages))
-        advise(sum(one.measured for one in messages if isinstance(one, StagedMessage)))
+        advise(sum(sent.measured for sent in messages if isinstance(sent, StagedMessage)))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Clean up after a failed job; never raises.
