@@ -15,6 +15,7 @@ from make_golden import LATER, SETS, as_json, events
 import segstore_ds as segstore
 from segstore_ds.errors import TruncatedError, UnsupportedVersionError, WriterConflictError
 from segstore_ds.storage import open_storage
+from segstore_ds.stream import Stream
 
 HERE = Path(__file__).parent
 FOLDERS = sorted(path for version in HERE.glob("v*") for path in version.iterdir() if path.is_dir())
@@ -38,6 +39,13 @@ def expected(folder: Path) -> dict[str, object]:
 def copied(folder: Path, to: Path) -> Path:
     """Return a copy of a golden stream, to write to."""
     return Path(shutil.copytree(folder, to / folder.name))
+
+
+def opened(folder: Path, to: Path) -> Stream:
+    """Open a copy to write to; its versions are so old that upkeep would begin at once."""
+    stream = segstore.open(copied(folder, to))
+    stream.set_upkeep(None)
+    return stream
 
 
 @pytest.mark.parametrize("version", SETS)
@@ -73,12 +81,27 @@ def test_reader_that_knows_only_the_format_reads_golden_stream(folder: Path) -> 
 @pytest.mark.parametrize("folder", OPEN_ENDED, ids=name_of)
 def test_golden_stream_accepts_new_commits(folder: Path, tmp_path: Path) -> None:
     """Today's version appends to a stream of any format, and the old reader reads that too."""
-    stream = segstore.open(copied(folder, tmp_path))
+    stream = opened(folder, tmp_path)
     tail, rows = stream.tail, stream.read().read_all()
     stream.append(rows.slice(0, 1) if rows.num_rows else events(0, 1))
     stream.verify().check()
     head, end, table = read_stream(tmp_path / folder.name)
     assert (head, end, table.num_rows) == (stream.head, tail + 1, tail + 1 - head)
+
+
+@pytest.mark.parametrize("folder", OPEN_ENDED, ids=name_of)
+def test_golden_stream_is_maintained(folder: Path, tmp_path: Path) -> None:
+    """Upkeep of a stream older than its whole window takes no event and no cut."""
+    stream = segstore.open(copied(folder, tmp_path))
+    stream.set_upkeep(segstore.UpkeepPolicy())
+    head, tags = stream.head, stream.tags
+    stream.maintain()
+    stream.verify().check()
+    assert (stream.head, stream.tags) == (head, tags)
+    rows = read_stream(tmp_path / folder.name)[2].to_pylist()
+    assert [{name: as_json(value) for name, value in row.items()} for row in rows] == expected(
+        folder
+    )["rows"]
 
 
 @pytest.mark.parametrize(
@@ -123,7 +146,7 @@ def at(text: str) -> int:
 @pytest.mark.parametrize("name", LEVELS)
 def test_golden_history_comes_through_what_is_done_now(name: str, tmp_path: Path) -> None:
     """Appends, merges, a compaction and a purge change no row of the past and no cut."""
-    stream = segstore.open(copied(LATEST / name, tmp_path))
+    stream = opened(LATEST / name, tmp_path)
     if not stream.sealed:
         for n in range(70):
             stream.append(events(n, n + 1))
