@@ -26,11 +26,16 @@ FETCHES = [pytest.mark.slow, pytest.mark.timeout(2 * MOST_FETCH_S)]
 LARGE_BODIES = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
 
 
-def _run(program: Program, factory: pytest.TempPathFactory) -> Iterator[Server]:
+def fetch_or_skip(program: Program) -> None:
+    """Fetch a server, or skip the test with the command that would."""
     try:
         fetch(program)
     except ServerUnavailableError as missing:
         pytest.skip(str(missing))
+
+
+def _run(program: Program, factory: pytest.TempPathFactory) -> Iterator[Server]:
+    fetch_or_skip(program)
     with running(program, factory.mktemp(program.name)) as server:
         yield server
 

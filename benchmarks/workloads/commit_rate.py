@@ -1,28 +1,37 @@
-"""Many writers on one stream: commits per second, near and far."""
+"""Many writers on one stream: commits per second, near, far and on a real S3 server."""
 
 import multiprocessing as mp
+import secrets
 import statistics
 import time
-from pathlib import Path
+from collections.abc import Callable
 from typing import Any
 
-import segstore_ds as segstore
 from benchmarks.datasets import EVENTS, events
+from benchmarks.object_servers import MINIO, running
+from benchmarks.places import Place, S3Meter
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.workload import Settings, Workload, quantile
 from segstore_ds.errors import ConflictError
-from segstore_ds.storage import open_storage
-from segstore_ds.stream import open_on
-from segstore_ds.testing.faults import LatencyStorage
+from segstore_ds.storage import Storage
+from segstore_ds.stream import create_on, open_on
 
 MEANING = "commits/s of 1, 4 and 16 processes on one stream, local and 30 ms away (rows: seconds)"
+S3_MEANING = "appends of 1, 4 and 16 processes on a real S3 server, and bare puts (rows: seconds)"
 DELAY_S = 0.03
 BATCH_ROWS = 10
 BARE_PUTS = 100
+BARE_BYTES = 1000
 FLATTERS = (
     "a writer that lost every race for one append tries it again and is counted under conflicts",
     "the delay is only waited, so requests never fail and bandwidth has no end",
     "against us: all processes share the cores of this one machine",
+)
+S3_FLATTERS = (
+    FLATTERS[0],
+    "bare puts go to names of their own, appends of one stream to the same names",
+    "against us: the server shares the cores of this one machine with all processes",
+    "the server is on the loopback address: a request takes a few ms, to a far store tens of them",
 )
 
 
@@ -31,14 +40,11 @@ def run(settings: Settings) -> Report:
     crowd = (1, 2) if settings.tiny else (1, 4, 16)
     rows = []
     with settings.scratch() as scratch:
-        setup = machine(settings.folder) | {
-            "writers": f"a process each, {BATCH_ROWS} rows per commit, {settings.rows} s each"
-        }
-        for delay_s in (DELAY_S,) if settings.tiny else (0.0, DELAY_S):
-            setup[f"bare put, {_place(delay_s)}"] = _bare_put(scratch / f"bare-{delay_s}", delay_s)
-            for writers in crowd:
-                folder = scratch / f"{writers}-{delay_s}"
-                rows.append(_measure(folder, writers, delay_s, settings.rows))
+        setup = _setup(settings)
+        far = Place("local + 30 ms", str(scratch), delay_s=DELAY_S)
+        for place in (far,) if settings.tiny else (Place("local", str(scratch)), far):
+            setup[f"bare put, {place.name}"] = _bare_put(place)
+            rows += [_measure(place, writers, settings.rows) for writers in crowd]
     return Report(
         workload="commit_rate",
         meaning=MEANING,
@@ -57,29 +63,47 @@ def run(settings: Settings) -> Report:
     )
 
 
-def _measure(folder: Path, writers: int, delay_s: float, seconds: int) -> dict[str, Any]:
-    segstore.create(folder, EVENTS)
-    context = mp.get_context("spawn")
-    ready, answers = context.Barrier(writers), context.Queue()
-    arguments = (str(folder), delay_s, seconds, ready, answers)
-    processes = [context.Process(target=_write, args=arguments) for _ in range(writers)]
-    for process in processes:
-        process.start()
-    found = [answers.get() for _ in processes]
-    for process in processes:
-        process.join()
+def run_s3(settings: Settings) -> Report:
+    """Measure every number of writers on a real server, and as many processes that only put."""
+    crowd = (1, 2) if settings.tiny else (1, 4, 16)
+    bare, appends = [], []
+    with settings.scratch() as scratch, running(MINIO, scratch) as server:
+        place = Place(MINIO.name, server.new_bucket(), server.options)
+        for writers in crowd:
+            bare.append(_measure_puts(place, writers, settings.rows))
+            appends.append(_measure(place, writers, settings.rows))
+    return Report(
+        workload="commit_rate_s3",
+        meaning=S3_MEANING,
+        setup=_setup(settings) | {"server": f"{MINIO.name} {MINIO.version}, one disk"},
+        rows=[*bare, *appends],
+        ratios=[
+            Ratio(f"{row['writers']} writers: append / bare put, {name}", row[name] / other[name])
+            for other, row in zip(bare, appends, strict=True)
+            for name in ("median ms", "worst ms")
+        ],
+        flatters=S3_FLATTERS,
+    )
+
+
+def _setup(settings: Settings) -> dict[str, Any]:
+    writers = f"a process each, {BATCH_ROWS} rows per commit, {settings.rows} s each"
+    return machine(settings.folder) | {"writers": writers}
+
+
+def _measure(place: Place, writers: int, seconds: int) -> dict[str, Any]:
+    folder = f"stream-{writers}-{place.delay_s}"
+    create_on(place.open(folder), EVENTS)
+    found = _crowd(_write, place, folder, writers, seconds)
     times = [time for _, own in found for time in own]
     counts = [one for one, _ in found]
     commits, attempts, conflicts, requests, written = map(sum, zip(*counts, strict=True))
-    stream = segstore.open(folder)
-    assert stream.tail == commits * BATCH_ROWS
+    assert open_on(place.open(folder)).tail == commits * BATCH_ROWS
     return {
-        "storage": _place(delay_s),
+        "storage": place.name,
         "writers": writers,
         "commits/s": round(commits / seconds, 1),
-        "median ms": round(statistics.median(times) * 1e3, 1),
-        "p99 ms": round(quantile(times, 0.99) * 1e3, 1),
-        "worst ms": round(max(times) * 1e3, 1),
+        **_distribution(times),
         "p99 in commits": round(quantile(times, 0.99) * commits / seconds, 1),
         "slowest/fastest writer": f"{min(len(own) for _, own in found)}"
         f"/{max(len(own) for _, own in found)}",
@@ -90,24 +114,68 @@ def _measure(folder: Path, writers: int, delay_s: float, seconds: int) -> dict[s
     }
 
 
-def _place(delay_s: float) -> str:
-    return f"local + {delay_s * 1e3:.0f} ms" if delay_s else "local"
+def _measure_puts(place: Place, writers: int, seconds: int) -> dict[str, Any]:
+    found = _crowd(_put, place, f"bare-{writers}", writers, seconds)
+    times = [time for _, own in found for time in own]
+    return {
+        "storage": f"{place.name}, bare put",
+        "writers": writers,
+        "commits/s": round(len(times) / seconds, 1),
+        **_distribution(times),
+    }
 
 
-def _bare_put(folder: Path, delay_s: float) -> str:
-    storage = open_storage(folder)
-    storage = LatencyStorage(storage, delay_s) if delay_s else storage
-    times = []
-    for n in range(BARE_PUTS):
-        began = time.perf_counter()
-        storage.create(f"log/{n:020d}", bytes(1000))
-        times.append(time.perf_counter() - began)
+def _distribution(times: list[float]) -> dict[str, float]:
+    return {
+        "median ms": round(statistics.median(times) * 1e3, 1),
+        "p99 ms": round(quantile(times, 0.99) * 1e3, 1),
+        "worst ms": round(max(times) * 1e3, 1),
+    }
+
+
+def _crowd(
+    work: Callable[..., None], place: Place, folder: str, writers: int, seconds: int
+) -> list[Any]:
+    context = mp.get_context("spawn")
+    ready, answers = context.Barrier(writers), context.Queue()
+    arguments = (place, folder, seconds, ready, answers)
+    processes = [context.Process(target=work, args=arguments) for _ in range(writers)]
+    for process in processes:
+        process.start()
+    found = [answers.get() for _ in processes]
+    for process in processes:
+        process.join()
+    return found
+
+
+def _bare_put(place: Place) -> str:
+    storage = place.open(f"bare-{place.delay_s}")
+    times = [_timed_put(storage) for _ in range(BARE_PUTS)]
     return f"{statistics.median(times) * 1e3:.1f} ms median, {quantile(times, 0.99) * 1e3:.1f} p99"
 
 
-def _write(folder: str, delay_s: float, seconds: int, ready: Any, answers: Any) -> None:
-    storage = open_storage(folder)
-    stream = open_on(LatencyStorage(storage, delay_s) if delay_s else storage)
+def _timed_put(storage: Storage) -> float:
+    began = time.perf_counter()
+    assert storage.create(f"log/{secrets.token_hex(16)}", bytes(BARE_BYTES))
+    return time.perf_counter() - began
+
+
+def _put(place: Place, folder: str, seconds: int, ready: Any, answers: Any) -> None:
+    storage = place.open(folder)
+    _timed_put(storage)  # connects
+    ready.wait()
+    times = []
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end:
+        times.append(_timed_put(storage))
+    answers.put(((len(times),), times))
+
+
+def _write(place: Place, folder: str, seconds: int, ready: Any, answers: Any) -> None:
+    storage = place.open(folder)
+    stream = open_on(storage)
+    storage.ensure_exclusive()  # once per process: not the cost of the first append
+    meter = S3Meter(storage) if place.is_s3 else None
     batch = events(0, BATCH_ROWS)
     ready.wait()
     storage.stats.reset()
@@ -123,7 +191,11 @@ def _write(folder: str, delay_s: float, seconds: int, ready: Any, answers: Any) 
             continue
         times.append(time.perf_counter() - began)
     stats = storage.stats
-    answers.put(((len(times), attempts, conflicts, stats.total, stats.bytes_written), times))
+    requests = meter.requests if meter else stats.total
+    answers.put(((len(times), attempts, conflicts, requests, stats.bytes_written), times))
 
 
-WORKLOADS = {"commit_rate": Workload(MEANING, run, 10, 1)}
+WORKLOADS = {
+    "commit_rate": Workload(MEANING, run, 10, 1),
+    "commit_rate_s3": Workload(S3_MEANING, run_s3, 10, 1),
+}

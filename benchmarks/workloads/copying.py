@@ -11,8 +11,8 @@ from typing import Any
 
 import segstore_ds as segstore
 from benchmarks.datasets import EVENTS, events
+from benchmarks.object_servers import MINIO, running
 from benchmarks.report import Ratio, Report, machine
-from benchmarks.s3_server import running
 from benchmarks.workload import Settings, Workload, folder_bytes
 from benchmarks.workloads.table_status import fill
 from segstore_ds.storage import open_storage
@@ -33,7 +33,7 @@ CLONE_FLATTERS = (
 S3_MEANING = "copy a stream of 50 segments to S3 over HTTP, beside a plain upload of its files"
 S3_FLATTERS = (
     "against us: every CRC-32 is checked on the way, or by reading back what S3 has copied",
-    "the server is moto's on the same machine, without any delay: both share two cores with it",
+    "the server runs on the same machine, without any delay: both share its cores with it",
     "uploads one object after another, as s3fs's put_file; within S3 four copies at a time",
 )
 SEGMENTS = 50
@@ -89,13 +89,14 @@ def run_copy_to_s3(settings: Settings) -> Report:
     from s3fs.core import S3FileSystem
 
     each = max(settings.rows // SEGMENTS, 1)
-    with settings.scratch() as scratch, running(scratch, 0.0) as (options, _):
+    with settings.scratch() as scratch, running(MINIO, scratch) as server:
+        options, bucket = server.options, server.new_bucket()
         stream = segstore.create(scratch / "stream", EVENTS)
         for n in range(SEGMENTS):
             stream.append(events(n * each, each), layout=segstore.Layout(inline_bytes=0))
         size = folder_bytes(scratch / "stream" / "segments")
         fs = S3FileSystem(**options, use_listings_cache=False)
-        there = "s3://bench/origin"
+        there = f"{bucket}/origin"
         stream.copy_to(there, copy_id="bench", storage_options=options)
         remote = segstore.open(there, storage_options=options)
 
@@ -114,15 +115,20 @@ def run_copy_to_s3(settings: Settings) -> Report:
         for turn in range(0 if settings.tiny else -1, settings.rounds):
             for name, candidate in candidates.items():
                 start = time.perf_counter()
-                candidate("s3://bench/copied")
+                candidate(f"{bucket}/copied")
                 if turn >= 0:
                     seconds[name].append(time.perf_counter() - start)
-                fs.rm("bench/copied", recursive=True)
+                fs.rm(f"{bucket}/copied", recursive=True)
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     return Report(
         workload="copy_segments_s3",
         meaning=S3_MEANING,
-        setup=machine(settings.folder) | {"rounds": settings.rounds_text, "bytes": size},
+        setup=machine(settings.folder)
+        | {
+            "rounds": settings.rounds_text,
+            "bytes": size,
+            "server": f"{MINIO.name} {MINIO.version}",
+        },
         rows=[
             {"candidate": name, "seconds": round(took, 3), "MB/s": round(size / took / 1e6, 1)}
             for name, took in medians.items()

@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from fixtures_servers import FETCHES, fetch_or_skip
 
-pytestmark = pytest.mark.slow
+from benchmarks.object_servers import MINIO
+
+pytestmark = FETCHES
 
 REPOSITORY = Path(__file__).parents[2]
 SPARK = ("bulk_append", "segment_formats", "hybrid_scan")
@@ -31,15 +34,15 @@ PLAIN = (
     "shared_commits",
     "compaction",
     "copy_segments",
-    "copy_segments_s3",
     "clone",
     "cache_local",
-    "cache_s3",
     "cache_overlap",
     "appender_events",
     "python_rivals",
     "wide_tables",
 )
+# On a real S3 server, which the first run fetches.
+SERVER = ("cache_s3", "commit_rate_s3", "copy_segments_s3")
 
 
 def _benchmarks(*arguments: str) -> str:
@@ -56,6 +59,13 @@ def _benchmarks(*arguments: str) -> str:
 def plain(tmp_path_factory):
     """The folder and the reports of all that need no Spark, run by one process."""
     return _run(tmp_path_factory.mktemp("plain"), *PLAIN)
+
+
+@pytest.fixture(scope="module")
+def served(tmp_path_factory):
+    """The same of all that measure on a server."""
+    fetch_or_skip(MINIO)
+    return _run(tmp_path_factory.mktemp("served"), *SERVER)
 
 
 def _run(folder, *names):
@@ -81,6 +91,11 @@ def test_workload_reports_setup_numbers_and_caveats(plain, name):
     _check(plain, name)
 
 
+@pytest.mark.parametrize("name", SERVER)
+def test_workload_on_a_server_reports_the_same(served, name):
+    _check(served, name)
+
+
 @pytest.mark.spark
 @pytest.mark.parametrize(
     "name", [*SPARK, *(pytest.param(name, marks=pytest.mark.sweep) for name in LONG)]
@@ -91,4 +106,4 @@ def test_workload_of_spark_runs_and_reports_the_same(tmp_path, name):
 
 def test_runner_without_a_name_lists_every_workload():
     listed = [line.split()[0] for line in _benchmarks().splitlines()]
-    assert sorted(listed) == sorted((*PLAIN, *SPARK, *LONG, *LEFT_OUT))
+    assert sorted(listed) == sorted((*PLAIN, *SERVER, *SPARK, *LONG, *LEFT_OUT))
