@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from segstore_ds.commit.lookup import Outcome, OutcomeState
 from segstore_ds.compact.commit import Compaction
-from segstore_ds.copy.segments import Copied
+from segstore_ds.copy.request import Copied
 from segstore_ds.errors import SegstoreError
 from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.format.upkeep import UpkeepPolicy

@@ -28,7 +28,8 @@ from segstore_ds.copy.pins import (
     run_pin,
     run_unpin,
 )
-from segstore_ds.copy.segments import Copied, CopyRequest, find_done
+from segstore_ds.copy.request import Copied, CopyRequest
+from segstore_ds.copy.segments import find_done
 from segstore_ds.errors import (
     AlreadyExistsError,
     ConflictError,

@@ -20,7 +20,8 @@ from segstore_ds.copy.events import (
     copied_of,
     find_copy,
 )
-from segstore_ds.copy.segments import Copied, CopyRequest, check_target
+from segstore_ds.copy.request import Copied, CopyRequest
+from segstore_ds.copy.segments import check_target
 from segstore_ds.errors import MAYBE_COMMITTED, SegstoreError
 from segstore_ds.format import names
 from segstore_ds.format.copies import CopyRecord

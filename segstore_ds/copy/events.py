@@ -22,7 +22,8 @@ from segstore_ds.commit.best_effort import best_effort
 from segstore_ds.commit.commit import Change, StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.merges import run_due_merge
-from segstore_ds.copy.segments import Copied, CopyRequest, check_target
+from segstore_ds.copy.request import Copied, CopyRequest
+from segstore_ds.copy.segments import check_target
 from segstore_ds.errors import (
     MAYBE_COMMITTED,
     AlreadyExistsError,

@@ -12,23 +12,20 @@ appended to the source meanwhile are not part of the copy.
 Source: the second approach of Pravega's copyStream.
 """
 
-import re
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.rewrite import plan_job
+from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.copy.segment_copier import SegmentCopier
 from segstore_ds.errors import (
     AlreadyExistsError,
     InternalError,
     InvalidInputError,
 )
-from segstore_ds.format import names
 from segstore_ds.format.copies import SEGMENTS, CopyRecord, parse_copy
-from segstore_ds.format.envelope import digest_of
-from segstore_ds.format.fields import build_json
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
 from segstore_ds.log.place import COPIED, may_begin
@@ -38,73 +35,6 @@ from segstore_ds.status.history import begin_history
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Overlap, Storage, compare_names, refuse_overlap
 from segstore_ds.write.task_writer import Layout
-
-_COPY_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
-
-
-@dataclass(frozen=True, slots=True)
-class CopyRequest:
-    """What a caller asks to copy.
-
-    Attributes:
-        copy_id: Names the copy: a call with the same id continues it, or does nothing.
-        start: Where the range begins, as given; part of what the id stands for.
-        end: Where the range ends, as given.
-        seal: Whether the destination is sealed after the last event.
-        mode: ``segments``, ``events``, ``rows`` (made by a job from the events) or ``clone``.
-    """
-
-    copy_id: str
-    start: str
-    end: str
-    seal: bool = False
-    mode: str = "segments"
-
-    def __post_init__(self) -> None:
-        """Check the values that go into the destination's root unchanged.
-
-        Raises:
-            InvalidInputError: The id is not a plain name, or `seal` is not a bool.
-        """
-        if not isinstance(self.seal, bool):
-            raise InvalidInputError(
-                "seal is not a boolean", remedy="give True or False", seal=self.seal
-            )
-        if not isinstance(self.copy_id, str) or _COPY_ID.fullmatch(self.copy_id) is None:
-            raise InvalidInputError(
-                "not a copy id", remedy="use letters, digits and dashes", copy_id=self.copy_id
-            )
-
-    @property
-    def token(self) -> str:
-        """Name of the folder that holds the copied objects."""
-        return names.build_copy_token(self.copy_id)
-
-    def digest(self, source: Root) -> str:
-        """Return the digest that tells this request from another one under the same id."""
-        given = [source.stream_id, source.generation, self.start, self.end, self.seal, self.mode]
-        return digest_of(build_json(given))
-
-
-@dataclass(frozen=True, slots=True)
-class Copied:
-    """What a copy did: the destination holds the source's events ``[start, end)``, or a job's rows.
-
-    Attributes:
-        start: Offset of the first event of the source.
-        end: Offset after the last event of the source.
-        segments: Number of segments that the copy added to the destination.
-        bytes: Encoded bytes of those segments; 0 for a clone.
-        reused: Number of segments that had arrived whole in an earlier attempt.
-        repeated: Whether the copy had been done before.
-    """
-
-    start: int
-    end: int
-    segments: int
-    bytes: int
-    reused: int = 0
-    repeated: bool = False
 
 
 def run_copy(

@@ -21,8 +21,8 @@ from segstore_ds.copy.event_rows import (
     plan_rows_copy,
 )
 from segstore_ds.copy.events import copied_of
+from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.copy.segment_tasks import CopyJob, commit_segments, copy_segments, plan_copy_job
-from segstore_ds.copy.segments import Copied, CopyRequest
 from segstore_ds.errors import AlreadyExistsError, NotFoundError
 from segstore_ds.format.names import segment_object
 from segstore_ds.format.root import Root

@@ -19,7 +19,7 @@ from segstore_ds.compact.run import run_compact
 from segstore_ds.copy.clone import run_materialize
 from segstore_ds.copy.copy_to import run_copy_to
 from segstore_ds.copy.pins import run_unpin
-from segstore_ds.copy.segments import Copied, CopyRequest
+from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.format.clones import Pin
 from segstore_ds.format.inline import FRAME_MOST_BYTES
 from segstore_ds.format.parts.history import HISTORY_SCHEMA

@@ -16,7 +16,7 @@ import segstore_ds as segstore
 from segstore_ds.commit.commit import Change, StreamLog
 from segstore_ds.copy.clone import run_clone, run_materialize
 from segstore_ds.copy.pins import last_sharing
-from segstore_ds.copy.segments import CopyRequest
+from segstore_ds.copy.request import CopyRequest
 from segstore_ds.errors import (
     AlreadyExistsError,
     CommitUnknownError,

@@ -10,7 +10,8 @@ import pytest
 from stream_kit import SCHEMA, SOFT, STAGED, Meddling, make_stream, numbers, objects, values
 
 import segstore_ds as segstore
-from segstore_ds.copy.segments import CopyRequest, run_copy
+from segstore_ds.copy.request import CopyRequest
+from segstore_ds.copy.segments import run_copy
 from segstore_ds.errors import (
     AlreadyExistsError,
     CommitUnknownError,

@@ -13,7 +13,8 @@ import segstore_ds as segstore
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.copy import events as copy_events
 from segstore_ds.copy.events import find_copy, run_copy_events
-from segstore_ds.copy.segments import Copied, CopyRequest, find_done
+from segstore_ds.copy.request import Copied, CopyRequest
+from segstore_ds.copy.segments import find_done
 from segstore_ds.errors import (
     AlreadyExistsError,
     CommitUnknownError,

@@ -10,7 +10,7 @@ import pytest
 from stream_kit import STAGED, make_stream, values
 
 from segstore_ds.copy.event_rows import ROWS, RowsCopy, commit_rows_copy, plan_rows_copy
-from segstore_ds.copy.segments import Copied, CopyRequest
+from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.errors import (
     AlreadyExistsError,
     CommitUnknownError,

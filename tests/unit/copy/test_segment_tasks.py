@@ -6,8 +6,8 @@ import uuid
 import pytest
 from stream_kit import make_stream, numbers, values
 
+from segstore_ds.copy.request import CopyRequest
 from segstore_ds.copy.segment_tasks import CopyJob, commit_segments, copy_segments, plan_copy_job
-from segstore_ds.copy.segments import CopyRequest
 from segstore_ds.errors import (
     AlreadyExistsError,
     ConflictError,
