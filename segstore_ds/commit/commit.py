@@ -41,7 +41,7 @@ from segstore_ds.log.newest import (
     FollowedLog,
 )
 from segstore_ds.log.seen import hint_of
-from segstore_ds.log.transition import Slot, check_transition
+from segstore_ds.log.transition import Slot, check_first, check_transition
 from segstore_ds.status.history import NO_NOTE, History, Note, describe_commit
 from segstore_ds.storage import Storage
 from segstore_ds.storage.base import StorageStats
@@ -142,8 +142,10 @@ class StreamLog(FollowedLog):
         """Put the first commit; False when the stream already exists.
 
         Raises:
+            InternalError: The root breaks a rule of FORMAT.md.
             CommitUnknownError: The storage never answered whether the commit is in the log.
         """
+        check_first(root)
         self.storage.ensure_exclusive()
         began = self.clock.boot_s()
         if self.files.newest_listed() is not None or not self.files.add(0, root):

@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from segstore_ds.commit.commit import NOTHING, Change, StreamLog
 from segstore_ds.commit.context import StreamContext
+from segstore_ds.commit.first_root import first_root
 from segstore_ds.commit.objects import copy_object
 from segstore_ds.copy.pins import (
     last_sharing,
@@ -39,11 +40,11 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.clones import Origin, Pin
-from segstore_ds.format.copies import CLONE, CopyRecord
+from segstore_ds.format.copies import CLONE
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.log.origins import pins_of, same_filesystem
-from segstore_ds.log.transition import Slot, broken_invariants
+from segstore_ds.log.transition import Slot
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.references import References, read_references
 from segstore_ds.storage import Storage, compare_names, find_overlap, refuse_overlap
@@ -200,29 +201,16 @@ def _first_root(
 ) -> tuple[Root, Copied]:
     segments = len(pinned.entries) + sum(ref.count for ref in (*pinned.lists, *pinned.parts))
     copied = Copied(pinned.head, pinned.tail, segments, 0)
-    record = CopyRecord(
-        copy_id=request.copy_id,
-        mode=CLONE,
-        source=pinned.stream_id,
-        generation=pinned.generation,
-        version=pinned.version,
-        start=copied.start,
-        end=copied.end,
-        digest=request.digest(pinned),
-        segments=copied.segments,
-        bytes=copied.bytes,
+    record = replace(
+        request.begin(pinned, (copied.start, copied.end), mode=CLONE),
+        segments=segments,
         done=True,
         origin=context.storage.url,
     )
     origin = Origin(pinned.stream_id, context.storage.url, request.copy_id, pinned.version)
-    root = Root(
-        stream_id=pin.clone_id,
-        version=0,
-        transaction=context.clock.new_id(),
-        parent="",
-        time_us=context.clock.wall_us(),
-        operation=Operation.COPY,
-        epochs=pinned.epochs,
+    first = first_root(context, Operation.COPY, pinned.epochs, stream_id=pin.clone_id)
+    first = replace(
+        first,
         head=pinned.head,
         tail=pinned.tail,
         sealed=request.seal,
@@ -232,10 +220,5 @@ def _first_root(
         entries=pinned.entries,
         origins={pinned.stream_id: origin.to_value()},
         copies={request.copy_id: record.to_value()},
-        client=context.client,
     )
-    root = begin_history(root)
-    broken = [*broken_invariants(root)]
-    if broken:
-        raise InternalError("clone would make an invalid root", rules=broken)
-    return root, copied
+    return begin_history(first), copied

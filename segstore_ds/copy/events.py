@@ -21,6 +21,7 @@ import pyarrow as pa
 from segstore_ds.commit.best_effort import best_effort
 from segstore_ds.commit.commit import Change, StreamLog
 from segstore_ds.commit.context import StreamContext
+from segstore_ds.commit.first_root import first_root
 from segstore_ds.commit.merges import run_due_merge
 from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.copy.segments import check_target
@@ -122,15 +123,8 @@ def begin_copy(
         return state, False
     start, end = bind(root)
     texts = schema or source.status.schema_texts(root.epoch)
-    state = CopyRecord(
-        copy_id=request.copy_id,
-        mode=EVENTS,
-        source=root.stream_id,
-        generation=root.generation,
-        version=root.version,
-        start=start,
-        end=end,
-        digest=request.digest(root),
+    state = replace(
+        request.begin(root, (start, end), mode=EVENTS),
         transformed=schema is not None,
         done=schema is None and start == end,
     )
@@ -178,19 +172,10 @@ def _state_of(root: Root, request: CopyRequest, source: Root, *, url: str) -> Co
 def _first_root(
     context: StreamContext, state: CopyRecord, texts: tuple[str, str | None], *, sealed: bool
 ) -> Root:
-    root = Root(
-        stream_id=context.clock.new_id(),
-        version=0,
-        transaction=context.clock.new_id(),
-        parent="",
-        time_us=context.clock.wall_us(),
-        operation=Operation.COPY,
-        client=context.client,
-        epochs=(context.status.put_epoch(0, 0, 0, *texts),),
-        sealed=sealed,
-        copies={state.copy_id: state.to_value()},
-    )
-    return begin_history(root)
+    epoch = context.status.put_epoch(0, 0, 0, *texts)
+    first = first_root(context, Operation.COPY, [epoch])
+    copies = {state.copy_id: state.to_value()}
+    return begin_history(replace(first, sealed=sealed, copies=copies))
 
 
 @dataclass(frozen=True, slots=True)

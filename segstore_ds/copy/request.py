@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import names
+from segstore_ds.format.copies import CopyRecord
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.fields import build_json
 from segstore_ds.format.root import Root
@@ -54,6 +55,19 @@ class CopyRequest:
         """Return the digest that tells this request from another one under the same id."""
         given = [source.stream_id, source.generation, self.start, self.end, self.seal, self.mode]
         return digest_of(build_json(given))
+
+    def begin(self, source: Root, bounds: tuple[int, int], *, mode: str) -> CopyRecord:
+        """Return the record of this copy of a range of the source, with nothing copied yet."""
+        return CopyRecord(
+            copy_id=self.copy_id,
+            mode=mode,
+            source=source.stream_id,
+            generation=source.generation,
+            version=source.version,
+            start=bounds[0],
+            end=bounds[1],
+            digest=self.digest(source),
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from dataclasses import replace
 
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.commit.context import StreamContext
+from segstore_ds.commit.first_root import first_root
 from segstore_ds.compact.rewrite import plan_job
 from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.copy.segment_copier import SegmentCopier
@@ -25,11 +26,11 @@ from segstore_ds.errors import (
     InternalError,
     InvalidInputError,
 )
-from segstore_ds.format.copies import SEGMENTS, CopyRecord, parse_copy
+from segstore_ds.format.copies import SEGMENTS, parse_copy
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
 from segstore_ds.log.place import COPIED, may_begin
-from segstore_ds.log.transition import Slot, broken_invariants
+from segstore_ds.log.transition import Slot
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.table_status import TableStatus
@@ -107,45 +108,30 @@ def commit_copy(
         AlreadyExistsError: Another stream was made there meanwhile.
         CommitUnknownError: The storage never said whether it was created.
     """
-    first = _first_root(
-        context,
-        source,
-        source_status,
-        entries,
-        bounds=bounds,
-    )
     copied = Copied(*bounds, len(entries), sum(entry.bytes for entry in entries))
+    record = replace(
+        request.begin(source, bounds, mode=SEGMENTS),
+        segments=copied.segments,
+        bytes=copied.bytes,
+        done=True,
+    )
     first = replace(
-        first,
+        first_root(context, Operation.COPY, _copied_epochs(context, source, source_status)),
+        head=bounds[0],
+        tail=bounds[1],
         sealed=request.seal,
         next_segment=next_segment,
-        copies={request.copy_id: _record(request, source, copied).to_value()},
+        entries=entries,
+        copies={request.copy_id: record.to_value()},
     )
-    broken = [*broken_invariants(first)]
-    if broken:
-        raise InternalError("copy would make an invalid root", rules=broken)
+    first = begin_history(first, segments=len(entries))
+    first = context.status.tidy(first, Slot(0, first.time_us, 0))
     if not context.log.create(first):
         done = find_done(context.log, request, source)
         if done is None:
             raise InternalError("a stream that exists can't be found", url=context.storage.url)
         return done
     return copied
-
-
-def _record(request: CopyRequest, source: Root, copied: Copied) -> CopyRecord:
-    return CopyRecord(
-        copy_id=request.copy_id,
-        mode=SEGMENTS,
-        source=source.stream_id,
-        generation=source.generation,
-        version=source.version,
-        start=copied.start,
-        end=copied.end,
-        digest=request.digest(source),
-        segments=copied.segments,
-        bytes=copied.bytes,
-        done=True,
-    )
 
 
 def find_done(log: StreamLog, request: CopyRequest, source: Root) -> Copied | None:
@@ -176,31 +162,12 @@ def find_done(log: StreamLog, request: CopyRequest, source: Root) -> Copied | No
     return Copied(record.start, record.end, record.segments, record.bytes, repeated=True)
 
 
-def _first_root(
-    context: StreamContext,
-    source: Root,
-    source_status: TableStatus,
-    entries: tuple[SegmentEntry, ...],
-    *,
-    bounds: tuple[int, int],
-) -> Root:
+def _copied_epochs(
+    context: StreamContext, source: Root, source_status: TableStatus
+) -> tuple[Epoch, ...]:
     epochs: tuple[Epoch, ...] = ()
     for epoch in source.epochs:
         texts = source_status.schema_texts(epoch)
         made = context.status.put_epoch(0, epoch.number, epoch.since, *texts, beside=epochs)
         epochs = (*epochs, made)
-    root = Root(
-        stream_id=context.clock.new_id(),
-        version=0,
-        transaction=context.clock.new_id(),
-        parent="",
-        time_us=context.clock.wall_us(),
-        operation=Operation.COPY,
-        client=context.client,
-        epochs=epochs,
-        head=bounds[0],
-        tail=bounds[1],
-        entries=entries,
-    )
-    root = begin_history(root, segments=len(entries))
-    return context.status.tidy(root, Slot(0, root.time_us, 0))
+    return epochs

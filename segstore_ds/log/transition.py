@@ -34,12 +34,21 @@ def check_transition(old: Root, new: Root) -> None:
     broken += broken_copies(old, new)
     if new.inline_bytes > SHARE_HARD_BYTES:
         broken.append("inline segments stay within their share")
+    _refuse(new, broken)
+
+
+def check_first(root: Root) -> None:
+    """Raise InternalError, naming every broken rule, when a stream may not begin with `root`."""
+    _refuse(root, [*broken_invariants(root)])
+
+
+def _refuse(root: Root, broken: list[str]) -> None:
     if broken:
         raise InternalError(
             "commit would make an invalid root",
             rules=broken,
-            version=new.version,
-            stream=new.stream_id,
+            version=root.version,
+            stream=root.stream_id,
         )
 
 

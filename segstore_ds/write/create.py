@@ -1,17 +1,19 @@
 """Create: the first commit of a stream."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
+from segstore_ds.commit.first_root import first_root
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import encode_schema, normalise_schema
 from segstore_ds.format.upkeep import DEFAULT_POLICY, PROPERTY, UpkeepPolicy, build_upkeep
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.place import may_begin
 from segstore_ds.status.history import begin_history
-from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.inputs import refuse_unnamed_index
 
@@ -52,18 +54,10 @@ def run_create(
     log = StreamLog(storage, clock=clock)
     if not may_begin(log.files):
         raise AlreadyExistsError("a stream already exists here", url=storage.url)
-    root = Root(
-        stream_id=clock.new_id(),
-        version=0,
-        transaction=clock.new_id(),
-        parent="",
-        time_us=clock.wall_us(),
-        operation=Operation.CREATE,
-        epochs=(TableStatus(storage).put_epoch(0, 0, 0, text, spark_schema),),
-        client=client,
-        properties={} if upkeep == DEFAULT_POLICY else {PROPERTY: build_upkeep(upkeep)},
-    )
-    root = begin_history(root)
-    if not log.create(root):
+    context = StreamContext.of(log, client=client)
+    epoch = context.status.put_epoch(0, 0, 0, text, spark_schema)
+    properties = {} if upkeep == DEFAULT_POLICY else {PROPERTY: build_upkeep(upkeep)}
+    first = replace(first_root(context, Operation.CREATE, [epoch]), properties=properties)
+    if not log.create(begin_history(first)):
         raise AlreadyExistsError("a stream already exists here", url=storage.url)
     return log
