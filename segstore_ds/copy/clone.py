@@ -21,6 +21,7 @@ from segstore_ds.commit.commit import NOTHING, Change, StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.first_root import first_root
 from segstore_ds.commit.objects import copy_object
+from segstore_ds.copy.destination import find_done
 from segstore_ds.copy.pins import (
     last_sharing,
     mark_made,
@@ -30,7 +31,6 @@ from segstore_ds.copy.pins import (
     run_unpin,
 )
 from segstore_ds.copy.request import Copied, CopyRequest
-from segstore_ds.copy.segments import find_done
 from segstore_ds.errors import (
     AlreadyExistsError,
     ConflictError,

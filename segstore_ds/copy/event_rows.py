@@ -13,15 +13,9 @@ from segstore_ds.commit.best_effort import best_effort
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.merges import run_due_merge
-from segstore_ds.copy.events import (
-    CopyStep,
-    begin_copy,
-    commit_step,
-    copied_of,
-    find_copy,
-)
+from segstore_ds.copy.destination import check_target, copied_of, find_copy
+from segstore_ds.copy.events import CopyStep, begin_copy, commit_step
 from segstore_ds.copy.request import Copied, CopyRequest
-from segstore_ds.copy.segments import check_target
 from segstore_ds.errors import MAYBE_COMMITTED, SegstoreError
 from segstore_ds.format import names
 from segstore_ds.format.copies import CopyRecord

@@ -23,14 +23,12 @@ from segstore_ds.commit.commit import Change, StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.first_root import first_root
 from segstore_ds.commit.merges import run_due_merge
+from segstore_ds.copy.destination import check_target, copied_of, find_copy
 from segstore_ds.copy.request import Copied, CopyRequest
-from segstore_ds.copy.segments import check_target
 from segstore_ds.errors import (
     MAYBE_COMMITTED,
-    AlreadyExistsError,
     CorruptionError,
     InternalError,
-    InvalidInputError,
     SegstoreError,
     SnapshotExpiredError,
     TruncatedError,
@@ -40,9 +38,7 @@ from segstore_ds.format.copies import EVENTS, CopyRecord, parse_copy
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.conversion import convert
-from segstore_ds.log.place import may_begin
 from segstore_ds.log.transition import Slot
-from segstore_ds.read.cuts import Position, check_position
 from segstore_ds.read.plan import (
     Reading,
     ReadRequest,
@@ -97,11 +93,6 @@ def run_copy_events(
     return copied_of(state, repeated=runner.steps == 0)
 
 
-def copied_of(state: CopyRecord, *, repeated: bool) -> Copied:
-    """Return the result of a copy for the caller."""
-    return Copied(state.start, state.end, state.segments, state.bytes, repeated=repeated)
-
-
 def begin_copy(
     context: StreamContext,
     source: StreamContext,
@@ -135,38 +126,6 @@ def begin_copy(
     if state is None:
         raise InternalError("a stream that exists can't be found", url=context.storage.url)
     return state, False
-
-
-def find_copy(log: StreamLog, request: CopyRequest, source: Root) -> CopyRecord | None:
-    """Return how far a copy has come; None if the destination may begin now.
-
-    Raises:
-        AlreadyExistsError: There is another stream at the destination.
-        InvalidInputError: The id stands for another copy.
-        PositionError: The source's history was abandoned since the copy began.
-    """
-    if may_begin(log.files):
-        return None
-    return _state_of(log.open(), request, source, url=log.storage.url)
-
-
-def _state_of(root: Root, request: CopyRequest, source: Root, *, url: str) -> CopyRecord:
-    known = root.copies.get(request.copy_id)
-    if known is None:
-        raise AlreadyExistsError(
-            "a stream already exists here", remedy="copy to a location without a stream", url=url
-        )
-    state = parse_copy(request.copy_id, known)
-    if state.mode == EVENTS and state.source == source.stream_id:
-        check_position(source, Position(state.source, state.generation, state.start))
-    if state.mode != EVENTS or state.digest != request.digest(source):
-        raise InvalidInputError(
-            "the copy id was used for another copy",
-            remedy="repeat the copy with the arguments of its first call, or use another id",
-            copy_id=request.copy_id,
-            url=url,
-        )
-    return state
 
 
 def _first_root(

@@ -13,9 +13,10 @@ from itertools import pairwise
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.rewrite import CompactJob, plan_job
+from segstore_ds.copy.destination import check_target, find_done
 from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.copy.segment_copier import SegmentCopier
-from segstore_ds.copy.segments import check_target, commit_copy, find_done
+from segstore_ds.copy.segments import commit_copy
 from segstore_ds.errors import ConflictError, InvalidInputError
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock

@@ -19,22 +19,20 @@ from segstore_ds.commit.commit import StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.first_root import first_root
 from segstore_ds.compact.rewrite import plan_job
+from segstore_ds.copy.destination import check_target, find_done
 from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.copy.segment_copier import SegmentCopier
 from segstore_ds.errors import (
-    AlreadyExistsError,
     InternalError,
-    InvalidInputError,
 )
-from segstore_ds.format.copies import SEGMENTS, parse_copy
+from segstore_ds.format.copies import SEGMENTS
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
-from segstore_ds.log.place import COPIED, may_begin
 from segstore_ds.log.transition import Slot
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.table_status import TableStatus
-from segstore_ds.storage import Overlap, Storage, compare_names, refuse_overlap
+from segstore_ds.storage import Storage
 from segstore_ds.write.task_writer import Layout
 
 
@@ -75,19 +73,6 @@ def run_copy(
         next_segment=work.next_segment,
     )
     return copied if copied.repeated else replace(copied, reused=work.reused)
-
-
-def check_target(source: Storage, target: Storage) -> None:
-    """Check that the destination is not the source.
-
-    Raises:
-        InvalidInputError: It is the source, or lies within or around it.
-    """
-    # Comparing names is enough: under any other name, the source's folder already holds a log.
-    overlap = compare_names(target, source)
-    if overlap is Overlap.SAME:
-        raise InvalidInputError("a stream can't be copied onto itself", url=target.url)
-    refuse_overlap(target, source, overlap, "copy")
 
 
 def commit_copy(
@@ -132,34 +117,6 @@ def commit_copy(
             raise InternalError("a stream that exists can't be found", url=context.storage.url)
         return done
     return copied
-
-
-def find_done(log: StreamLog, request: CopyRequest, source: Root) -> Copied | None:
-    """Return the result of an earlier call; None if the destination may begin now.
-
-    Raises:
-        AlreadyExistsError: There is another stream at the destination.
-        InvalidInputError: The id stands for another copy, or the destination holds something else.
-        CorruptionError: The destination holds segments of a stream, but no log.
-    """
-    if may_begin(log.files, resumed=COPIED):
-        return None
-    known = log.open().copies.get(request.copy_id)
-    if known is None:
-        raise AlreadyExistsError(
-            "a stream already exists here",
-            remedy="copy to a location without a stream",
-            url=log.storage.url,
-        )
-    record = parse_copy(request.copy_id, known)
-    if record.digest != request.digest(source):
-        raise InvalidInputError(
-            "the copy id was used for another copy",
-            remedy="repeat the copy with the arguments of its first call, or use another id",
-            copy_id=request.copy_id,
-            url=log.storage.url,
-        )
-    return Copied(record.start, record.end, record.segments, record.bytes, repeated=True)
 
 
 def _copied_epochs(

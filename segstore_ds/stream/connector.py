@@ -13,6 +13,7 @@ import pyarrow as pa
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.compact.rows import PLAN_SCHEMA
 from segstore_ds.compact.tasks import CompactTasks, plan_compact_tasks, plan_compaction_rows
+from segstore_ds.copy.destination import copied_of
 from segstore_ds.copy.event_rows import (
     ROWS,
     RowsCopy,
@@ -20,7 +21,6 @@ from segstore_ds.copy.event_rows import (
     find_rows_copy,
     plan_rows_copy,
 )
-from segstore_ds.copy.events import copied_of
 from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.copy.segment_tasks import CopyJob, commit_segments, copy_segments, plan_copy_job
 from segstore_ds.errors import AlreadyExistsError, NotFoundError

@@ -12,9 +12,9 @@ from stream_kit import DAY, HOUR, STAGED, TIGHT, Meddling, make_stream, numbers,
 import segstore_ds as segstore
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.copy import events as copy_events
-from segstore_ds.copy.events import find_copy, run_copy_events
+from segstore_ds.copy.destination import find_copy, find_done
+from segstore_ds.copy.events import run_copy_events
 from segstore_ds.copy.request import Copied, CopyRequest
-from segstore_ds.copy.segments import find_done
 from segstore_ds.errors import (
     AlreadyExistsError,
     CommitUnknownError,
