@@ -31,7 +31,7 @@ from segstore_ds.stream import (
     salvage,
 )
 from segstore_ds.version import __version__
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 if TYPE_CHECKING:
     from segstore_ds.spark import (

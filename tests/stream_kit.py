@@ -10,7 +10,8 @@ from segstore_ds.stream import Stream, create_on
 from segstore_ds.testing.faults import WrappedStorage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.write.job import WriteJob
-from segstore_ds.write.task_writer import Layout, StagedTask
+from segstore_ds.write.layout import Layout
+from segstore_ds.write.staged import StagedTask
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 ROOT_BYTES = 64 << 10  # what the shares of a root add up to at most (FORMAT.md 3.1)

@@ -34,7 +34,7 @@ from segstore_ds.stream import Stream, open_on
 from segstore_ds.write.append import AppendPlan
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import WriteRequest
-from segstore_ds.write.task_writer import StagedSegment
+from segstore_ds.write.staged import StagedSegment
 
 MEANING = (
     "commits, plans and bytes of the table status at 10^3 to 10^6 segments (rows: most of them)"

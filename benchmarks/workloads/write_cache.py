@@ -19,8 +19,8 @@ from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.storage.base import StagedWriter
 from segstore_ds.testing.faults import WrappedStorage, WrappedWriter
+from segstore_ds.write.layout import Layout
 from segstore_ds.write.segment_writer import BUFFER_BYTES, SegmentWriter, open_pool
-from segstore_ds.write.task_writer import Layout
 
 LOCAL = "the same frames through the write cache, as one plain file, and one by one (rows: MiB)"
 S3 = "frames to S3, 30 ms a request: through the write cache and one put each (rows: MiB)"

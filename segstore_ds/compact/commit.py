@@ -18,7 +18,7 @@ from segstore_ds.format import names
 from segstore_ds.format.root import Root
 from segstore_ds.format.segment import ARROW, FORMATS
 from segstore_ds.log.transition import Slot
-from segstore_ds.write.task_writer import delete_staged
+from segstore_ds.write.staged import delete_staged
 
 _ARROW_ENDING = FORMATS[ARROW].ending
 

@@ -14,7 +14,7 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import PartRef, Root, SegmentEntry
 from segstore_ds.log.transition import Slot
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
-from segstore_ds.write.task_writer import StagedSegment
+from segstore_ds.write.staged import StagedSegment
 
 
 @dataclass(frozen=True, slots=True)

@@ -41,15 +41,10 @@ from segstore_ds.status.inline import with_inline
 from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
-from segstore_ds.write.layout import FRAME_BYTES, HOT
-from segstore_ds.write.task_writer import (
-    Layout,
-    StagedSegment,
-    Target,
-    TaskWriter,
-    delete_staged,
-    stage_frames,
-)
+from segstore_ds.write.layout import FRAME_BYTES, HOT, Layout
+from segstore_ds.write.staged import StagedSegment, delete_staged
+from segstore_ds.write.target import Target
+from segstore_ds.write.task_writer import TaskWriter, stage_frames
 
 _LOG = logging.getLogger(__name__)
 AHEAD = 4  # frames

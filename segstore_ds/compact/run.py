@@ -14,7 +14,8 @@ from segstore_ds.compact.replace import Replacement
 from segstore_ds.compact.rewrite import CompactJob, plan_job, plan_range_groups, run_group
 from segstore_ds.errors import ConflictError
 from segstore_ds.options.compaction import CompactRules
-from segstore_ds.write.task_writer import Layout, delete_staged
+from segstore_ds.write.layout import Layout
+from segstore_ds.write.staged import delete_staged
 
 COMMIT_BYTES = 4 << 30  # most input bytes of one commit: the work that a lost race can waste
 COMMIT_GROUPS = 256

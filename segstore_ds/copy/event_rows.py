@@ -27,7 +27,7 @@ from segstore_ds.storage import Storage
 from segstore_ds.write.append import Appender
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.request import WriteRequest
-from segstore_ds.write.task_writer import StagedTask
+from segstore_ds.write.staged import StagedTask
 
 ROWS = "rows"  # the mode of a request for such a copy; no other copy uses it
 

@@ -52,8 +52,11 @@ from segstore_ds.status.epochs import epoch_schema, plan_epochs
 from segstore_ds.status.history import Note, begin_history
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import Appender, AppendPlan, check_preconditions, plan_append
+from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import WriteRequest
-from segstore_ds.write.task_writer import Layout, StagedTask, Target, TaskWriter
+from segstore_ds.write.staged import StagedTask
+from segstore_ds.write.target import Target
+from segstore_ds.write.task_writer import TaskWriter
 
 STEP_BYTES = 256 << 20  # encoded bytes of the source per commit, approximately
 READ_THREADS = 4

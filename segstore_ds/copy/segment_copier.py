@@ -25,7 +25,9 @@ from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
 from segstore_ds.write.segment_writer import open_pool
-from segstore_ds.write.task_writer import StagedSegment, Target, TaskWriter
+from segstore_ds.write.staged import StagedSegment
+from segstore_ds.write.target import Target
+from segstore_ds.write.task_writer import TaskWriter
 
 COPIES = 4  # copies at a time: one is synced while others are read
 

@@ -23,7 +23,7 @@ from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 
 @dataclass(frozen=True, slots=True)

@@ -33,7 +33,7 @@ from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 
 def run_copy(

@@ -8,7 +8,7 @@ import pyarrow as pa
 from hypothesis import strategies as st
 
 from segstore_ds.testing.model import Event
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 COLUMNS: dict[str, pa.DataType] = {
     "n": pa.int64(),

@@ -38,7 +38,8 @@ from segstore_ds.status.history import Note
 from segstore_ds.status.writers import Commit, WriterKey, check_claim, find_repeated
 from segstore_ds.write.read_back import decode_inline
 from segstore_ds.write.request import WriteRequest
-from segstore_ds.write.task_writer import StagedSegment, StagedTask, delete_staged, stage_frames
+from segstore_ds.write.staged import StagedSegment, StagedTask, delete_staged
+from segstore_ds.write.task_writer import stage_frames
 
 _JOINED_MOST_BYTES = 16 * FRAME_MOST_BYTES  # frames of several tasks share most of their bytes
 

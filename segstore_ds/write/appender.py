@@ -35,7 +35,7 @@ from segstore_ds.write.event_group import EventGroup
 from segstore_ds.write.event_rows import EventRows
 from segstore_ds.write.inputs import as_input
 from segstore_ds.write.job import WriteJob
-from segstore_ds.write.task_writer import StagedTask
+from segstore_ds.write.staged import StagedTask
 
 T = TypeVar("T")
 

@@ -28,7 +28,9 @@ from segstore_ds.status.writers import find_repeated
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import AppendPlan, check_expected
 from segstore_ds.write.request import WriteRequest
-from segstore_ds.write.task_writer import StagedSegment, StagedTask, Target, TaskWriter
+from segstore_ds.write.staged import StagedSegment, StagedTask
+from segstore_ds.write.target import Target
+from segstore_ds.write.task_writer import TaskWriter
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,8 @@ from segstore_ds.write.append import check_stream
 from segstore_ds.write.job import WriteJob, plan_job
 from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import StagedTask
-from segstore_ds.write.task_writer import Target, TaskWriter
+from segstore_ds.write.target import Target
+from segstore_ds.write.task_writer import TaskWriter
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,7 +32,7 @@ from segstore_ds.format.segment import ARROW, FORMATS, PARQUET
 from segstore_ds.format.statistics import Stats, merge
 from segstore_ds.storage import Storage
 from segstore_ds.write.frame_rows import FrameRows
-from segstore_ds.write.layout import STATS_COLUMNS, Layout
+from segstore_ds.write.layout import Layout
 from segstore_ds.write.read_back import WrittenFrame, decode_inline
 from segstore_ds.write.segment_writer import SegmentWriter, open_pool
 from segstore_ds.write.staged import (
@@ -42,19 +42,6 @@ from segstore_ds.write.staged import (
     staged_segment,
 )
 from segstore_ds.write.target import Target
-
-__all__ = [
-    "INLINE_COMMIT_BYTES",
-    "STATS_COLUMNS",
-    "Layout",
-    "StagedSegment",
-    "StagedTask",
-    "Target",
-    "TaskWriter",
-    "delete_staged",
-    "stage_frames",
-    "staged_segment",
-]
 
 _LOG = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ import uuid
 import pyarrow as pa
 
 import segstore_ds as segstore
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 LAYOUT = Layout(inline_bytes=0)
 

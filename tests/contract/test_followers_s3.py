@@ -7,7 +7,7 @@ import pyarrow as pa
 from fixtures_s3 import S3Server
 
 import segstore_ds as segstore
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.binary())])
 

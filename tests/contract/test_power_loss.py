@@ -15,7 +15,7 @@ import segstore_ds as segstore
 from segstore_ds.status import history, table_status
 from segstore_ds.status.references import read_references
 from segstore_ds.storage import local
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 STAGED = Layout(inline_bytes=0, segment_rows=4, frame_rows=2)
 

@@ -10,7 +10,7 @@ from segstore_ds.status import table_status
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import create_on
 from segstore_ds.write import append
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 
 @pytest.fixture

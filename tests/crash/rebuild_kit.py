@@ -12,7 +12,7 @@ from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.write import append
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 KINDS = ("missing", "empty", "cut", "flipped", "flipped behind")
 SCATTERED = Layout(inline_bytes=0, segment_rows=2)

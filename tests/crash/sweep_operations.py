@@ -19,7 +19,7 @@ from segstore_ds.storage import Storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.testing.virtual_time import VirtualTime
 from segstore_ds.write import append
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 SEGMENTS = Layout(inline_bytes=0, segment_rows=2, frame_rows=2, segment_format="arrow")
 LEFT_TOKEN = "00000000000000000001-0123456789ab"  # noqa: S105 - the name of a folder

@@ -26,7 +26,7 @@ from segstore_ds.status import table_status
 from segstore_ds.storage import Storage
 from segstore_ds.stream import create_on, open_on
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 pytestmark = pytest.mark.slow
 

@@ -17,7 +17,7 @@ from segstore_ds.format import names
 from segstore_ds.status.references import read_references
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 STAGED = Layout(inline_bytes=0, frame_rows=4)
 ROWS = 5

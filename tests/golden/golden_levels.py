@@ -14,7 +14,7 @@ from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 HERE = Path(__file__).parent
 SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])

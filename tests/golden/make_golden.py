@@ -36,7 +36,7 @@ from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.write import append
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])
 WORDS = ["", "ada", "größe", "日本", None]

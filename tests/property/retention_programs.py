@@ -46,7 +46,7 @@ from segstore_ds.testing.interleaving import Event, Play, Scene, Violation
 from segstore_ds.write.append import Appender, AppendPlan
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import WriteRequest
-from segstore_ds.write.task_writer import StagedSegment
+from segstore_ds.write.staged import StagedSegment
 
 DAY = 86_400
 GRACE_S = DAY

@@ -16,7 +16,7 @@ from segstore_ds.format.schema.conversion import conform
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 KEY = WriterKey("w", 1)
 _WORDS = st.sampled_from(

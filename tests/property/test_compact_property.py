@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from stream_kit import SOFT, make_stream
 
 from segstore_ds.stream import Stream
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,8 @@ from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.stream import Stream
 from segstore_ds.testing.virtual_time import TimedStorage
+from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import AutoRules, WriteRequest
-from segstore_ds.write.task_writer import Layout
 
 pytestmark = pytest.mark.slow
 

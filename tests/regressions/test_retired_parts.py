@@ -8,7 +8,7 @@ import pytest
 from segstore_ds.status import table_status
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 TABLE = pa.table({"n": [1, 2, 3]})
 

@@ -22,7 +22,7 @@ from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on
 from segstore_ds.testing.faults import WrappedStorage
 from segstore_ds.write import segment_writer
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 

@@ -38,7 +38,7 @@ from segstore_ds.stream import Stream, open_on
 from segstore_ds.stream.rescue import repair_on, salvage_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 from segstore_ds.testing.virtual_time import TimedStorage
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 EACH = pytest.mark.usefixtures("each_format")
 PARQUET_LAYOUT = Layout(inline_bytes=0, segment_format="parquet")

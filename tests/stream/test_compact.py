@@ -36,8 +36,8 @@ from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.scan import run_task
 from segstore_ds.stream import Stream, after_commit, open_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
+from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import AutoRules
-from segstore_ds.write.task_writer import Layout
 
 pytestmark = pytest.mark.usefixtures("each_format")
 LISTS = {

@@ -29,9 +29,9 @@ from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on, open_on
 from segstore_ds.stream.connector import commit_batch
 from segstore_ds.stream.rescue import repair_on
+from segstore_ds.write.layout import Layout
 from segstore_ds.write.micro_batch import plan_batch
 from segstore_ds.write.request import WriteRequest
-from segstore_ds.write.task_writer import Layout
 
 pytestmark = pytest.mark.usefixtures("tight")
 

@@ -9,7 +9,7 @@ from segstore_ds.errors import CommitUnknownError, StorageError, UnderReplicated
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream
 from segstore_ds.write import segment_writer
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 BUFFERS = Layout(inline_bytes=0, frame_rows=50, compression="none")
 

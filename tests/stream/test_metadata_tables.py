@@ -9,7 +9,7 @@ from stream_kit import DAY, SOFT, TIGHT, make_stream, numbers, wait
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.read import metadata_tables
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 
 def rows(stream, name):

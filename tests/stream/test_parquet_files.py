@@ -13,7 +13,7 @@ import pytest
 from segstore_ds.errors import InvalidInputError, TruncatedError
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 NOON = dt.datetime(2013, 1, 5, 12, tzinfo=dt.UTC)
 SCHEMA = pa.schema(

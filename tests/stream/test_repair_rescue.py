@@ -14,7 +14,7 @@ from segstore_ds.stream import open_on
 from segstore_ds.stream.rescue import repair_on, salvage_on
 from segstore_ds.testing.faults import WrappedStorage
 from segstore_ds.testing.virtual_time import TimedStorage
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 STAGED = Layout(inline_bytes=0, compression="none")
 

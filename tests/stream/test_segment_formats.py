@@ -15,7 +15,7 @@ from segstore_ds.read import segments
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on, salvage
 from segstore_ds.write import task_writer
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string()), ("x", pa.list_(pa.int32()))])
 PARQUET = Layout(inline_bytes=0, frame_rows=10, segment_format="parquet")

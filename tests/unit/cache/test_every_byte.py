@@ -8,7 +8,7 @@ from stream_kit import SCHEMA, numbers
 import segstore_ds as segstore
 from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.cache.views import ByteArraySegment, as_view
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 LAYOUT = Layout(inline_bytes=0, frame_rows=100)
 

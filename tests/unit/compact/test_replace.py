@@ -18,8 +18,8 @@ from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
 from segstore_ds.write import task_writer
+from segstore_ds.write.layout import Layout
 from segstore_ds.write.staged import StagedSegment
-from segstore_ds.write.task_writer import Layout
 
 FORMATS = ("arrow", "parquet", "auto")
 

@@ -23,8 +23,9 @@ from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 from segstore_ds.testing.virtual_time import TimedStorage
+from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import WriteRequest
-from segstore_ds.write.task_writer import Layout, StagedTask
+from segstore_ds.write.staged import StagedTask
 
 pytestmark = pytest.mark.usefixtures("each_format")
 SCHEMA = pa.schema([("n", pa.int64())])

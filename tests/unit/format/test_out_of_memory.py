@@ -16,7 +16,7 @@ from segstore_ds.format.parquet.writer import ParquetEncoder, can_store
 from segstore_ds.format.schema.codec import decode_schema, encode_schema
 from segstore_ds.format.segment import FORMATS, PARQUET
 from segstore_ds.write.event_rows import EventRows
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 BATCH = pa.record_batch({"n": pa.array([1, 2, 3], pa.int64())})
 

@@ -17,7 +17,7 @@ from segstore_ds.read import segments
 from segstore_ds.read.scan import run_task
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 

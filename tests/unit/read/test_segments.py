@@ -9,7 +9,7 @@ from segstore_ds.errors import CorruptionError
 from segstore_ds.read.segments import fetch_frames, open_segment, plan_runs
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import create_on
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 
 def test_frames_side_by_side_are_fetched_together():

@@ -32,7 +32,7 @@ from segstore_ds.stream import Stream, create, create_on, drop, open_on
 from segstore_ds.testing.faults import Fault, FaultStorage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.write.append import drop_below
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("n", pa.int64())])
 WIDE = Layout(inline_bytes=0)  # every task writes an object of its own

@@ -10,7 +10,7 @@ from segstore_ds.stream import Stream
 from segstore_ds.write.append import AppendPlan
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import WriteRequest
-from segstore_ds.write.task_writer import StagedSegment
+from segstore_ds.write.staged import StagedSegment
 
 COMMITS = 1500
 

@@ -17,8 +17,8 @@ from segstore_ds.errors import (
 )
 from segstore_ds.storage import open_storage
 from segstore_ds.write import segment_writer
+from segstore_ds.write.layout import Layout
 from segstore_ds.write.shipping import BufferMessage, Receiver
-from segstore_ds.write.task_writer import Layout
 
 BUFFERS = Layout(inline_bytes=0, frame_rows=100, compression="none")
 STREAM, PATH = "5" * 32, "segments/00000000000000000001-aaaaaaaaaaaa/0-0-0.arrow"

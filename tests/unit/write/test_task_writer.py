@@ -15,7 +15,9 @@ from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import open_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 from segstore_ds.write import segment_writer
-from segstore_ds.write.task_writer import Layout, Target, TaskWriter, stage_frames
+from segstore_ds.write.layout import Layout
+from segstore_ds.write.target import Target
+from segstore_ds.write.task_writer import TaskWriter, stage_frames
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 TOKEN = build_token(1, "0123456789ab")

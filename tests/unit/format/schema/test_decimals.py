@@ -15,7 +15,7 @@ from segstore_ds.format.schema.decimals import decimal_columns, find_overlong
 from segstore_ds.status.table_status import SegmentEntry
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
-from segstore_ds.write.task_writer import Layout
+from segstore_ds.write.layout import Layout
 
 TYPE = pa.decimal128(9, 2)
 INTS, ENDS = pa.int64(), pa.int32()
