@@ -29,7 +29,8 @@ from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame, decode_frame
 from segstore_ds.format.parquet.writer import can_store
 from segstore_ds.format.root import Root
-from segstore_ds.format.schema.codec import decode_schema, fingerprint, plan_schema
+from segstore_ds.format.schema.codec import decode_schema, fingerprint
+from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.format.segment import ARROW
 from segstore_ds.options.compaction import SPLIT, STITCH, CompactRules
 from segstore_ds.read.decode import read_frames

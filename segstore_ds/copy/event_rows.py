@@ -20,7 +20,8 @@ from segstore_ds.errors import MAYBE_COMMITTED, SegstoreError
 from segstore_ds.format import names
 from segstore_ds.format.copies import CopyRecord
 from segstore_ds.format.root import Root
-from segstore_ds.format.schema.codec import decode_schema, encode_schema, normalise_schema
+from segstore_ds.format.schema.codec import decode_schema, encode_schema
+from segstore_ds.format.schema.normal_form import normalise_schema
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.read.cuts import parse_cut, resolve_range
 from segstore_ds.storage import Storage

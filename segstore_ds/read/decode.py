@@ -11,7 +11,8 @@ import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format.arrow.index import FrameEntry
-from segstore_ds.format.schema.codec import decode_schema, fingerprint, lift
+from segstore_ds.format.schema.codec import decode_schema, fingerprint
+from segstore_ds.format.schema.conversion import lift
 from segstore_ds.read.commit_times import CommitTimes
 from segstore_ds.read.filters import Filters
 from segstore_ds.read.plan import Reading, plan_frames

@@ -24,8 +24,6 @@ from segstore_ds.read.filter_literals import NAN, Literal, parse_literal
 
 FilterLike = str | Sequence[Sequence[Any]] | None
 
-__all__ = ["Condition", "Filters", "parse_filters"]
-
 Operand = Literal | tuple[Literal | None, ...] | None
 
 

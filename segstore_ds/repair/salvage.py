@@ -18,7 +18,8 @@ from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Epoch, PartRef, Root
-from segstore_ds.format.schema.codec import fingerprint, lift
+from segstore_ds.format.schema.codec import fingerprint
+from segstore_ds.format.schema.conversion import lift
 from segstore_ds.read.segments import OpenSegment, open_segment
 from segstore_ds.repair.history_facts import read_facts
 from segstore_ds.repair.kept_versions import KeptVersions

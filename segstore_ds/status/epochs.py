@@ -14,7 +14,8 @@ import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError, SchemaMismatchError
 from segstore_ds.format.root import Epoch, Root
-from segstore_ds.format.schema.codec import decode_schema, encode_schema, fingerprint, plan_schema
+from segstore_ds.format.schema.codec import decode_schema, encode_schema, fingerprint
+from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.status.table_status import TableStatus
 
 

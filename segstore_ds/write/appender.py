@@ -28,7 +28,9 @@ import pyarrow as pa
 from segstore_ds.cache.counters import CacheCounters
 from segstore_ds.cache.first_error import FirstError
 from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, InvalidInputError, SegstoreError
-from segstore_ds.format.schema.codec import conform, conform_pieces, normalise_schema, plan_schema
+from segstore_ds.format.schema.conversion import conform, conform_pieces
+from segstore_ds.format.schema.normal_form import normalise_schema
+from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.log.clock import Clock
 from segstore_ds.status.writers import Commit
 from segstore_ds.write.event_group import EventGroup

@@ -9,7 +9,8 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.first_root import first_root
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.schema.codec import encode_schema, normalise_schema
+from segstore_ds.format.schema.codec import encode_schema
+from segstore_ds.format.schema.normal_form import normalise_schema
 from segstore_ds.format.upkeep import DEFAULT_POLICY, PROPERTY, UpkeepPolicy, build_upkeep
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.place import may_begin

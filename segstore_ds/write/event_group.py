@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from segstore_ds.cache.counters import CacheCounters
-from segstore_ds.format.schema.codec import conform
+from segstore_ds.format.schema.conversion import conform
 from segstore_ds.status.writers import Commit
 from segstore_ds.write.event_rows import EventRows
 from segstore_ds.write.job import WriteJob

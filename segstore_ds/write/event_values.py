@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as t
 
-from segstore_ds.format.schema.codec import conform
+from segstore_ds.format.schema.conversion import conform
 
 _NATIVE = frozenset(
     (str, int, float, bool, bytes, dt.datetime, dt.date, dt.time, dt.timedelta, Decimal)

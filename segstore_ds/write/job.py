@@ -17,12 +17,9 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.batch_fingerprint import gather_facts
 from segstore_ds.format.root import Root
-from segstore_ds.format.schema.codec import (
-    decode_schema,
-    encode_schema,
-    normalise_schema,
-    plan_schema,
-)
+from segstore_ds.format.schema.codec import decode_schema, encode_schema
+from segstore_ds.format.schema.normal_form import normalise_schema
+from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.writers import find_repeated
 from segstore_ds.storage import Storage

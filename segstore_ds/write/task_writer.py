@@ -27,7 +27,7 @@ from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.format.batch_fingerprint import BatchFacts, BatchTally, label_stats
 from segstore_ds.format.parquet.writer import ParquetEncoder, can_store
-from segstore_ds.format.schema.codec import conform_pieces
+from segstore_ds.format.schema.conversion import conform_pieces
 from segstore_ds.format.segment import ARROW, FORMATS, PARQUET
 from segstore_ds.format.statistics import Stats, merge
 from segstore_ds.storage import Storage

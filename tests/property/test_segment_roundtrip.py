@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 from segstore_ds.format.arrow.frame import decode_frame, encode_frame
 from segstore_ds.format.arrow.segment import ArrowEncoder, parse_footer
 from segstore_ds.format.parquet.writer import ParquetEncoder, can_store
-from segstore_ds.format.schema.codec import conform, normalise_schema
+from segstore_ds.format.schema.conversion import conform
+from segstore_ds.format.schema.normal_form import normalise_schema
 from segstore_ds.format.segment import FORMATS, PARQUET
 from segstore_ds.format.statistics import check_types, from_json, to_json
 

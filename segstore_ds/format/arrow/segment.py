@@ -37,19 +37,6 @@ from segstore_ds.format.arrow.index import (
 )
 from segstore_ds.format.statistics import merge
 
-__all__ = [
-    "HEADER_BYTES",
-    "TRAILER_BYTES",
-    "ArrowEncoder",
-    "ArrowIndex",
-    "ArrowSegments",
-    "FrameEntry",
-    "Trailer",
-    "check_header",
-    "parse_footer",
-    "parse_trailer",
-]
-
 HEADER_MAGIC = b"SEGARROW"  # On disk. Never change; add a new one.
 TRAILER_MAGIC = b"SEGATAIL"  # On disk. Never change; add a new one.
 VERSION = 1  # On disk. Never change; add a new one.

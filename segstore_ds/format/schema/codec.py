@@ -1,8 +1,4 @@
-"""Schemas: their stored text, their fingerprint, and one import for the other schema modules.
-
-Normalisation, widening and conversion live in modules of their own and are re-exported here, so
-that callers need one import.
-"""
+"""The stored text of a schema, and its fingerprint."""
 
 import base64
 import binascii
@@ -15,21 +11,7 @@ import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError, UnsupportedVersionError
-from segstore_ds.format.schema.conversion import conform, conform_pieces, lift
-from segstore_ds.format.schema.normal_form import children_of, is_variant, normalise_schema
-from segstore_ds.format.schema.widening import plan_schema
-
-__all__ = [
-    "conform",
-    "conform_pieces",
-    "decode_schema",
-    "encode_schema",
-    "fingerprint",
-    "is_variant",
-    "lift",
-    "normalise_schema",
-    "plan_schema",
-]
+from segstore_ds.format.schema.normal_form import children_of, normalise_schema
 
 _MAX_SCHEMA_TEXT = 32 << 20
 

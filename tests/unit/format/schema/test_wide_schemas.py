@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import segstore_ds as segstore
-from segstore_ds.format.schema.codec import plan_schema
+from segstore_ds.format.schema.widening import plan_schema
 
 PACKAGE = Path(segstore.__file__).parent
 COMPREHENSIONS = (ast.ListComp, ast.SetComp, ast.GeneratorExp, ast.DictComp)
