@@ -22,6 +22,7 @@ from benchmarks.report import Ratio, Report, machine
 from benchmarks.workload import Settings, Workload, quantile
 from segstore_ds.commit.commit import Change
 from segstore_ds.commit.merges import run_due_merge
+from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.names import build_token
 from segstore_ds.format.parts.columns import SegmentColumns
@@ -32,6 +33,7 @@ from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
 from segstore_ds.write.append import AppendPlan
+from segstore_ds.write.job import WriteJob
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import StagedSegment
@@ -213,9 +215,11 @@ def commit_entries(stream: Stream, commits: int, chance: random.Random) -> list[
         token = build_token(log.root.version, f"{chance.getrandbits(48):012x}")
         rows = chance.randrange(900, 1100)
         entry = StagedSegment(f"{token}/0-0-0.arrow", rows, rows * 40, 200, number, None)
-        plan = AppendPlan(token, (entry,), WriteRequest(schema, Layout(), ""), rows)
+        request = WriteRequest(schema, Layout(), "")
+        job = WriteJob(stream.storage, token, log.clock.new_id(), request)
+        plan = AppendPlan(job, (entry,), BatchFacts(rows, {}))
         began = time.perf_counter()
-        appender.commit(plan, transaction=log.clock.new_id())
+        appender.commit(plan)
         run_due_merge(stream._context)  # noqa: SLF001
         seconds.append(time.perf_counter() - began)
     return seconds

@@ -25,7 +25,7 @@ from segstore_ds.format.schema.normal_form import normalise_schema
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.read.cuts import parse_cut, resolve_range
 from segstore_ds.storage import Storage
-from segstore_ds.write.append import Appender
+from segstore_ds.write.append import Appender, AppendPlan
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import StagedTask
@@ -133,9 +133,9 @@ def commit_rows_copy(
         appender.check_visible(tasks)
         segments = appender.stage_inline(tasks, token=job.token)
         appender.check_clock(None)
-        plan = job.append_plan(segments, tasks)
+        plan = AppendPlan.of(job, segments, tasks)
         step = CopyStep(state, state.end - state.start, plan, seal=work.seal)
-        state, ours = commit_step(context, step, transaction=job.transaction)
+        state, ours = commit_step(context, step)
     except MAYBE_COMMITTED:
         raise
     except SegstoreError:

@@ -52,11 +52,10 @@ from segstore_ds.status.epochs import epoch_schema, plan_epochs
 from segstore_ds.status.history import Note, begin_history
 from segstore_ds.storage import Storage
 from segstore_ds.write.append import Appender, AppendPlan, check_preconditions, plan_append
+from segstore_ds.write.job import WriteJob
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import StagedTask
-from segstore_ds.write.target import Target
-from segstore_ds.write.task_writer import TaskWriter
 
 STEP_BYTES = 256 << 20  # encoded bytes of the source per commit, approximately
 READ_THREADS = 4
@@ -157,9 +156,7 @@ class CopyStep:
     seal: bool
 
 
-def commit_step(
-    context: StreamContext, step: CopyStep, *, transaction: str
-) -> tuple[CopyRecord, bool]:
+def commit_step(context: StreamContext, step: CopyStep) -> tuple[CopyRecord, bool]:
     """Commit a step: events and progress together.
 
     Returns the state from now on, and whether this step made it: another runner may have been
@@ -172,18 +169,15 @@ def commit_step(
         CommitUnknownError: It may or may not be in the log.
     """
     after, plan = step.after, step.append
-    moved = after.moved(
-        step.events, len(plan.segments), sum(staged.bytes for staged in plan.segments)
-    )
-
-    note = Note(bytes=sum(segment.bytes for segment in plan.segments))
+    moved = after.moved(step.events, len(plan.segments), plan.bytes)
+    note = Note(bytes=plan.bytes)
 
     def build(root: Root, slot: Slot) -> Change[CopyRecord]:
         state = parse_copy(after.copy_id, root.copies.get(after.copy_id))
         if state != after:
             return Change(None, state)
         check_preconditions(root, plan)
-        epochs, epoch = plan_epochs(root, plan.request.change, context.status)
+        epochs, epoch = plan_epochs(root, plan.job.request.change, context.status)
         appended = plan_append(replace(root, epochs=epochs), plan, epoch, slot)
         copied = replace(
             appended,
@@ -193,7 +187,7 @@ def commit_step(
         )
         return Change(context.status.tidy(copied, slot), moved, note)
 
-    done = context.log.commit(build, transaction=transaction)
+    done = context.log.commit(build, transaction=plan.job.transaction)
     return done.result, done.written
 
 
@@ -252,21 +246,17 @@ class _Runner:
 
     def _step(self, after: CopyRecord, reading: Reading, task: ReadTask) -> tuple[CopyRecord, bool]:
         """Write some events and commit them; return False if another runner was first."""
-        clock = self._context.clock
-        token = names.build_token(self._context.log.root.version, clock.new_id()[:12])
-        staged = self._stage(token, reading, task)
+        clock, version = self._context.clock, self._context.log.root.version
+        token = names.build_token(version, clock.new_id()[:12])
+        job = WriteJob(self._context.storage, token, clock.new_id(), self._write)
+        staged = self._stage(job, reading, task)
         if not staged.rows:
             return after, True  # its frames start in another task's rows
-        plan = AppendPlan(
-            token=token,
-            segments=staged.segments,
-            request=self._write,
-            rows=staged.rows,
-        )
+        plan = AppendPlan.of(job, staged.segments, [staged])
         step = CopyStep(after, staged.rows, plan, seal=self._request.seal)
         try:
             self._appender.check_clock(staged.segments[-1])
-            state, ours = commit_step(self._context, step, transaction=clock.new_id())
+            state, ours = commit_step(self._context, step)
         except MAYBE_COMMITTED:
             raise
         except SegstoreError:
@@ -280,12 +270,11 @@ class _Runner:
             self._appender.discard(staged.segments)
         return state, ours
 
-    def _stage(self, token: str, reading: Reading, task: ReadTask) -> StagedTask:
-        target = Target(self._context.storage, self._schema, self._write.layout, token)
+    def _stage(self, job: WriteJob, reading: Reading, task: ReadTask) -> StagedTask:
         threads = min(os.cpu_count() or 1, READ_THREADS)
         batches = run_task(reading, task, threads=threads)
         # The only task and attempt under this token.
-        return TaskWriter(target, 0, "0").stage(_narrow(batch, self._schema) for batch in batches)
+        return job.stage(0, "0", (_narrow(batch, self._schema) for batch in batches))
 
 
 def _narrow(batch: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:

@@ -7,7 +7,7 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import MAYBE_COMMITTED, ClosedError, SegstoreError
 from segstore_ds.status.writers import Commit
 from segstore_ds.stream.after_commit import AfterCommit
-from segstore_ds.write.append import Appender, check_stream
+from segstore_ds.write.append import Appender, AppendPlan, check_stream
 from segstore_ds.write.inputs import ArrowInput
 from segstore_ds.write.job import WriteJob, plan_job
 from segstore_ds.write.request import WriteRequest
@@ -53,8 +53,8 @@ class Commits:
                 segments = self.appender.stage_inline(tasks, token=job.token, ship_to=job.ship_to)
             ours = [segment for segment in segments if segment not in staged]
             self.appender.check_clock(ours[-1] if ours else None)
-            plan = replace(job.append_plan(segments, tasks), frame=frame)
-            commit = self.appender.commit(plan, transaction=job.transaction)
+            plan = replace(AppendPlan.of(job, segments, tasks), frame=frame)
+            commit = self.appender.commit(plan)
         except MAYBE_COMMITTED:
             raise
         except SegstoreError:

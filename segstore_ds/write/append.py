@@ -7,8 +7,9 @@ Then segment numbers and offsets are assigned in task order. Appends never confl
 an append that loses a race is planned again on the newer root.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from typing import Self
 
 import pyarrow as pa
 
@@ -16,7 +17,6 @@ from segstore_ds.commit.commit import Change
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.replicas import ShipTo
 from segstore_ds.errors import (
-    ConflictError,
     InternalError,
     InvalidInputError,
     MissingObjectError,
@@ -27,15 +27,15 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
-from segstore_ds.format.batch_fingerprint import BatchFacts, encode_fingerprint
+from segstore_ds.format.batch_fingerprint import BatchFacts, encode_fingerprint, gather_facts
 from segstore_ds.format.inline import FRAME_MOST_BYTES, encoded_entry
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root, Writer
-from segstore_ds.format.statistics import Stats
 from segstore_ds.log.transition import Slot
 from segstore_ds.status.epochs import plan_epochs
 from segstore_ds.status.history import Note
 from segstore_ds.status.writers import Commit, WriterKey, check_claim, find_repeated
+from segstore_ds.write.job import WriteJob
 from segstore_ds.write.read_back import decode_inline
 from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import StagedSegment, StagedTask, delete_staged
@@ -49,36 +49,41 @@ class AppendPlan:
     """All inputs of a commit of staged segments, except the root it is based on.
 
     Attributes:
-        token: The write job's folder; the staging floor is compared with its version.
+        job: What was planned, with the schema of the segments.
         segments: Ordered by offset.
+        facts: The number of events that the tasks received, and their statistics, which identify a
+            repeat of the batch. The segments hold all of these events, except where the planner
+            found the writer's batch committed, so that nothing was staged.
         frame: All events of a small write, which has no segments: the root takes them.
-        request: What was asked for, with the schema of the segments.
-        rows: How many events the tasks received. The segments hold all of them, except where the
-            planner found the writer's batch committed, so that nothing was staged.
-        stats: Statistics of these rows, for the fingerprint of the writer's batch.
-        overwrite_to: None to append; otherwise the new head, which is the tail that the overwrite
-            was planned on.
-        stream_id: The stream that was planned on; None where it can't have changed.
     """
 
-    token: str
+    job: WriteJob
     segments: tuple[StagedSegment, ...]
-    request: WriteRequest
-    rows: int = 0
-    stats: Stats = field(default_factory=dict, repr=False)
-    overwrite_to: int | None = None
-    stream_id: str | None = None
+    facts: BatchFacts
     frame: Frame | None = field(default=None, repr=False)
+
+    @classmethod
+    def of(
+        cls, job: WriteJob, segments: Sequence[StagedSegment], tasks: Iterable[StagedTask]
+    ) -> Self:
+        """Return the plan that commits these segments, which hold the tasks' rows."""
+        return cls(job, tuple(segments), gather_facts(task.facts for task in tasks))
+
+    @property
+    def rows(self) -> int:
+        """How many events the tasks received."""
+        return self.facts.rows
+
+    @property
+    def bytes(self) -> int:
+        """The encoded size of the events."""
+        inline = self.frame.data.size if self.frame else 0
+        return inline + sum(segment.bytes for segment in self.segments)
 
     @property
     def writer(self) -> WriterKey | None:
         """The idempotence key, or None."""
-        return self.request.writer
-
-    @property
-    def facts(self) -> BatchFacts:
-        """The facts that identify a repeat of the batch."""
-        return BatchFacts(self.rows, self.stats)
+        return self.job.request.writer
 
 
 def check_stream(root: Root, stream_id: str | None) -> None:
@@ -103,15 +108,15 @@ def check_preconditions(root: Root, plan: AppendPlan) -> None:
     """
     if root.sealed:
         raise SealedError("stream is sealed", stream=root.stream_id, tail=root.tail)
-    staged = names.parse_token_version(plan.token)
+    staged = names.parse_token_version(plan.job.token)
     if staged is not None and staged < root.staging_floor:
         raise StagedExpiredError(
             "staged objects are too old to be committed",
-            token=plan.token,
+            token=plan.job.token,
             staging_floor=root.staging_floor,
         )
     check_staged_rows(plan)
-    check_expected(root, plan.request)
+    plan.job.request.check_expected(root)
 
 
 def check_staged_rows(plan: AppendPlan) -> None:
@@ -133,20 +138,12 @@ def check_staged_rows(plan: AppendPlan) -> None:
     raise InternalError("tasks received other rows than they staged", rows=plan.rows, staged=staged)
 
 
-def check_expected(root: Root, request: WriteRequest) -> None:
-    """Raise ConflictError if the root's tail or version is not the expected one. Pure."""
-    tail, version = request.expected_tail, request.expected_version
-    if tail is not None and tail != root.tail:
-        raise ConflictError("tail has moved", expected=tail, actual=root.tail)
-    if version is not None and version != root.version:
-        raise ConflictError("version has changed", expected=version, actual=root.version)
-
-
 def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
     """Return the root with the segments appended; the log fills in version and transaction.
 
     Pure. Segment numbers and offsets are assigned in the order of the plan.
     """
+    job = plan.job
     entries = tuple(
         segment.entry(epoch << 32 | (root.next_segment + place))
         for place, segment in enumerate(plan.segments)
@@ -167,11 +164,11 @@ def plan_append(root: Root, plan: AppendPlan, epoch: int, slot: Slot) -> Root:
         next_segment=root.next_segment + len(entries),
         tail=tail,
         writers=writers,
-        operation=Operation.APPEND if plan.overwrite_to is None else Operation.OVERWRITE,
-        client=plan.request.client,
+        operation=Operation.APPEND if job.overwrite_to is None else Operation.OVERWRITE,
+        client=job.request.client,
     )
-    if plan.overwrite_to is not None:
-        appended = drop_below(appended, max(plan.overwrite_to, root.head), slot)
+    if job.overwrite_to is not None:
+        appended = drop_below(appended, max(job.overwrite_to, root.head), slot)
     return appended
 
 
@@ -286,7 +283,7 @@ class Appender:
             None if segment is None else names.segment_object(segment.path)
         )
 
-    def commit(self, plan: AppendPlan, *, transaction: str) -> Commit:
+    def commit(self, plan: AppendPlan) -> Commit:
         """Commit staged segments, exactly once for a writer's batch.
 
         A plan without segments, writer or change of the stream writes no commit.
@@ -300,24 +297,23 @@ class Appender:
             ConflictError: An expectation failed, or every race was lost.
             CommitUnknownError: The commit may or may not be in the log.
         """
-        key = plan.writer
+        job, key = plan.job, plan.writer
         note = Note(
             writer_id=key.writer_id if key else None,
             batch_id=key.batch_id if key else None,
-            bytes=sum(segment.bytes for segment in plan.segments)
-            + (plan.frame.data.size if plan.frame else 0),
+            bytes=plan.bytes,
         )
 
         def build(root: Root, slot: Slot) -> Change[Commit | None]:
-            check_stream(root, plan.stream_id)
-            known = find_repeated(self._context.status, root, plan.writer, batch=plan.facts)
+            check_stream(root, job.stream_id)
+            known = find_repeated(self._context.status, root, key, batch=plan.facts)
             if known is not None:
                 return Change(None, known)
-            if plan.writer is not None and plan.writer.claim:
-                check_claim(self._context.status.writer(root, plan.writer.claim), plan.writer)
+            if key is not None and key.claim:
+                check_claim(self._context.status.writer(root, key.claim), key)
             check_preconditions(root, plan)
-            epochs, epoch = plan_epochs(root, plan.request.change, self._context.status)
-            changed = epochs != root.epochs or plan.writer or plan.overwrite_to is not None
+            epochs, epoch = plan_epochs(root, job.request.change, self._context.status)
+            changed = epochs != root.epochs or key or job.overwrite_to is not None
             if not plan.segments and plan.frame is None and not changed:
                 return Change(None, None)
             appended = plan_append(replace(root, epochs=epochs), plan, epoch, slot)
@@ -327,7 +323,7 @@ class Appender:
             names.segment_object(segment.path): frozenset(segment.followers)
             for segment in plan.segments
         }
-        done = self._context.log.commit(build, transaction=transaction, shipped=shipped)
+        done = self._context.log.commit(build, transaction=job.transaction, shipped=shipped)
         if done.result is not None:
             return replace(done.result, attempts=done.attempts)
         root = done.root

@@ -1,6 +1,6 @@
 """A write job: what the planner decides once, for every task and the commit."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import pyarrow as pa
@@ -15,7 +15,6 @@ from segstore_ds.errors import (
     SealedError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.batch_fingerprint import gather_facts
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import decode_schema, encode_schema
 from segstore_ds.format.schema.normal_form import normalise_schema
@@ -23,9 +22,8 @@ from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.writers import find_repeated
 from segstore_ds.storage import Storage
-from segstore_ds.write.append import AppendPlan, check_expected
 from segstore_ds.write.request import WriteRequest
-from segstore_ds.write.staged import StagedSegment, StagedTask
+from segstore_ds.write.staged import StagedTask
 from segstore_ds.write.target import Target
 from segstore_ds.write.task_writer import TaskWriter
 
@@ -40,10 +38,12 @@ class WriteJob:
         transaction: The id of the one commit, the same over every attempt and rebase.
         request: What was asked for, but with the schema that incoming batches are conformed to and
             encoded in.
-        overwrite_to: The tail that an overwrite was planned on, which becomes the head.
+        overwrite_to: None to append; otherwise the new head, which is the tail that the overwrite
+            was planned on.
         repeated: The writer's batch was committed before, so there is nothing to stage.
         ship_to: The followers that receive every buffer while segments are staged.
-        stream_id: The stream that was planned on; it may have been recreated since.
+        stream_id: The stream that was planned on, which may have been recreated since; None where
+            it can't have changed.
     """
 
     storage: Storage = field(repr=False)
@@ -96,21 +96,6 @@ class WriteJob:
         """
         return self.open_task(task, attempt).stage(batches)
 
-    def append_plan(
-        self, segments: tuple[StagedSegment, ...], tasks: Sequence[StagedTask]
-    ) -> AppendPlan:
-        """Return the plan that commits these segments, which hold the tasks' rows."""
-        batch = gather_facts(task.facts for task in tasks)
-        return AppendPlan(
-            token=self.token,
-            segments=segments,
-            request=self.request,
-            rows=batch.rows,
-            stats=batch.stats,
-            overwrite_to=self.overwrite_to,
-            stream_id=self.stream_id,
-        )
-
 
 def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
     """Plan one logical write against the newest root.
@@ -155,7 +140,7 @@ def _admit(context: StreamContext, root: Root, request: WriteRequest) -> bool:
             raise SealedError("stream is sealed", url=context.storage.url, tail=root.tail)
         # The commit checks this again. Check here too, before data is consumed that may be readable
         # only once.
-        check_expected(root, request)
+        request.check_expected(root)
     return repeated
 
 

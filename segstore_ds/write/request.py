@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 
 import pyarrow as pa
 
+from segstore_ds.errors import ConflictError
+from segstore_ds.format.root import Root
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.epochs import SchemaChange
 from segstore_ds.status.writers import WriterKey
@@ -41,3 +43,11 @@ class WriteRequest:
     def change(self) -> SchemaChange:
         """How the schema may change the stream's."""
         return SchemaChange(self.schema, self.spark_schema, self.merge_schema, self.replace_schema)
+
+    def check_expected(self, root: Root) -> None:
+        """Raise ConflictError if the root's tail or version is not the expected one. Pure."""
+        tail, version = self.expected_tail, self.expected_version
+        if tail is not None and tail != root.tail:
+            raise ConflictError("tail has moved", expected=tail, actual=root.tail)
+        if version is not None and version != root.version:
+            raise ConflictError("version has changed", expected=version, actual=root.version)

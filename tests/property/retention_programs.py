@@ -27,6 +27,7 @@ from segstore_ds.errors import (
     TruncatedError,
 )
 from segstore_ds.format import names
+from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.envelope import decode_envelope, encode_envelope
 from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.format.root import Epoch, Root
@@ -44,6 +45,7 @@ from segstore_ds.status.table_status import TableStatus
 from segstore_ds.testing.actors import Actor, Program, Request, answer
 from segstore_ds.testing.interleaving import Event, Play, Scene, Violation
 from segstore_ds.write.append import Appender, AppendPlan
+from segstore_ds.write.job import WriteJob
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import StagedSegment
@@ -158,16 +160,17 @@ def staged(actor: Actor, version: int, nonce: str) -> AppendPlan:
     path = names.build_segment_path(token, "0-0-0.arrow")
     actor.storage.create(names.segment_object(path), b"events")
     segment = StagedSegment(path, 1, 6, 1, 0, None)
-    return AppendPlan(token, (segment,), WriteRequest(SCHEMA, Layout(), ""), rows=1)
+    job = WriteJob(actor.storage, token, nonce, WriteRequest(SCHEMA, Layout(), ""))
+    return AppendPlan(job, (segment,), BatchFacts(1, {}))
 
 
-def commit(actor: Actor, log: StreamLog, plan: AppendPlan, transaction: str) -> None:
+def commit(actor: Actor, log: StreamLog, plan: AppendPlan) -> None:
     """Commit what was staged, and note when that is acknowledged."""
     try:
-        Appender(StreamContext.of(log)).commit(plan, transaction=transaction)
+        Appender(StreamContext.of(log)).commit(plan)
     except GIVEN_UP:
         return
-    actor.note("acknowledged", transaction)
+    actor.note("acknowledged", plan.job.transaction)
 
 
 def acting(work: Callable[[Actor, StreamContext], object]) -> Program:
@@ -193,7 +196,7 @@ def job(nonce: str, *, staged_on: int) -> Program:
         log.reopen()
         plan = staged(actor, staged_on, nonce)
         actor.note("ready")
-        commit(actor, log, plan, nonce)
+        commit(actor, log, plan)
 
     return run
 
@@ -206,7 +209,7 @@ def appender(nonce: str, *, overwrites: bool = False) -> Program:
         plan = staged(actor, log.root.version, nonce)
         if overwrites:
             plan = replace(plan, overwrite_to=log.root.tail)
-        commit(actor, log, plan, nonce)
+        commit(actor, log, plan)
 
     return acting(work)
 

@@ -17,6 +17,7 @@ from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.write.append import AppendPlan
+from segstore_ds.write.job import WriteJob
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import WriteRequest
 
@@ -48,8 +49,9 @@ def _keys(names: list[tuple[int, int]]) -> list[tuple[str, str]]:
 
 def _commit(stream: Stream, key: WriterKey) -> int:
     token = build_token(stream.root.version, f"{stream.root.version:012x}")
-    plan = AppendPlan(token, (), WriteRequest(stream.schema, Layout(), "", key))
-    return stream._commits.appender.commit(plan, transaction=stream._log.clock.new_id()).version
+    request = WriteRequest(stream.schema, Layout(), "", key)
+    job = WriteJob(stream.storage, token, stream._log.clock.new_id(), request)
+    return stream._commits.appender.commit(AppendPlan.of(job, (), ())).version
 
 
 def _last(stream: Stream, writer_id: str) -> tuple[int, int] | None:

@@ -5,9 +5,11 @@ from random import Random
 from stream_kit import make_stream
 
 from segstore_ds.commit.merges import run_due_merge
+from segstore_ds.format.batch_fingerprint import BatchFacts
 from segstore_ds.format.names import build_token
 from segstore_ds.stream import Stream
 from segstore_ds.write.append import AppendPlan
+from segstore_ds.write.job import WriteJob
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import StagedSegment
@@ -20,8 +22,9 @@ def _commit(stream: Stream, number: int, chance: Random) -> None:
     log = stream._log
     token = build_token(log.root.version, f"{chance.getrandbits(48):012x}")
     entry = StagedSegment(f"{token}/0-0-0.arrow", 10, 99, 40, number, None)
-    plan = AppendPlan(token, (entry,), WriteRequest(stream.schema, Layout(), ""), rows=10)
-    stream._commits.appender.commit(plan, transaction=log.clock.new_id())
+    request = WriteRequest(stream.schema, Layout(), "")
+    job = WriteJob(stream.storage, token, log.clock.new_id(), request)
+    stream._commits.appender.commit(AppendPlan(job, (entry,), BatchFacts(10, {})))
     run_due_merge(stream._context)
 
 
