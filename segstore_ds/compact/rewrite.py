@@ -234,7 +234,6 @@ def _contents(
             else:
                 yield decode_frame(
                     frame.data,
-                    crc=None,
                     rows=frame.rows,
                     schema=schema,
                     columns=None,

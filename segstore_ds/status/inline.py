@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError, InternalError
 from segstore_ds.format import names
-from segstore_ds.format.arrow.frame import Frame, decode_frame, encode_frame
+from segstore_ds.format.arrow.frame import Frame, check_frame, decode_frame, encode_frame
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.inline import inline_object, lay_out, stored_frame
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
@@ -95,9 +95,9 @@ def _joined(run: _Pairs, schema: pa.Schema) -> list[Frame]:
 
 def _decoded(run: _Pairs, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     for entry, frame in run:
+        check_frame(frame.data, crc=frame.crc, where=entry.path)
         yield decode_frame(
             frame.data,
-            crc=frame.crc,
             rows=entry.rows,
             schema=schema,
             columns=None,

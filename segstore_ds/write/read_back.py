@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from segstore_ds.cache.record import Record
-from segstore_ds.format.arrow.frame import Frame, decode_frame
+from segstore_ds.format.arrow.frame import Frame, check_frame, decode_frame
 from segstore_ds.write.segment_writer import SegmentWriter
 
 
@@ -32,9 +32,9 @@ def decode_inline(frame: Frame, schema: pa.Schema) -> pa.RecordBatch:
 def _decode(
     facts: Frame | WrittenFrame, data: pa.Buffer, schema: pa.Schema, where: str
 ) -> pa.RecordBatch:
+    check_frame(data, crc=facts.crc, where=where)
     return decode_frame(
         data,
-        crc=facts.crc,
         rows=facts.rows,
         schema=schema,
         columns=None,

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from segstore_ds.format.arrow.frame import decode_frame, encode_frame
+from segstore_ds.format.arrow.frame import check_frame, decode_frame, encode_frame
 from segstore_ds.format.arrow.segment import ArrowEncoder, parse_footer
 from segstore_ds.format.parquet.writer import ParquetEncoder, can_store
 from segstore_ds.format.schema.conversion import conform
@@ -213,8 +213,10 @@ def test_a_segment_of_any_batches_comes_back(batch, cut, compression, data):
     for part, entry in zip(parts, entries, strict=True):
         bytes_of = whole[entry.start : entry.end]
         for columns in (None, wanted):
-            result = decode_frame(bytes_of, crc=entry.crc, rows=entry.rows, schema=schema,
-                                  columns=columns, where="seg")  # fmt: skip
+            check_frame(bytes_of, crc=entry.crc, where="seg")
+            result = decode_frame(
+                bytes_of, rows=entry.rows, schema=schema, columns=columns, where="seg"
+            )
             expected = part if columns is None else part.select(columns)
             assert images(result) == images(expected)
             assert result.schema.equals(expected.schema, check_metadata=True)
@@ -276,9 +278,7 @@ def test_nan_comes_back_with_its_payload(data_type, times):
     values = pa.array(order, bits).view(data_type)
     batch = pa.record_batch([values], names=["x"])
     frame = encode_frame(batch, compression="zstd", compression_level=None, stats_columns=["x"])
-    result = decode_frame(
-        frame.data, crc=frame.crc, rows=len(order), schema=batch.schema, columns=None, where="w"
-    )
+    result = decode_frame(frame.data, rows=len(order), schema=batch.schema, columns=None, where="w")
     assert images(result) == [order]
 
     writer = ParquetEncoder(

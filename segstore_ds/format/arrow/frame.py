@@ -146,27 +146,23 @@ def check_frame(data: pa.Buffer | bytes | memoryview, *, crc: int, where: str) -
 def decode_frame(
     data: pa.Buffer | bytes | memoryview,
     *,
-    crc: int | None,
     rows: int,
     schema: pa.Schema,
     columns: Sequence[str] | None,
     where: str,
     limit_bytes: int = MAX_RAW_BYTES,
 ) -> pa.RecordBatch:
-    """Verify a frame and decode the columns asked for, in that order; None for all.
+    """Decode the columns asked for of a frame that `check_frame` has passed; None for all.
 
-    The frame has to have the CRC-32 `crc` (None if it was checked before), `rows` events and
-    `schema` (in normal form), and its buffers may take at most `limit_bytes` once decompressed.
-    Uncompressed buffers are views of `data`.
+    The frame has to have `rows` events and `schema` (in normal form), and its buffers may take at
+    most `limit_bytes` once decompressed. Uncompressed buffers are views of `data`.
 
     Raises:
         InvalidInputError: A column is unknown or asked for twice.
-        CorruptionError: The bytes fail their checksum, or are not such a frame.
+        CorruptionError: The bytes are not such a frame.
     """
     names = schema.names if columns is None else list(columns)
     places = _places(schema, names)
-    if crc is not None:
-        check_frame(data, crc=crc, where=where)
     try:
         raw_bytes = declared_bytes(memoryview(data))
         if raw_bytes > limit_bytes:

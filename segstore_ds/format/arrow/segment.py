@@ -271,7 +271,6 @@ class ArrowIndex:
         frame = self.frames[number]
         return decode_frame(
             data[0],
-            crc=None,
             rows=frame.rows,
             schema=schema,
             columns=columns,

@@ -16,7 +16,7 @@ from segstore_ds.errors import (
     TruncatedObjectError,
     UnsupportedVersionError,
 )
-from segstore_ds.format.arrow.frame import decode_frame, encode_frame
+from segstore_ds.format.arrow.frame import check_frame, decode_frame, encode_frame
 from segstore_ds.format.arrow.segment import (
     HEADER_BYTES,
     TRAILER_BYTES,
@@ -56,12 +56,12 @@ def build(batches=BATCHES):
 def read(data, *, footer_crc=None, tail_bytes=None):
     tail = data if tail_bytes is None else data[-tail_bytes:]
     entries = parse_footer(tail, object_bytes=len(data), where="seg", footer_crc=footer_crc)
-    return [
-        decode_frame(
-            data[e.start : e.end], crc=e.crc, rows=e.rows, schema=SCHEMA, columns=None, where="seg"
-        )
-        for e in entries
-    ]
+    return [_decode(data[entry.start : entry.end], entry) for entry in entries]
+
+
+def _decode(part, entry, where="seg"):
+    check_frame(part, crc=entry.crc, where=where)
+    return decode_frame(part, rows=entry.rows, schema=SCHEMA, columns=None, where=where)
 
 
 def rebuild(change, *, raw_bytes=None, version=1):
@@ -212,13 +212,12 @@ def test_a_damaged_frame_does_not_hide_its_neighbours():
     damaged[summary.frames[1].start + 5] ^= 4
     entries = parse_footer(bytes(damaged), object_bytes=len(data), where="seg")
     for place, entry in enumerate(entries):
-        facts = {"crc": entry.crc, "rows": entry.rows, "schema": SCHEMA, "columns": None}
         part = bytes(damaged[entry.start : entry.end])
         if place == 1:
             with pytest.raises(CorruptionError, match="'seg#1'"):
-                decode_frame(part, where="seg#1", **facts)
+                _decode(part, entry, "seg#1")
         else:
-            assert decode_frame(part, where="seg", **facts) == BATCHES[place]
+            assert _decode(part, entry) == BATCHES[place]
 
 
 def test_a_newer_version_is_refused_as_such():
