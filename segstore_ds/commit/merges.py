@@ -22,9 +22,9 @@ def run_due_merge(context: StreamContext) -> None:
     """
     root = context.log.root
     if (paths := plan_merge(root)) is not None:
-        _commit(context, context.status.merge, paths, Operation.MERGE_STATUS)
+        _commit(context, context.status.levels.merge, paths, Operation.MERGE_STATUS)
     elif (paths := plan_history_merge(root)) is not None:
-        _commit(context, context.log.history.merge, paths, Operation.MERGE_HISTORY)
+        _commit(context, context.log.history.levels.merge, paths, Operation.MERGE_HISTORY)
     elif (paths := plan_retired_merge(root)) is not None:
         _commit(context, context.status.merge_retired, paths, Operation.MERGE_STATUS)
 

@@ -52,7 +52,7 @@ def new_status(status: TableStatus, before: Root, after: Root) -> list[str]:
     """
     fresh = set(status_objects(after)) - set(status_objects(before))
     if any(index.path in fresh for index in after.lists):
-        old, new = ({part.path for part in status.parts(root)} for root in (before, after))
+        old, new = ({part.path for part in status.levels.parts(root)} for root in (before, after))
         fresh |= new - old
     return sorted(fresh)
 
@@ -62,7 +62,9 @@ def new_segments(status: TableStatus, before: Root, after: Root) -> dict[str, Se
     known = {entry.path for entry in before.entries}
     found = {entry.path: entry for entry in after.entries if entry.frame is None}
     if set(status_objects(after)) != set(status_objects(before)):
-        old, new = ({part.path: part for part in status.parts(root)} for root in (before, after))
+        old, new = (
+            {part.path: part for part in status.levels.parts(root)} for root in (before, after)
+        )
         for path in new.keys() - old.keys():
             found.update((entry.path, entry) for entry in status.part(new[path]))
         for path in old.keys() - new.keys():

@@ -70,7 +70,7 @@ def plan_table(
         return [(root.head, root.tail)]
     ranges: list[Range] = []
     start, packed = root.head, 0
-    for part in status.parts(root, root.head, root.tail):
+    for part in status.levels.parts(root, root.head, root.tail):
         if packed and packed + part.count > most_segments:
             ranges.append((start, part.start))
             start, packed = part.start, 0
@@ -318,7 +318,7 @@ def _info(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.Recor
         "events": root.tail - root.head,
         "segments": sum(count for count, _ in sizes),
         "bytes": sum(size for _, size in sizes),
-        "parts": sum(1 for _ in context.status.parts(root)),
+        "parts": sum(1 for _ in context.status.levels.parts(root)),
         "inline_segments": len(root.entries),
         "log_start": root.log_start,
         "staging_floor": root.staging_floor,

@@ -94,7 +94,7 @@ def read_facts(history: History, root: Root) -> HistoryFacts:
     facts: dict[int, Fact] = {}
     for ref in (*root.history_lists, *root.history_parts):
         try:
-            parts = history.part_list(ref) if ref in root.history_lists else (ref,)
+            parts = history.levels.members(ref) if ref in root.history_lists else (ref,)
         except FormatError:
             continue
         for part in parts:

@@ -73,7 +73,7 @@ class KeptVersions:
         parts: list[PartRef] = []
         for index in root.lists:
             try:
-                parts += self.status.part_list(index)
+                parts += self.status.levels.members(index)
             except FormatError:
                 continue
         return [*parts, *root.parts]

@@ -95,7 +95,7 @@ class HistoryRebuilder:
     def _parts_of(self, lists: Sequence[PartRef], parts: Sequence[PartRef]) -> Iterator[PartRef]:
         for ref in lists:
             try:
-                yield from self._history.part_list(ref)
+                yield from self._history.levels.members(ref)
             except FormatError:
                 continue
         yield from parts

@@ -27,6 +27,7 @@ from segstore_ds.repair.rebuild_history import HistoryRebuilder
 from segstore_ds.repair.rebuild_parts import FoundPart, PartRebuilder
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
+from segstore_ds.status.levels import LevelledList
 from segstore_ds.status.references import read_references
 from segstore_ds.status.store import is_proven, object_path
 from segstore_ds.status.table_status import TableStatus
@@ -88,11 +89,9 @@ class _StatusRepair:
     # --- history -------------------------------------------------------------------------------
 
     def _repair_history(self) -> None:
-        find = HistoryRebuilder(self._kept).find_list
+        levels, find = self._history.levels, HistoryRebuilder(self._kept).find_list
         lists = [
-            self._repair_listed(
-                self._repair_list(ref, self._history, find), self._history, self._repair_rows
-            )
+            self._repair_listed(self._repair_list(ref, levels, find), levels, self._repair_rows)
             for ref in self._planned.history_lists
         ]
         self._planned = replace(self._planned, history_lists=tuple(lists))
@@ -116,8 +115,8 @@ class _StatusRepair:
 
     def _history_refs(self) -> Iterator[PartRef]:
         for ref in self._planned.history_lists:
-            if _reads(partial(self._history.part_list, ref)):
-                yield from self._history.part_list(ref)
+            if _reads(partial(self._history.levels.members, ref)):
+                yield from self._history.levels.members(ref)
         yield from self._planned.history_parts
 
     # --- blobs ---------------------------------------------------------------------------------
@@ -166,8 +165,8 @@ class _StatusRepair:
         def find(ref: PartRef) -> tuple[PartRef, ...] | None:
             return self._rebuilder().find_list(ref)
 
-        status = self._context.status
-        lists = [self._repair_list(ref, status, find) for ref in self._planned.lists]
+        levels = self._context.status.levels
+        lists = [self._repair_list(ref, levels, find) for ref in self._planned.lists]
         self._planned = replace(self._planned, lists=tuple(lists))
         self._start_over()
 
@@ -179,18 +178,18 @@ class _StatusRepair:
             sound = _reads(partial(status.part, part))
             return part if sound else self._part(rebuilder(), part)
 
-        lists = [self._repair_listed(ref, status, repair) for ref in self._planned.lists]
+        lists = [self._repair_listed(ref, status.levels, repair) for ref in self._planned.lists]
         parts = [repair(part) for part in self._planned.parts]
         self._planned = replace(self._planned, lists=tuple(lists), parts=tuple(parts))
 
     def _repair_list(
         self,
         ref: PartRef,
-        lists: "History | TableStatus",
+        levels: LevelledList,
         find: Callable[[PartRef], tuple[PartRef, ...] | None],
     ) -> PartRef:
         """Return a reference to a list that can be read, or the same one if nobody knows it."""
-        if _reads(partial(lists.part_list, ref)):
+        if _reads(partial(levels.members, ref)):
             return ref
         parts = find(ref)
         if parts is None:
@@ -203,13 +202,13 @@ class _StatusRepair:
     def _repair_listed(
         self,
         ref: PartRef,
-        lists: "History | TableStatus",
+        levels: LevelledList,
         repair: Callable[[PartRef], PartRef],
     ) -> PartRef:
         """Repair the parts of a list, if it can be read."""
-        if not _reads(partial(lists.part_list, ref)):
+        if not _reads(partial(levels.members, ref)):
             return ref
-        listed = lists.part_list(ref)
+        listed = levels.members(ref)
         repaired = tuple(map(repair, listed))
         return ref if repaired == listed else self._put(ref, LIST, encode_object(LIST, repaired))
 

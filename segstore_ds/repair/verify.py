@@ -224,7 +224,7 @@ class _Verifier:
             inside = ref in root.history_lists
             self._named.add(ref.path)
             try:
-                parts = history.part_list(ref) if inside else alone
+                parts = history.levels.members(ref) if inside else alone
                 self._named.update(part.path for part in parts)
                 for part in parts:
                     tails = column_values(history.part(part), "tail")
@@ -241,7 +241,7 @@ class _Verifier:
         for index in root.lists:
             self._named.add(index.path)
             try:
-                parts.extend(self._context.status.part_list(index))
+                parts.extend(self._context.status.levels.members(index))
             except FormatError as error:
                 self._problem(index.path, error)
         return [*parts, *root.parts]

@@ -58,11 +58,11 @@ class Moment:
 
 
 class History:
-    """Reads and writes the history of one stream."""
+    """Reads and writes the history of one stream; `levels` holds its parts and their lists."""
 
     def __init__(self, storage: Storage) -> None:
         self._store = ObjectStore(storage)
-        self._levels = LevelledList(
+        self.levels = LevelledList(
             self._store,
             lists="history_lists",
             parts="history_parts",
@@ -71,14 +71,6 @@ class History:
         )
 
     # --- reading -----------------------------------------------------------------------------
-
-    def parts(self, root: Root, start: int = 0, end: int = 1 << 63) -> Iterator[PartRef]:
-        """Yield the parts that hold versions of ``[start, end)``, including those in lists."""
-        return self._levels.parts(root, start, end)
-
-    def part_list(self, ref: PartRef) -> tuple[PartRef, ...]:
-        """Return the parts of a list."""
-        return self._levels.members(ref)
 
     def part(self, ref: PartRef) -> pa.RecordBatch:
         """Return the rows of a part."""
@@ -94,7 +86,7 @@ class History:
 
     def batches(self, root: Root, start: int = 0, end: int = 1 << 63) -> Iterator[pa.RecordBatch]:
         """Yield the rows of the versions ``[start, end)``, part by part."""
-        for ref in self.parts(root, start, end):
+        for ref in self.levels.parts(root, start, end):
             batch = self.part(ref)
             first = max(start - ref.start, 0)
             yield batch.slice(first, min(end, ref.end) - ref.start - first)
@@ -128,7 +120,7 @@ class History:
 
     def _latest_in(self, ref: PartRef, time_us: int, *, listed: bool) -> Moment:
         if listed:
-            ref = [entry for entry in self.part_list(ref) if entry.time_us <= time_us][-1]
+            ref = [entry for entry in self.levels.members(ref) if entry.time_us <= time_us][-1]
         batch = self.part(ref)
         place = int(np.searchsorted(column_values(batch, "time"), time_us, "right")) - 1
         return _known_moment(batch, place)
@@ -207,7 +199,7 @@ class History:
         """Yield the rows from the commit of the event at `offset` onwards, and some before it."""
         inline = root.history
         if not inline or inline[0].tail - inline[0].rows > offset:
-            refs = list(self.parts(root))
+            refs = list(self.levels.parts(root))
             # Parts know their versions, not their offsets: a bisection reads log n of them.
             first = bisect_right(refs, offset, key=lambda ref: _moment(self.part(ref), -1).tail)
             yield from map(self.part, refs[first:])
@@ -227,20 +219,12 @@ class History:
         if root.operation == Operation.MERGE_HISTORY:
             # The merged part could go to a list: followers and `lost_attempts` look for it inline.
             return root
-        return self._levels.spill(root, slot)
-
-    def merge(self, root: Root, paths: tuple[str, ...], slot: Slot) -> Root | None:
-        """Replace neighbouring parts by one; None when the root no longer has them side by side."""
-        return self._levels.merge(root, paths, slot)
+        return self.levels.spill(root, slot)
 
     def put(self, version: int, batch: pa.RecordBatch) -> PartRef:
         """Write rows of adjacent versions as a part."""
         stored = self._store.put(version, HISTORY, batch)
         return history_ref(stored.path, stored.bytes, batch)
-
-    def put_list(self, version: int, parts: tuple[PartRef, ...]) -> PartRef:
-        """Write a list of adjacent parts."""
-        return self._levels.put_list(version, parts)
 
     def _join(self, version: int, refs: Sequence[PartRef]) -> PartRef:
         table = pa.Table.from_batches([self.part(ref) for ref in refs], HISTORY_SCHEMA)

@@ -92,8 +92,8 @@ def find_unlisted(status: TableStatus, root: Root, paths: set[str]) -> set[str]:
     last word before one is deleted.
     """
     left = paths - set(status_objects(root))
-    left.difference_update(part.path for part in status.parts(root))
-    left.difference_update(part.path for part in History(status.storage).parts(root))
+    left.difference_update(part.path for part in status.levels.parts(root))
+    left.difference_update(part.path for part in History(status.storage).levels.parts(root))
     tokens = (names.segment_token(path.partition("/")[2]) for path in left)
     staged = map(names.parse_token_version, tokens)
     versions = [version for version in staged if version is not None]
@@ -114,8 +114,8 @@ def read_references(
     deleted already, together with its segments; any other missing part raises.
     """
     found = References(live=set(status_objects(root)))
-    found.live.update(part.path for part in status.parts(root))
-    found.live.update(part.path for part in History(status.storage).parts(root))
+    found.live.update(part.path for part in status.levels.parts(root))
+    found.live.update(part.path for part in History(status.storage).levels.parts(root))
     for run in status.runs(root, root.listed_start, root.tail):
         paths = (run.columns.path(row) for row in range(len(run.columns)))
         found.live.update(names.segment_object(path) for path in paths if not names.is_inline(path))

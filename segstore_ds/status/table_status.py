@@ -104,12 +104,15 @@ class Run:
 
 
 class TableStatus(StatusBlobs):
-    """Reads and writes the status objects of one stream; the last few are cached by name."""
+    """Reads and writes the status objects of one stream; the last few are cached by name.
+
+    `levels` holds the parts and their lists.
+    """
 
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)
         self._parts = Parts(self._store)
-        self._levels = LevelledList(
+        self.levels = LevelledList(
             self._store,
             lists="lists",
             parts="parts",
@@ -139,7 +142,7 @@ class TableStatus(StatusBlobs):
         """
         if start >= end:
             return
-        for part in self.parts(root, start, end):
+        for part in self.levels.parts(root, start, end):
             columns = self._parts.columns(part)
             if columns.epochs.max(initial=0) >= len(root.epochs):
                 where = self._store.where(part)
@@ -150,14 +153,6 @@ class TableStatus(StatusBlobs):
             stats = [entry.stats for entry in root.entries]
             run = Run(inline_start, from_entries(root.entries), lambda: stats)
             yield run.trimmed(start, end)
-
-    def parts(self, root: Root, start: int = 0, end: int = 1 << 63) -> Iterator[PartRef]:
-        """Yield the parts that hold events of ``[start, end)``, including those in lists."""
-        return self._levels.parts(root, start, end)
-
-    def part_list(self, ref: PartRef) -> tuple[PartRef, ...]:
-        """Return the parts of a list."""
-        return self._levels.members(ref)
 
     def part(self, ref: PartRef) -> tuple[SegmentEntry, ...]:
         """Return the entries of a part with their statistics."""
@@ -198,7 +193,7 @@ class TableStatus(StatusBlobs):
             root = self.outline(root)
             if is_full(root):
                 root = self._spill_entries(root)
-        root = self._levels.spill(root, slot)
+        root = self.levels.spill(root, slot)
         if root.lists and root.lists[0].start < root.head:
             # The list is cached once read; only a commit that moved the head has work here.
             root = self._trim_lists(root, slot)
@@ -218,10 +213,6 @@ class TableStatus(StatusBlobs):
             return decode_schema(self.schema_texts(root.epochs[epoch])[0])
 
         return replace(root, entries=put_inline(self.storage, root, schema))
-
-    def merge(self, root: Root, paths: tuple[str, ...], slot: Slot) -> Root | None:
-        """Replace neighbouring parts by one; None when the root no longer has them side by side."""
-        return self._levels.merge(root, paths, slot)
 
     def merge_retired(self, root: Root, paths: tuple[str, ...], slot: Slot) -> Root | None:
         """Replace neighbouring blobs of retired objects by one; None as in `merge`."""
@@ -244,13 +235,9 @@ class TableStatus(StatusBlobs):
         opened = [ref for ref in root.lists if ref.end > offset]
         if not opened:
             return root
-        parts = (*(part for ref in opened for part in self.part_list(ref)), *root.parts)
+        parts = (*(part for ref in opened for part in self.levels.members(ref)), *root.parts)
         lists = root.lists[: len(root.lists) - len(opened)]
-        return self._levels.change(root, slot, opened, lists=lists, parts=parts)
-
-    def put_list(self, version: int, parts: tuple[PartRef, ...]) -> PartRef:
-        """Write a list of adjacent parts."""
-        return self._levels.put_list(version, parts)
+        return self.levels.change(root, slot, opened, lists=lists, parts=parts)
 
     def put_part(self, version: int, start: int, entries: Sequence[SegmentEntry]) -> PartRef:
         """Write a part that lists segments from an offset on; none of them is inline."""
@@ -274,19 +261,19 @@ class TableStatus(StatusBlobs):
         dropped: list[Retired] = []
         lists = list(root.lists)
         while lists and lists[0].start < root.head:
-            listed = self.part_list(lists[0])
+            listed = self.levels.members(lists[0])
             kept = tuple(part for part in listed if part.end > root.head)
             if len(kept) == len(listed):
                 break
             dropped += [slot.retire("part", part.path) for part in listed if part not in kept]
             gone.append(lists.pop(0))
             if kept:
-                lists.insert(0, self.put_list(root.version, kept))
+                lists.insert(0, self.levels.put_list(root.version, kept))
                 break
         if not gone:
             return root
         root = replace(root, retired=(*root.retired, *dropped))
-        return self._levels.change(root, slot, gone, lists=lists)
+        return self.levels.change(root, slot, gone, lists=lists)
 
     def _spill_writers(self, root: Root, slot: Slot) -> Root:
         by_age = sorted(root.writers.items(), key=lambda item: item[1].version)

@@ -140,7 +140,7 @@ def _part(storage: Storage, path: str) -> dict[str, Any]:
 
 def _index(storage: Storage, path: str) -> dict[str, Any]:
     status, (first, *parts) = TableStatus(storage), open_on(storage).root.parts
-    index = status.put_list(0, (replace(first, path=path),))
+    index = status.levels.put_list(0, (replace(first, path=path),))
     return {"lists": [part_value(index)], "parts": [part_value(part) for part in parts]}
 
 
@@ -158,7 +158,7 @@ def _retired_blob(storage: Storage, path: str) -> dict[str, Any]:
 def _history_list(storage: Storage, path: str) -> dict[str, Any]:
     first, *rows = open_on(storage).root.history
     part = PartRef(path, 0, 1, 1, 10, first.time_us, first.time_us)
-    history = History(storage).put_list(0, (part,))
+    history = History(storage).levels.put_list(0, (part,))
     kept = root_json(storage)["history"][-len(rows) :]
     return {"history_lists": [part_value(history)], "history": kept}
 

@@ -181,7 +181,7 @@ def test_damaged_history_is_named_and_never_empty(stream):
     for number in range(12):
         stream.append(numbers(number))
     root, storage = stream.root, stream.storage
-    ref = next(History(storage).parts(root))
+    ref = next(History(storage).levels.parts(root))
     whole = storage.get(ref.path)
     for wrong in (replace(ref, start=ref.start + 1), replace(ref, last_us=ref.last_us + 1)):
         with pytest.raises(CorruptionError):
@@ -202,7 +202,7 @@ def test_outcome_of_a_recent_commit_needs_no_old_history(stream):
         stream.append(numbers(number))
     recent, root = stream.append(numbers(12)), stream.root
     old = stream._log.read_version(1).transaction
-    stream.storage.delete(next(History(stream.storage).parts(root)).path)
+    stream.storage.delete(next(History(stream.storage).levels.parts(root)).path)
     assert open_on(stream.storage).outcome(recent.transaction).version == recent.version
     with pytest.raises(FormatError):
         open_on(stream.storage).outcome(old)

@@ -125,7 +125,7 @@ def test_part_merges_keep_every_segment(status):
     for _ in range(300):
         root = step(root, status.tidy(grow(root, INLINE_SOFT + 1), SLOT))
         while paths := plan_merge(root):
-            merged = status.merge(root, paths, SLOT)
+            merged = status.levels.merge(root, paths, SLOT)
             assert merged is not None
             assert {item.path for item in merged.retired[len(root.retired) :]} == set(paths)
             root = step(root, status.tidy(merged, SLOT))
@@ -174,10 +174,10 @@ def test_a_merge_of_parts_that_are_no_longer_there_is_none(status):
     for _ in range(3):
         root = step(root, status.tidy(grow(root, 70), SLOT))
     first, second, third = (one.path for one in root.parts)
-    assert status.merge(root, (first, third), SLOT) is None
-    assert status.merge(root, (second, third, "status/x"), SLOT) is None
-    assert status.merge(replace(root, parts=root.parts[1:]), (first, second), SLOT) is None
-    merged = status.merge(root, (second, third), SLOT)
+    assert status.levels.merge(root, (first, third), SLOT) is None
+    assert status.levels.merge(root, (second, third, "status/x"), SLOT) is None
+    assert status.levels.merge(replace(root, parts=root.parts[1:]), (first, second), SLOT) is None
+    merged = status.levels.merge(root, (second, third), SLOT)
     assert merged is not None
     assert [(one.start, one.end) for one in merged.parts] == [(0, 700), (700, 2100)]
 
@@ -341,10 +341,10 @@ def listed(status: TableStatus, steps: int = 20) -> Root:
 @pytest.mark.usefixtures("tiny_lists")
 def test_parts_that_outgrow_the_root_move_to_lists(status):
     root = listed(status)
-    assert [len(status.part_list(ref)) for ref in root.lists] == [4, 4, 4, 4, 2]
+    assert [len(status.levels.members(ref)) for ref in root.lists] == [4, 4, 4, 4, 2]
     assert len(root.parts) == 2
     again = fresh(status)
-    assert len(list(again.parts(root))) == 20
+    assert len(list(again.levels.parts(root))) == 20
     assert offsets(again, root, 0, root.tail) == [(n * 10, n * 10 + 10, n) for n in range(40)]
     assert offsets(again, root, 95, 101) == [(90, 100, 9), (100, 110, 10)]
     lists = {item.path for item in root.retired}
@@ -365,9 +365,9 @@ def test_the_tail_needs_no_list_and_a_place_in_the_middle_one(status):
 @pytest.mark.usefixtures("tiny_lists")
 def test_a_head_within_a_list_retires_the_parts_below_it(status):
     root = listed(status)
-    before = [part.path for part in status.parts(root)]
+    before = [part.path for part in status.levels.parts(root)]
     moved = step(root, status.tidy(replace(root, head=115), SLOT))
-    kept = [part.path for part in status.parts(moved)]
+    kept = [part.path for part in status.levels.parts(moved)]
     assert kept == before[5:]
     gone = moved.retired[len(root.retired) :]
     assert [item.path for item in gone if item.kind == "part"] == before[:5]
@@ -381,12 +381,12 @@ def test_a_head_within_a_list_retires_the_parts_below_it(status):
 @pytest.mark.usefixtures("tiny_lists")
 def test_unfolded_lists_are_inline_and_fold_again(status):
     root = listed(status)
-    paths = [part.path for part in status.parts(root)]
+    paths = [part.path for part in status.levels.parts(root)]
     opened = status.unfold(root, 130, SLOT)
     assert [index.end for index in opened.lists] == [80]
-    assert [part.path for part in status.parts(opened)] == paths
+    assert [part.path for part in status.levels.parts(opened)] == paths
     folded = step(root, status.tidy(opened, SLOT))
-    assert [part.path for part in status.parts(folded)] == paths
+    assert [part.path for part in status.levels.parts(folded)] == paths
     assert len(folded.parts) <= 4
 
 
@@ -402,7 +402,7 @@ def test_a_list_that_contradicts_the_root_is_corruption(status):
         replace(first, path=root.lists[1].path),
     ):
         with pytest.raises(FormatError):
-            fresh(status).part_list(wrong)
+            fresh(status).levels.members(wrong)
 
 
 @pytest.mark.usefixtures("tiny_lists")
