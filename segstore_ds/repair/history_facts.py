@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from segstore_ds.errors import FormatError
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
+from segstore_ds.repair.lists import readable_parts
 from segstore_ds.status.history import History
 
 NUMBERS_SKIPPED = 1 << 16  # segment numbers that a lost commit may have assigned
@@ -92,18 +93,13 @@ class HistoryFacts:
 def read_facts(history: History, root: Root) -> HistoryFacts:
     """Read all history rows that can be read."""
     facts: dict[int, Fact] = {}
-    for ref in (*root.history_lists, *root.history_parts):
+    for part in readable_parts(history.levels, root):
         try:
-            parts = history.levels.members(ref) if ref in root.history_lists else (ref,)
+            rows = history.part(part).to_pylist()
         except FormatError:
             continue
-        for part in parts:
-            try:
-                rows = history.part(part).to_pylist()
-            except FormatError:
-                continue
-            for row in rows:
-                facts[row["version"]] = Fact(*(row[name] for name in _NAMES))
+        for row in rows:
+            facts[row["version"]] = Fact(*(row[name] for name in _NAMES))
     for row in root.history:
         facts[row.version] = Fact(*(getattr(row, name) for name in _NAMES))
     return HistoryFacts(facts, root.version, root.next_segment)

@@ -10,6 +10,7 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import FormatError
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import PartRef, Root
+from segstore_ds.repair.lists import readable_parts
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import ObjectInfo
 
@@ -70,13 +71,7 @@ class KeptVersions:
 
     def parts_of(self, root: Root) -> list[PartRef]:
         """Return the parts that a root lists, as far as they can be read."""
-        parts: list[PartRef] = []
-        for index in root.lists:
-            try:
-                parts += self.status.levels.members(index)
-            except FormatError:
-                continue
-        return [*parts, *root.parts]
+        return list(readable_parts(self.status.levels, root))
 
     def segments_of(
         self, root: Root, start: int, end: int, *, beside: str = "", inline: bool = False

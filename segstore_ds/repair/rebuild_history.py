@@ -15,10 +15,10 @@ from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.history import column_values, to_batch
 from segstore_ds.format.parts.history_rows import HistoryRow
-from segstore_ds.format.parts.kinds import HISTORY, LIST, encode_object
+from segstore_ds.format.parts.kinds import HISTORY, encode_object
 from segstore_ds.format.root import PartRef
 from segstore_ds.repair.kept_versions import KeptVersions
-from segstore_ds.repair.tiling import tile
+from segstore_ds.repair.lists import find_list, readable_parts
 from segstore_ds.status.history import ROWS_HARD, History, history_ref
 from segstore_ds.status.store import ObjectStore, is_proven
 
@@ -35,19 +35,14 @@ class HistoryRebuilder:
 
     def find_list(self, ref: PartRef) -> tuple[PartRef, ...] | None:
         """Find the parts of a list; None if they are not known."""
-        listed: dict[int, PartRef] = {}
-        for root in self._kept.older():
-            for part in self._parts_of(root.history_lists, root.history_parts):
-                if ref.start <= part.start and part.end <= ref.end:
-                    listed.setdefault(part.start, part)
-            tiled = tile(listed, ref.start, ref.end)
-            if tiled is not None:
-                return tuple(tiled)
-        stored = [part for _, part in self._lying(ref)]
-        for parts in islice(_tilings(stored, ref.start, ref.end), _MOST_TRIED):
-            if is_proven(ref, encode_object(LIST, parts)):
-                return parts
-        return None
+        levels = self._history.levels
+        told = (readable_parts(levels, root) for root in self._kept.older())
+        return find_list(ref, told, self._stored(ref))
+
+    def _stored(self, ref: PartRef) -> Iterator[tuple[PartRef, ...]]:
+        """Yield the stored parts that cover a list's range."""
+        parts = [part for _, part in self._lying(ref)]
+        yield from islice(_tilings(parts, ref.start, ref.end), _MOST_TRIED)
 
     def find_rows(self, ref: PartRef, before: HistoryRow | None) -> tuple[bytes, tuple[int, ...]]:
         """Find the rows of a history part: the object, and the versions whose rows are not known.
@@ -91,14 +86,6 @@ class HistoryRebuilder:
                     found.update((row.version, row) for row in root.history)
                     break
         return {version: row for version, row in found.items() if ref.start <= version < ref.end}
-
-    def _parts_of(self, lists: Sequence[PartRef], parts: Sequence[PartRef]) -> Iterator[PartRef]:
-        for ref in lists:
-            try:
-                yield from self._history.levels.members(ref)
-            except FormatError:
-                continue
-        yield from parts
 
     def _lying(self, ref: PartRef) -> Iterator[tuple[pa.RecordBatch, PartRef]]:
         """Yield stored row objects within a range whose bytes have the digest in their name."""

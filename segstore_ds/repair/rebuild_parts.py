@@ -16,10 +16,11 @@ from itertools import islice, product
 from segstore_ds.errors import FormatError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.parts.kinds import LIST, SEGMENTS, encode_object
+from segstore_ds.format.parts.kinds import SEGMENTS
 from segstore_ds.format.root import PartRef, Retired, SegmentEntry
 from segstore_ds.repair.history_facts import HistoryFacts
 from segstore_ds.repair.kept_versions import KeptVersions
+from segstore_ds.repair.lists import find_list
 from segstore_ds.repair.segment_schemas import epochs_by_fingerprint
 from segstore_ds.repair.tiling import covers, tile, tile_known
 from segstore_ds.repair.unlisted import (
@@ -85,20 +86,15 @@ class PartRebuilder:
 
     def find_list(self, ref: PartRef) -> tuple[PartRef, ...] | None:
         """Find the parts of a list; None if they are not known."""
-        found: dict[int, PartRef] = {}
-        for root in self._kept.older():
-            for part in self._kept.parts_of(root):
-                if ref.start <= part.start < ref.end:
-                    found.setdefault(part.start, part)
-            tiled = tile(found, ref.start, ref.end)
-            if tiled is not None and sum(part.count for part in tiled) == ref.count:
-                return tuple(tiled)
+        told = (self._kept.parts_of(root) for root in self._kept.older())
+        return find_list(ref, told, self._neighbours(ref))
+
+    def _neighbours(self, ref: PartRef) -> Iterator[tuple[PartRef, ...]]:
+        """Yield the stored parts that may be a list's, by where they begin."""
         stored = self._lying_parts()
         for first in range(len(stored)):
-            parts = _from_offset(stored[first:], ref)
-            if parts and is_proven(ref, encode_object(LIST, parts)):
-                return parts
-        return None
+            if parts := _from_offset(stored[first:], ref):
+                yield parts
 
     def _lying_parts(self) -> list[PartRef]:
         """Return the stored parts that the root does not name, by segment number."""

@@ -7,7 +7,7 @@ lost, the same commit drops those objects again: they are deleted later than nec
 else is.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from typing import Any, TypeVar
@@ -22,6 +22,7 @@ from segstore_ds.format.root import BlobRef, PartRef, Retired, Root
 from segstore_ds.log.transition import Slot
 from segstore_ds.repair.history_facts import read_facts
 from segstore_ds.repair.kept_versions import KeptVersions
+from segstore_ds.repair.lists import readable_parts
 from segstore_ds.repair.rebuild_blobs import BlobRebuilder, FoundBlob
 from segstore_ds.repair.rebuild_history import HistoryRebuilder
 from segstore_ds.repair.rebuild_parts import FoundPart, PartRebuilder
@@ -102,7 +103,8 @@ class _StatusRepair:
         if _reads(partial(self._history.part, ref)):
             return ref
         rebuilder = HistoryRebuilder(self._kept)
-        before = next((other for other in self._history_refs() if other.end == ref.start), None)
+        refs = readable_parts(self._history.levels, self._planned)
+        before = next((other for other in refs if other.end == ref.start), None)
         data, unknown = rebuilder.find_rows(ref, rebuilder.last_row(before) if before else None)
         if unknown and not self._allow_loss:
             self._findings.damaged.append(
@@ -112,12 +114,6 @@ class _StatusRepair:
             return ref
         note = f", versions {_ranges(unknown)} marked as unknown" if unknown else ""
         return self._put(ref, HISTORY, data, note=note)
-
-    def _history_refs(self) -> Iterator[PartRef]:
-        for ref in self._planned.history_lists:
-            if _reads(partial(self._history.levels.members, ref)):
-                yield from self._history.levels.members(ref)
-        yield from self._planned.history_parts
 
     # --- blobs ---------------------------------------------------------------------------------
 

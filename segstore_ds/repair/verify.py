@@ -20,10 +20,12 @@ from segstore_ds.format.statistics import Stats, compute, from_json, merge
 from segstore_ds.log.seen import lost_commits
 from segstore_ds.log.transition import broken_invariants, broken_rules
 from segstore_ds.read.segments import OpenSegment, open_segment
+from segstore_ds.repair.lists import readable_parts
 from segstore_ds.repair.witnesses import find_witnesses, planned_on
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
 from segstore_ds.status.inline import frame_is_sound, with_inline
+from segstore_ds.status.levels import LevelledList
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import Storage
 
@@ -200,8 +202,7 @@ class _Verifier:
         schemas = self._verify_blobs(root)
         self._verify_history(root)
         placed: list[PlacedSegment] = []
-        for part in self._verify_indexes(root):
-            self._named.add(part.path)
+        for part in self._verify_lists(self._context.status.levels, root):
             alone = replace(root, lists=(), parts=(part,), entries=())
             try:
                 placed.extend(self._context.status.segments(alone, part.start, part.end))
@@ -219,32 +220,24 @@ class _Verifier:
 
     def _verify_history(self, root: Root) -> None:
         history, tail = History(self._context.storage), 0  # a new one, without a cache
-        for ref in (*root.history_lists, *root.history_parts):
-            alone = (ref,)
-            inside = ref in root.history_lists
-            self._named.add(ref.path)
+        for part in self._verify_lists(history.levels, root):
             try:
-                parts = history.levels.members(ref) if inside else alone
-                self._named.update(part.path for part in parts)
-                for part in parts:
-                    tails = column_values(history.part(part), "tail")
-                    if int(tails[0]) < tail or (np.diff(tails) < 0).any():
-                        self._wrong(part.path, "tails of the history go back")
-                    tail = int(tails[-1])
+                tails = column_values(history.part(part), "tail")
             except FormatError as error:
-                self._problem(ref.path, error)
+                self._problem(part.path, error)
+                continue
+            if int(tails[0]) < tail or (np.diff(tails) < 0).any():
+                self._wrong(part.path, "tails of the history go back")
+            tail = int(tails[-1])
         if root.history and root.history[-1].tail != root.tail:
             self._wrong("history", "the newest row has another tail than the stream")
 
-    def _verify_indexes(self, root: Root) -> list[PartRef]:
-        parts: list[PartRef] = []
-        for index in root.lists:
-            self._named.add(index.path)
-            try:
-                parts.extend(self._context.status.levels.members(index))
-            except FormatError as error:
-                self._problem(index.path, error)
-        return [*parts, *root.parts]
+    def _verify_lists(self, levels: LevelledList, root: Root) -> Iterator[PartRef]:
+        """Yield the parts of all lists that can be read, and of the root."""
+        self._named.update(ref.path for ref in levels.lists(root))
+        for part in readable_parts(levels, root, self._problem):
+            self._named.add(part.path)
+            yield part
 
     def _verify_blobs(self, root: Root) -> dict[int, pa.Schema]:
         schemas: dict[int, pa.Schema] = {}
