@@ -75,11 +75,6 @@ class ModelStream:
         last = self.writers.get(writer_id)
         return last if last is not None and last.batch_id == batch_id else None
 
-    def is_stale(self, writer_id: str, batch_id: int) -> bool:
-        """Tell whether a batch is older than the writer's last one."""
-        last = self.writers.get(writer_id)
-        return last is not None and batch_id < last.batch_id
-
     def write(
         self,
         events: list[Event],
