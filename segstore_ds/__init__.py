@@ -18,6 +18,7 @@ from segstore_ds.repair.verify import Problem, Report
 from segstore_ds.retention.drop import Dropped
 from segstore_ds.retention.maintain import Maintenance
 from segstore_ds.retention.readers import NamedReader
+from segstore_ds.retention.retained import Blocker, Retained
 from segstore_ds.retention.vacuum import VacuumReport
 from segstore_ds.status.writers import Commit
 from segstore_ds.stream import (
@@ -56,6 +57,7 @@ _SPARK_HELPERS = (
 )
 
 __all__ = [
+    "Blocker",
     "Commit",
     "Compaction",
     "Copied",
@@ -69,6 +71,7 @@ __all__ = [
     "Position",
     "Problem",
     "Report",
+    "Retained",
     "RetentionPolicy",
     "SegstoreError",
     "Stream",

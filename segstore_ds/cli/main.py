@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, run, meaning in (
         ("info", _info, "say what a stream holds"),
         ("maintain", _maintain, "forget old versions, and delete what nothing needs any more"),
+        ("retain", _retain, "drop the oldest events, as far as readers and tags allow"),
         ("verify", _verify, "read a whole stream and say what is wrong where; status 1 for damage"),
     ):
         command = commands.add_parser(name, help=meaning)
@@ -68,7 +69,25 @@ def _parser() -> argparse.ArgumentParser:
             "--storage-options", type=_json, help="JSON for the filesystem; env:NAME values allowed"
         )
         command.set_defaults(run=run)
+        if run is _retain:
+            _add_bounds(command)
     return parser
+
+
+def _add_bounds(command: argparse.ArgumentParser) -> None:
+    for name, meaning in (
+        ("max-bytes", "drop the oldest segments while the rest is larger, such as 10g"),
+        ("max-age", "drop events that were committed longer ago, such as 7d"),
+        ("min-bytes", "keep at least so much"),
+        ("min-age", "keep events that were committed within that time"),
+    ):
+        command.add_argument(f"--{name}", help=meaning)
+    command.add_argument(
+        "--ignore-readers",
+        action="store_true",
+        help="also drop what tags and live readers need; without --max-bytes and --max-age what "
+        "all live readers are done with is dropped",
+    )
 
 
 def _demo(options: argparse.Namespace) -> int:
@@ -109,6 +128,19 @@ def _info(options: argparse.Namespace) -> int:
 def _maintain(options: argparse.Namespace) -> int:
     stream = segstore.open(options.url, storage_options=options.storage_options)
     print(stream.maintain())
+    return 0
+
+
+def _retain(options: argparse.Namespace) -> int:
+    stream = segstore.open(options.url, storage_options=options.storage_options)
+    done = stream.retain(
+        max_bytes=options.max_bytes,
+        max_age=options.max_age,
+        min_bytes=options.min_bytes,
+        min_age=options.min_age,
+        respect_readers=not options.ignore_readers,
+    )
+    print(done)
     return 0
 
 

@@ -1,55 +1,102 @@
 """The property that holds a stream's retention policy (FORMAT.md 3.1)."""
 
 import json
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import Any
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.options.arguments import check_duration, check_size
+from segstore_ds.options.quantities import Duration, Size
 
 PROPERTY = "retention"  # On disk: the property that holds a policy. Never change.
+# On disk: the names in that property of the policy's attributes. Never change.
+_KEYS = {
+    "max_bytes": "max_bytes",
+    "max_age": "max_age_s",
+    "min_bytes": "min_bytes",
+    "min_age": "min_age_s",
+    "respect_readers": "respect_readers",
+}
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class RetentionPolicy:
     """What `retain` keeps.
 
+    Sizes are bytes or texts such as ``"10g"`` (powers of 1024), ages are seconds, a timedelta or
+    texts such as ``"7d"``; the attributes are bytes and seconds.
+
     Attributes:
-        max_bytes: Drop the oldest segments while the rest is larger, in encoded bytes.
-        max_age_s: Drop events committed longer ago, in seconds.
+        max_bytes: Drop the oldest segments while the rest is larger (encoded bytes).
+        max_age: Drop events committed longer ago.
         min_bytes: Keep at least so many encoded bytes, whatever else allows dropping them.
-        min_age_s: Keep events committed within that time, in seconds.
+        min_age: Keep events committed within that time.
         respect_readers: Keep events that a tag or a live reader needs.
     """
 
-    max_bytes: int | None = None
-    max_age_s: int | None = None
-    min_bytes: int | None = None
-    min_age_s: int | None = None
-    respect_readers: bool = True
+    max_bytes: int | None
+    max_age: int | None
+    min_bytes: int | None
+    min_age: int | None
+    respect_readers: bool
 
-    def __post_init__(self) -> None:
-        """Check the fields.
+    def __init__(
+        self,
+        max_bytes: Size | None = None,
+        max_age: Duration | None = None,
+        min_bytes: Size | None = None,
+        min_age: Duration | None = None,
+        respect_readers: bool = True,
+    ) -> None:
+        """Check the bounds and turn them into bytes and seconds.
 
         Raises:
-            InvalidInputError: A bound is not an int from 0, or nothing could ever be dropped.
+            InvalidInputError: A bound is not one, or nothing could ever be dropped.
         """
-        bounds = (self.max_bytes, self.max_age_s, self.min_bytes, self.min_age_s)
-        if any(bound is not None and (type(bound) is not int or bound < 0) for bound in bounds):
+        if not isinstance(respect_readers, bool):
             raise InvalidInputError(
-                "bounds of retention are out of range",
-                remedy="give whole numbers of at least 0",
-                policy=str(self),
+                "not a yes or a no",
+                remedy="give respect_readers as True or False",
+                respect_readers=respect_readers,
             )
-        if self.max_bytes is None and self.max_age_s is None and not self.respect_readers:
+        if max_bytes is None and max_age is None and not respect_readers:
             raise InvalidInputError(
                 "policy drops nothing",
-                remedy="give max_bytes or max_age_s; without them set respect_readers=True, "
+                remedy="give max_bytes or max_age; without them set respect_readers=True, "
                 "to drop what every reader is done with",
             )
+        for name, value in (
+            ("max_bytes", check_size("max_bytes", max_bytes)),
+            ("max_age", check_duration("max_age", max_age)),
+            ("min_bytes", check_size("min_bytes", min_bytes)),
+            ("min_age", check_duration("min_age", min_age)),
+            ("respect_readers", respect_readers),
+        ):
+            object.__setattr__(self, name, value)
 
     def to_json(self) -> str:
         """Return the text that a stream's property holds."""
-        return json.dumps(asdict(self), sort_keys=True)
+        return json.dumps({key: getattr(self, name) for name, key in _KEYS.items()}, sort_keys=True)
+
+
+def as_policy(given: RetentionPolicy | Mapping[str, Any]) -> RetentionPolicy:
+    """Return a policy, or the one whose arguments a mapping holds.
+
+    >>> as_policy({"max_age": "7d", "max_bytes": "10g"}).max_age
+    604800
+    """
+    if isinstance(given, RetentionPolicy):
+        return given
+    known = [field.name for field in fields(RetentionPolicy)]
+    if not isinstance(given, Mapping) or not given or not set(given) <= set(known):
+        raise InvalidInputError(
+            "not a retention policy",
+            remedy="give segstore.RetentionPolicy(max_age='7d'), or a dict with some of "
+            f"{', '.join(known)}",
+            policy=given,
+        )
+    return RetentionPolicy(**given)
 
 
 def parse_policy(text: str) -> RetentionPolicy:
@@ -59,7 +106,11 @@ def parse_policy(text: str) -> RetentionPolicy:
         CorruptionError: The text is not a policy that this version understands.
     """
     try:
-        value: Any = json.loads(text)
-        return RetentionPolicy(**value)
-    except (ValueError, TypeError, InvalidInputError) as error:
+        stored = dict(json.loads(text).items())
+        values = {name: stored.pop(key, None) for name, key in _KEYS.items() if key in stored}
+        policy = RetentionPolicy(**values)
+    except (ValueError, TypeError, AttributeError, InvalidInputError) as error:
         raise CorruptionError("retention property can't be read", text=text) from error
+    if stored or any(isinstance(value, str) for value in values.values()):
+        raise CorruptionError("retention property has other values than numbers", text=text)
+    return policy

@@ -4,10 +4,17 @@ import math
 import operator
 import re
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any, SupportsFloat
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options.parsing import BY_NAME
+from segstore_ds.options.quantities import (
+    DURATIONS_TAKEN,
+    SIZES_TAKEN,
+    parse_duration,
+    parse_size,
+)
 
 MOST = 2**63 - 1
 
@@ -43,6 +50,31 @@ def check_seconds(name: str, value: Any, *, positive: bool = False) -> None:
             remedy=f"give {name} as a finite number {least}",
             **{name: value},
         )
+
+
+def check_size(name: str, value: Any) -> int | None:
+    """Return a size, of a text as well, in bytes; None stays None."""
+    number = parse_size(value) if isinstance(value, str) else value
+    return _quantity(name, value, number, f"give {name} as {SIZES_TAKEN}")
+
+
+def check_duration(name: str, value: Any) -> int | None:
+    """Return a duration, of a text or a timedelta as well, in seconds; None stays None."""
+    number: Any = parse_duration(value) if isinstance(value, str) else value
+    if isinstance(value, timedelta):
+        whole, rest = divmod(value, timedelta(seconds=1))
+        number = None if rest else whole
+    return _quantity(name, value, number, f"give {name} as {DURATIONS_TAKEN}")
+
+
+def _quantity(name: str, given: Any, number: Any, remedy: str) -> int | None:
+    if given is None:
+        return None
+    try:
+        whole: int = check_whole(name, number)
+    except InvalidInputError:
+        raise InvalidInputError("not a bound in range", remedy=remedy, **{name: given}) from None
+    return whole
 
 
 def check_option(name: str, value: Any) -> Any:

@@ -7,10 +7,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.options.quantities import parse_size
 from segstore_ds.options.table import COPIED, SETTLED, TABLE, Option
 
-_SIZE = re.compile(r"\s*([0-9]+)\s*([kmgt]?)(i?b)?\s*", re.IGNORECASE)
-_FACTORS = {"": 1, "k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_WHOLE = re.compile(r"\s*[0-9]+\s*")
 
 BY_NAME: Mapping[str, Option] = {option.name.lower(): option for option in TABLE}
 _BY_PEER: Mapping[str, Option] = {peer: option for option in TABLE for peer in option.peers}
@@ -147,14 +147,12 @@ def _boolean(option: Option, value: Any) -> bool:
 def _number(option: Option, value: Any) -> int:
     expected = f"an integer of at least {option.least}"
     if option.kind == "bytes":
-        expected += ", with k, m or g for powers of 1024"
+        expected += ", with k, m, g or t for powers of 1024"
     if isinstance(value, bool):
         raise _wrong(option, value, expected)
-    match = _SIZE.fullmatch(str(value))
-    if match is None or (option.kind == "int" and (match[2] or match[3])):
-        raise _wrong(option, value, expected)
-    number = int(match[1]) * _FACTORS[match[2].lower()]
-    if not option.least <= number < 2**63:
+    text = str(value)
+    number = parse_size(text) if option.kind == "bytes" or _WHOLE.fullmatch(text) else None
+    if number is None or not option.least <= number < 2**63:
         raise _wrong(option, value, expected)
     return number
 

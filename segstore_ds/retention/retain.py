@@ -9,9 +9,11 @@ Readers are read within every attempt of the commit; `retention.readers` describ
 this closes.
 """
 
+import datetime as dt
 import logging
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -19,16 +21,22 @@ from segstore_ds.commit.commit import Change, Committed
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import moment_at
 from segstore_ds.commit.properties import run_set_properties
-from segstore_ds.errors import (
-    CorruptionError,
-    InvalidInputError,
-    SnapshotExpiredError,
-)
+from segstore_ds.errors import CorruptionError, NotFoundError, SnapshotExpiredError
 from segstore_ds.format.parts.packed import Ints
-from segstore_ds.format.retention import PROPERTY, RetentionPolicy, parse_policy
+from segstore_ds.format.retention import PROPERTY, RetentionPolicy, as_policy, parse_policy
 from segstore_ds.format.root import Root
+from segstore_ds.format.tag import Tag
 from segstore_ds.log.transition import Slot
 from segstore_ds.read.reader_records import SeenReader, live_readers, store_now_us
+from segstore_ds.retention.retained import (
+    MOST_NAMED,
+    Blocker,
+    Retained,
+    date,
+    reader_blockers,
+    tag_blockers,
+    until_text,
+)
 from segstore_ds.retention.truncate import finish_truncate, plan_truncate
 from segstore_ds.status.table_status import Run
 
@@ -40,8 +48,8 @@ _LOG = logging.getLogger(__name__)
 class Offsets:
     """What ages, readers and tags stand for.
 
-    Events before `aged` are older than `max_age_s`; events from `young` on are younger than
-    `min_age_s`. `held` and `tagged` are offsets that live readers and tags need; both are empty if
+    Events before `aged` are older than `max_age`; events from `young` on are younger than
+    `min_age`. `held` and `tagged` are offsets that live readers and tags need; both are empty if
     the policy does not respect them.
     """
 
@@ -51,8 +59,25 @@ class Offsets:
     tagged: Collection[int] = ()
 
 
-def plan_retain(root: Root, runs: Iterable[Run], policy: RetentionPolicy, offsets: Offsets) -> int:
-    """Return the offset to move the head to, never below the current head. Pure.
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Where a policy moves the head.
+
+    Attributes:
+        offset: The offset to move it to, never below the current head.
+        wanted: Where the maxima alone would move it; without one, what readers are done with.
+        least: The offset from which `min_bytes` keeps events; None without it.
+        total: Encoded bytes of all kept events, if the policy bounds bytes.
+    """
+
+    offset: int
+    wanted: int
+    least: int | None = None
+    total: int = 0
+
+
+def plan_retain(root: Root, runs: Iterable[Run], policy: RetentionPolicy, offsets: Offsets) -> Plan:
+    """Plan where to move the head. Pure.
 
     `runs` are all segments that hold kept events, in offset order; they are read only for a bound
     in bytes.
@@ -62,20 +87,22 @@ def plan_retain(root: Root, runs: Iterable[Run], policy: RetentionPolicy, offset
     """
     measured = policy.max_bytes is not None or policy.min_bytes is not None
     borders, before = _borders(root, runs if measured else ())
-    total = int(before[-1])
-    if policy.max_bytes is None and policy.max_age_s is None:
-        target = root.tail if offsets.held else root.head
+    total, least = int(before[-1]), None
+    if policy.max_bytes is None and policy.max_age is None:
+        wanted = root.tail if offsets.held else root.head
     else:
-        target = offsets.aged if policy.max_age_s is not None else root.head
+        wanted = offsets.aged if policy.max_age is not None else root.head
         if policy.max_bytes is not None:
             place = np.searchsorted(before, total - policy.max_bytes)
-            target = max(target, int(borders[place]))
+            wanted = max(wanted, int(borders[place]))
+    limits = [wanted, *offsets.held, *offsets.tagged]
     if policy.min_bytes is not None:
         place = np.searchsorted(before, max(total - policy.min_bytes, 0), "right") - 1
-        target = min(target, int(borders[place]))
-    if policy.min_age_s is not None:
-        target = min(target, offsets.young)
-    return max(min([target, *offsets.held, *offsets.tagged]), root.head)
+        least = int(borders[place])
+        limits.append(least)
+    if policy.min_age is not None:
+        limits.append(offsets.young)
+    return Plan(max(min(limits), root.head), wanted, least, total)
 
 
 def _borders(root: Root, runs: Iterable[Run]) -> tuple[Ints, Ints]:
@@ -97,38 +124,104 @@ def _borders(root: Root, runs: Iterable[Run]) -> tuple[Ints, Ints]:
     return np.concatenate(offsets), before
 
 
-def run_retain(context: StreamContext, policy: RetentionPolicy) -> Committed[list[SeenReader]]:
-    """Move the head as far as a policy allows; safe to repeat. The result: readers that lag."""
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What an attempt of `apply_policy` went by."""
+
+    before: Root
+    plan: Plan
+    offsets: Offsets
+    readers: list[SeenReader]
+    tags: Mapping[str, Tag]
+
+
+def apply_policy(context: StreamContext, policy: RetentionPolicy) -> Committed[Found]:
+    """Move the head as far as a policy allows; safe to repeat."""
     context.log.refresh()
     now_us = store_now_us(context)
-    aged = _tail_at(context, now_us, policy.max_age_s)
-    young = _tail_at(context, now_us, policy.min_age_s)
+    aged = _tail_at(context, now_us, policy.max_age)
+    young = _tail_at(context, now_us, policy.min_age)
 
-    def build(root: Root, slot: Slot) -> Change[list[SeenReader]]:
-        held, tagged, lagging = list[int](), list[int](), list[SeenReader]()
+    def build(root: Root, slot: Slot) -> Change[Found]:
+        readers, tags = list[SeenReader](), dict[str, Tag]()
         if policy.respect_readers:
             readers = live_readers(context, now_us)
-            held = [seen.needs(root) for seen in readers]
-            lagging = [seen for seen in readers if seen.lags(root)]
-            tagged = [
-                tag.offset for tag in context.status.tags(root).values() if tag.offset >= root.head
-            ]
+            kept = context.status.tags(root).items()
+            tags = {name: tag for name, tag in kept if tag.offset >= root.head}
+        held = [seen.needs(root) for seen in readers]
+        offsets = Offsets(aged, young, held, [tag.offset for tag in tags.values()])
         runs = context.status.runs(root, root.head, root.tail)
-        offset = plan_retain(root, runs, policy, Offsets(aged, young, held, tagged))
-        planned = plan_truncate(root, offset, slot)
+        plan = plan_retain(root, runs, policy, offsets)
+        planned = plan_truncate(root, plan.offset, slot)
         root_after = None if planned is None else finish_truncate(context, planned, slot)
-        return Change(root_after, lagging)
+        return Change(root_after, Found(root, plan, offsets, readers, tags))
 
     done = context.log.commit(build)
-    for seen in done.result:
-        _LOG.warning(
-            "reader %r at %d (generation %d) is behind the head %d (generation %d) and keeps "
-            "all events from being dropped until it lapses: continue with stream.reader(%r, "
-            "start='head'), or free it with stream.release_reader(%r)",
-            *(seen.name, seen.record.offset, seen.record.generation),
-            *(done.root.head, done.root.generation, seen.name, seen.name),
-        )
+    for seen in done.result.readers:
+        if seen.lags(done.result.before):
+            _LOG.warning(
+                "reader %r at %d (generation %d) is behind the head %d (generation %d) and keeps "
+                "all events from being dropped until it lapses: continue with stream.reader(%r, "
+                "start='head'), or free it with stream.release_reader(%r)",
+                *(seen.name, seen.record.offset, seen.record.generation),
+                *(done.root.head, done.root.generation, seen.name, seen.name),
+            )
     return done
+
+
+def run_retain(context: StreamContext, policy: RetentionPolicy) -> Retained:
+    """Move the head as far as a policy allows, and say what keeps it from moving further."""
+    done = apply_policy(context, policy)
+    found = done.result
+    dropped = found.plan.offset - found.before.head
+    return Retained(found.plan.offset, dropped, tuple(_blockers(context, policy, found)))
+
+
+def _blockers(context: StreamContext, policy: RetentionPolicy, found: Found) -> list[Blocker]:
+    root, plan = found.before, found.plan
+    if plan.wanted <= root.head:
+        return _nothing_exceeds(context, policy, found)
+    if plan.offset >= plan.wanted:
+        return []
+    blockers = reader_blockers(found.readers, root, plan.wanted)
+    blockers += tag_blockers(found.tags, plan.wanted)
+    if plan.least is not None and plan.least < plan.wanted:
+        why = f"min_bytes={policy.min_bytes} keeps the events from {plan.least} on"
+        blockers.append(Blocker("min_bytes", plan.least, why))
+    young = found.offsets.young
+    if policy.min_age is not None and young < plan.wanted:
+        until = _reaches(context, root, young, policy.min_age)
+        why = f"min_age={policy.min_age} s keeps the events from {young} on{until_text(until)}"
+        blockers.append(Blocker("min_age", young, why, until=until))
+    return sorted(blockers, key=lambda blocker: blocker.offset)[:MOST_NAMED]
+
+
+def _nothing_exceeds(
+    context: StreamContext, policy: RetentionPolicy, found: Found
+) -> list[Blocker]:
+    root, blockers = found.before, []
+    if root.head == root.tail:
+        return [Blocker("no events", root.head, "the stream holds no events")]
+    if policy.max_age is None and policy.max_bytes is None:
+        why = "no live reader is registered, and there is no max_bytes or max_age"
+        return [Blocker("no readers", root.head, why)]
+    if policy.max_age is not None:
+        until = _reaches(context, root, root.head, policy.max_age)
+        why = f"no event is older than max_age={policy.max_age} s{until_text(until)}"
+        blockers.append(Blocker("max_age", root.head, why, until=until))
+    if policy.max_bytes is not None:
+        why = f"the events have {found.plan.total} bytes, max_bytes={policy.max_bytes} allows them"
+        blockers.append(Blocker("max_bytes", root.head, why))
+    return blockers
+
+
+def _reaches(context: StreamContext, root: Root, offset: int, age_s: int) -> dt.datetime | None:
+    """Return when the event at an offset is that old; None if no row of the history dates it."""
+    try:
+        times = context.log.history.commit_times(root, offset, offset + 1)[1]
+    except NotFoundError:
+        return None
+    return date(int(times[0]) + age_s * 1_000_000) if len(times) else None
 
 
 def policy_of(root: Root) -> RetentionPolicy | None:
@@ -137,15 +230,11 @@ def policy_of(root: Root) -> RetentionPolicy | None:
     return None if text is None else parse_policy(text)
 
 
-def run_set_policy(context: StreamContext, policy: RetentionPolicy | None) -> None:
+def run_set_policy(
+    context: StreamContext, policy: RetentionPolicy | Mapping[str, Any] | None
+) -> None:
     """Set the policy that every committer applies after its commits; None ends it."""
-    if policy is not None and not isinstance(policy, RetentionPolicy):
-        raise InvalidInputError(
-            "not a retention policy",
-            remedy="give segstore.RetentionPolicy(max_age_s=...), or None to remove the policy",
-            type=type(policy).__name__,
-        )
-    text = None if policy is None else policy.to_json()
+    text = None if policy is None else as_policy(policy).to_json()
     run_set_properties(context, {PROPERTY: text})
 
 
@@ -163,7 +252,7 @@ class AutoRetain:
         if text is None or now - self._applied_s < EVERY_S:
             return
         self._applied_s = now
-        run_retain(self._context, parse_policy(text))
+        apply_policy(self._context, parse_policy(text))
 
 
 def _tail_at(context: StreamContext, now_us: int, age_s: int | None) -> int:

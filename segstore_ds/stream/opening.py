@@ -7,7 +7,10 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds.commit.commit import StreamLog
-from segstore_ds.format.upkeep import DEFAULT_POLICY, UpkeepPolicy
+from segstore_ds.format.retention import PROPERTY as RETENTION
+from segstore_ds.format.retention import RetentionPolicy, as_policy
+from segstore_ds.format.upkeep import DEFAULT_POLICY, UpkeepPolicy, build_upkeep
+from segstore_ds.format.upkeep import PROPERTY as UPKEEP
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.stream import Stream, client_name, context_of
@@ -22,6 +25,7 @@ def create(
     spark_schema: str | None = None,
     single_writer: bool = False,
     upkeep: UpkeepPolicy | None = DEFAULT_POLICY,
+    retention: RetentionPolicy | Mapping[str, Any] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Stream:
     """Create an empty stream.
@@ -36,6 +40,7 @@ def create(
         spark_schema: Spark's JSON of the schema, if Spark creates the stream.
         single_writer: Allow a filesystem without exclusive create.
         upkeep: What the stream's upkeep keeps (see `Stream.set_upkeep`); None for no upkeep.
+        retention: Which events committers drop (see `Stream.set_retention`); None for none.
         clock: Time and ids.
 
     Returns:
@@ -52,7 +57,14 @@ def create(
         StorageError: The filesystem failed.
     """
     storage = open_storage(url, storage_options, single_writer=single_writer)
-    return create_on(storage, schema, spark_schema=spark_schema, upkeep=upkeep, clock=clock)
+    return create_on(
+        storage,
+        schema,
+        spark_schema=spark_schema,
+        upkeep=upkeep,
+        retention=retention,
+        clock=clock,
+    )
 
 
 def create_on(
@@ -61,16 +73,20 @@ def create_on(
     *,
     spark_schema: str | None = None,
     upkeep: UpkeepPolicy | None = DEFAULT_POLICY,
+    retention: RetentionPolicy | Mapping[str, Any] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Stream:
     """Create an empty stream on an open storage; see `create`, raises as it does."""
+    properties = {} if upkeep == DEFAULT_POLICY else {UPKEEP: build_upkeep(upkeep)}
+    if retention is not None:
+        properties[RETENTION] = as_policy(retention).to_json()
     log = run_create(
         storage,
         schema,
         spark_schema=spark_schema,
         client=client_name(),
         clock=clock,
-        upkeep=upkeep,
+        properties=properties,
     )
     return Stream(context_of(log))
 

@@ -20,11 +20,12 @@ from segstore_ds.copy.clone import run_materialize
 from segstore_ds.copy.copy_to import run_copy_to
 from segstore_ds.copy.pins import run_unpin
 from segstore_ds.copy.request import Copied, CopyRequest
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.clones import Pin
 from segstore_ds.format.inline import FRAME_MOST_BYTES
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
 from segstore_ds.format.replication import followers_of
-from segstore_ds.format.retention import RetentionPolicy
+from segstore_ds.format.retention import RetentionPolicy, as_policy
 from segstore_ds.format.root import Root
 from segstore_ds.format.tag import Tag
 from segstore_ds.format.upkeep import UpkeepPolicy, upkeep_of
@@ -32,6 +33,7 @@ from segstore_ds.log.operations import GRACE_S
 from segstore_ds.log.origins import pins_of
 from segstore_ds.options.arguments import check_option, check_seconds, check_whole
 from segstore_ds.options.compaction import CompactRules
+from segstore_ds.options.quantities import Duration, Size
 from segstore_ds.read.cuts import (
     Cut,
     CutLike,
@@ -64,6 +66,7 @@ from segstore_ds.retention.purge import run_purge
 from segstore_ds.retention.readers import LAPSE_S, NamedReader, register_reader, release_reader
 from segstore_ds.retention.restore import run_restore
 from segstore_ds.retention.retain import policy_of, run_retain, run_set_policy
+from segstore_ds.retention.retained import Retained
 from segstore_ds.retention.tags import run_tag, run_untag
 from segstore_ds.retention.truncate import run_seal, run_truncate
 from segstore_ds.retention.upkeep import run_set_upkeep
@@ -750,44 +753,55 @@ class Stream:
 
     def retain(
         self,
+        policy: RetentionPolicy | Mapping[str, Any] | None = None,
         *,
-        max_bytes: int | None = None,
-        max_age_s: int | None = None,
-        min_bytes: int | None = None,
-        min_age_s: int | None = None,
+        max_bytes: Size | None = None,
+        max_age: Duration | None = None,
+        min_bytes: Size | None = None,
+        min_age: Duration | None = None,
         respect_readers: bool = True,
-    ) -> int:
+    ) -> Retained:
         """Forget what exceeds a maximum, once; a minimum wins. Safe to repeat.
 
         Without a maximum, it forgets the events that every live reader is done with. Ages count
         from the commit that appended an event, by the store's clock; events that no kept version
         can date stay. A reader's record that can't be read stops it.
 
+        Sizes are bytes or texts such as ``"10g"`` (k, m, g, t: powers of 1024); ages are seconds, a
+        timedelta, or texts such as ``"7d"`` (s, m, h, d, w).
+
         Args:
+            policy: The bounds as one value, a dict of the arguments below or a policy; alone.
             max_bytes: Drop the oldest segments while the rest is larger (encoded bytes).
-            max_age_s: Drop events that were committed more than this many seconds ago.
+            max_age: Drop events that were committed longer ago.
             min_bytes: Keep at least this many encoded bytes.
-            min_age_s: Keep events that were committed within this many seconds.
+            min_age: Keep events that were committed within this time.
             respect_readers: Keep what a tag or a live reader needs.
 
         Returns:
-            The head.
+            The head, how many events were dropped, and what kept more from being dropped.
         """
-        policy = RetentionPolicy(max_bytes, max_age_s, min_bytes, min_age_s, respect_readers)
-        return run_retain(self._context, policy).root.head
+        bounds = (max_bytes, max_age, min_bytes, min_age, respect_readers)
+        if policy is None:
+            return run_retain(self._context, RetentionPolicy(*bounds))
+        if bounds != (None, None, None, None, True):
+            raise InvalidInputError(
+                "bounds are given twice", remedy="give them in the policy alone"
+            )
+        return run_retain(self._context, as_policy(policy))
 
     @property
     def retention(self) -> RetentionPolicy | None:
         """The policy that is applied after commits, as of the newest version seen."""
         return policy_of(self._log.root)
 
-    def set_retention(self, policy: RetentionPolicy | None) -> None:
+    def set_retention(self, policy: RetentionPolicy | Mapping[str, Any] | None) -> None:
         """Set a policy that every committer applies after its commits, about once a minute.
 
         If applying it fails, the log gets a warning, and the commit does not fail.
 
         Args:
-            policy: What is kept; None ends it.
+            policy: What is kept, a policy or a dict such as ``{"max_age": "7d"}``; None ends it.
         """
         run_set_policy(self._context, policy)
 

@@ -1,5 +1,6 @@
 """Create: the first commit of a stream."""
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import pyarrow as pa
@@ -11,7 +12,6 @@ from segstore_ds.errors import AlreadyExistsError, InvalidInputError
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.format.schema.normal_form import normalise_schema
-from segstore_ds.format.upkeep import DEFAULT_POLICY, PROPERTY, UpkeepPolicy, build_upkeep
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.place import may_begin
 from segstore_ds.status.history import begin_history
@@ -26,12 +26,12 @@ def run_create(
     spark_schema: str | None,
     client: str,
     clock: Clock,
-    upkeep: UpkeepPolicy | None = DEFAULT_POLICY,
+    properties: Mapping[str, str] | None = None,
 ) -> StreamLog:
     """Create an empty stream and return its log, at the first root.
 
     If several callers create at once, exactly one succeeds. `spark_schema` is Spark's JSON of the
-    schema, or None; `upkeep` is the policy, None for no upkeep.
+    schema, or None.
 
     Raises:
         AlreadyExistsError: The stream exists.
@@ -57,8 +57,8 @@ def run_create(
         raise AlreadyExistsError("a stream already exists here", url=storage.url)
     context = StreamContext.of(log, client=client)
     epoch = context.status.put_epoch(0, 0, 0, text, spark_schema)
-    properties = {} if upkeep == DEFAULT_POLICY else {PROPERTY: build_upkeep(upkeep)}
-    first = replace(first_root(context, Operation.CREATE, [epoch]), properties=properties)
+    first = first_root(context, Operation.CREATE, [epoch])
+    first = replace(first, properties=dict(properties or {}))
     if not log.create(begin_history(first)):
         raise AlreadyExistsError("a stream already exists here", url=storage.url)
     return log

@@ -38,7 +38,7 @@ from segstore_ds.read.cuts import Cut
 from segstore_ds.retention.purge import run_purge
 from segstore_ds.retention.readers import register_reader
 from segstore_ds.retention.restore import run_restore
-from segstore_ds.retention.retain import run_retain
+from segstore_ds.retention.retain import apply_policy
 from segstore_ds.retention.truncate import run_truncate
 from segstore_ds.retention.vacuum import run_vacuum
 from segstore_ds.status.table_status import TableStatus
@@ -275,7 +275,7 @@ def purger() -> Program:
 def retainer() -> Program:
     """Drop everything that nobody needs."""
     policy = RetentionPolicy(max_bytes=0)
-    return acting(lambda _, context: run_retain(context, policy))
+    return acting(lambda _, context: apply_policy(context, policy))
 
 
 def registrar(name: str, offset: int) -> Program:

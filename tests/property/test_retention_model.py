@@ -108,7 +108,7 @@ class RetentionMachine(StreamMachine):
     def retain(self):
         self._tick()
         self.model.retain()
-        assert self.stream.retain(max_bytes=0) == self.model.head
+        assert self.stream.retain(max_bytes=0).head == self.model.head
 
     # --- versions, objects ------------------------------------------------------------------
 

@@ -1,12 +1,16 @@
 """Retain: bounds of size and age, minima that win, and who holds back what."""
 
+import datetime as dt
+import json
 import logging
+import uuid
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from stream_kit import DAY, HOUR, Meddling, make_stream, numbers, objects, values, wait
+from stream_kit import DAY, HOUR, SCHEMA, Meddling, make_stream, numbers, objects, values, wait
 
+import segstore_ds as segstore
 from segstore_ds.errors import CorruptionError, FormatError, InvalidInputError
 from segstore_ds.format.parts.columns import from_entries
 from segstore_ds.format.retention import PROPERTY, RetentionPolicy, parse_policy
@@ -24,26 +28,26 @@ def size_of(stream):
 def test_maximum_of_bytes_drops_the_oldest_segments():
     """Whole segments, oldest first, until the rest fits."""
     stream, _ = make_stream(5)
-    assert stream.retain(max_bytes=10**9) == 0
-    assert stream.retain(max_bytes=int(2.5 * size_of(stream))) == 30
-    assert stream.retain(max_bytes=0) == 50
+    assert stream.retain(max_bytes=10**9).head == 0
+    assert stream.retain(max_bytes=int(2.5 * size_of(stream))).head == 30
+    assert stream.retain(max_bytes=0).head == 50
     assert values(stream) == []
 
 
 def test_maximum_of_age_counts_from_the_commit():
     """Events are as old as the commit that brought them, by the store's clock."""
     stream, storage = make_stream(5)
-    assert stream.retain(max_age_s=int(2.5 * HOUR)) == 20
+    assert stream.retain(max_age=int(2.5 * HOUR)).head == 20
     wait(storage, HOUR)
-    assert stream.retain(max_age_s=int(2.5 * HOUR)) == 30
-    assert stream.retain(max_age_s=0) == 50
+    assert stream.retain(max_age=int(2.5 * HOUR)).head == 30
+    assert stream.retain(max_age=0).head == 50
 
 
 def test_minimum_wins_over_maximum():
     """What has to stay stays."""
     stream, _ = make_stream(5)
-    assert stream.retain(max_bytes=0, min_bytes=int(1.5 * size_of(stream))) == 30
-    assert stream.retain(max_bytes=0, min_age_s=int(0.5 * HOUR)) == 40
+    assert stream.retain(max_bytes=0, min_bytes=int(1.5 * size_of(stream))).head == 30
+    assert stream.retain(max_bytes=0, min_age=int(0.5 * HOUR)).head == 40
 
 
 def test_age_of_events_comes_from_the_history():
@@ -51,9 +55,9 @@ def test_age_of_events_comes_from_the_history():
     stream, _ = make_stream(40)
     stream.purge(older_than_s=HOUR)
     assert stream.root.log_start > 36
-    assert stream.retain(max_age_s=int(50 * HOUR)) == 0
-    assert stream.retain(max_age_s=0, min_age_s=int(20.5 * HOUR)) == 190
-    assert stream.retain(max_age_s=int(10.5 * HOUR)) == 290
+    assert stream.retain(max_age=int(50 * HOUR)).head == 0
+    assert stream.retain(max_age=0, min_age=int(20.5 * HOUR)).head == 190
+    assert stream.retain(max_age=int(10.5 * HOUR)).head == 290
 
 
 def test_tags_and_readers_hold_back_and_only_what_they_need():
@@ -64,34 +68,34 @@ def test_tags_and_readers_hold_back_and_only_what_they_need():
     stream.tag("eod", 25)
     reader = stream.reader("etl", start=15)
     stream.reader("gone", start=8).release()
-    assert stream.retain(max_bytes=0) == 15
+    assert stream.retain(max_bytes=0).head == 15
     reader.publish(28)
-    assert stream.retain(max_bytes=0) == 25
+    assert stream.retain(max_bytes=0).head == 25
     stream.untag("eod")
-    assert stream.retain(max_bytes=0) == 28
-    assert stream.retain(max_bytes=0, respect_readers=False) == 50
+    assert stream.retain(max_bytes=0).head == 28
+    assert stream.retain(max_bytes=0, respect_readers=False).head == 50
 
 
 def test_without_a_maximum_what_every_reader_is_done_with_goes():
     """Retention by consumption; without readers nothing is dropped."""
     stream, _ = make_stream(5)
     stream.tag("eod", 45)
-    assert stream.retain() == 0
+    assert stream.retain().head == 0
     first, second = stream.reader("a"), stream.reader("b")
     first.publish(30)
-    assert stream.retain() == 0
+    assert stream.retain().head == 0
     second.publish(20)
-    assert stream.retain(min_age_s=int(3.5 * HOUR)) == 10
-    assert stream.retain() == 20
+    assert stream.retain(min_age=int(3.5 * HOUR)).head == 10
+    assert stream.retain().head == 20
 
 
 def test_lapsed_reader_no_longer_holds_back():
     """By the store's time."""
     stream, storage = make_stream(3)
     stream.reader("etl", lapse_s=int(DAY))
-    assert stream.retain(max_bytes=0) == 0
+    assert stream.retain(max_bytes=0).head == 0
     wait(storage, DAY + 60)
-    assert stream.retain(max_bytes=0) == 30
+    assert stream.retain(max_bytes=0).head == 30
 
 
 def test_reader_below_the_head_blocks_retention_and_is_shown(caplog):
@@ -107,20 +111,20 @@ def test_reader_below_the_head_blocks_retention_and_is_shown(caplog):
         return dict(zip(found["name"].to_pylist(), found["lost"].to_pylist(), strict=True))
 
     assert shown() == {"etl": 25, "other": 0}
-    assert stream.retain(max_bytes=0) == 30
+    assert stream.retain(max_bytes=0).head == 30
     assert "reader 'etl' at 5 (generation 0) is behind the head 30" in caplog.text
     assert "release_reader('etl')" in caplog.text
     assert "'other'" not in caplog.text
     caplog.clear()
     reader.publish(35)
-    assert (stream.retain(max_bytes=0), shown()["etl"]) == (35, 0)
+    assert (stream.retain(max_bytes=0).head, shown()["etl"]) == (35, 0)
     stream.overwrite(numbers(40, 50))
-    assert stream.retain(max_bytes=0) == 40
+    assert stream.retain(max_bytes=0).head == 40
     assert "reader 'etl' at 35" in caplog.text
     caplog.clear()
     wait(storage, DAY + 60)
     stream.reader("other", start="tail")
-    assert stream.retain(max_bytes=0) == 50
+    assert stream.retain(max_bytes=0).head == 50
     assert caplog.text == ""
 
 
@@ -141,7 +145,7 @@ def test_registration_during_retention_loses_nothing_silently():
     other = open_on(storage, clock=stream._log.clock)
     meddling = Meddling(storage, "create log/", lambda: other.reader("etl", start=5))
     seen = open_on(meddling, clock=stream._log.clock)
-    assert seen.retain(max_bytes=0) == 5
+    assert seen.retain(max_bytes=0).head == 5
     assert meddling.met
     assert values(other, "reader:etl") == list(range(5, 30))
 
@@ -150,9 +154,9 @@ def test_registration_during_retention_loses_nothing_silently():
     "policy",
     [
         {"max_bytes": -1},
-        {"max_age_s": 1.5},
+        {"max_age": 1.5},
         {"min_bytes": True},
-        {"min_age_s": "1"},
+        {"min_age": "1"},
         {"respect_readers": False},
         {"min_bytes": 5, "respect_readers": False},
     ],
@@ -197,11 +201,173 @@ def test_policy_that_cannot_be_applied_never_fails_the_commit(caplog):
     assert stream.refresh().head == 0
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{", '{"later": 1}', '{"max_bytes": "x"}'])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "[]",
+        "{",
+        '{"later": 1}',
+        '{"max_bytes": "x"}',
+        '{"max_bytes": "10g"}',
+        '{"max_age": 1}',
+        '{"max_age_s": "7d"}',
+    ],
+)
 def test_policy_of_a_later_version_is_not_half_applied(text):
     """What is not understood is an error, not another policy."""
     with pytest.raises(CorruptionError, match=PROPERTY):
         parse_policy(text)
+
+
+def test_policy_is_stored_under_the_names_of_the_format():
+    """FORMAT.md 3.1: numbers alone, whatever was given."""
+    policy = RetentionPolicy("10g", "7d", min_age=dt.timedelta(hours=1))
+    assert json.loads(policy.to_json()) == {
+        "max_bytes": 10 << 30,
+        "max_age_s": 604_800,
+        "min_bytes": None,
+        "min_age_s": 3600,
+        "respect_readers": True,
+    }
+    assert parse_policy(policy.to_json()) == policy
+
+
+def test_bounds_are_texts_a_dict_or_a_policy():
+    """One meaning, whichever way they are given."""
+    for policy in (
+        {"max_age": "2h", "min_bytes": "1b"},
+        RetentionPolicy(max_age="120m", min_bytes=1),
+        RetentionPolicy(max_age=dt.timedelta(hours=2), min_bytes="1"),
+    ):
+        stream, _ = make_stream(5)
+        assert stream.retain(policy).head == 30
+        stream.set_retention(policy)
+        assert stream.retention == RetentionPolicy(max_age=7200, min_bytes=1)
+    stream, _ = make_stream(5)
+    assert stream.retain(max_age="2h", min_bytes="1b").head == 30
+    with pytest.raises(InvalidInputError, match="in the policy alone"):
+        stream.retain({"max_age": "2h"}, min_bytes=1)
+    for wrong in ({"max_age_s": 5}, {"max_age": "2h", "later": 1}, {}, 5, "2h"):
+        with pytest.raises(InvalidInputError, match="max_bytes, max_age, min_bytes, min_age"):
+            stream.retain(wrong)
+
+
+def test_stream_is_created_with_its_policy():
+    """The first commit that is due applies it."""
+    url = f"memory://{uuid.uuid4().hex}"
+    stream = segstore.create(url, SCHEMA, retention={"max_bytes": "0"})
+    assert stream.retention == RetentionPolicy(max_bytes=0)
+    stream.append(numbers(0, 3))
+    assert stream.head == 3
+    assert segstore.create(f"{url}x", SCHEMA).retention is None
+
+
+def why(done) -> list[tuple]:
+    """Return what keeps a retention from dropping more, without its sentences."""
+    return [(found.kind, found.offset, found.name, found.owner) for found in done.blocked_by]
+
+
+def test_retain_that_drops_all_that_exceeds_is_not_blocked():
+    """Nor is one that dropped nothing because a tag or a reader is further up."""
+    stream, _ = make_stream(5)
+    stream.tag("later", 45)
+    done = stream.retain(max_age="2h")
+    assert (done.head, done.dropped, done.blocked_by) == (30, 30, ())
+    assert str(done) == "dropped 30 events, the head is 30"
+
+
+def test_retain_names_the_reader_that_blocks_it():
+    """With its owner, and with the time until which it is waited for."""
+    stream, storage = make_stream(5)
+    stream.reader("etl", owner="ada", start=20, lapse_s=3600)
+    stream.reader("ad-hoc")
+    begin_us = storage.time.now_us
+    done = stream.retain(max_bytes=0)
+    assert (done.head, done.dropped) == (0, 0)
+    assert why(done) == [("reader", 0, "ad-hoc", ""), ("reader", 20, "etl", "ada")]
+    lapses = dt.datetime.fromtimestamp(begin_us / 1e6, dt.UTC) + dt.timedelta(hours=1)
+    until = done.blocked_by[1].until
+    assert abs((until - lapses).total_seconds()) < 60
+    assert str(done.blocked_by[1]) == (
+        "reader 'etl' of 'ada' has read up to 20; it is waited for until "
+        f"{until.isoformat(timespec='seconds')}"
+    )
+    assert "kept: reader 'ad-hoc' has read up to 0" in str(done)
+    stream.release_reader("ad-hoc")
+    wait(storage, (until - lapses).total_seconds() + 3599)
+    assert stream.retain(max_bytes=0).head == 20
+    wait(storage, 60)
+    assert why(stream.retain(max_bytes=0)) == []
+
+
+def test_retain_names_a_reader_that_lags_behind_the_head():
+    """It keeps everything, wherever it stands."""
+    stream, _ = make_stream(3)
+    stream.reader("etl", start=5)
+    stream.overwrite(numbers(30, 40))
+    done = stream.retain(max_bytes=0)
+    assert why(done) == [("reader", 30, "etl", "")]
+    assert "stands at 5 of generation 0, behind the head 30" in str(done)
+
+
+def test_retain_names_tags_and_minima_that_block_it():
+    """The lowest first, with what they hold; only what lies below what would be dropped."""
+    stream, storage = make_stream(5)
+    stream.tag("b", 10)
+    stream.tag("a", 10)
+    stream.tag("kept", 45)
+    size = size_of(stream)
+    done = stream.retain(max_age="2h", min_bytes=int(3.5 * size), min_age="4h")
+    assert (done.head, done.dropped) == (10, 10)
+    assert why(done) == [
+        ("tag", 10, "a", ""),
+        ("tag", 10, "b", ""),
+        ("min_bytes", 10, "", ""),
+        ("min_age", 10, "", ""),
+    ]
+    until = done.blocked_by[-1].until
+    assert until.timestamp() == storage.time.now_us / 1e6 + HOUR
+    assert f"min_bytes={int(3.5 * size)} keeps the events from 10 on" in str(done)
+    stream.untag("a")
+    stream.untag("b")
+    wait(storage, HOUR + 1)
+    again = stream.retain(max_age="2h", min_age="4h")
+    assert (again.head, again.dropped) == (20, 10)
+
+
+def test_retain_says_when_something_will_be_old_enough():
+    """That is when it drops it."""
+    stream, storage = make_stream(3)
+    done = stream.retain(max_age="1d", max_bytes="1g")
+    assert why(done) == [("max_age", 0, "", ""), ("max_bytes", 0, "", "")]
+    assert "no event is older than max_age=86400 s until 20" in str(done)
+    assert f"the events have {stream.info()['bytes']} bytes" in str(done)
+    wait(storage, done.blocked_by[0].until.timestamp() - storage.time.now_us / 1e6 - 1)
+    assert stream.retain(max_age="1d").head == 0
+    wait(storage, 1)
+    assert stream.retain(max_age="1d").head == 10
+
+
+def test_retain_without_maxima_says_that_nobody_reads():
+    """And with readers, who has not read on; an empty stream has nothing to drop."""
+    stream, _ = make_stream(2)
+    assert why(stream.retain()) == [("no readers", 0, "", "")]
+    reader = stream.reader("etl")
+    assert why(stream.retain()) == [("reader", 0, "etl", "")]
+    reader.publish(20)
+    assert stream.retain() == segstore.Retained(20, 20)
+    assert why(stream.retain(max_bytes=0)) == [("no events", 20, "", "")]
+
+
+def test_retain_names_at_most_twenty_that_block_it():
+    """The lowest of them."""
+    stream, _ = make_stream(5)
+    for n in range(30):
+        stream.tag(f"t{n:02}", n)
+    assert [found.name for found in stream.retain(max_bytes=0).blocked_by] == [
+        f"t{n:02}" for n in range(20)
+    ]
 
 
 bounds = st.none() | st.integers(0, 60)
@@ -213,9 +379,9 @@ bounds = st.none() | st.integers(0, 60)
     policy=st.builds(
         RetentionPolicy,
         max_bytes=bounds,
-        max_age_s=st.none() | st.just(1),
+        max_age=st.none() | st.just(1),
         min_bytes=bounds,
-        min_age_s=st.none() | st.just(1),
+        min_age=st.none() | st.just(1),
     ),
 )
 def test_plan_keeps_every_bound(sizes, data, policy):
@@ -232,10 +398,10 @@ def test_plan_keeps_every_bound(sizes, data, policy):
     aged, young = data.draw(places), data.draw(places)
     held, tagged = data.draw(st.lists(places, max_size=2)), data.draw(st.lists(places, max_size=2))
     max_bytes, min_bytes = policy.max_bytes, policy.min_bytes
-    max_age, min_age = policy.max_age_s is not None, policy.min_age_s is not None
+    max_age, min_age = policy.max_age is not None, policy.min_age is not None
     listed = from_entries([one.entry for one in segments])
     runs = [Run(0, listed, list).trimmed(head, cursor)] if segments else []
-    target = plan_retain(root, runs, policy, Offsets(aged, young, held, tagged))
+    target = plan_retain(root, runs, policy, Offsets(aged, young, held, tagged)).offset
     assert head <= target <= cursor
     if target > head:
         assert target <= min([*held, *tagged, young if min_age else cursor])
@@ -270,6 +436,6 @@ def test_divided_segment_counts_only_its_kept_bytes():
 
     def plan(most: int) -> int:
         policy = RetentionPolicy(max_bytes=most)
-        return plan_retain(root, runs, policy, Offsets(aged=0, young=4))
+        return plan_retain(root, runs, policy, Offsets(aged=0, young=4)).offset
 
     assert (plan(4), plan(3)) == (2, 4)

@@ -146,10 +146,10 @@ def test_what_is_no_text_is_refused(stream: segstore.Stream) -> None:
             call()
 
 
-@pytest.mark.parametrize("policy", [{"max_age_s": 5}, 5, "1d", {}])
-def test_a_policy_is_a_retention_policy(stream: segstore.Stream, policy: Any) -> None:
-    """A dict is answered with how to write one."""
-    with pytest.raises(InvalidInputError, match=r"give segstore\.RetentionPolicy\(max_age_s"):
+@pytest.mark.parametrize("policy", [{"max_age_s": 5}, {"max_age": 5, "x": 1}, 5, "1d", {}])
+def test_a_policy_is_a_retention_policy_or_a_dict(stream: segstore.Stream, policy: Any) -> None:
+    """Anything else is answered with how to write one."""
+    with pytest.raises(InvalidInputError, match=r"give segstore\.RetentionPolicy\(max_age"):
         stream.set_retention(policy)
 
 

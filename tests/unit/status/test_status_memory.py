@@ -5,7 +5,9 @@ from stream_kit import STAGED, make_stream, numbers
 
 from segstore_ds.compact.replace import Replacement, listed_runs
 from segstore_ds.format.parts.kinds import WRITERS
+from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.format.root import Root, Writer
+from segstore_ds.retention.retain import apply_policy
 from segstore_ds.status import store
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
@@ -53,10 +55,13 @@ def test_retention_without_a_bound_in_bytes_lists_nothing(monkeypatch):
     stream, storage = long_stream(monkeypatch)
     counted = FaultStorage(storage)
     other = open_on(counted, clock=stream._log.clock)
-    other.retain(max_age_s=3600)
+    apply_policy(other.context, RetentionPolicy(max_age="1h"))
     assert status_reads(counted) == []
-    assert other.retain(max_bytes=10**9) == 0
-    reads = status_reads(counted)
+    assert other.retain(max_age="365d").blocked_by[0].kind == "max_age"
+    (dated,) = status_reads(counted)
+    assert "-history-" in dated, "when the oldest event will be old enough"
+    assert other.retain(max_bytes=10**9).dropped == 0
+    reads = status_reads(counted)[1:]
     assert len(reads) == 12
     assert all(call.startswith("get_range ") for call in reads), "no statistics"
 

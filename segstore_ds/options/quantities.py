@@ -1,0 +1,48 @@
+"""Sizes and durations as people write them: `10g`, `7d`."""
+
+import re
+from collections.abc import Mapping
+from datetime import timedelta
+
+Size = int | str
+Duration = int | str | timedelta
+
+SIZES_TAKEN = (
+    "a whole number of bytes, or a text such as '10g': k, m, g and t are powers of 1024, with or "
+    "without b or ib"
+)
+DURATIONS_TAKEN = (
+    "a whole number of seconds, a timedelta of whole seconds, or a text such as '7d' with one of "
+    "the units s, m, h, d and w"
+)
+
+_TEXT = re.compile(r"\s*([0-9]{1,20})\s*([a-z]*)\s*", re.ASCII | re.IGNORECASE)
+_POWERS = {"k": 1 << 10, "m": 1 << 20, "g": 1 << 30, "t": 1 << 40}
+_BYTES = {f"{letter}{rest}": by for letter, by in _POWERS.items() for rest in ("", "b", "ib")}
+_BYTES |= {"": 1, "b": 1}
+_SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
+
+
+def parse_size(text: str) -> int | None:
+    """Return the bytes that a text says, or None.
+
+    >>> parse_size("10g"), parse_size(" 64 KiB"), parse_size("7"), parse_size("1.5g")
+    (10737418240, 65536, 7, None)
+    """
+    return _parse(text, _BYTES)
+
+
+def parse_duration(text: str) -> int | None:
+    """Return the seconds that a text says, or None; a number alone is not a duration.
+
+    >>> parse_duration("7d"), parse_duration("36 H"), parse_duration("7")
+    (604800, 129600, None)
+    """
+    return _parse(text, _SECONDS)
+
+
+def _parse(text: str, units: Mapping[str, int]) -> int | None:
+    match = _TEXT.fullmatch(text)
+    if match is None or match[2].lower() not in units:
+        return None
+    return int(match[1]) * units[match[2].lower()]
