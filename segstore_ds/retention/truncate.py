@@ -56,10 +56,11 @@ def trim_part(status: TableStatus, root: Root, slot: Slot) -> Root:
     if len(kept) == part.count:
         return root
     trimmed = status.put_part(root.version, kept[0].start, [placed.entry for placed in kept])
-    # Retire the part with all it lists. Segments that the new part also lists are live, and are
-    # retired with the new part.
-    gone = slot.retire("part", part.path)
-    return replace(root, parts=(trimmed, *root.parts[1:]), retired=(*root.retired, gone))
+    # The old part lists live segments, too. A part of the dropped ones is what retires them.
+    dropped = [replace(entry, stats=None) for entry in status.part(part)[: part.count - len(kept)]]
+    gone = status.put_part(root.version, part.start, dropped)
+    retired = (slot.retire("part", gone.path), slot.retire("status", part.path))
+    return replace(root, parts=(trimmed, *root.parts[1:]), retired=(*root.retired, *retired))
 
 
 def finish_truncate(context: StreamContext, root: Root, slot: Slot) -> Root:

@@ -18,6 +18,7 @@ from segstore_ds.format.upkeep import DEFAULT_POLICY, UpkeepPolicy
 from segstore_ds.log.clock import Clock
 from segstore_ds.read.plan import ReadRequest, plan_reading
 from segstore_ds.retention import upkeep
+from segstore_ds.status import table_status
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
@@ -92,6 +93,33 @@ def test_dropped_objects_go_a_week_later() -> None:
     assert stream.root.retired == () or all(
         item.time_us > stream.root.time_us - (WEEK + DAY) * 1e6 for item in stream.root.retired
     )
+
+
+@pytest.mark.parametrize("head", [4, 5, 6, 9])
+def test_live_segments_of_a_part_that_was_cut_stay(
+    head: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The part that spans the head is written again: only what lies below the head goes."""
+    monkeypatch.setattr(table_status, "INLINE_SOFT", 3)
+    monkeypatch.setattr(table_status, "MERGE_FAN_IN", 2)
+    stream, storage = make()
+    grow(stream, storage, 12, HOUR)
+    assert stream.root.parts[0].count >= 4
+    first = sorted(objects(storage, "segments"))
+    stream.truncate(head)
+    grow(stream, storage, 12, 6 * HOUR)
+    reading = stream.plan_read()
+    tasks = stream.plan_tasks(reading)
+    stream.compact(head + 1, head + 3)
+    grow(stream, storage, 20, 6 * HOUR)
+    assert not set(first[:head]) & objects(storage)
+    batches = [batch for task in tasks for batch in segstore.run_task(reading, task)]
+    assert [n for batch in batches for n in batch["n"].to_pylist()] == list(range(head, 24))
+    grow(stream, storage, 16, 6 * HOUR)
+    assert values(stream) == list(range(head, stream.tail))
+    stream.verify().check()
+    left = set(first) & objects(storage, "segments")
+    assert left == {*first[head:]} - {*first[head + 1 : head + 3]}
 
 
 class Counting(TimedStorage):
