@@ -6,6 +6,7 @@ committed since then is not part of this folder's history.
 """
 
 import logging
+import re
 
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.commit.context import StreamContext
@@ -111,7 +112,8 @@ def _next(follower: Follower, base: Root) -> Root | None:
 
 def _damaged(context: StreamContext) -> set[str]:
     problems = run_verify(context).problems
-    paths = {problem.where.partition("[")[0] for problem in problems}
+    # An inline frame is named behind its commit file, and any frame by its range.
+    paths = {re.split(r": |\[", problem.where)[0] for problem in problems}
     paths = {path for path in paths if path.startswith(_FOLDERS) and path != names.HINT_PATH}
     numbers = set(context.log.files.numbers())
     kept = range(context.log.root.log_start, context.log.root.version)

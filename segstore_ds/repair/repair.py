@@ -1,6 +1,7 @@
 """Repair: rebuild lost or damaged metadata from what is left. It deletes nothing.
 
 - A lost or wrong hint is written again.
+- An inline frame that fails its checksum is copied from another commit file that holds it.
 - What a follower holds is copied back from there: commits first, then objects.
 - Status and history objects that the newest version names and that can't be read are rebuilt from
   kept versions, the history and the segments: see `repair_status`. Nothing is guessed.
@@ -34,6 +35,7 @@ from segstore_ds.repair.from_followers import (
     restore_objects,
 )
 from segstore_ds.repair.history_facts import NUMBERS_SKIPPED
+from segstore_ds.repair.inline_frames import restore_frames
 from segstore_ds.repair.status import repair_status
 from segstore_ds.repair.witnesses import ABANDONED, find_witnesses
 from segstore_ds.status.history import NO_NOTE, describe_commit
@@ -47,7 +49,7 @@ class RepairReport:
         repaired: What was rebuilt.
         lost: The versions that can't be read and were left behind.
         damaged: What can't be rebuilt, with the offsets or versions that nothing proves; `salvage`
-            reads what is around it.
+            reads what is around it. Of events, only inline ones are checked.
         version: The newest version after the repair.
         generation: Its generation; higher than before if versions were left behind.
     """
@@ -60,7 +62,7 @@ class RepairReport:
 
     @property
     def ok(self) -> bool:
-        """True if no metadata is damaged any more; `verify` also checks events."""
+        """True if no metadata is damaged any more; `verify` also checks all events."""
         return not self.damaged
 
 
@@ -104,11 +106,13 @@ def run_repair(
         report.repaired.append(f"the log continues from version {base.version}")
         for url in followers_of(base):
             report.repaired.append(f"it has no followers any more: empty {url}, then add it again")
+    frames = restore_frames(context, context.log.reopen())
+    report.repaired += frames.repaired
     root = context.log.reopen()
     report.repaired += restore_objects(context, root)
     found = repair_status(context, root, allow_loss=allow_loss)
     report.repaired += found.repaired
-    report.damaged += found.damaged
+    report.damaged += frames.damaged + found.damaged
     _repair_hint(context, report)
     report.version, report.generation = context.log.root.version, context.log.root.generation
     return report

@@ -1,10 +1,10 @@
 """Salvage: copy what can be read of a damaged stream into a new one. The old one does not change.
 
 Every byte is checked as in a scan. If the newest version can't be read somewhere, salvage reads
-what any kept version lists for the same offsets: parts are rebuilt as in a repair, and segments
-that a compaction replaced hold the same events as its result. Remaining damage is an error that
-names the place, unless the caller asks to skip it. Then every skipped range is reported with its
-old offsets.
+what any kept version lists for the same offsets: parts are rebuilt as in a repair, segments that a
+compaction replaced hold the same events as its result, and so do commit files that hold events
+inline. Remaining damage is an error that names the place, unless the caller asks to skip it. Then
+every skipped range is reported with its old offsets.
 """
 
 from collections.abc import Iterator
@@ -182,13 +182,18 @@ class Salvager:
         return PartRebuilder(self._kept, read_facts(History(self._context.storage), self._root))
 
     @cached_property
-    def _before_compactions(self) -> list[int]:
-        """Kept versions that list the same events in other segments than the newest does."""
-        found: list[int] = []
+    def _other_copies(self) -> list[tuple[int, int, int]]:
+        """Kept versions with other copies of some events: each version, and their range.
+
+        A compaction has replaced their segments, or they are inline there.
+        """
+        found: list[tuple[int, int, int]] = []
         above = self._root
         for root in self._kept.older():
             if above.operation == Operation.COMPACT or above.version != root.version + 1:
-                found.append(root.version)
+                found.append((root.version, root.listed_start, root.tail))
+            elif root.inline_bytes:
+                found.append((root.version, root.inline_start, root.tail))
             above = root
         return found
 
@@ -198,10 +203,12 @@ class Salvager:
         """Yield the events of a range as other versions list them; report what none of them has."""
         start = max(start, self._root.head)
         found: list[tuple[int, pa.RecordBatch]] = []
-        for version in self._before_compactions if start < end else ():
-            root = self._kept.at(version)
+        for version, first, last in self._other_copies if start < end else ():
             missing = list(_gaps(found, start, end))
-            if root is None or not missing:
+            if not any(first < upper and last > lower for lower, upper in missing):
+                continue
+            root = self._kept.at(version)
+            if root is None:
                 continue
             storage = with_inline(self._context.storage, root)
             for placed in self._kept.segments_of(root, start, end, inline=True):

@@ -31,11 +31,11 @@ def repair(
 ) -> RepairReport:
     """Rebuild lost or damaged metadata from what is left of it; deletes nothing.
 
-    A lost hint is written again. Lost status and history objects are rebuilt from followers, kept
-    versions, the history and the segments themselves. Nothing is guessed: what can't be proven is
-    reported as damaged. A newest commit that can't be read is left behind only with `allow_loss`:
-    the stream goes on from the commit before, as another generation. Stop writers first. Safe to
-    repeat.
+    A lost hint is written again. Events that are damaged in one commit file are copied from another
+    one that holds them. Lost status and history objects are rebuilt from followers, kept versions,
+    the history and the segments themselves. Nothing is guessed: what can't be proven is reported as
+    damaged. A newest commit that can't be read is left behind only with `allow_loss`: the stream
+    goes on from the commit before, as another generation. Stop writers first. Safe to repeat.
 
     Args:
         url: The stream.
