@@ -4,7 +4,9 @@ The input is untrusted: every field is checked before a value is built from it, 
 is a CorruptionError.
 """
 
-from dataclasses import astuple, fields, replace
+from collections.abc import Callable
+from dataclasses import fields, replace
+from operator import attrgetter
 from typing import Any
 
 from segstore_ds.errors import CorruptionError, UnsupportedVersionError
@@ -42,7 +44,17 @@ _ENTRY_CELLS = (
     "format",
     "stats",
 )
+
+
+def _cells_of(row: type) -> Callable[[Any], tuple[Any, ...]]:
+    """Return what gives the fields of such a value; `astuple` takes ten times as long."""
+    return attrgetter(*(field.name for field in fields(row)))
+
+
 _PART_CELLS = tuple(field.name for field in fields(PartRef))
+_blob_cells, _writer_cells, _part_cells, _upkeep_cells = map(
+    _cells_of, (BlobRef, Writer, PartRef, LastUpkeep)
+)
 
 
 def encode_root(root: Root) -> bytes:
@@ -86,7 +98,7 @@ def encode_root(root: Root) -> bytes:
         properties=dict(root.properties),
     )
     if root.upkeep is not None:
-        value.update(upkeep=list(astuple(root.upkeep)))
+        value.update(upkeep=list(_upkeep_cells(root.upkeep)))
     if root.restored is not None:
         value.update(restored=root.restored)
     return build_json(value)
@@ -224,7 +236,7 @@ def _parse_inline(value: Any, *, where: str) -> SegmentEntry:
 
 def blob_value(blob: BlobRef) -> list[Any]:
     """Return the JSON row of a reference to a blob."""
-    return list(astuple(blob))
+    return list(_blob_cells(blob))
 
 
 def parse_blob(value: Any, *, where: str) -> BlobRef:
@@ -239,7 +251,7 @@ def parse_blob(value: Any, *, where: str) -> BlobRef:
 
 def writer_value(writer: Writer) -> list[Any]:
     """Return the JSON row of a writer."""
-    return list(astuple(writer))
+    return list(_writer_cells(writer))
 
 
 def parse_writer(value: Any, *, where: str) -> Writer:
@@ -308,7 +320,7 @@ def _parse_epoch(value: Any, where: str) -> Epoch:
 
 def part_value(part: PartRef) -> list[Any]:
     """Return the JSON row of a reference to a part or a list of parts."""
-    return list(astuple(part))
+    return list(_part_cells(part))
 
 
 def parse_part(value: Any, *, where: str) -> PartRef:

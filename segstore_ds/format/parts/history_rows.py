@@ -1,6 +1,7 @@
 """History rows as stored in a root (FORMAT.md 5.3)."""
 
 from dataclasses import dataclass, fields
+from operator import attrgetter
 from typing import Any
 
 from segstore_ds.format.fields import parse_cells
@@ -52,13 +53,14 @@ class HistoryRow:
 
 
 _FIELDS = tuple(field.name for field in fields(HistoryRow))
+_cells = attrgetter(*_FIELDS)
 TEXTS = ("operation", "writer_id", "client", "application", "transaction")
 _NUMBERS = tuple(name for name in _FIELDS if name not in (*TEXTS, "batch_id"))
 
 
 def row_value(row: HistoryRow) -> list[Any]:
     """Return the JSON row of a history row."""
-    return [getattr(row, name) for name in _FIELDS]
+    return list(_cells(row))
 
 
 def parse_row(value: Any, *, where: str) -> HistoryRow:
