@@ -16,15 +16,16 @@ ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
 # ```python is run, ```python spark too; any other word behind the fence only looks like code.
 _BLOCK = re.compile(r"^```python( spark)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_PRINTED = re.compile(r"^print\(.*\) +# ((?:[\d\[{]|True|False).*)$", re.MULTILINE)
+_PRINTED = re.compile(r"^print\(.*\) +# ((?:[\d\[{]|True|False|None).*)$", re.MULTILINE)
+PAGES = sorted((ROOT / "segstore_ds/docs").rglob("*.md"))
 _WRITES_TO = "/tmp/"  # noqa: S108 - what the README says; the tests put a folder of theirs there
 _PATH = re.compile(r"`((?:tests|segstore_ds|benchmarks|\.ci)/[\w./-]*)`")
 
 
-def blocks(kind):
+def blocks(kind, text=README):
     return [
         pytest.param(code, id=code.strip().splitlines()[0])
-        for found, code in _BLOCK.findall(README)
+        for found, code in _BLOCK.findall(text)
         if found.strip() == kind
     ]
 
@@ -59,6 +60,11 @@ def check_block(code, folder):
 @pytest.mark.smoke
 @pytest.mark.parametrize("code", blocks(""))
 def test_python_code_prints_what_its_comments_say(code, tmp_path):
+    check_block(code, tmp_path)
+
+
+@pytest.mark.parametrize("code", [code for page in PAGES for code in blocks("", page.read_text())])
+def test_code_of_the_pages_prints_what_its_comments_say(code, tmp_path):
     check_block(code, tmp_path)
 
 

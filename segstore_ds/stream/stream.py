@@ -659,7 +659,11 @@ class Stream:
     # Metadata.
 
     def info(self) -> dict[str, Any]:
-        """Return the stream's current range and sizes, and what is kept of its past."""
+        """Return the stream's current range and sizes, and what is kept of its past.
+
+        `segments` counts all segments, `root_segments` those that the newest commit file lists
+        itself, and `inline_segments` those of them whose events lie in that file.
+        """
         row: dict[str, Any] = self.metadata("info").read_all().to_pylist()[0]
         return row
 
