@@ -5,6 +5,8 @@ the command. The first run on a machine fetches: give the test `FETCHES` as a ma
 """
 
 from collections.abc import Iterator
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -24,6 +26,14 @@ from benchmarks.object_servers import (
 FETCHES = [pytest.mark.slow, pytest.mark.timeout(2 * MOST_FETCH_S)]
 # aiohttp says so of every part of a staged object.
 LARGE_BODIES = pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")
+
+# Options of clients that give up on an answer soon, by scheme, with `impatient_clients`.
+IMPATIENCE_S = 0.3
+IMPATIENT: dict[str, dict[str, Any]] = {
+    "s3": {"config_kwargs": {"read_timeout": IMPATIENCE_S, "retries": {"max_attempts": 0}}},
+    "gcs": {"requests_timeout": IMPATIENCE_S},
+    "az": {},
+}
 
 
 def fetch_or_skip(program: Program) -> None:
@@ -72,3 +82,26 @@ NAMES = ("minio", "azurite", "fake_gcs")
 def server(request: pytest.FixtureRequest) -> Server:
     """Each of them, by turns."""
     return request.getfixturevalue(request.param)
+
+
+@pytest.fixture
+def hasty_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let clients repeat requests at most once or without waits."""
+    from asyncio import sleep
+
+    import gcsfs.retry
+    from azure.core.pipeline.transport import AsyncHttpTransport
+    from s3fs.core import S3FileSystem
+
+    monkeypatch.setattr(S3FileSystem, "retries", 2)
+    monkeypatch.setattr(gcsfs.retry, "asyncio", SimpleNamespace(sleep=lambda _: sleep(0)))
+    monkeypatch.setattr(AsyncHttpTransport, "sleep", lambda *_: sleep(0))
+
+
+@pytest.fixture
+def impatient_clients(hasty_clients: None, monkeypatch: pytest.MonkeyPatch) -> None:  # noqa: ARG001
+    """Let them give up on answers soon, too, where they get the options of `IMPATIENT`."""
+    from azure.storage.blob._shared import base_client_async
+
+    # adlfs has no option for it.
+    monkeypatch.setattr(base_client_async, "READ_TIMEOUT", IMPATIENCE_S)

@@ -6,12 +6,12 @@ that.
 """
 
 from segstore_ds.storage.base import ObjectInfo, StagedWriter, Storage, StorageStats
+from segstore_ds.storage.causes import is_denied
 from segstore_ds.storage.credentials import resolve_storage_options
 from segstore_ds.storage.locations import Location, find_inner, resolve_location
 from segstore_ds.storage.opening import open_storage
 from segstore_ds.storage.overlay import OverlaidStorage
 from segstore_ds.storage.places import Overlap, compare_names, find_overlap, refuse_overlap
-from segstore_ds.storage.stores import is_denied
 
 __all__ = [
     "Location",

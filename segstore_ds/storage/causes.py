@@ -7,17 +7,18 @@ changed anything; see `StorageError.untouched`.
 
 import errno
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from segstore_ds.storage.credentials import chain
 
 _ACCESS = "check the permissions of the folder and of the account that runs this process"
 _REFUSED = "the store refuses these credentials: check them, and their permissions on this bucket"
-_NO_BUCKET = "the bucket or container does not exist: create it first, or check the location"
+_NO_ANSWER = "no connection to the store: check the endpoint and the network, then repeat"
 _NO_KEYS = (
     "give them in storage_options ({0}), or where the store's own tools look for them: "
     "environment, profile, role of the machine"
 )
+NO_BUCKET = "the bucket or container does not exist: create it first, or check the location"
 _TOO_LONG = "use a shorter location"
 _QUOTA = "the quota is used up: free space or raise the quota, then repeat"
 
@@ -35,9 +36,9 @@ _BY_ERRNO: Mapping[int, str] = {
 }
 # Error codes of S3 and Azure, and exception classes of the clients.
 _BY_NAME: Mapping[str, str] = {
-    "NoSuchBucket": _NO_BUCKET,
-    "ContainerNotFound": _NO_BUCKET,
-    "StorageErrorCode.CONTAINER_NOT_FOUND": _NO_BUCKET,
+    "NoSuchBucket": NO_BUCKET,
+    "ContainerNotFound": NO_BUCKET,
+    "StorageErrorCode.CONTAINER_NOT_FOUND": NO_BUCKET,
     "InvalidBucketName": "this is not a valid bucket name: check the location",
     "KeyTooLongError": _TOO_LONG,
     "XMinioAdminBucketQuotaExceeded": _QUOTA,
@@ -57,22 +58,57 @@ _BY_NAME: Mapping[str, str] = {
     "ProfileNotFound": "name a profile of the AWS configuration, or give key and secret",
     "NoRegionError": "name the region in storage_options: client_kwargs={'region_name': ...}",
 }
-_BY_STATUS: Mapping[int, str] = {401: _REFUSED, 403: _REFUSED}
+_FORBIDDEN = 403
+_BY_STATUS: Mapping[int, str] = {401: _REFUSED, _FORBIDDEN: _REFUSED}
+# Exception classes of the clients that did not reach the store.
+_UNREACHED = frozenset(
+    {"ClientConnectorError", "ClientConnectorDNSError", "ClientConnectorSSLError"}
+    | {"ConnectTimeoutError", "EndpointConnectionError", "ServiceRequestError", "SSLError"}
+)
 # Google Cloud Storage also answers 403 when it asks a client to slow down.
 _SLOW_DOWN = ("ratelimitexceeded", "rate limit")
 
 
-def find_remedy(cause: BaseException) -> str | None:
-    """Return the remedy for a failure that lasts; None if a repeated call may succeed.
+class Remedy(NamedTuple):
+    """What to do about a failure, if that is known, and whether it lasts until that is done."""
 
-    >>> find_remedy(OSError(errno.EROFS, "read-only"))
+    text: str
+    lasting: bool
+
+
+def find_remedy(cause: BaseException) -> Remedy:
+    """Return the remedy for a failure; one that does not last may be gone at the next call.
+
+    >>> find_remedy(OSError(errno.EROFS, "read-only")).text
     'the disk is read-only: mount it for writing, or use another location'
-    >>> find_remedy(TimeoutError()) is None
-    True
+    >>> find_remedy(TimeoutError())
+    Remedy(text='', lasting=False)
     """
     linked = list(chain(cause))
     if any(word in str(error).lower() for error in linked for word in _SLOW_DOWN):
-        return None
+        return Remedy("", lasting=False)
+    if (text := _lasting(cause, linked)) is not None:
+        return Remedy(text, lasting=True)
+    unreached = any(type(error).__name__ in _UNREACHED for error in linked)
+    return Remedy(_NO_ANSWER if unreached else "", lasting=False)
+
+
+def is_denied(error: BaseException) -> bool:
+    """Tell whether a filesystem failed because access was denied.
+
+    >>> is_denied(PermissionError()), is_denied(FileNotFoundError())
+    (True, False)
+    """
+    return any(
+        isinstance(linked, PermissionError)
+        or _status(linked) == _FORBIDDEN
+        # A redacted stand-in keeps only the text.
+        or str(linked).startswith("PermissionError")
+        for linked in chain(error)
+    )
+
+
+def _lasting(cause: BaseException, linked: list[BaseException]) -> str | None:
     # Names come first: clients set an errno on refusals too, which says less.
     for error in linked:
         for name in _names(error):
@@ -96,6 +132,9 @@ def _names(cause: BaseException) -> Iterator[str]:
 
 
 def _status(cause: BaseException) -> int:
+    # gcsfs raises a plain OSError, and a redacted stand-in keeps only the text.
+    if str(cause).startswith(("Forbidden", "OSError: Forbidden")):
+        return _FORBIDDEN
     response: Any = getattr(cause, "response", None)
     if isinstance(response, Mapping):
         given: Any = response.get("ResponseMetadata", {}).get("HTTPStatusCode")

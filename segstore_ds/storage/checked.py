@@ -26,7 +26,7 @@ from segstore_ds.storage.base import (
     check_path,
     refuse_empty,
 )
-from segstore_ds.storage.causes import find_remedy
+from segstore_ds.storage.causes import NO_BUCKET, Remedy, find_remedy
 from segstore_ds.storage.credentials import Redactor, resolve_storage_options
 from segstore_ds.storage.locations import Location, find_outer, resolve_location
 
@@ -334,23 +334,25 @@ class CheckedStorage(Storage):
     def _translate(self, verb: str, path: str, cause: BaseException) -> SegstoreError:
         failure: SegstoreError
         absent = isinstance(cause, (FileNotFoundError, NotADirectoryError, IsADirectoryError))
-        if absent and verb in ("get", "get_range", "info") and not self._root_is_missing(cause):
+        lost = absent and self._root_is_missing()
+        if absent and not lost and verb in ("get", "get_range", "info"):
             failure = MissingObjectError("no such object", storage=self.url, path=path)
         else:
-            remedy = find_remedy(cause)
+            remedy = Remedy(NO_BUCKET, lasting=True) if lost else find_remedy(cause)
             failure = StorageError(
                 "filesystem failed",
-                remedy=remedy or "",
+                remedy=remedy.text,
                 verb=verb,
                 storage=self.url,
                 path=path,
                 cause=self.redactor.describe(cause),
             )
-            failure.retryable = remedy is None
+            failure.retryable = not remedy.lasting
         failure.__cause__ = self.redactor.cause(cause)
         return failure
 
-    def _root_is_missing(self, cause: BaseException) -> bool:  # noqa: ARG002
+    def _root_is_missing(self) -> bool:
+        """Tell whether what holds all objects, such as the bucket, is known to be missing."""
         return False
 
     @property

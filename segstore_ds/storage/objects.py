@@ -6,22 +6,26 @@ whether it honours the condition, so a writing process tries it first, once per 
 
 import os
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
-from typing import Any
+from typing import Any, ParamSpec, TypeVar
 
 from segstore_ds.errors import InvalidInputError, StorageError, UnsafeFilesystemError
 from segstore_ds.storage.base import PROBE, StagedWriter, refuse_empty
 from segstore_ds.storage.checked import CheckedStorage, Opener
 from segstore_ds.storage.credentials import resolve_storage_options
 from segstore_ds.storage.locations import Location
-from segstore_ds.storage.stores import STORES, root_is_missing
+from segstore_ds.storage.stores import STORES
 
 # The smallest part that S3 accepts. A larger piece that is written at once becomes one part.
 _PART_BYTES = 5 * 1024 * 1024
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PROBED: set[str] = set()
+_ANSWERED = ("get", "get_range", "info", "create", "put")
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class ObjectStorage(CheckedStorage):
@@ -40,6 +44,7 @@ class ObjectStorage(CheckedStorage):
         super().__init__(location, options, single_writer=single_writer, opener=opener)
         self._store = STORES[location.scheme]
         self._connected: tuple[int, Any] | None = None
+        self._bucket_found = False
 
     @property
     def fs(self) -> Any:
@@ -68,8 +73,26 @@ class ObjectStorage(CheckedStorage):
     def _foreign(self) -> tuple[type[BaseException], ...]:
         return self._store.foreign()
 
-    def _root_is_missing(self, cause: BaseException) -> bool:
-        return root_is_missing(cause)
+    def run(self, verb: str, path: str, work: Callable[P, T], *args: P.args, **kw: P.kwargs) -> T:  # noqa: D102
+        result = super().run(verb, path, work, *args, **kw)
+        self._bucket_found = self._bucket_found or verb in _ANSWERED
+        return result
+
+    def _root_is_missing(self) -> bool:
+        # Most answers "not found" do not say of what: of a HEAD, and all that gcsfs passes on. So
+        # the first one is followed by a listing, unless something has been found before.
+        try:
+            return not (self._bucket_found or self._first_keys(self.location.path, 1) is not None)
+        except FileNotFoundError:
+            return True
+        except self._foreign():
+            return False  # not known
+
+    def _first_keys(self, folder: str, limit: int) -> list[str]:
+        bucket, _, key = folder.partition("/")
+        keys = self._store.first_keys(self.fs, bucket, f"{key}/" if key else "", limit)
+        self._bucket_found = True
+        return keys
 
     def _get(self, full: str, limit: int | None) -> bytes:
         if limit is None:
@@ -137,8 +160,7 @@ class ObjectStorage(CheckedStorage):
         found = self.fs.find(folder, detail=True, **named)
         prefix = folder.rstrip("/") + "/"
         if not found:
-            if not start:
-                self._refuse_missing_root()
+            self._refuse_missing_root()
             return
         # adlfs answers with a list when the folder itself is an object.
         for name, entry in found.items() if isinstance(found, Mapping) else ():
@@ -149,6 +171,8 @@ class ObjectStorage(CheckedStorage):
     def _temporaries(self) -> Iterator[tuple[str, int, int]]:
         self.fs.invalidate_cache()
         found = self.fs.find(self.location.path, prefix=PROBE, detail=True)
+        if not found:
+            self._refuse_missing_root()
         for name, entry in found.items() if isinstance(found, Mapping) else ():
             if name.rpartition("/")[2].startswith(PROBE):
                 size, when = self._store.size_and_time(entry)
@@ -170,10 +194,10 @@ class ObjectStorage(CheckedStorage):
         return tuple(sorted(name for name in named if name and not name.startswith(".")))
 
     def _peek(self, folder: str, limit: int) -> list[str] | None:
-        bucket, _, key = folder.partition("/")
+        key = folder.partition("/")[2]
         prefix = f"{key}/" if key else ""
         # One more, for the empty object with which consoles mark an empty folder.
-        found = self._store.first_keys(self.fs, bucket, prefix, limit + 1)
+        found = self._first_keys(folder, limit + 1)
         if found or not key:
             return [name.removeprefix(prefix) for name in found if name != prefix]
         if folder == self.location.path:
@@ -183,16 +207,9 @@ class ObjectStorage(CheckedStorage):
         return None
 
     def _refuse_missing_root(self) -> None:
-        bucket = self.location.path.partition("/")[0]
-        if not self.fs.exists(bucket):
-            failure = StorageError(
-                "bucket or container does not exist",
-                remedy="create it first, or check the location and the credentials",
-                storage=self.url,
-                bucket=bucket,
-            )
-            failure.retryable = False
-            raise failure
+        if self._root_is_missing():
+            # adlfs and fsspec answer that nothing was found.
+            raise FileNotFoundError(self.location.path.partition("/")[0])
 
     def _delete(self, full: str) -> None:
         with suppress(FileNotFoundError):

@@ -18,8 +18,6 @@ from segstore_ds.errors import InvalidInputError, UnsafeFilesystemError
 from segstore_ds.storage.credentials import chain
 from segstore_ds.storage.locations import Location
 
-FORBIDDEN = 403
-
 
 class ObjectStore(ABC):
     """One kind of object store."""
@@ -106,7 +104,8 @@ class ObjectStore(ABC):
     def first_keys(self, fs: Any, bucket: str, prefix: str, limit: int) -> list[str]:
         """Return up to `limit` keys of a folder, and its folders (with `/`), in one request.
 
-        `prefix` is the folder with its `/`, or '' for the whole bucket.
+        `prefix` is the folder with its `/`, or '' for the whole bucket. Raises FileNotFoundError if
+        there is no such bucket.
         """
 
     def head(self, fs: Any, full: str) -> tuple[int, datetime]:
@@ -298,7 +297,11 @@ class AzureStore(ObjectStore):
                         break
             return found
 
-        keys: list[str] = sync(fs.loop, first_page)
+        missing = _import("azure.core.exceptions", self.extra).ResourceNotFoundError
+        try:
+            keys: list[str] = sync(fs.loop, first_page)
+        except missing as cause:
+            raise FileNotFoundError(bucket) from cause
         return keys
 
     def is_taken(self, cause: BaseException) -> bool:  # noqa: D102
@@ -310,30 +313,6 @@ class AzureStore(ObjectStore):
 
 
 STORES: Mapping[str, ObjectStore] = {"s3": S3Store(), "gs": GcsStore(), "abfs": AzureStore()}
-
-
-def root_is_missing(cause: BaseException) -> bool:
-    """Tell whether the store said that the bucket is absent; a HEAD request cannot tell."""
-    codes = {_s3_code(cause)}
-    codes.update(str(getattr(linked, "error_code", "")) for linked in chain(cause))
-    return bool(
-        codes & {"NoSuchBucket", "ContainerNotFound", "StorageErrorCode.CONTAINER_NOT_FOUND"}
-    )
-
-
-def is_denied(error: BaseException) -> bool:
-    """Tell whether a filesystem failed because access was denied.
-
-    >>> is_denied(PermissionError()), is_denied(FileNotFoundError())
-    (True, False)
-    """
-    return any(
-        isinstance(linked, PermissionError)
-        or getattr(linked, "status_code", None) == FORBIDDEN
-        # gcsfs raises a plain OSError, and a redacted stand-in keeps only the text.
-        or str(linked).startswith(("Forbidden", "PermissionError"))
-        for linked in chain(error)
-    )
 
 
 def version_tuple(text: str) -> tuple[int, ...]:

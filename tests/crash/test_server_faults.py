@@ -7,14 +7,13 @@ for commit files. No commit may be lost or be there twice; `outcome` answers lat
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from types import SimpleNamespace
 from typing import Any
 
 import pyarrow as pa
 import pytest
 from crash_kit import SCHEMA, events
 from fault_proxy import Answer, FaultProxy, HttpFault, fault_proxy
-from fixtures_servers import FETCHES, LARGE_BODIES
+from fixtures_servers import FETCHES, IMPATIENT, LARGE_BODIES
 
 from benchmarks.object_servers import Server
 from segstore_ds.commit.lookup import OutcomeState
@@ -24,7 +23,7 @@ from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.write.layout import Layout
 
-pytestmark = [*FETCHES, LARGE_BODIES]
+pytestmark = [*FETCHES, LARGE_BODIES, pytest.mark.usefixtures("impatient_clients")]
 
 KINDS = ("conflict", "busy", "slow-down", "lost", "garbled", "cut", "late", "sleep")
 ALL_VERBS = ("PUT", "POST", "GET", "HEAD")
@@ -34,12 +33,6 @@ COMMITS = "log/0"
 STEPS = (("segments/", True), (COMMITS, False), (COMMITS, True), ("log/_latest", True))
 SEGMENTS = Layout(inline_bytes=0)
 CLOCK = Clock(sleep=lambda _: None)
-IMPATIENCE_S = 0.3
-HASTE: dict[str, dict[str, Any]] = {
-    "s3": {"config_kwargs": {"read_timeout": IMPATIENCE_S, "retries": {"max_attempts": 0}}},
-    "gcs": {"requests_timeout": IMPATIENCE_S},
-    "az": {},
-}
 # How each store says that a conflict has no winner yet, that it is busy, and that it fails.
 REFUSALS = {
     "s3": {
@@ -94,28 +87,11 @@ def proxy(server: Server) -> Iterator[FaultProxy]:
         yield running
 
 
-@pytest.fixture(autouse=True)
-def _impatient_clients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let clients repeat at most once or without waits, and give up on answers soon."""
-    from asyncio import sleep
-
-    import gcsfs.retry
-    from azure.core.pipeline.transport import AsyncHttpTransport
-    from azure.storage.blob._shared import base_client_async
-    from s3fs.core import S3FileSystem
-
-    monkeypatch.setattr(S3FileSystem, "retries", 2)
-    monkeypatch.setattr(gcsfs.retry, "asyncio", SimpleNamespace(sleep=lambda _: sleep(0)))
-    monkeypatch.setattr(AsyncHttpTransport, "sleep", lambda *_: sleep(0))
-    # adlfs has no option for it.
-    monkeypatch.setattr(base_client_async, "READ_TIMEOUT", IMPATIENCE_S)
-
-
 def open_pair(server: Server, proxy: FaultProxy) -> tuple[Storage, Storage]:
     """Return one place twice: straight, and through the proxy by a client in haste."""
     scheme = server.program.scheme
     place = f"{server.new_bucket()}/s"
-    behind = {**server.behind(proxy.endpoint).options, **HASTE[scheme]}
+    behind = {**server.behind(proxy.endpoint).options, **IMPATIENT[scheme]}
     return open_storage(place, server.options), open_storage(place, behind)
 
 
