@@ -49,7 +49,8 @@ class _Segstore(Store):
 
     def read(self, column: str | None) -> int:
         columns = None if column is None else [column]
-        return segstore.open(self.folder).read(columns=columns).read_all().num_rows
+        reader = segstore.open(self.folder).read(columns=columns, read_cache_bytes=0)
+        return reader.read_all().num_rows
 
 
 class _Delta(Store):

@@ -5,12 +5,14 @@
 
 from typing import TYPE_CHECKING, Any
 
+from segstore_ds.cache.read_cache import ReadCounters
 from segstore_ds.commit.lookup import Outcome, OutcomeState
 from segstore_ds.compact.commit import Compaction
 from segstore_ds.copy.request import Copied
 from segstore_ds.errors import SegstoreError
 from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.format.upkeep import UpkeepPolicy
+from segstore_ds.read.cached import read_cache_counters
 from segstore_ds.read.cuts import Position
 from segstore_ds.read.parquet_files import ParquetFile
 from segstore_ds.read.scan import run_task
@@ -70,6 +72,7 @@ __all__ = [
     "ParquetFile",
     "Position",
     "Problem",
+    "ReadCounters",
     "Report",
     "Retained",
     "RetentionPolicy",
@@ -88,6 +91,7 @@ __all__ = [
     "list_streams",
     "open",
     "read",
+    "read_cache_counters",
     "recommended_conf",
     "register",
     "repair",

@@ -13,6 +13,8 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, settings
 
+from segstore_ds.read.cached import PROCESS_CACHE
+
 sys.path.insert(0, str(Path(__file__).parent))
 
 # Tests start many JVMs for a minute each: two fifths of their CPU time went to the second compiler
@@ -35,6 +37,13 @@ def _forget_memory() -> Iterator[None]:
     yield
     for name in set(MemoryFileSystem.store) - before:
         del MemoryFileSystem.store[name]
+
+
+@pytest.fixture(autouse=True)
+def _forget_reads() -> Iterator[None]:
+    """Empty the read cache of this process, so that a test finds nothing that another one read."""
+    yield
+    PROCESS_CACHE.reset()
 
 
 # A test with one of these marks runs only if the command names one of the marks behind it, or the

@@ -70,8 +70,10 @@ def _prepare(spark: SparkSession, source: Path, stream: Path, parquet: Path) -> 
 
 def _frames(spark: SparkSession, scratch: Path, *, rows: int, tasks: int) -> dict[str, DataFrame]:
     parquet = str(scratch / "parquet")
-    segstore_read = spark.read.format("segstore")
-    one_column = spark.read.format("segstore").option("columns", COLUMN)
+    # The rivals keep nothing from one round to the next either.
+    uncached = {"readCacheBytes": 0}
+    segstore_read = spark.read.format("segstore").options(**uncached)
+    one_column = spark.read.format("segstore").options(columns=COLUMN, **uncached)
     streams = {}
     for form, compression in STREAMS:
         name = f"segstore {form} {compression}"

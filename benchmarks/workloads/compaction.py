@@ -165,7 +165,7 @@ def _copy(folder: Path, *, synced: bool = False) -> None:
 
 def _scan(folder: Path, rows: int) -> float:
     start = time.perf_counter()
-    found = sum(batch.num_rows for batch in segstore.open(folder).read())
+    found = sum(batch.num_rows for batch in segstore.open(folder).read(read_cache_bytes=0))
     took = time.perf_counter() - start
     assert found == rows
     return took

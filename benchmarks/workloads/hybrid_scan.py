@@ -105,13 +105,15 @@ def _candidates(spark: SparkSession, scratch: Path, rows: int, count: int) -> di
     """Return every query on every way to read; what reads is part of what is timed."""
     url = str(scratch / f"stream-{count}")
     readers: dict[str, Callable[[], DataFrame]] = {
-        "hybrid": lambda: segstore.read(spark, url),
+        "hybrid": lambda: segstore.read(spark, url, readCacheBytes=0),
         "parquet": lambda: spark.read.option("recursiveFileLookup", "true").parquet(
             f"{url}/segments"
         ),
     }
     if count < max(COUNTS):
-        readers["source"] = lambda: spark.read.format("segstore").load(url)
+        readers["source"] = lambda: (
+            spark.read.format("segstore").option("readCacheBytes", 0).load(url)
+        )
     return {
         f"{reader}, {count} files, {query}": partial(_run, read, ask)
         for query, ask in _queries(spark, rows).items()

@@ -86,7 +86,7 @@ def _reads(
     del spark  # still running, and idle
 
     def ours(data: str, form: str) -> None:
-        reader = segstore.open(kept / data / form).read()
+        reader = segstore.open(kept / data / form).read(read_cache_bytes=0)
         assert sum(batch.num_rows for batch in reader) == counts[data]
 
     def theirs(data: str) -> None:

@@ -1,4 +1,6 @@
-"""The write cache: buffers between the producers of bytes and the channel that writes them.
+"""The write cache and the read cache.
 
-It knows bytes and channels, but neither formats nor storage; its callers connect them.
+The write cache holds buffers between the producers of bytes and the channel that writes them. The
+read cache holds verified buffers for later reads. Both know bytes and channels, but neither formats
+nor storage; their callers connect them.
 """

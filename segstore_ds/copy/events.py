@@ -239,7 +239,9 @@ class _Runner:
         status = self._source.status
         known = {*epoch_schema(status, root.epoch).names}
         columns = [name for name in self._schema.names if name in known]
-        reading = plan_reading(self._source, root, ReadRequest(start, state.end, columns))
+        # What is read once would only displace what is read again.
+        request = ReadRequest(start, state.end, columns, read_cache_bytes=0)
+        reading = plan_reading(self._source, root, request)
         slices = plan_range(status, root, reading)
         for task in plan_tasks(slices, partition_bytes=STEP_BYTES):
             yield reading, task

@@ -35,10 +35,8 @@ class SegmentIndex(Protocol):
         empty. An index that contradicts itself is a CorruptionError.
         """
 
-    def check(
-        self, number: int, data: Sequence[pa.Buffer], *, columns: Sequence[str] | None, where: str
-    ) -> None:
-        """Check the bytes of a frame: the ranges that `spans` returns for the same columns.
+    def check(self, number: int, span: tuple[int, int], data: pa.Buffer, *, where: str) -> None:
+        """Check the bytes of a frame's range, one of those that `spans` returns.
 
         Raises:
             CorruptionError: The bytes fail their checksum.

@@ -174,6 +174,16 @@ TABLE: tuple[Option, ...] = (
         peers=("ignoremissingfiles",),
     ),
     Option(
+        "readCacheBytes",
+        "bytes",
+        128 << 20,
+        _READS,
+        "encoded, verified bytes that each process may keep for later reads of the same events, "
+        "which then send no request for them; the least recently used leave first. 0: none",
+        why="More where jobs read the same history again and again, 0 for small executors: it is "
+        "memory of each Python worker, beside what a task needs",
+    ),
+    Option(
         "maxRowsPerTrigger",
         "int",
         None,

@@ -13,6 +13,7 @@ from segstore_ds.errors import CorruptionError
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.schema.codec import decode_schema, fingerprint
 from segstore_ds.format.schema.conversion import lift
+from segstore_ds.read.cached import ObjectCache, ScanCache
 from segstore_ds.read.commit_times import CommitTimes
 from segstore_ds.read.filters import Filters
 from segstore_ds.read.plan import Reading, plan_frames
@@ -38,6 +39,7 @@ class Decoder:
     reading: Reading
     needed: pa.Schema
     names: list[str]
+    cache: ScanCache | None = None
     _epochs: dict[int, _Epoch] = field(default_factory=dict)
 
     def epoch(self, number: int) -> _Epoch:
@@ -63,7 +65,10 @@ class SliceDecoder:
     def steps(self, storage: Storage) -> Iterator[Step]:
         """Fetch the frames to read in order, and yield a step for each."""
         columns = self.decoder.epoch(self.slice.entry.epoch).columns
-        segment = _open(storage, self.slice)
+        # Only what the stream's own folder holds: a copy in a follower has another location.
+        own = storage is self.decoder.reading.storage
+        cache = self.decoder.cache.object(self.slice.entry) if own and self.decoder.cache else None
+        segment = _open(storage, self.slice, cache)
         rows = dict(plan_frames(segment.frames, self.slice, self.decoder.reading.filters))
         for number, data in fetch_frames(segment, list(rows), columns):
             decode = partial(self._decode, segment, number, rows[number], data)
@@ -124,8 +129,8 @@ def read_frames(storage: Storage, slice_: Slice) -> Iterator[tuple[FrameEntry, m
         yield segment.frames[number], memoryview(data)
 
 
-def _open(storage: Storage, slice_: Slice) -> OpenSegment:
-    segment = open_segment(storage, slice_.entry)
+def _open(storage: Storage, slice_: Slice, cache: ObjectCache | None = None) -> OpenSegment:
+    segment = open_segment(storage, slice_.entry, cache=cache)
     if sum(frame.rows for frame in segment.frames) != slice_.entry.rows:
         raise CorruptionError("segment has the wrong number of rows", where=segment.where)
     return segment

@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
+from segstore_ds import options
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.arrow.index import FrameEntry
@@ -23,6 +24,7 @@ from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.format.statistics import Stats, from_json
+from segstore_ds.options.arguments import check_option
 from segstore_ds.read.commit_times import TIME_TYPE, CommitTimes
 from segstore_ds.read.cuts import CutLike, parse_cut, resolve_cut, take_range
 from segstore_ds.read.filters import FilterLike, Filters, parse_filters
@@ -47,6 +49,7 @@ class ReadRequest:
         segment_column: The name of an extra column with segment ids, or None.
         commit_time_column: The name of an extra column with commit times, or None.
         fail_on_data_loss: False starts at the head if the start is below it.
+        read_cache_bytes: What the process's read cache may hold, in bytes; 0 reads without it.
     """
 
     start: CutLike = "head"
@@ -57,6 +60,7 @@ class ReadRequest:
     segment_column: str | None = None
     commit_time_column: str | None = None
     fail_on_data_loss: bool = True
+    read_cache_bytes: int = options.default("readCacheBytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +90,7 @@ class Reading:
         commit_time_column: The name of an extra column with commit times, or None.
         followers: The locations of followers, which are read if a segment is damaged here.
         settled: Epochs whose Parquet segments are left out because another engine reads them.
+        read_cache_bytes: What the process's read cache may hold, in bytes; 0 reads without it.
     """
 
     storage: Storage = field(repr=False)
@@ -102,6 +107,7 @@ class Reading:
     commit_time_column: str | None = None
     followers: tuple[str, ...] = ()
     settled: tuple[int, ...] = ()
+    read_cache_bytes: int = 0
 
     @property
     def result_schema(self) -> pa.Schema:
@@ -154,6 +160,7 @@ def plan_reading(context: StreamContext, root: Root, request: ReadRequest) -> Re
         segment_column=request.segment_column,
         commit_time_column=request.commit_time_column,
         followers=followers_of(root),
+        read_cache_bytes=check_option("read_cache_bytes", request.read_cache_bytes),
     )
 
 

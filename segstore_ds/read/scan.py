@@ -16,6 +16,7 @@ from typing import NoReturn
 import pyarrow as pa
 
 from segstore_ds.errors import FormatError, StorageError
+from segstore_ds.read.cached import ScanCache
 from segstore_ds.read.decode import Decoder, SliceDecoder, Step, decode_steps
 from segstore_ds.read.fall_back import read_or_fall_back
 from segstore_ds.read.plan import Reading, ReadTask
@@ -79,7 +80,8 @@ def run_tasks(
     With several threads, up to ``2 * threads`` units are held beside the one in use; fewer if they
     would exceed `AHEAD_BYTES`, at least one.
     """
-    decoder = Decoder(reading, reading.needed_schema, reading.result_schema.names)
+    cache = ScanCache.of(reading.storage, reading.stream_id, reading.read_cache_bytes)
+    decoder = Decoder(reading, reading.needed_schema, reading.result_schema.names, cache)
     slices = (SliceDecoder(decoder, part, task.times) for task in tasks for part in task.slices)
     units = (unit for slice_ in slices for unit in _units(slice_, reading.storage))
     ahead = map_ahead(_decode_ahead, units, threads=threads, weigh=attrgetter("weight"))

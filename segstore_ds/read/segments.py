@@ -3,65 +3,92 @@
 The entry names the segment's format; nothing here depends on a particular format.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import pyarrow as pa
 
+from segstore_ds.cache.read_cache import Loaded, Piece
 from segstore_ds.cache.views import ByteArraySegment
-from segstore_ds.errors import CorruptionError, TruncatedObjectError
+from segstore_ds.errors import CorruptionError, FormatError, TruncatedObjectError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import SegmentIndex, find_format
+from segstore_ds.read.cached import ObjectCache, Span
 from segstore_ds.storage import Storage
 
 WHOLE_OBJECT_BYTES = 1 << 20  # up to this size one request for the object beats two for parts of it
 READ_BYTES = 16 << 20  # adjacent ranges are fetched together up to this size
 GAP_BYTES = 128 << 10  # up to this size reading an unwanted gap beats another request
 
-Span = tuple[int, int]
-
 
 @dataclass(frozen=True, slots=True)
 class OpenSegment:
-    """A segment whose index was read; `whole` is the object's bytes if it was fetched whole."""
+    """A segment whose index was read.
+
+    `whole` is the object's bytes if they are in memory, and `verified` says that all of them were
+    checked. Ranges that are fetched go through `cache`, if there is one.
+    """
 
     storage: Storage
     name: str
     where: str
     index: SegmentIndex
     whole: ByteArraySegment | None
+    verified: bool = False
+    cache: ObjectCache | None = None
 
     @property
     def frames(self) -> tuple[FrameEntry, ...]:
         """The index entries of the frames."""
         return self.index.frames
 
-    def stored(
-        self, numbers: Sequence[int], columns: Sequence[str] | None = None
-    ) -> Iterator[tuple[int, list[pa.Buffer]]]:
-        """Fetch frames as `fetch_frames` does, but unchecked."""
-        wanted = [(number, self.index.spans(number, columns)) for number in numbers]
-        spans = [(number, span) for number, ranges in wanted for span in ranges]
-        left = {number: len(ranges) for number, ranges in wanted}
-        ready: list[pa.Buffer] = []
-        for number, data in self._fetch(spans):
-            ready.append(data)
-            if len(ready) == left[number]:
-                yield number, ready
-                ready = []
+    def stored(self, number: int) -> pa.Buffer:
+        """Fetch one whole frame, unchecked."""
+        frame = self.frames[number]
+        ((_, fetched),) = self._fetch([(number, (frame.start, frame.end))])
+        return fetched.to_arrow()
 
-    def _fetch(self, spans: Sequence[tuple[int, Span]]) -> Iterator[tuple[int, pa.Buffer]]:
+    def checked(self, spans: Sequence[tuple[int, Span]]) -> Iterator[tuple[int, pa.Buffer]]:
+        """Fetch ranges of frames, each with its frame's number, and check them."""
+        if self.cache is not None and self.whole is None:
+            for run in plan_runs(spans, READ_BYTES):
+                numbers = {span: number for number, span in run}
+                found = self.cache.fetch([*numbers], partial(self._load, numbers))
+                yield from zip(numbers.values(), map(_sound, found), strict=True)
+            return
+        for run, fetched in self._fetch(spans):
+            for number, span, data in _cut(run, fetched):
+                if not self.verified:
+                    self.index.check(number, span, data, where=self.where)
+                yield number, data
+
+    def _load(self, numbers: Mapping[Span, int], spans: Sequence[Span]) -> list[Loaded]:
+        """Fetch and check ranges to be kept; each damaged one gives its own error."""
+        loaded: list[Loaded] = []
+        for run, fetched in self._fetch([(numbers[span], span) for span in spans]):
+            holder = fetched.to_arrow()
+            for number, span, data in _cut(run, fetched):
+                try:
+                    self.index.check(number, span, data, where=self.where)
+                except CorruptionError as error:
+                    loaded.append(error)
+                else:
+                    loaded.append(Piece(data, holder))
+        return loaded
+
+    def _fetch(
+        self, spans: Sequence[tuple[int, Span]]
+    ) -> Iterator[tuple[list[tuple[int, Span]], ByteArraySegment]]:
+        """Yield runs of neighbouring ranges, each with all bytes from its first to its last."""
         for run in plan_runs(spans, READ_BYTES):
             start, end = run[0][1][0], run[-1][1][1]
             if self.whole is None:
-                view = ByteArraySegment(self.storage.get_range(self.name, start, end))
+                yield run, ByteArraySegment(self.storage.get_range(self.name, start, end))
             else:
-                view = self.whole.slice(start, end)
-            for number, (first, last) in run:
-                # No copy: an uncompressed batch refers to the fetched bytes.
-                yield number, view.slice(first - start, last - start).to_arrow()
+                yield run, self.whole.slice(start, end)
 
     def decode(
         self,
@@ -88,9 +115,15 @@ def fetch_frames(
     Every read of committed events passes through here. `numbers` ascend; `columns` of None means
     all columns, whose bytes are one buffer.
     """
-    for number, data in segment.stored(numbers, columns):
-        segment.index.check(number, data, columns=columns, where=segment.where)
-        yield number, data
+    wanted = [(number, segment.index.spans(number, columns)) for number in numbers]
+    spans = [(number, span) for number, ranges in wanted for span in ranges]
+    left = {number: len(ranges) for number, ranges in wanted}
+    ready: list[pa.Buffer] = []
+    for number, data in segment.checked(spans):
+        ready.append(data)
+        if len(ready) == left[number]:
+            yield number, ready
+            ready = []
 
 
 def plan_runs(
@@ -112,33 +145,108 @@ def plan_runs(
 
 
 def open_segment(
-    storage: Storage, entry: SegmentEntry, *, where: str | None = None, whole: bool = True
+    storage: Storage,
+    entry: SegmentEntry,
+    *,
+    where: str | None = None,
+    whole: bool = True,
+    cache: ObjectCache | None = None,
 ) -> OpenSegment:
     """Read the index of a segment.
 
     `where` names the object in errors; None means its URL. With `whole`, a small object is fetched
-    in one request; its errors then do not tell a damaged index from other damage.
+    in one request; its errors then do not tell a damaged index from other damage. With `cache`,
+    what was verified before is not fetched again.
     """
-    name = names.segment_object(entry.path)
-    where = where or storage.describe(name)
-    form = find_format(entry.format, where=where)
-    if entry.footer_bytes > entry.bytes:
-        raise CorruptionError("footer is larger than its segment", where=where)
-    found = None
-    if whole and entry.bytes <= WHOLE_OBJECT_BYTES:
-        found = storage.get(name, limit_bytes=entry.bytes)
+    source = _Source(storage, entry, where)
+    if not (whole and entry.bytes <= WHOLE_OBJECT_BYTES):
+        if cache is None:
+            index = source.parse(storage.get_range(source.name, *source.end))
+        else:
+            (tail,) = cache.fetch([source.end], source.load_end)
+            index = source.index or source.parse(bytes(_sound(tail)))
+        return OpenSegment(storage, source.name, source.where, index, None, cache=cache)
+    found = None if cache is None else cache.fetch([(0, entry.bytes)], source.load_whole)[0]
+    # If a part is damaged, frames are checked as they are read, so that the others can be.
+    verified = isinstance(found, Piece)
+    view = ByteArraySegment(found.data if isinstance(found, Piece) else source.fetch_whole())
+    index = source.index or source.parse(view.slice(*source.end).copy())
+    return OpenSegment(storage, source.name, source.where, index, view, verified=verified)
+
+
+class _Source:
+    """A segment object that is being opened; `index` is what was parsed of it."""
+
+    def __init__(self, storage: Storage, entry: SegmentEntry, where: str | None) -> None:
+        self.name = names.segment_object(entry.path)
+        self.where = where or storage.describe(self.name)
+        self.index: SegmentIndex | None = None
+        self._storage = storage
+        self._entry = entry
+        self._form = find_format(entry.format, where=self.where)
+        if entry.footer_bytes > entry.bytes:
+            raise CorruptionError("footer is larger than its segment", where=self.where)
+        self.end = (entry.bytes - entry.footer_bytes, entry.bytes)
+
+    def parse(self, tail: bytes) -> SegmentIndex:
+        """Parse the index from the end of the object."""
+        entry = self._entry
+        self.index = self._form.parse_index(
+            tail, object_bytes=entry.bytes, where=self.where, footer_crc=entry.footer_crc
+        )
+        return self.index
+
+    def load_end(self, spans: Sequence[Span]) -> list[Loaded]:
+        """Fetch and check the end of the object."""
+        (span,) = spans
+        tail = self._storage.get_range(self.name, *span)
+        self.parse(tail)
+        return [_kept(tail)]
+
+    def fetch_whole(self) -> bytes:
+        """Fetch the object in one request."""
+        entry = self._entry
+        found = self._storage.get(self.name, limit_bytes=entry.bytes)
         if len(found) < entry.bytes:
             raise TruncatedObjectError(
                 "segment is shorter than committed",
-                where=where,
+                where=self.where,
                 expected=entry.bytes,
                 actual=len(found),
             )
-        tail = found[entry.bytes - entry.footer_bytes :]
-    else:
-        tail = storage.get_range(name, entry.bytes - entry.footer_bytes, entry.bytes)
-    index = form.parse_index(
-        tail, object_bytes=entry.bytes, where=where, footer_crc=entry.footer_crc
-    )
-    view = None if found is None else ByteArraySegment(found)
-    return OpenSegment(storage, name, where, index, view)
+        return found
+
+    def load_whole(self, spans: Sequence[Span]) -> list[Loaded]:
+        """Fetch the object, and check its index and all frames."""
+        del spans
+        data = self.fetch_whole()
+        view = ByteArraySegment(data)
+        try:
+            index = self.parse(view.slice(*self.end).copy())
+            for number, frame in enumerate(index.frames):
+                span = (frame.start, frame.end)
+                index.check(number, span, view.slice(*span).to_arrow(), where=self.where)
+        except FormatError as error:
+            return [error]
+        return [_kept(data)]
+
+
+def _cut(
+    run: Sequence[tuple[int, Span]], fetched: ByteArraySegment
+) -> Iterator[tuple[int, Span, pa.Buffer]]:
+    """Yield the ranges of a run; not copied: an uncompressed batch refers to the fetched bytes."""
+    start = run[0][1][0]
+    for number, (first, last) in run:
+        yield number, (first, last), fetched.slice(first - start, last - start).to_arrow()
+
+
+def _kept(data: bytes) -> Piece:
+    """Return a whole fetch as a piece."""
+    buffer = pa.py_buffer(data)
+    return Piece(buffer, buffer)
+
+
+def _sound(found: Loaded) -> pa.Buffer:
+    if isinstance(found, FormatError):
+        raise found
+    return found.data

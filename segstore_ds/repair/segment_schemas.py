@@ -37,8 +37,7 @@ def find_schema(kept: KeptVersions, number: int) -> pa.Schema | None:
             if isinstance(segment.index, ParquetIndex):
                 schema = segment.index.schema.remove_metadata()
             else:
-                ((_, (data,)),) = segment.stored([0])
-                with pa.ipc.open_stream(data) as stream:
+                with pa.ipc.open_stream(segment.stored(0)) as stream:
                     schema = stream.schema
         except (FormatError, pa.ArrowInvalid, OSError):
             continue

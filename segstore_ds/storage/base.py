@@ -284,6 +284,14 @@ class Storage(ABC):
             "this storage can't share objects", storage=self.url, url=url, folders=folders
         )
 
+    def rights(self) -> str | None:
+        """Return a digest of the location and of the credentials that requests have now.
+
+        Two storages of one process with the same digest may share what they read. Returns None if
+        nothing tells credentials apart. Sends no request.
+        """
+        return None
+
     def holder(self, path: str) -> "Storage":
         """Return the storage that an object is read from, if this one is a view of another."""
         del path

@@ -27,7 +27,11 @@ from segstore_ds.storage.base import (
     refuse_empty,
 )
 from segstore_ds.storage.causes import NO_BUCKET, Remedy, find_remedy
-from segstore_ds.storage.credentials import Redactor, resolve_storage_options
+from segstore_ds.storage.credentials import (
+    Redactor,
+    digest_credentials,
+    resolve_storage_options,
+)
 from segstore_ds.storage.locations import Location, find_outer, resolve_location
 
 P = ParamSpec("P")
@@ -260,6 +264,11 @@ class CheckedStorage(Storage):
 
     def _real_location(self) -> Location:
         return self.location
+
+    def rights(self) -> str | None:  # noqa: D102
+        options = resolve_storage_options(self._options, self.location)
+        shared = [root.storage.rights() for root in self._shared.values()]
+        return None if None in shared else digest_credentials([self.url, options, shared])
 
     def share(self, url: str, folders: tuple[str, ...]) -> None:  # noqa: D102
         if url not in self._shared:

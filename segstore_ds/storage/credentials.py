@@ -5,6 +5,8 @@ Options are flat, or keyed by URL prefix so that one call can use several accoun
 it without carrying the secret. Every text that leaves the storage layer passes a `Redactor` first.
 """
 
+import hashlib
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -20,6 +22,7 @@ _HARMLESS = frozenset(
     | {"region_name", "signature_version", "user_project"}
 )
 _SHORTEST = 4
+_CLOUDS = ("AWS_", "AZURE_", "FSSPEC_", "GCSFS_", "GOOGLE_")  # variables that name who asks
 
 
 def resolve_storage_options(
@@ -35,6 +38,20 @@ def resolve_storage_options(
     """
     chosen = _choose(options or {}, location)
     return {name: _read_value(value, name) for name, value in chosen.items()}
+
+
+def digest_credentials(facts: Any) -> str | None:
+    """Return a digest of resolved options, and of the credentials that the environment holds.
+
+    None if an option is an object: two of them may look alike and be of two users.
+    """
+    ambient = {name: os.environ[name] for name in os.environ if name.startswith(_CLOUDS)}
+    user = getattr(os, "geteuid", int)()
+    try:
+        text = json.dumps([facts, ambient, user], sort_keys=True)
+    except (TypeError, ValueError):
+        return None
+    return hashlib.sha256(text.encode()).hexdigest()
 
 
 def _choose(options: Mapping[str, Any], location: Location) -> Mapping[str, Any]:

@@ -96,6 +96,9 @@ class OverlaidStorage(Storage):
     def outer(self) -> Storage | None:  # noqa: D102
         return self.inner.outer()
 
+    def rights(self) -> str | None:  # noqa: D102
+        return self.inner.rights()
+
     def share(self, url: str, folders: tuple[str, ...]) -> None:  # noqa: D102
         self.inner.share(url, folders)
 

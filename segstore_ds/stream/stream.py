@@ -484,6 +484,7 @@ class Stream:
         segment_column: str | None = None,
         commit_time_column: str | None = None,
         fail_on_data_loss: bool = True,
+        read_cache_bytes: int = options.default("readCacheBytes"),
         version_as_of: int | None = None,
         timestamp_as_of: str | dt.datetime | None = None,
     ) -> pa.RecordBatchReader:
@@ -500,6 +501,8 @@ class Stream:
             commit_time_column: Name of an extra column with the time of each event's commit (UTC).
             fail_on_data_loss: False starts at the head if the start is below it, with a warning in
                 the log.
+            read_cache_bytes: Encoded, verified bytes of streams that this process may hold for
+                later reads; the least recently used leave first. 0 reads without the cache.
             version_as_of: Read this version; None for the newest.
             timestamp_as_of: Or the newest version at that time, a datetime or text with a zone.
 
@@ -528,6 +531,7 @@ class Stream:
             segment_column=segment_column,
             commit_time_column=commit_time_column,
             fail_on_data_loss=fail_on_data_loss,
+            read_cache_bytes=read_cache_bytes,
         )
         self._log.refresh()
         root = self.root_as_of(version=version_as_of, timestamp=timestamp_as_of)
@@ -545,6 +549,7 @@ class Stream:
         segment_column: str | None = None,
         commit_time_column: str | None = None,
         fail_on_data_loss: bool = True,
+        read_cache_bytes: int = options.default("readCacheBytes"),
         root: Root | None = None,
     ) -> Reading:
         """Bind a read to a version and to offsets; `plan_tasks` splits it into tasks.
@@ -560,6 +565,7 @@ class Stream:
             segment_column: Name of an extra column with segment ids.
             commit_time_column: Name of an extra column with commit times.
             fail_on_data_loss: False starts at the head if the start is below it.
+            read_cache_bytes: What the read cache of each process may hold; 0 reads without it.
             root: The version to read as of; None for the newest that this handle has seen.
 
         Returns:
@@ -574,6 +580,7 @@ class Stream:
             segment_column=segment_column,
             commit_time_column=commit_time_column,
             fail_on_data_loss=fail_on_data_loss,
+            read_cache_bytes=read_cache_bytes,
         )
         return plan_reading(self._context, root or self._log.root, request)
 

@@ -119,6 +119,9 @@ class WrappedStorage(Storage):
     def outer(self) -> Storage | None:  # noqa: D102
         return self.inner.outer()
 
+    def rights(self) -> str | None:  # noqa: D102
+        return self.inner.rights()
+
     def share(self, url: str, folders: tuple[str, ...]) -> None:  # noqa: D102
         self.inner.share(url, folders)
 

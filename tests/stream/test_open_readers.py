@@ -76,9 +76,9 @@ def test_a_reader_behind_arrows_interface_can_be_closed(stream: segstore.Stream)
     damaged[100] ^= 1
     stream.storage.put(segment, bytes(damaged))
     with pytest.raises(CorruptionError):
-        stream.read().read_all()
+        stream.read(read_cache_bytes=0).read_all()
     with (
-        pa.RecordBatchReader.from_stream(stream.read()) as reader,
+        pa.RecordBatchReader.from_stream(stream.read(read_cache_bytes=0)) as reader,
         pytest.raises(pa.ArrowInvalid, match="CorruptionError"),
     ):
         reader.read_all()

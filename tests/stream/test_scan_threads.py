@@ -35,7 +35,7 @@ def stream(request: pytest.FixtureRequest) -> Stream:
 
 
 def batches(stream: Stream, threads: int, **tasks: int) -> Iterator[pa.RecordBatch]:
-    reading = stream.plan_read(offset_column="o")
+    reading = stream.plan_read(offset_column="o", read_cache_bytes=0)
     return run_tasks(reading, stream.plan_tasks(reading, **tasks), threads=threads)
 
 

@@ -250,13 +250,11 @@ class ArrowIndex:
         frame = self.frames[number]
         return ((frame.start, frame.end),)
 
-    def check(
-        self, number: int, data: Sequence[pa.Buffer], *, columns: Sequence[str] | None, where: str
-    ) -> None:
+    def check(self, number: int, span: tuple[int, int], data: pa.Buffer, *, where: str) -> None:
         """Check the bytes of a frame; raises as `SegmentIndex.check`."""
-        del columns
+        del span
         frame = self.frames[number]
-        check_frame(data[0], crc=frame.crc, where=f"{where}[{frame.start}:{frame.end}]")
+        check_frame(data, crc=frame.crc, where=f"{where}[{frame.start}:{frame.end}]")
 
     def decode(
         self,

@@ -67,6 +67,8 @@ class ParquetIndex:
     _idle: dict[tuple[int, ...], list["_Decoder"]] = field(
         default_factory=dict, repr=False, compare=False
     )
+    # Where the pieces of a frame lie, once one of them was checked.
+    _borders: dict[int, list[int]] = field(default_factory=dict, repr=False, compare=False)
 
     def spans(self, number: int, columns: Sequence[str] | None) -> tuple[tuple[int, int], ...]:
         """Return the ranges of some columns' chunks; adjacent ranges are joined."""
@@ -88,26 +90,26 @@ class ParquetIndex:
                 spans.append((start, end))
         return tuple(spans) or ((frame.start, frame.end),)
 
-    def check(
-        self, number: int, data: Sequence[pa.Buffer], *, columns: Sequence[str] | None, where: str
-    ) -> None:
-        """Check the bytes of `spans` against the checksums of their pieces."""
+    def check(self, number: int, span: tuple[int, int], data: pa.Buffer, *, where: str) -> None:
+        """Check the bytes of a range against the checksums of their pieces."""
         frame = self.frames[number]
         place = f"{where}[{frame.start}:{frame.end}]"
-        borders = list(accumulate(self.lengths[number], initial=frame.start))
-        for span, buffer in zip(self.spans(number, columns), data, strict=True):
-            view = memoryview(buffer)
-            first, last = (bisect_left(borders, border) for border in span)
-            covered = borders[first : first + 1] + borders[last : last + 1]
-            if covered != [*span] or view.nbytes != span[1] - span[0]:
-                raise CorruptionError("checksums do not cover a column", where=place)
-            for piece in range(first, last):
-                stored = view[borders[piece] - span[0] : borders[piece + 1] - span[0]]
-                actual, expected = zlib.crc32(stored), self.crcs[number][piece]
-                if actual != expected:
-                    raise CorruptionError(
-                        "a frame fails its checksum", where=place, expected=expected, actual=actual
-                    )
+        borders = self._borders.get(number)
+        if borders is None:
+            borders = list(accumulate(self.lengths[number], initial=frame.start))
+            self._borders[number] = borders
+        view = memoryview(data)
+        first, last = (bisect_left(borders, border) for border in span)
+        covered = borders[first : first + 1] + borders[last : last + 1]
+        if covered != [*span] or view.nbytes != span[1] - span[0]:
+            raise CorruptionError("checksums do not cover a column", where=place)
+        for piece in range(first, last):
+            stored = view[borders[piece] - span[0] : borders[piece + 1] - span[0]]
+            actual, expected = zlib.crc32(stored), self.crcs[number][piece]
+            if actual != expected:
+                raise CorruptionError(
+                    "a frame fails its checksum", where=place, expected=expected, actual=actual
+                )
 
     def decode(
         self,

@@ -32,6 +32,7 @@ def plan_reading(stream: Stream, options: Mapping[str, Any], root: Root) -> Read
         segment_column=options["segmentColumn"],
         commit_time_column=options["commitTimeColumn"],
         fail_on_data_loss=options["failOnDataLoss"],
+        read_cache_bytes=options["readCacheBytes"],
         root=root,
     )
 

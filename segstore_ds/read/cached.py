@@ -1,0 +1,69 @@
+"""The read cache of this process: what its scans share, and with whom.
+
+A key is the stream's id, the location with a digest of the credentials, an object's name with the
+checksum of its footer, and a range of its bytes. Names are never reused, and the committed footer
+holds the checksums of all frames: so a key stands for the same bytes forever, also if a stream is
+dropped and created again, salvaged or repaired. Spark reuses its workers for the jobs of several
+users: a scan finds only what was read with the same credentials.
+"""
+
+import os
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from segstore_ds.cache.read_cache import Loaded, ReadCache, ReadCounters
+from segstore_ds.format import names
+from segstore_ds.format.root import SegmentEntry
+from segstore_ds.storage import Storage
+
+Span = tuple[int, int]
+_Key = tuple[tuple[tuple[str, str], str, int], Span]
+
+PROCESS_CACHE: ReadCache[_Key] = ReadCache()
+os.register_at_fork(after_in_child=PROCESS_CACHE.reset)
+
+
+def read_cache_counters() -> ReadCounters:
+    """Return what the read cache of this process did so far, and what it holds now."""
+    return PROCESS_CACHE.counters
+
+
+@dataclass(frozen=True, slots=True)
+class ScanCache:
+    """The read cache as one scan may use it: `scope` is the stream, the location and the rights."""
+
+    scope: tuple[str, str]
+    limit_bytes: int
+
+    @classmethod
+    def of(cls, storage: Storage, stream_id: str, limit_bytes: int) -> "ScanCache | None":
+        """Return the cache for a stream; None if it is off, or nothing tells users apart."""
+        rights = storage.rights() if limit_bytes else None
+        return None if rights is None else cls((stream_id, rights), limit_bytes)
+
+    def object(self, entry: SegmentEntry) -> "ObjectCache | None":
+        """Return the cache of one segment; None for one that a commit holds, which is in memory."""
+        if names.is_inline(entry.path):
+            return None
+        return ObjectCache(self.scope, entry.path, entry.footer_crc, self.limit_bytes)
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectCache:
+    """The cached ranges of one object."""
+
+    scope: tuple[str, str]
+    path: str
+    footer_crc: int
+    limit_bytes: int
+
+    def fetch(
+        self, spans: Sequence[Span], load: Callable[[Sequence[Span]], Sequence[Loaded]]
+    ) -> list[Loaded]:
+        """Return the verified bytes of ranges, or their errors; see `ReadCache.fetch`."""
+        place = (self.scope, self.path, self.footer_crc)
+        return PROCESS_CACHE.fetch(
+            [(place, span) for span in spans],
+            lambda keys: load([span for _, span in keys]),
+            limit_bytes=self.limit_bytes,
+        )

@@ -1,0 +1,49 @@
+"""A source whose tasks note how many requests they sent for data, each with its process."""
+
+import json
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from segstore_ds.spark.batch.reader import SegstoreReader
+from segstore_ds.spark.source import SegstoreDataSource
+
+
+class CountedReader(SegstoreReader):
+    """A reader whose tasks are noted."""
+
+    notes: Path
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Keep where notes go."""
+        return {**super().__getstate__(), "notes": self.notes}
+
+    def read(self, partition: Any) -> Iterator[pa.RecordBatch]:
+        """Read a task, then note the requests of its storage: a task opens no log."""
+        stats = self._reading.storage.stats
+        before, rows = stats.total, 0
+        for batch in super().read(partition):
+            rows += batch.num_rows
+            yield batch
+        note = {"pid": os.getpid(), "requests": stats.total - before, "rows": rows}
+        with self.notes.open("a") as file:
+            file.write(json.dumps(note) + "\n")
+
+
+class CountedSource(SegstoreDataSource):
+    """The format `counted`: notes go to the file `notes` beside the stream."""
+
+    @classmethod
+    def name(cls) -> str:
+        """Return the format's name."""
+        return "counted"
+
+    def reader(self, schema: Any) -> Any:
+        """Plan a read."""
+        made = super().reader(schema)
+        made.__class__ = CountedReader
+        made.notes = Path(self.options["path"].removeprefix("file://")).parent / "notes"
+        return made
