@@ -150,7 +150,9 @@ def probed_while_purged(log_class) -> Play:
 @pytest.mark.parametrize("log_class", [StreamLog, FollowsNames, Unconfirming])
 def test_a_handle_whose_next_names_are_purged_finds_the_newest(log_class):
     """(d) A handle at 41 probes 42 while the log is purged past it. Either guard is enough."""
-    probed_while_purged(log_class)
+    play = probed_while_purged(log_class)
+    assert play.ghost.tip > 42 + 20  # what the others committed was seen to land
+    assert not play.ghost.looking  # the ghost has checked what the look saw
 
 
 def test_handle_without_guards_takes_an_old_version_as_newest():
