@@ -8,52 +8,35 @@ deletes it once it is older than the grace.
 """
 
 # pathlib has neither fsync nor pread, and is slower on the commit path.
-# ruff: noqa: PTH102, PTH105, PTH106, PTH108, PTH112, PTH116, PTH120
+# ruff: noqa: PTH105, PTH106, PTH108, PTH112, PTH116, PTH120
 
 import errno
 import os
-import secrets
 import stat
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import islice
-from typing import Any, Self
+from typing import Any
 
 from segstore_ds.errors import (
-    CorruptionError,
     InvalidInputError,
     SegstoreError,
     StorageError,
-    UnsafeFilesystemError,
 )
+from segstore_ds.storage import local_files
 from segstore_ds.storage.base import PROBE, StagedWriter, refuse_empty
 from segstore_ds.storage.checked import CheckedStorage, Opener
+from segstore_ds.storage.local_files import (
+    NO_COPY,
+    TEMPORARY,
+    Reader,
+    link,
+    temporary_name,
+    write,
+    write_all,
+)
+from segstore_ds.storage.local_folders import LocalFolders
 from segstore_ds.storage.locations import Location, resolve_location
-
-_NO_LINKS = frozenset(
-    {errno.EPERM, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EMLINK, errno.EXDEV}
-)
-# Some filesystems cannot sync folders; they answer with one of these.
-_NO_FOLDER_SYNC = frozenset({errno.EINVAL, errno.ENOTSUP, errno.EOPNOTSUPP})
-_NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-# Without NONBLOCK, opening a named pipe in a stream's folder would block forever.
-_READ = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
-# Errors of a kernel copy that the system, or this pair of filesystems, does not support.
-_NO_COPY = frozenset(
-    {
-        errno.EXDEV,
-        errno.ENOSYS,
-        errno.EINVAL,
-        errno.EOPNOTSUPP,
-        errno.ENOTSUP,
-        errno.EPERM,
-        errno.ETXTBSY,
-    }
-)
-_MOST_AT_ONCE = 1 << 30
-_MOST_PIECES = 1024  # pieces per writev; every platform allows as many
-_TEMPORARY = ".tmp-"
-_TRIES = 8
 
 
 class LocalStorage(CheckedStorage):
@@ -68,21 +51,16 @@ class LocalStorage(CheckedStorage):
         opener: Opener | None = None,
     ) -> None:
         super().__init__(location, options, single_writer=single_writer, opener=opener)
-        # The root and the folders directly in it. Once seen, they are never created again: if one
-        # disappears its content is gone too, and in an empty folder every name is free.
-        self._lasting: set[str] = set()
-        # The lasting folders whose entry is synced in their parent. Deeper folders come and go. One
-        # that reappears may be another process's and unsynced, so they are not remembered.
-        self._synced: set[str] = set()
+        self._folders = LocalFolders(self.location.path, self.url)
 
     def _get(self, full: str, limit: int | None) -> bytes:
-        with _Reader(full) as file:
+        with Reader(full) as file:
             data = file.read(0, file.size if limit is None else min(file.size, limit + 1))
-        self._note_seen(os.path.dirname(full))
+        self._folders.note_seen(os.path.dirname(full))
         return data
 
     def _get_range(self, full: str, start: int, end: int) -> bytes:
-        with _Reader(full) as file:
+        with Reader(full) as file:
             return file.read(start, min(end, file.size))
 
     def _info(self, full: str) -> tuple[int, int]:
@@ -96,7 +74,7 @@ class LocalStorage(CheckedStorage):
         # If the name is visibly taken, skip the write and its sync. Sync the folder anyway: the
         # name may be our own, from an earlier try whose folder sync failed.
         if os.path.lexists(full):
-            _sync_folder(folder)
+            local_files.sync_folder(folder)
             return False
         try:
             temporary = self._write_temporary(folder, data, sync=True)
@@ -106,8 +84,8 @@ class LocalStorage(CheckedStorage):
             error.untouched = True
             raise
         try:
-            made = _link(temporary, full)
-            _sync_folder(folder)
+            made = link(temporary, full)
+            local_files.sync_folder(folder)
         finally:
             with suppress(OSError):
                 os.unlink(temporary)
@@ -138,11 +116,11 @@ class LocalStorage(CheckedStorage):
             raise
 
     def _open_staged(self, path: str, full: str) -> "LocalStagedWriter":
-        return LocalStagedWriter(self, path, full, self._open_new(full))
+        return LocalStagedWriter(self, path, full, self._folders.open_new(full))
 
     def _open_replacing(self, path: str, full: str) -> "LocalStagedWriter":
-        temporary = _temporary_name(os.path.dirname(full))
-        descriptor = self._open_new(temporary)
+        temporary = temporary_name(os.path.dirname(full))
+        descriptor = self._folders.open_new(temporary)
         return LocalStagedWriter(self, path, temporary, descriptor, final=full)
 
     def _copies_from(self, source: CheckedStorage) -> bool:
@@ -151,7 +129,7 @@ class LocalStorage(CheckedStorage):
     def _copy(self, source: Any, source_path: str, path: str, *, replace: bool) -> bool:
         """Copy in the kernel, which shares blocks where the filesystem has reflinks."""
         full = source._full(source_path)  # noqa: SLF001
-        with source.resume("get_range", source_path, _Reader, full) as file:
+        with source.resume("get_range", source_path, Reader, full) as file:
             if not file.size:
                 return False
             open_ = self._open_replacing if replace else self._open_staged
@@ -177,7 +155,7 @@ class LocalStorage(CheckedStorage):
                     yield entry.path, status.st_size, status.st_mtime_ns // 1000
 
     def _temporaries(self) -> Iterator[tuple[str, int, int]]:
-        return self._walk(self.location.path, lambda name: name.startswith((_TEMPORARY, PROBE)))
+        return self._walk(self.location.path, lambda name: name.startswith((TEMPORARY, PROBE)))
 
     def _walk(self, folder: str, wanted: Callable[[str], bool]) -> Iterator[tuple[str, int, int]]:
         pending = [folder]
@@ -236,7 +214,7 @@ class LocalStorage(CheckedStorage):
     def leave(self, full: str) -> None:
         """Remove the folder of a deleted file if it is empty; writers create it again."""
         folder = os.path.dirname(full)
-        if not self._is_lasting(folder):
+        if not self._folders.is_lasting(folder):
             with suppress(OSError):
                 os.rmdir(folder)
 
@@ -250,7 +228,7 @@ class LocalStorage(CheckedStorage):
 
     def _probe_links(self) -> None:
         root = self.location.path
-        self._make_folder(root)
+        self._folders.make(root)
         device = os.stat(root).st_dev
         if (os.getpid(), device) in _PROBED:
             return
@@ -258,7 +236,7 @@ class LocalStorage(CheckedStorage):
         temporary = self._write_temporary(root, b"probe", sync=False)
         linked = f"{temporary}-link"
         try:
-            _link(temporary, linked)
+            link(temporary, linked)
         finally:
             for name in (temporary, linked):
                 with suppress(OSError):
@@ -266,11 +244,11 @@ class LocalStorage(CheckedStorage):
         _PROBED.add((os.getpid(), device))
 
     def _write_temporary(self, folder: str, data: bytes, *, sync: bool) -> str:
-        temporary = _temporary_name(folder)
-        descriptor = self._open_new(temporary)
+        temporary = temporary_name(folder)
+        descriptor = self._folders.open_new(temporary)
         try:
             try:
-                _write(descriptor, memoryview(data))
+                write(descriptor, memoryview(data))
                 if sync:
                     os.fsync(descriptor)
             finally:
@@ -280,74 +258,6 @@ class LocalStorage(CheckedStorage):
                 os.unlink(temporary)
             raise
         return temporary
-
-    def _open_new(self, full: str) -> int:
-        folder = os.path.dirname(full)
-        for _ in range(_TRIES):
-            self._make_folder(folder)
-            with suppress(FileNotFoundError):
-                return os.open(full, _NEW, 0o666)
-            # Deleting the last object of a folder also deletes the folder.
-            self._synced.discard(folder)
-        raise FileNotFoundError(errno.ENOENT, "folder disappears repeatedly", folder)
-
-    def _make_folder(self, folder: str) -> None:
-        """Create a folder and those above it, and sync each entry in its parent.
-
-        Raises StorageError if a lasting folder (the root or one directly in it) has disappeared:
-        its content is gone too, and in an empty folder every name would be free again.
-        """
-        if folder in self._synced:
-            return
-        missing = []
-        above = folder
-        while True:
-            seen = above in self._lasting  # before isdir: another thread may be creating it
-            if os.path.isdir(above):
-                break
-            if seen:
-                failure = StorageError(
-                    "a folder that was here before is gone, with all its files",
-                    remedy="mount or restore it, then open the stream again",
-                    storage=self.url,
-                    folder=above,
-                )
-                failure.retryable = False
-                raise failure
-            missing.append(above)
-            above = os.path.dirname(above)
-        for name in reversed(missing):
-            with suppress(FileExistsError):
-                os.mkdir(name)
-            if os.path.lexists(name) and not os.path.isdir(name):
-                raise NotADirectoryError(errno.ENOTDIR, "is a file", name)
-            _sync_folder(os.path.dirname(name))
-        # A folder that another process just created may be unsynced: sync it up to the root.
-        root = self.location.path
-        while above not in self._synced and f"{above}/".startswith(f"{root.rstrip('/')}/"):
-            self._note_synced(above)
-            above = os.path.dirname(above)
-            with suppress(PermissionError):
-                _sync_folder(above)
-            if above == "/":
-                break
-        self._note_synced(folder)
-
-    def _is_lasting(self, folder: str) -> bool:
-        root = self.location.path.rstrip("/")
-        return folder.rstrip("/") == root or os.path.dirname(folder).rstrip("/") == root
-
-    def _note_seen(self, folder: str) -> None:
-        if folder in self._lasting or not self._is_lasting(folder):
-            return
-        self._lasting |= {self.location.path, folder}
-
-    def _note_synced(self, folder: str) -> None:
-        if self._is_lasting(folder):
-            self._synced.add(folder)
-        while not self._is_lasting(folder):
-            folder = os.path.dirname(folder)
-        self._note_seen(folder)
 
 
 class _NotLinkedError(Exception):
@@ -383,24 +293,24 @@ class LocalStagedWriter(StagedWriter):
 
     def write(self, data: Any) -> None:  # noqa: D102
         view = memoryview(data).cast("B")
-        self._storage.resume("stage", self._path, _write, self._open(), view)
+        self._storage.resume("stage", self._path, write, self._open(), view)
         self.size += view.nbytes
         self._storage.stats.add("bytes_written", view.nbytes)
 
     def write_all(self, pieces: Sequence[Any]) -> None:  # noqa: D102
         views = [memoryview(piece).cast("B") for piece in pieces]
-        self._storage.resume("stage", self._path, _write_all, self._open(), views)
+        self._storage.resume("stage", self._path, write_all, self._open(), views)
         size = sum(view.nbytes for view in views)
         self.size += size
         self._storage.stats.add("bytes_written", size)
 
-    def copy(self, file: "_Reader") -> bool:
+    def copy(self, file: "Reader") -> bool:
         """Append a whole file in the kernel; False if the kernel cannot copy it."""
         while self.size < file.size:
             try:
                 copied = file.copy(self.size, self._open())
             except OSError as cause:
-                if cause.errno in _NO_COPY:
+                if cause.errno in NO_COPY:
                     return False
                 raise
             if not copied:
@@ -420,7 +330,7 @@ class LocalStagedWriter(StagedWriter):
             os.replace(self._full, self._final)
         self._descriptor = None
         os.close(descriptor)
-        _sync_folder(os.path.dirname(self._full))
+        local_files.sync_folder(os.path.dirname(self._full))
 
     def abort(self) -> None:  # noqa: D102
         descriptor, self._descriptor = self._descriptor, None
@@ -438,101 +348,3 @@ class LocalStagedWriter(StagedWriter):
 
 
 _PROBED: set[tuple[int, int]] = set()
-
-
-class _Reader:
-    """An open regular file, read by position."""
-
-    def __init__(self, full: str) -> None:
-        self._descriptor = os.open(full, _READ)
-        status = os.fstat(self._descriptor)
-        self.size = status.st_size
-        if stat.S_ISREG(status.st_mode):
-            return
-        os.close(self._descriptor)
-        if stat.S_ISDIR(status.st_mode):
-            raise IsADirectoryError(errno.EISDIR, "is a folder", full)
-        raise CorruptionError("object is not a regular file", path=full)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        os.close(self._descriptor)
-
-    def copy(self, start: int, descriptor: int) -> int:
-        """Copy from `start` to the target's current position; return the bytes copied."""
-        most = min(self.size - start, _MOST_AT_ONCE)
-        return os.copy_file_range(self._descriptor, descriptor, most, offset_src=start)
-
-    def read(self, start: int, end: int) -> bytes:
-        """Read `[start, end)`, or less if the file ends before."""
-        data = os.pread(self._descriptor, max(0, min(end - start, _MOST_AT_ONCE)), start)
-        if len(data) >= end - start or not data:
-            return data
-        pieces = [data]
-        place = start + len(data)
-        while place < end:
-            data = os.pread(self._descriptor, min(end - place, _MOST_AT_ONCE), place)
-            if not data:
-                break
-            pieces.append(data)
-            place += len(data)
-        return b"".join(pieces)
-
-
-def _temporary_name(folder: str) -> str:
-    return f"{folder}/{_TEMPORARY}{os.getpid()}-{secrets.token_hex(8)}"
-
-
-def _write(descriptor: int, view: memoryview) -> None:
-    place = 0
-    while place < view.nbytes:
-        place += os.write(descriptor, view[place : place + _MOST_AT_ONCE])
-
-
-def _write_all(descriptor: int, views: list[memoryview]) -> None:
-    waiting = [view for view in views if view.nbytes]
-    while waiting:
-        written = os.writev(descriptor, waiting[:_MOST_PIECES])
-        while waiting and written >= waiting[0].nbytes:
-            written -= waiting.pop(0).nbytes
-        if written:
-            waiting[0] = waiting[0][written:]
-
-
-def _link(temporary: str, full: str) -> bool:
-    try:
-        os.link(temporary, full)
-    except FileExistsError:
-        # NFS repeats a request whose answer was lost: the name may already be this same file.
-        return _is_same(temporary, full)
-    except OSError as cause:
-        if cause.errno in _NO_LINKS:
-            raise UnsafeFilesystemError(
-                "filesystem has no hard links, so an object can't be created exclusively",
-                remedy="keep the stream on a disk with hard links (ext4, xfs, btrfs, apfs, nfs) or "
-                "in an object store",
-                path=full,
-            ) from cause
-        raise
-    return True
-
-
-def _is_same(temporary: str, full: str) -> bool:
-    try:
-        first, second = os.stat(temporary), os.lstat(full)
-    except FileNotFoundError:
-        return False
-    return (first.st_dev, first.st_ino) == (second.st_dev, second.st_ino)
-
-
-def _sync_folder(folder: str) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    except OSError as cause:
-        if cause.errno not in _NO_FOLDER_SYNC:
-            raise
-    finally:
-        os.close(descriptor)

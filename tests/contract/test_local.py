@@ -12,7 +12,7 @@ import pytest
 
 from segstore_ds.errors import CorruptionError, StorageError, UnsafeFilesystemError
 from segstore_ds.log.metadata_log import Codec, MetadataLog
-from segstore_ds.storage import Storage, local, open_storage
+from segstore_ds.storage import Storage, local_files, open_storage
 from segstore_ds.testing.storage_contract import StorageContract
 
 _NOBODY = 65534
@@ -346,7 +346,7 @@ def test_a_handle_that_lives_long_remembers_few_folders(tmp_path):
     storage = open_storage(tmp_path / "s")
     for number in range(100):
         storage.create(f"segments/{number}/1", b"x")
-    assert len(storage._synced) + len(storage._lasting) < 30
+    assert len(storage._folders._synced) + len(storage._folders._lasting) < 30
 
 
 def test_folder_recreated_by_another_process_is_synced_again(tmp_path, monkeypatch):
@@ -356,12 +356,12 @@ def test_folder_recreated_by_another_process_is_synced_again(tmp_path, monkeypat
     storage.delete("segments/job/1")
     (tmp_path / "s/segments/job").mkdir()
     synced = []
-    real = local._sync_folder
+    real = local_files.sync_folder
 
     def note(folder):
         synced.append(Path(folder))
         real(folder)
 
-    monkeypatch.setattr(local, "_sync_folder", note)
+    monkeypatch.setattr(local_files, "sync_folder", note)
     storage.create("segments/job/2", b"x")
     assert tmp_path / "s/segments" in synced

@@ -14,7 +14,7 @@ import pytest
 import segstore_ds as segstore
 from segstore_ds.status import history, table_status
 from segstore_ds.status.references import read_references
-from segstore_ds.storage import local
+from segstore_ds.storage import local, local_files
 from segstore_ds.write.layout import Layout
 
 STAGED = Layout(inline_bytes=0, segment_rows=4, frame_rows=2)
@@ -125,19 +125,19 @@ def no_sync_of_staged_files(monkeypatch, fsync):
         monkeypatch.setattr(os, "fsync", lambda _: None)
         real(self, descriptor)
         monkeypatch.setattr(os, "fsync", fsync)
-        local._sync_folder(str(Path(self._full).parent))
+        local_files.sync_folder(str(Path(self._full).parent))
 
     monkeypatch.setattr(local.LocalStagedWriter, "_finish", finish)
 
 
 def no_sync_of_folders(monkeypatch, _fsync):
-    monkeypatch.setattr(local, "_sync_folder", lambda _: None)
+    monkeypatch.setattr(local_files, "sync_folder", lambda _: None)
 
 
 def no_sync_of_new_folders(monkeypatch, _fsync):
-    real = local._sync_folder
+    real = local_files.sync_folder
     monkeypatch.setattr(
-        local, "_sync_folder", lambda folder: real(folder) if "stream/" in folder else None
+        local_files, "sync_folder", lambda folder: real(folder) if "stream/" in folder else None
     )
 
 
