@@ -42,7 +42,7 @@ PLAIN = (
     "wide_tables",
 )
 # On a real S3 server, which the first run fetches.
-SERVER = ("cache_s3", "commit_rate_s3", "copy_segments_s3")
+SERVER = ("cache_s3", "commit_rate_s3", "copy_segments_s3", "repeated_scan")
 
 
 def _benchmarks(*arguments: str) -> str:
