@@ -86,10 +86,7 @@ class Codec(Generic[T]):
 
 
 class MetadataLog(Generic[T]):
-    """A folder of numbered batches.
-
-    `add` tries `attempts` times before it gives up with an unknown outcome.
-    """
+    """A folder of numbered batches."""
 
     def __init__(
         self,
@@ -98,14 +95,12 @@ class MetadataLog(Generic[T]):
         codec: Codec[T],
         *,
         clock: Clock = SYSTEM_CLOCK,
-        attempts: int = ADD_ATTEMPTS,
     ) -> None:
         self.storage = storage
         self.folder = folder
         self.hint_path = f"{folder}/_latest"
         self._codec = codec
         self._clock = clock
-        self._attempts = attempts
 
     # --- writing -----------------------------------------------------------------------------
 
@@ -137,7 +132,7 @@ class MetadataLog(Generic[T]):
         cause: StorageError | None = None
         failed: StorageError | None = None  # the last try's, raised if no try can have put the file
         doubtful, lasting = False, False
-        for attempt in range(1, self._attempts + 1):
+        for attempt in range(1, ADD_ATTEMPTS + 1):
             try:
                 if self.storage.create(path, data):
                     return None

@@ -139,8 +139,8 @@ def check_range(values: Ints, least: int, most: int, *, name: str, where: str) -
         raise CorruptionError("value is out of range", where=where, column=name)
 
 
-def unpack(body: bytes, *, where: str, rows_limit: int = ROWS_LIMIT) -> Unpacked:
-    """Decode a body of at most `rows_limit` rows.
+def unpack(body: bytes, *, where: str) -> Unpacked:
+    """Decode a body of at most `ROWS_LIMIT` rows.
 
     Callers check what the columns mean.
     """
@@ -149,8 +149,8 @@ def unpack(body: bytes, *, where: str, rows_limit: int = ROWS_LIMIT) -> Unpacked
         raise CorruptionError("header of packed columns is truncated", where=where)
     fields = Fields(parse_json(body[_LENGTH.size : start], where=where), where=where)
     rows = fields.integer("rows")
-    if rows > rows_limit:
-        raise CorruptionError("part has too many rows", where=where, rows=rows, limit=rows_limit)
+    if rows > ROWS_LIMIT:
+        raise CorruptionError("part has too many rows", where=where, rows=rows, limit=ROWS_LIMIT)
     columns: dict[str, Any] = {}
     cursor = start
     for described in fields.items("columns"):
