@@ -1,0 +1,69 @@
+"""Lists of parts: what can be read of them, and how a lost one is found again."""
+
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+from segstore_ds.errors import MissingObjectError
+from segstore_ds.format.root import Epoch, PartRef, Root
+from segstore_ds.repair.lists import find_list, readable_parts
+from segstore_ds.status.levels import LevelledList
+from segstore_ds.status.table_status import TableStatus
+from segstore_ds.storage import open_storage
+
+DIGEST = "a" * 32
+ROOT = Root("s", 7, "t", "p", 0, "x", (Epoch(0, 0, "x", None),), tail=60)
+
+
+def part(start: int, end: int, count: int = 1) -> PartRef:
+    return PartRef(f"status/{start:020d}-segments-{DIGEST}", start, end, count, 9)
+
+
+PARTS = tuple(part(start, start + 10) for start in range(0, 60, 10))
+
+
+@pytest.fixture
+def levels() -> LevelledList:
+    return TableStatus(open_storage(f"memory://{uuid.uuid4().hex}")).levels
+
+
+@pytest.fixture
+def root(levels: LevelledList) -> Root:
+    """A root with two lists of two parts each, and two parts of its own."""
+    lists = (levels.put_list(7, PARTS[:2]), levels.put_list(7, PARTS[2:4]))
+    return replace(ROOT, lists=lists, parts=PARTS[4:])
+
+
+def unasked() -> Iterator[tuple[PartRef, ...]]:
+    yield pytest.fail("nothing needs to be guessed")
+
+
+def test_parts_of_a_damaged_list_are_skipped_and_reported(levels, root):
+    assert tuple(readable_parts(levels, root)) == PARTS
+    fresh = TableStatus(levels._store.storage)
+    fresh.storage.delete(root.lists[0].path)
+    reported = []
+    found = readable_parts(fresh.levels, root, lambda *problem: reported.append(problem))
+    assert tuple(found) == PARTS[2:]
+    ((path, error),) = reported
+    assert path == root.lists[0].path
+    assert isinstance(error, MissingObjectError)
+    assert tuple(readable_parts(fresh.levels, root)) == PARTS[2:]
+
+
+def test_list_is_found_in_older_roots(root):
+    newer = [part(0, 20), *PARTS[2:]]
+    assert find_list(root.lists[1], [newer], unasked()) == PARTS[2:4]
+    assert find_list(root.lists[0], [PARTS[:1], PARTS[1:3]], unasked()) == PARTS[:2]
+
+
+def test_parts_that_overlap_the_end_of_the_list_are_not_its_own(root):
+    assert find_list(root.lists[0], [[PARTS[0], part(10, 40)]], []) is None
+
+
+def test_guess_counts_only_if_it_is_the_list_itself(root):
+    wrong, right = (part(0, 10), part(10, 20, count=2)), PARTS[:2]
+    assert find_list(root.lists[0], [], [wrong]) is None
+    assert find_list(root.lists[0], [[*wrong]], [wrong, right]) == right
