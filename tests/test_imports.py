@@ -29,7 +29,7 @@ ROOMS: dict[str, set[str]] = {
     "storage": LEAVES,
     "log": LEAVES | {"format", "storage"},
     "status": LEAVES | {"format", "storage", "log"},
-    "commit": LEAVES | {"format", "storage", "log", "status"},
+    "commit": GROUND | {"log", "status"},
     "write": CORE,
     "read": CORE,
     "compact": VERBS,

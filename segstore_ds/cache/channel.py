@@ -1,4 +1,4 @@
-"""The channel that a write cache writes to; in segstore, a staged object of the storage."""
+"""The channels that write caches write to; in segstore, staged objects of the storage."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -18,6 +18,19 @@ class Channel(Protocol):
 
         After a StorageError the object may be incomplete.
         """
+
+    def abort(self) -> None:
+        """Discard the object; never raises, safe to repeat."""
+
+
+class ScatteredChannel(Protocol):
+    """Takes the parts of one object in any order, from several threads."""
+
+    def write_at(self, start: int, pieces: Sequence[memoryview]) -> None:
+        """Write pieces side by side as one write; what lay there before is replaced."""
+
+    def commit(self) -> int:
+        """Make the object whole and durable, and return its size."""
 
     def abort(self) -> None:
         """Discard the object; never raises, safe to repeat."""

@@ -1,5 +1,8 @@
-"""The pool: the buffers of one writing task, reused for each object it writes."""
+"""Pools: the buffers of one writing task, and buffers that the objects of a copy share."""
 
+import threading
+
+from segstore_ds.cache.scattered_cache import ScatteredCache
 from segstore_ds.cache.write_cache import WriteCache
 from segstore_ds.errors import ClosedError, InvalidInputError
 
@@ -51,3 +54,44 @@ class BufferPool:
         self._closed = True
         if not self._lent:
             self.give_back()
+
+
+class SharedPool:
+    """Bounds the scattered buffers of several objects that are written at the same time.
+
+    Their records are held by reference, so a buffer has no memory of its own to reuse.
+    """
+
+    def __init__(self, buffers: int, buffer_bytes: int) -> None:
+        if buffers < 1 or buffer_bytes < 1:
+            raise InvalidInputError(
+                "a pool needs at least one buffer of at least one byte",
+                buffers=buffers,
+                buffer_bytes=buffer_bytes,
+            )
+        self.buffer_bytes = buffer_bytes
+        self._left = buffers
+        self._lock = threading.Lock()
+
+    def take(self) -> ScatteredCache:
+        """Return an empty buffer.
+
+        Raises:
+            InvalidInputError: All buffers are taken. To wait would be in vain, because what they
+                hold can only be written once more records have come.
+        """
+        with self._lock:
+            if not self._left:
+                raise InvalidInputError(
+                    "the buffers are full of parts that are not whole",
+                    remedy="write records nearer each other, or take a larger pool",
+                    part_bytes=self.buffer_bytes,
+                )
+            self._left -= 1
+        return ScatteredCache(self.buffer_bytes)
+
+    def give(self, buffer: ScatteredCache) -> None:
+        """Take a buffer back and drop its content."""
+        buffer.close()
+        with self._lock:
+            self._left += 1

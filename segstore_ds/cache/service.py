@@ -17,29 +17,29 @@ Source: Blazegraph's WriteCacheService, append-only (WORM) mode.
 import threading
 import time
 from collections import deque
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from segstore_ds.cache.channel import Channel
 from segstore_ds.cache.channel_writer import ChannelWriter, Item, LargeRecord
 from segstore_ds.cache.counters import CacheCounters
+from segstore_ds.cache.first_error import FirstError
+from segstore_ds.cache.object_cache import ObjectCache
 from segstore_ds.cache.pool import BufferPool
-from segstore_ds.cache.read_through import Loader, ReadThrough, verified
+from segstore_ds.cache.read_through import Loader, ReadThrough
 from segstore_ds.cache.record import LAST_OFFSET, Record
 from segstore_ds.cache.second_copy import Observer
 from segstore_ds.cache.views import BufferView, as_view
 from segstore_ds.cache.write_cache import WriteCache
-from segstore_ds.errors import ClosedError, InvalidInputError
+from segstore_ds.errors import InvalidInputError
 
 
-class WriteCacheService:
+class WriteCacheService(ObjectCache[Item]):
     """Writes one object through the buffers of a pool. Safe to use from several threads.
 
-    As a context manager it closes, which aborts an object that was not committed. Only this service
-    writes to `channel`, and it holds the pool's buffers until `close` or `release_buffers`.
+    Only this service writes to `channel`, and it holds the pool's buffers until `close` or
+    `release_buffers`.
     `load` reads `[start, end)` of the object back, for records that no buffer holds any more.
-    `second_copy` is called with every buffer after the channel has taken it. Successive services
-    may share `counters`.
+    `second_copy` is called with every buffer after the channel has taken it.
     """
 
     def __init__(
@@ -51,16 +51,13 @@ class WriteCacheService:
         second_copy: Observer | None = None,
         counters: CacheCounters | None = None,
     ) -> None:
+        super().__init__(counters)
         self._pool = pool
-        self._counters = counters or CacheCounters()
         self._append = threading.Lock()
-        self._changed = threading.Condition()
         self._through = load and ReadThrough(load, self._count_load)
         self._next = 0  # the offset of the next record
-        self._map: dict[int, tuple[Record, Item]] = {}
         self._current: WriteCache | None = None
         self._clean: deque[WriteCache] = deque()
-        self._finished = self._closed = False
         self._writer = ChannelWriter(
             channel,
             self._changed,
@@ -146,43 +143,6 @@ class WriteCacheService:
         self._writer.join()
         return size
 
-    # --- reading -----------------------------------------------------------------------------
-
-    @property
-    def counters(self) -> CacheCounters:
-        """A copy of the counters."""
-        with self._changed:
-            return self._counters.snapshot()
-
-    def read(self, record: Record) -> bytes | None:
-        """Return a verified copy of a record, from a buffer or from the channel.
-
-        Works after a failure of the channel and after `commit`. Returns None if the record was
-        recycled and there is no loader.
-
-        Raises:
-            CorruptionError: The bytes fail their checksum; other records are not affected.
-        """
-        with self._changed:
-            self._check_open()
-            known, holder = self._map.get(record.offset, (record, None))
-            if known != record or not 0 <= record.offset < record.end <= self._next:
-                raise InvalidInputError("no such record", offset=record.offset, end=self._next)
-            self._counters.hits += holder is not None
-            self._counters.misses += holder is None
-            if isinstance(holder, WriteCache):
-                holder.acquire()
-        if isinstance(holder, WriteCache):
-            try:
-                return holder.read(record.offset)
-            finally:
-                with self._changed:
-                    holder.release()
-                    self._changed.notify_all()
-        if holder is not None:
-            return verified(holder.view.copy(), record)
-        return self._through.get(record) if self._through else None
-
     # --- the end -----------------------------------------------------------------------------
 
     def release_buffers(self) -> None:
@@ -190,37 +150,6 @@ class WriteCacheService:
         with self._changed:
             self._check_committed()
             self._let_go()
-
-    def abort(self) -> None:
-        """Discard an object that is not committed; a committed one stays. Never raises."""
-        with self._changed:
-            if self._writer.committed:
-                return
-        self.close()
-
-    def close(self) -> None:
-        """End the service and return the buffers; an object that is not committed is aborted.
-
-        Threads that wait in other calls get a ClosedError. Safe to repeat, never raises.
-        """
-        with self._changed:
-            first = not self._closed
-            self._closed = True
-            if first:
-                self._writer.abort()
-                self._let_go()
-        self._writer.join()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self.close()
 
     # --- inside, with the lock held ------------------------------------------------------------
 
@@ -325,15 +254,24 @@ class WriteCacheService:
         with self._changed:
             self._counters.loads += 1
 
-    def _check_open(self) -> None:
-        if self._closed:
-            raise ClosedError("write cache service was closed") from self._writer.failure.error
+    def _failure(self) -> FirstError:
+        return self._writer.failure
 
-    def _check_writable(self) -> None:
-        self._check_open()
-        self._writer.failure.check()
-        if self._finished:
-            raise ClosedError("object was committed, or is being committed")
+    def _is_committed(self) -> bool:
+        return self._writer.committed
+
+    def _written_to(self) -> int:
+        return self._next
+
+    def _end(self) -> None:
+        self._writer.abort()
+        self._let_go()
+
+    def _join(self) -> None:
+        self._writer.join()
+
+    def _load_back(self, record: Record) -> bytes | None:
+        return self._through.get(record) if self._through else None
 
     def _check_committed(self) -> None:
         self._check_open()

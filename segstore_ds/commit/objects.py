@@ -6,8 +6,9 @@ whole, it is replaced by the same bytes in one step.
 """
 
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from segstore_ds.commit.transfer import CopiedObject, Transfer
 from segstore_ds.errors import MissingObjectError, TruncatedObjectError
 from segstore_ds.format import names
 from segstore_ds.format.root import Root, SegmentEntry
@@ -15,7 +16,6 @@ from segstore_ds.status.references import status_objects
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import ObjectInfo, Storage
 
-COPY_BYTES = 8 << 20
 END_BYTES = 4096
 
 
@@ -26,13 +26,21 @@ def copy_small(source: Storage, target: Storage, path: str) -> None:
 
 def copy_object(source: Storage, target: Storage, path: str) -> None:
     """Copy an object of any size; an existing one is replaced once all bytes have arrived."""
-    if target.copy_from(source, path, path, replace=True):
-        return
-    size = source.info(path).size
-    with target.open_staged(path, replace=True) as writer:
-        for start in range(0, size, COPY_BYTES):
-            writer.write(source.get_range(path, start, min(start + COPY_BYTES, size)))
-        writer.commit()
+    for _ in copy_objects([CopiedObject(source, path, target, path)]):
+        pass
+
+
+def copy_objects(objects: Iterable[CopiedObject]) -> Iterator[str]:
+    """Copy objects as `copy_object` does, several at a time; yield their names in order."""
+    with Transfer() as transfer:
+
+        def copy(copied: CopiedObject) -> str:
+            source, name = copied.source, copied.name
+            if not copied.target.copy_from(source, name, copied.to, replace=True):
+                transfer.copy(copied)
+            return copied.to
+
+        yield from transfer.each(copy, objects)
 
 
 def has_same_end(source: Storage, target: Storage, info: ObjectInfo) -> bool:

@@ -18,12 +18,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from segstore_ds.commit.objects import (
-    copy_object,
+    copy_objects,
     copy_small,
     missing_segments,
     new_segments,
     new_status,
 )
+from segstore_ds.commit.transfer import CopiedObject
 from segstore_ds.errors import (
     FencedError,
     FormatError,
@@ -195,8 +196,12 @@ class Replicas:
             for path in new_status(status, before, after):
                 copy_small(self._storage, follower.storage, path)
             segments = new_segments(status, before, after)
-            for path in missing_segments(follower.storage, segments, arrived):
-                copy_object(self._storage, follower.storage, path)
+            missing = (
+                CopiedObject(self._storage, path, follower.storage, path, segments[path])
+                for path in missing_segments(follower.storage, segments, arrived)
+            )
+            for _ in copy_objects(missing):
+                pass
             follower.add(after)
             before = after
 

@@ -16,11 +16,12 @@ one needs.
 
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 
 from segstore_ds.commit.commit import NOTHING, Change, StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.first_root import first_root
-from segstore_ds.commit.objects import copy_object
+from segstore_ds.commit.transfer import CopiedObject, Transfer
 from segstore_ds.copy.destination import find_done
 from segstore_ds.copy.pins import (
     last_sharing,
@@ -131,13 +132,9 @@ def run_materialize(context: StreamContext) -> int:
             break
         sharing = root
         missing = list(_shared(context, root))
-        for path, required in missing:
-            try:
-                copy_object(storage, storage, path)
-                copied += 1
-            except MissingObjectError:
-                if required:
-                    raise
+        with Transfer() as transfer:
+            for done in transfer.each(partial(_take, transfer, storage), missing):
+                copied += done
         base = root
 
         def build(newest: Root, _slot: Slot, base: Root = base) -> Change[None]:
@@ -161,6 +158,19 @@ def run_materialize(context: StreamContext) -> int:
         raise ConflictError("another restore came first on every attempt", url=storage.url)
     release_origins(context, last_sharing(sharing))
     return copied
+
+
+def _take(transfer: Transfer, storage: Storage, shared: tuple[str, bool]) -> bool:
+    """Copy an object into the clone's own folder; False if it is gone and not required."""
+    path, required = shared
+    try:
+        if not storage.copy_from(storage, path, path, replace=True):
+            transfer.copy(CopiedObject(storage, path, storage, path))
+    except MissingObjectError:
+        if required:
+            raise
+        return False
+    return True
 
 
 def _shared(context: StreamContext, root: Root) -> Iterator[tuple[str, bool]]:

@@ -1,8 +1,9 @@
 """Copies segment objects to another stream: several at a time, every byte checked.
 
 If both folders are in one store, the store copies the object itself and the copy is read back.
-Otherwise the bytes are checked on their way through the write cache. An object that has arrived
-whole is never copied again. Nothing is committed here.
+Otherwise ranges of several objects are fetched and written at once, and an object gets its name
+when all its bytes were checked. An object that has arrived is never copied again. Nothing is
+committed here.
 """
 
 import threading
@@ -10,8 +11,10 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
+from types import TracebackType
+from typing import Self
 
-from segstore_ds.cache.service import WriteCacheService
+from segstore_ds.commit.transfer import OBJECTS, CopiedObject, Transfer
 from segstore_ds.compact.rewrite import CompactJob, events_of
 from segstore_ds.errors import FormatError, MissingObjectError, SnapshotExpiredError
 from segstore_ds.format import names
@@ -24,31 +27,16 @@ from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.storage import Storage
-from segstore_ds.write.segment_writer import open_pool
 from segstore_ds.write.staged import StagedSegment
 from segstore_ds.write.target import Target
 from segstore_ds.write.task_writer import TaskWriter
 
-COPIES = 4  # copies at a time: one is synced while others are read
-
-
-def _checked(storage: Storage, slice_: Slice) -> Iterator[tuple[bytes | memoryview, int | None]]:
-    """Yield all bytes of a whole segment after checking them; frames come with their checksum."""
-    entry = slice_.entry
-    name = names.segment_object(entry.path)
-    where = storage.describe(name)
-    form = find_format(entry.format, where=where)
-    header = storage.get_range(name, 0, form.head_bytes)
-    form.check_head(header, where=where)
-    yield header, None
-    for frame, data in read_frames(storage, slice_):
-        yield data, frame.crc
-    # `read_frames` has checked the footer against the checksum in the table status.
-    yield storage.get_range(name, entry.bytes - entry.footer_bytes, entry.bytes), None
-
 
 class SegmentCopier:
-    """One running copy: the segments that have arrived, and numbers for rewritten segments."""
+    """One running copy: the segments that have arrived, and numbers for rewritten segments.
+
+    As a context manager it ends its threads.
+    """
 
     def __init__(
         self, job: CompactJob, target: Storage, root: Root, *, token: str, clock: Clock
@@ -57,14 +45,14 @@ class SegmentCopier:
         self._job, self._token, self._clock = job, token, clock
         self.next_segment = root.next_segment
         self.reused = 0
-        self._one_by_one = threading.Lock()  # only one object at a time may use the buffers
-        self._pool = open_pool(target, buffers=job.layout.cache_buffers)
+        self._counting = threading.Lock()
+        self._transfer = Transfer()
         self._there = self._list()
 
     def entries(self, status: TableStatus, bounds: tuple[int, int]) -> Iterator[SegmentEntry]:
         """Copy the segments of a range and yield the entries that the destination lists."""
         slices = (Slice.of(placed, *bounds) for placed in status.segments(self._root, *bounds))
-        copied = map_ahead(self._part, slices, threads=COPIES)
+        copied = map_ahead(self._part, slices, threads=OBJECTS)
         with closing(copied):
             for epoch, part in copied:
                 if isinstance(part, SegmentEntry):
@@ -82,6 +70,17 @@ class SegmentCopier:
             return self._whole(Slice.of(placed, placed.start, placed.end))
         except MissingObjectError as error:
             raise self._expired() from error
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._transfer.__exit__(kind, error, traceback)
 
     def _part(self, slice_: Slice) -> tuple[int, SegmentEntry | tuple[StagedSegment, ...]]:
         entry = slice_.entry
@@ -104,7 +103,7 @@ class SegmentCopier:
         prefix = f"{entry.segment_id:016x}-"
         for path in self._there.get(prefix, ()):
             if self._arrived(path, entry):
-                with self._one_by_one:
+                with self._counting:
                     self.reused += 1
                 return replace(entry, path=path, frame=None)
         # The name is unique to this attempt: no object that another one may commit is touched.
@@ -144,20 +143,21 @@ class SegmentCopier:
             if self._is_sound(path, slice_):
                 return
             self._target.delete(name)  # the source is damaged; the copy below reports where
-        with self._one_by_one, WriteCacheService(self._target.open_staged(name), self._pool) as out:
-            # Through the write cache: the next frames are read while full buffers are written.
-            for data, crc in _checked(self._source, slice_):
-                out.write(data, crc, frozen=True)
-            out.commit()
+        copied = CopiedObject(self._source, source_name, self._target, name, slice_.entry)
+        self._transfer.copy(copied)
 
     def _is_sound(self, path: str, slice_: Slice) -> bool:
         """Read back a copy that the store made, and check every byte against its checksum."""
-        there = replace(slice_.entry, path=path, frame=None)
+        there, name = replace(slice_.entry, path=path, frame=None), names.segment_object(path)
+        where = self._target.describe(name)
         try:
-            if self._target.info(names.segment_object(path)).size != there.bytes:
+            if self._target.info(name).size != there.bytes:
                 return False
-            for _ in _checked(self._target, replace(slice_, entry=there)):
+            # The frames, and the footer against the checksum in the table status.
+            for _ in read_frames(self._target, replace(slice_, entry=there)):
                 pass
+            form = find_format(there.format, where=where)
+            form.check_head(self._target.get_range(name, 0, form.head_bytes), where=where)
         except FormatError:
             return False
         return True

@@ -75,21 +75,26 @@ def copy_segments(
         SnapshotExpiredError: A segment was deleted meanwhile.
     """
     status = TableStatus(work.job.storage)
-    copier = SegmentCopier(work.job, work.target, work.root, token=work.request.token, clock=clock)
-    found = []
-    for start, segment_id in wanted:
-        inside = work.root.listed_start <= start < work.root.tail
-        listed = [*status.segments(work.root, start, start + 1)] if inside else []
-        if [(placed.start, placed.entry.segment_id) for placed in listed] != [(start, segment_id)]:
-            raise ConflictError(
-                "the source does not list this segment",
-                remedy="read metadata=segments again, and write its rows unchanged",
-                start=start,
-                segment_id=segment_id,
-                version=work.root.version,
-            )
-        found.append(PlacedSegment(start, copier.copy(listed[0])))
-    return tuple(found)
+    token = work.request.token
+    with SegmentCopier(work.job, work.target, work.root, token=token, clock=clock) as copier:
+        return tuple(
+            PlacedSegment(start, copier.copy(_find(work.root, status, start, segment_id)))
+            for start, segment_id in wanted
+        )
+
+
+def _find(root: Root, status: TableStatus, start: int, segment_id: int) -> PlacedSegment:
+    inside = root.listed_start <= start < root.tail
+    listed = [*status.segments(root, start, start + 1)] if inside else []
+    if [(placed.start, placed.entry.segment_id) for placed in listed] != [(start, segment_id)]:
+        raise ConflictError(
+            "the source does not list this segment",
+            remedy="read metadata=segments again, and write its rows unchanged",
+            start=start,
+            segment_id=segment_id,
+            version=root.version,
+        )
+    return listed[0]
 
 
 def commit_segments(

@@ -61,8 +61,8 @@ def run_copy(
         return done
     bounds = bind(root)
     job = plan_job(context.storage, context.status, root, CompactRules(), Layout(inline_bytes=0))
-    work = SegmentCopier(job, target, root, token=request.token, clock=context.clock)
-    entries = tuple(work.entries(context.status, bounds))
+    with SegmentCopier(job, target, root, token=request.token, clock=context.clock) as work:
+        entries = tuple(work.entries(context.status, bounds))
     copied = commit_copy(
         StreamContext.of(log, client=context.client),
         root,

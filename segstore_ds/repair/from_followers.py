@@ -10,8 +10,9 @@ import re
 
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.objects import copy_object
+from segstore_ds.commit.objects import copy_object, copy_objects
 from segstore_ds.commit.replicas import Follower
+from segstore_ds.commit.transfer import CopiedObject
 from segstore_ds.errors import FormatError, NotFoundError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.root import Root
@@ -61,9 +62,12 @@ def restore_objects(context: StreamContext, root: Root) -> list[str]:
                 theirs = StreamLog(follower.storage, clock=context.clock)
                 ours = theirs.open().stream_id == root.stream_id
                 sound = wrong - _damaged(StreamContext.of(theirs)) if ours else set()
-                for path in sorted(sound):
-                    copy_object(follower.storage, context.storage, path)
-                    restored.append(f"{path} from {follower.url}")
+                copies = (
+                    CopiedObject(follower.storage, path, context.storage, path)
+                    for path in sorted(sound)
+                )
+                # As they arrive: a failure must not hide what was restored before it.
+                restored.extend(f"{path} from {follower.url}" for path in copy_objects(copies))
                 wrong -= sound
             except (FormatError, NotFoundError, StorageError) as error:
                 _LOG.warning("follower %s can't restore all of it: %s", follower.url, error)

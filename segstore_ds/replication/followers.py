@@ -6,8 +6,9 @@ from dataclasses import replace
 
 from segstore_ds.commit.commit import NOTHING, Change, Committed
 from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.objects import copy_object, copy_small, has_same_end
+from segstore_ds.commit.objects import copy_objects, copy_small, has_same_end
 from segstore_ds.commit.replicas import Follower
+from segstore_ds.commit.transfer import CopiedObject
 from segstore_ds.errors import (
     AlreadyExistsError,
     InvalidInputError,
@@ -179,9 +180,13 @@ def _seed(context: StreamContext, follower: Follower) -> None:
             if info.path not in there:
                 copy_small(source, target, info.path)
     sizes = {info.path: info.size for info in target.list(names.SEGMENTS_FOLDER)}
-    for info in source.list(names.SEGMENTS_FOLDER):
-        if sizes.get(info.path) != info.size or not has_same_end(source, target, info):
-            copy_object(source, target, info.path)
+    missing = (
+        CopiedObject(source, info.path, target, info.path, size=info.size)
+        for info in source.list(names.SEGMENTS_FOLDER)
+        if sizes.get(info.path) != info.size or not has_same_end(source, target, info)
+    )
+    for _ in copy_objects(missing):
+        pass
     for version in _kept(context, root):
         copy_small(source, target, context.log.files.path(version))
 

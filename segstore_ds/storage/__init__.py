@@ -5,7 +5,13 @@ deletes and creates objects; `Storage.create` makes a name at most once, and eve
 that.
 """
 
-from segstore_ds.storage.base import ObjectInfo, StagedWriter, Storage, StorageStats
+from segstore_ds.storage.base import (
+    ObjectInfo,
+    ScatteredWriter,
+    StagedWriter,
+    Storage,
+    StorageStats,
+)
 from segstore_ds.storage.causes import is_denied
 from segstore_ds.storage.credentials import resolve_storage_options
 from segstore_ds.storage.locations import Location, find_inner, resolve_location
@@ -18,6 +24,7 @@ __all__ = [
     "ObjectInfo",
     "OverlaidStorage",
     "Overlap",
+    "ScatteredWriter",
     "StagedWriter",
     "Storage",
     "StorageStats",

@@ -119,6 +119,48 @@ class StagedWriter(ABC):
         self.abort()
 
 
+class ScatteredWriter(ABC):
+    """Writes one large object whose ranges come in any order, from several threads.
+
+    Nothing has the object's name before `commit`, which gives it that name in one step and
+    replaces what had it. As a context manager it aborts unless `commit` was called.
+    """
+
+    @abstractmethod
+    def write_at(self, start: int, pieces: Sequence[Any]) -> None:
+        """Write one part as one request; written again, the later bytes count.
+
+        A part starts at a multiple of the size that `open_scattered` was given, and only the last
+        one is shorter. After a StorageError the part may be written again.
+        """
+
+    @abstractmethod
+    def commit(self) -> int:
+        """Finish the object and return its size in bytes; it is then whole and durable.
+
+        The caller has written every part. Raises StorageError if the object may be missing, and
+        InvalidInputError if the writer was closed before.
+        """
+
+    @abstractmethod
+    def abort(self) -> None:
+        """Discard the object and remove what can be removed; safe to repeat, never raises.
+
+        No other thread may write meanwhile.
+        """
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.abort()
+
+
 class Storage(ABC):
     """Objects under one root.
 
@@ -184,6 +226,16 @@ class Storage(ABC):
         others may write the same bytes under the same name at the same time: the existing object
         stays until `commit` replaces it in one step.
         """
+
+    def open_scattered(self, path: str, size: int, part_bytes: int) -> ScatteredWriter | None:
+        """Start an object of `size` bytes whose parts of `part_bytes` come in any order.
+
+        Others may write the same bytes under the same name at the same time. Returns None, without
+        a request, if the store takes such an object in order only.
+        """
+        check_path(path)
+        del size, part_bytes
+        return None
 
     def copy_from(
         self, source: "Storage", source_path: str, path: str, *, replace: bool = False

@@ -20,6 +20,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.storage.base import (
     ObjectInfo,
+    ScatteredWriter,
     StagedWriter,
     Storage,
     StorageStats,
@@ -104,6 +105,15 @@ class CheckedStorage(Storage):
         # An object that gets its name only when whole replaces another one in that same step.
         return self._open_staged(path, full)
 
+    def _open_scattered(
+        self,
+        path: str,  # noqa: ARG002
+        full: str,  # noqa: ARG002
+        size: int,  # noqa: ARG002
+        part_bytes: int,  # noqa: ARG002
+    ) -> ScatteredWriter | None:
+        return None
+
     def _copies_from(self, source: "CheckedStorage") -> bool:  # noqa: ARG002
         return False
 
@@ -187,6 +197,16 @@ class CheckedStorage(Storage):
     def open_staged(self, path: str, *, replace: bool = False) -> StagedWriter:  # noqa: D102
         open_ = self._open_replacing if replace else self._open_staged
         return self.run("stage", path, open_, path, self._full(path))
+
+    def open_scattered(  # noqa: D102
+        self, path: str, size: int, part_bytes: int
+    ) -> ScatteredWriter | None:
+        full = self._full(path)
+        refuse_empty(path, size)
+        writer = self.resume("stage", path, self._open_scattered, path, full, size, part_bytes)
+        if writer is not None:
+            self.stats.add("stage")
+        return writer
 
     def copy_from(  # noqa: D102
         self, source: Storage, source_path: str, path: str, *, replace: bool = False
@@ -383,38 +403,6 @@ class SharedRoot:
         self.storage = storage
         self.folders = folders
         self.found: set[str] = set()
-
-
-class GatheredWriter(StagedWriter):
-    """Gathers the object in memory and writes it in one call at commit."""
-
-    def __init__(self, storage: CheckedStorage, path: str, full: str) -> None:
-        self.size = 0
-        self._storage = storage
-        self._path = path
-        self._full = full
-        self._content: bytearray | None = bytearray()
-
-    def write(self, data: Any) -> None:  # noqa: D102
-        view = memoryview(data).cast("B")
-        self._open().extend(view)
-        self.size += view.nbytes
-        self._storage.stats.add("bytes_written", view.nbytes)
-
-    def commit(self) -> int:  # noqa: D102
-        content = self._open()
-        refuse_empty(self._path, self.size)
-        self._storage.resume("stage", self._path, self._storage._put, self._full, bytes(content))  # noqa: SLF001
-        self._content = None
-        return self.size
-
-    def abort(self) -> None:  # noqa: D102
-        self._content = None
-
-    def _open(self) -> bytearray:
-        if self._content is None:
-            raise InvalidInputError("staged object was committed or aborted", path=self._path)
-        return self._content
 
 
 def _reopen(

@@ -24,7 +24,7 @@ from segstore_ds.errors import (
     StorageError,
 )
 from segstore_ds.storage import local_files
-from segstore_ds.storage.base import PROBE, StagedWriter, refuse_empty
+from segstore_ds.storage.base import PROBE, ScatteredWriter, StagedWriter, refuse_empty
 from segstore_ds.storage.checked import CheckedStorage, Opener
 from segstore_ds.storage.local_files import (
     NO_COPY,
@@ -122,6 +122,15 @@ class LocalStorage(CheckedStorage):
         temporary = temporary_name(os.path.dirname(full))
         descriptor = self._folders.open_new(temporary)
         return LocalStagedWriter(self, path, temporary, descriptor, final=full)
+
+    def _open_scattered(
+        self,
+        path: str,
+        full: str,
+        size: int,
+        part_bytes: int,  # noqa: ARG002
+    ) -> "LocalScatteredWriter":
+        return LocalScatteredWriter(self._open_replacing(path, full), size)
 
     def _copies_from(self, source: CheckedStorage) -> bool:
         return isinstance(source, LocalStorage) and hasattr(os, "copy_file_range")
@@ -341,10 +350,34 @@ class LocalStagedWriter(StagedWriter):
                 os.unlink(self._full)
             self._storage.leave(self._full)
 
+    def write_at(self, start: int, pieces: Sequence[Any]) -> None:
+        """Write pieces side by side from a position on, whatever was written before."""
+        views = [memoryview(piece).cast("B") for piece in pieces]
+        self._storage.resume("stage", self._path, write_all, self._open(), views, start)
+        self._storage.stats.add("bytes_written", sum(view.nbytes for view in views))
+
     def _open(self) -> int:
         if self._descriptor is None:
             raise InvalidInputError("staged object was committed or aborted", path=self._path)
         return self._descriptor
+
+
+class LocalScatteredWriter(ScatteredWriter):
+    """Writes to positions of a temporary file, which gets its name at commit."""
+
+    def __init__(self, file: LocalStagedWriter, size: int) -> None:
+        self._file = file
+        self._size = size
+
+    def write_at(self, start: int, pieces: Sequence[Any]) -> None:  # noqa: D102
+        self._file.write_at(start, pieces)
+
+    def commit(self) -> int:  # noqa: D102
+        self._file.size = self._size
+        return self._file.commit()
+
+    def abort(self) -> None:  # noqa: D102
+        self._file.abort()
 
 
 _PROBED: set[tuple[int, int]] = set()

@@ -89,11 +89,15 @@ def write(descriptor: int, view: memoryview) -> None:
         place += os.write(descriptor, view[place : place + _MOST_AT_ONCE])
 
 
-def write_all(descriptor: int, views: list[memoryview]) -> None:
-    """Write all pieces, in as many calls as it takes."""
+def write_all(descriptor: int, views: list[memoryview], start: int | None = None) -> None:
+    """Write all pieces, in as many calls as it takes: to `start`, or to the file's position."""
     waiting = [view for view in views if view.nbytes]
     while waiting:
-        written = os.writev(descriptor, waiting[:_MOST_PIECES])
+        if start is None:
+            written = os.writev(descriptor, waiting[:_MOST_PIECES])
+        else:
+            written = os.pwritev(descriptor, waiting[:_MOST_PIECES], start)
+            start += written
         while waiting and written >= waiting[0].nbytes:
             written -= waiting.pop(0).nbytes
         if written:

@@ -11,8 +11,9 @@ from typing import Any
 
 from fsspec.implementations.memory import MemoryFileSystem
 
-from segstore_ds.storage.base import PROBE, StagedWriter
-from segstore_ds.storage.checked import CheckedStorage, GatheredWriter
+from segstore_ds.storage.base import PROBE, ScatteredWriter, StagedWriter
+from segstore_ds.storage.checked import CheckedStorage
+from segstore_ds.storage.gathered import GatheredParts, GatheredWriter
 
 
 class _Gate:
@@ -57,6 +58,15 @@ class MemoryStorage(CheckedStorage):
 
     def _open_staged(self, path: str, full: str) -> StagedWriter:
         return GatheredWriter(self, path, full)
+
+    def _open_scattered(
+        self,
+        path: str,
+        full: str,
+        size: int,
+        part_bytes: int,  # noqa: ARG002
+    ) -> ScatteredWriter:
+        return GatheredParts(self, path, full, size)
 
     def _copies_from(self, source: CheckedStorage) -> bool:
         return isinstance(source, MemoryStorage)

@@ -12,14 +12,13 @@ from datetime import UTC, datetime
 from typing import Any, ParamSpec, TypeVar
 
 from segstore_ds.errors import InvalidInputError, StorageError, UnsafeFilesystemError
-from segstore_ds.storage.base import PROBE, StagedWriter, refuse_empty
+from segstore_ds.storage.base import PROBE, ScatteredWriter, StagedWriter, refuse_empty
 from segstore_ds.storage.checked import CheckedStorage, Opener
 from segstore_ds.storage.credentials import resolve_storage_options
 from segstore_ds.storage.locations import Location
 from segstore_ds.storage.stores import STORES
+from segstore_ds.storage.uploads import LEAST_PART_BYTES, MOST_PARTS, PartsWriter
 
-# The smallest part that S3 accepts. A larger piece that is written at once becomes one part.
-_PART_BYTES = 5 * 1024 * 1024
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PROBED: set[str] = set()
 _ANSWERED = ("get", "get_range", "info", "create", "put")
@@ -31,7 +30,7 @@ T = TypeVar("T")
 class ObjectStorage(CheckedStorage):
     """Objects of a bucket or container, under a prefix."""
 
-    least_part_bytes = _PART_BYTES
+    least_part_bytes = LEAST_PART_BYTES
 
     def __init__(
         self,
@@ -128,7 +127,16 @@ class ObjectStorage(CheckedStorage):
         self.fs.pipe_file(full, bytes(data))
 
     def _open_staged(self, path: str, full: str) -> StagedWriter:
-        return ObjectStagedWriter(self, path, self.fs.open(full, "wb", block_size=_PART_BYTES))
+        # A larger piece that is written at once becomes one part.
+        return ObjectStagedWriter(self, path, self.fs.open(full, "wb", block_size=LEAST_PART_BYTES))
+
+    def _open_scattered(
+        self, path: str, full: str, size: int, part_bytes: int
+    ) -> ScatteredWriter | None:
+        fits = part_bytes >= LEAST_PART_BYTES and size <= MOST_PARTS * part_bytes
+        if not (self._store.takes_parts and fits):
+            return None
+        return PartsWriter(self, path, full, self.fs, (size, part_bytes))
 
     def _copies_from(self, source: CheckedStorage) -> bool:
         # The same credentials must read there and write here, at the same endpoint.

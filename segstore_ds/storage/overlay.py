@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from segstore_ds.errors import CorruptionError, TruncatedObjectError
-from segstore_ds.storage.base import ObjectInfo, StagedWriter, Storage
+from segstore_ds.storage.base import ObjectInfo, ScatteredWriter, StagedWriter, Storage
 
 
 class OverlaidStorage(Storage):
@@ -69,6 +69,11 @@ class OverlaidStorage(Storage):
 
     def open_staged(self, path: str, *, replace: bool = False) -> StagedWriter:  # noqa: D102
         return self.inner.open_staged(path, replace=replace)
+
+    def open_scattered(  # noqa: D102
+        self, path: str, size: int, part_bytes: int
+    ) -> ScatteredWriter | None:
+        return self.inner.open_scattered(path, size, part_bytes)
 
     def copy_from(  # noqa: D102
         self, source: Storage, source_path: str, path: str, *, replace: bool = False

@@ -14,9 +14,10 @@ from fsspec.core import url_to_fs
 from fsspec.registry import known_implementations, registry
 
 from segstore_ds.errors import InvalidInputError, UnsafeFilesystemError
-from segstore_ds.storage.base import PROBE, StagedWriter
-from segstore_ds.storage.checked import CheckedStorage, GatheredWriter
+from segstore_ds.storage.base import PROBE, ScatteredWriter, StagedWriter
+from segstore_ds.storage.checked import CheckedStorage
 from segstore_ds.storage.credentials import resolve_storage_options
+from segstore_ds.storage.gathered import GatheredParts, GatheredWriter
 
 
 class SingleWriterStorage(CheckedStorage):
@@ -95,6 +96,15 @@ class SingleWriterStorage(CheckedStorage):
 
     def _open_staged(self, path: str, full: str) -> StagedWriter:
         return GatheredWriter(self, path, full)
+
+    def _open_scattered(
+        self,
+        path: str,
+        full: str,
+        size: int,
+        part_bytes: int,  # noqa: ARG002
+    ) -> ScatteredWriter:
+        return GatheredParts(self, path, full, size)
 
     def _list(self, folder: str) -> Iterator[tuple[str, int, int]]:
         self.fs.invalidate_cache()

@@ -1,4 +1,7 @@
-"""In-memory channels for tests, with a gate before each write and failures on demand."""
+"""In-memory channels for tests, with a gate before each write and failures on demand.
+
+Each is a channel of both kinds: its bytes come in order, or with their positions.
+"""
 
 import threading
 from collections.abc import Sequence
@@ -12,6 +15,7 @@ class MemoryChannel:
     Attributes:
         content: All bytes so far.
         writes: The size of each write.
+        starts: The position of each write.
         committed: True after `commit`.
         aborted: The number of calls of `abort`.
     """
@@ -19,14 +23,18 @@ class MemoryChannel:
     def __init__(self) -> None:
         self.content = bytearray()
         self.writes: list[int] = []
+        self.starts: list[int] = []
         self.committed = False
         self.aborted = 0
+        self._lock = threading.Lock()
 
     def write_all(self, pieces: Sequence[memoryview]) -> None:
         """Append bytes."""
-        data = b"".join(pieces)
-        self.content += data
-        self.writes.append(len(data))
+        self._take(len(self.content), b"".join(pieces))
+
+    def write_at(self, start: int, pieces: Sequence[memoryview]) -> None:
+        """Keep bytes at their position."""
+        self._take(start, b"".join(pieces))
 
     def commit(self) -> int:
         """Return the size."""
@@ -40,6 +48,13 @@ class MemoryChannel:
     def load(self, start: int, end: int) -> bytes:
         """Return the bytes `[start, end)`."""
         return bytes(self.content[start:end])
+
+    def _take(self, start: int, data: bytes) -> None:
+        with self._lock:
+            self.content.extend(bytes(max(start - len(self.content), 0)))
+            self.content[start : start + len(data)] = data
+            self.writes.append(len(data))
+            self.starts.append(start)
 
 
 class GatedChannel(MemoryChannel):
@@ -64,14 +79,13 @@ class GatedChannel(MemoryChannel):
         """Let this many writes pass."""
         self._gate.release(writes)
 
-    def write_all(self, pieces: Sequence[memoryview]) -> None:
-        """Wait at the gate, then append."""
+    def _take(self, start: int, data: bytes) -> None:
         self.arrived.release()
         if not self._gate.acquire(timeout=30):
             raise StorageError("nobody opened the gate")
         if self._refusal is not None:
             raise self._refusal
-        super().write_all(pieces)
+        super()._take(start, data)
 
 
 class FailingChannel(MemoryChannel):
@@ -88,16 +102,14 @@ class FailingChannel(MemoryChannel):
         self._error = error or StorageError("disk is full")
         self._failed = False
 
-    def write_all(self, pieces: Sequence[memoryview]) -> None:
-        """Append, or fail."""
+    def _take(self, start: int, data: bytes) -> None:
         if self._failed:
             self.touched_after += 1
         elif len(self.writes) == self._at:
             self._failed = True
-            data = b"".join(pieces)
-            super().write_all([memoryview(data)[: len(data) // 2]])
+            super()._take(start, data[: len(data) // 2])
             raise self._error
-        super().write_all(pieces)
+        super()._take(start, data)
 
     def commit(self) -> int:
         """Return the size, or fail."""

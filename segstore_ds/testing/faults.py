@@ -1,8 +1,9 @@
 """Storages that fail, crash or delay on purpose, around any other storage.
 
 Every request is one numbered call: each verb, opening a staged object, each write to it and its
-commit. `FaultStorage` injects a fault at the n-th call, before or after its effect. A sweep over n
-until a run succeeds tries every place where a real storage can fail.
+commit; likewise for an object whose parts come in any order. `FaultStorage` injects a fault at the
+n-th call, before or after its effect. A sweep over n until a run succeeds tries every place where a
+real storage can fail.
 
 A failure is a StorageError of one call or of several. A crash is the end of the process: that call
 and every later one raise `Crash`, which only the test catches. So no cleanup of the code under test
@@ -11,12 +12,12 @@ reaches the storage any more, and an incomplete staged object is left behind in 
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from segstore_ds.errors import InvalidInputError, StorageError
-from segstore_ds.storage.base import ObjectInfo, StagedWriter, Storage
+from segstore_ds.storage.base import ObjectInfo, ScatteredWriter, StagedWriter, Storage
 
 T = TypeVar("T")
 
@@ -88,6 +89,14 @@ class WrappedStorage(Storage):
         )
         return WrappedWriter(self, path, inner)
 
+    def open_scattered(  # noqa: D102
+        self, path: str, size: int, part_bytes: int
+    ) -> ScatteredWriter | None:
+        inner = self.around(
+            "open_scattered", path, lambda: self.inner.open_scattered(path, size, part_bytes)
+        )
+        return inner and WrappedParts(self, path, inner)
+
     def copy_from(  # noqa: D102
         self, source: Storage, source_path: str, path: str, *, replace: bool = False
     ) -> bool:
@@ -152,6 +161,25 @@ class WrappedWriter(StagedWriter):
         self._inner.abort()
 
 
+class WrappedParts(ScatteredWriter):
+    """The scattered writer of a wrapped storage; its calls pass through the storage's `around`."""
+
+    def __init__(self, storage: WrappedStorage, path: str, inner: ScatteredWriter) -> None:
+        self._storage = storage
+        self._path = path
+        self._inner = inner
+
+    def write_at(self, start: int, pieces: Sequence[Any]) -> None:  # noqa: D102
+        path = f"{self._path}@{start}"
+        self._storage.around("write_at", path, lambda: self._inner.write_at(start, pieces))
+
+    def commit(self) -> int:  # noqa: D102
+        return self._storage.around("commit", self._path, self._inner.commit)
+
+    def abort(self) -> None:  # noqa: D102
+        self._inner.abort()
+
+
 class FaultStorage(WrappedStorage):
     """Injects a fault at one call or at all calls from one on; without a fault it only counts.
 
@@ -205,6 +233,24 @@ class FaultStorage(WrappedStorage):
             for writer in opened:
                 writer.abort()
             raise
+
+    def open_scattered(  # noqa: D102
+        self, path: str, size: int, part_bytes: int
+    ) -> ScatteredWriter | None:
+        opened: list[ScatteredWriter | None] = []
+
+        def work() -> ScatteredWriter | None:
+            opened.append(self.inner.open_scattered(path, size, part_bytes))
+            return opened[0]
+
+        try:
+            inner = self.around("open_scattered", path, work)
+        except BaseException:
+            for writer in filter(None, opened):
+                writer.abort()
+            raise
+        # Nothing has the object's name before its commit, so a crash leaves no part of it.
+        return inner and FaultParts(self, path, inner)
 
     def _strike(self, number: int) -> BaseException:
         self.struck = True
@@ -263,6 +309,18 @@ class FaultWriter(WrappedWriter):
             self._faults.inner.put(self._path, bytes(content))
 
 
+class FaultParts(WrappedParts):
+    """A scattered writer whose temporary object is left behind if the process crashes."""
+
+    def __init__(self, storage: FaultStorage, path: str, inner: ScatteredWriter) -> None:
+        super().__init__(storage, path, inner)
+        self._faults = storage
+
+    def abort(self) -> None:  # noqa: D102
+        if not self._faults.crashed:
+            self._inner.abort()
+
+
 class LatencyStorage(WrappedStorage):
     """Waits `latency_s` seconds before every call, as for a remote store."""
 
@@ -278,6 +336,6 @@ class LatencyStorage(WrappedStorage):
 
     def around(self, verb: str, path: str, work: Callable[[], T]) -> T:  # noqa: D102
         # All bytes of a staged object are sent together: one request, at its commit.
-        if verb not in ("open_staged", "write", "ensure_exclusive"):
+        if verb not in ("open_staged", "open_scattered", "write", "ensure_exclusive"):
             self._sleep(self._latency_s)
         return super().around(verb, path, work)

@@ -64,6 +64,8 @@ class StorageContract:
     shared_by_processes: ClassVar[bool] = True
     # Whether the store copies objects internally.
     copies: ClassVar[bool] = False
+    # Whether the parts of an object may come in any order.
+    takes_parts: ClassVar[bool] = True
     # A value of the storage options that must not appear in any text.
     secret: ClassVar[str] = ""
 
@@ -301,6 +303,51 @@ class StorageContract:
         assert storage.get("segments/t/1") == b"abc"
         assert self.raw_names(storage) == ["segments/t/1"]
 
+    @pytest.mark.parametrize("size", [1, 6_000_000, 6_000_001, 14_000_000])
+    def test_parts_come_in_any_order_from_any_thread(self, storage: Storage, size: int) -> None:
+        """The name holds nothing, or what it held, until the commit; parts may come again."""
+        part_bytes = 6_000_000
+        data = secrets.token_bytes(size)
+        if size == 1:
+            storage.put("segments/t/1", b"before")
+        before = [info.path for info in storage.list("")]
+        writer = storage.open_scattered("segments/t/1", size, part_bytes)
+        if not self.takes_parts:
+            assert writer is None
+            return
+        assert writer is not None
+        starts = [*range(0, size, part_bytes)]
+        with writer, ThreadPoolExecutor(2) as pool:
+            writer.write_at(0, [bytes(min(size, part_bytes))])
+
+            def write(start: int) -> None:
+                part = memoryview(data)[start : start + part_bytes]
+                writer.write_at(start, [part[:1], part[1:]])
+
+            for _ in pool.map(write, reversed(starts)):
+                pass
+            assert [info.path for info in storage.list("")] == before
+            assert writer.commit() == size
+        assert storage.get("segments/t/1") == data
+        assert self.raw_names(storage) == ["segments/t/1"]
+        for use in (lambda: writer.write_at(0, [b"x"]), writer.commit):
+            with pytest.raises(InvalidInputError):
+                use()
+        writer.abort()
+
+    @pytest.mark.parametrize("size", [1, 14_000_000])
+    def test_aborted_parts_are_gone(self, storage: Storage, size: int) -> None:
+        storage.put("segments/t/1", b"before")
+        writer = storage.open_scattered("segments/t/1", size, 6_000_000)
+        if writer is not None:
+            with writer:
+                writer.write_at(0, [bytes(min(size, 6_000_000))])
+            writer.abort()
+        assert storage.get("segments/t/1") == b"before"
+        assert self.raw_names(storage) == ["segments/t/1"]
+        with pytest.raises(InvalidInputError):
+            storage.open_scattered("segments/t/2", 0, 6_000_000)
+
     @pytest.mark.parametrize("size", [1, 11_000_000])
     @pytest.mark.parametrize("replace", [False, True])
     def test_copy_within_the_store_is_whole(
@@ -335,6 +382,7 @@ class StorageContract:
             lambda: storage.create(path, b"x"),
             lambda: storage.put(path, b"x"),
             lambda: storage.open_staged(path),
+            lambda: storage.open_scattered(path, 1, 6_000_000),
             lambda: storage.delete(path),
         ]
         if path and path != "a/":

@@ -10,6 +10,8 @@ pytestmark = [*FETCHES, LARGE_BODIES]
 
 
 class TestAzure(StorageContract):
+    takes_parts = False
+
     @pytest.fixture
     def storage(self, azurite, request) -> Storage:
         request.cls.secret = azurite.secret

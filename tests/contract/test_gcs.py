@@ -10,6 +10,8 @@ pytestmark = [*FETCHES, LARGE_BODIES]
 
 
 class TestGcs(StorageContract):
+    takes_parts = False
+
     @pytest.fixture
     def storage(self, fake_gcs) -> Storage:
         return open_storage(f"{fake_gcs.new_bucket()}/a/stream", fake_gcs.options)

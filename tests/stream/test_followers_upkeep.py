@@ -69,7 +69,7 @@ class Interrupted(WrappedStorage):
 
 
 def _no_room(follower: str, url: str, verb: str, path: str) -> None:
-    made = verb in ("open_staged", "copy_from")
+    made = verb in ("open_staged", "open_scattered", "copy_from")
     if made and url == follower and path.startswith("segments/"):
         raise StorageError("no room", url=url)
 
@@ -105,7 +105,7 @@ def test_crashed_shipping_removes_nothing_of_other_writers(one_store):
         taken.promote()
         assert found(taken) == list(range(30)), calls
         assert taken.verify().ok
-    sent = "copy_from" if one_store else "open_staged"
+    sent = "copy_from" if one_store else "open_scattered"
     assert any(call.startswith(f"{sent} segments/") for call in calls)
 
 
@@ -120,7 +120,7 @@ def test_what_arrived_in_a_follower_is_not_sent_again(pair):
     opened: list[str] = []
     pair.world.watch = lambda url, verb, path: opened.append(f"{url} {verb} {path}")
     pair.reopen(pair.primary).append(numbers(10, 20), layout=STAGED)
-    sent = [call for call in opened if call.startswith(f"{pair.follower} open_staged")]
+    sent = [call for call in opened if call.startswith(f"{pair.follower} open_s")]
     assert len(sent) == 1, sent
     assert content(pair.follower) == content(pair.primary)
 
@@ -423,7 +423,7 @@ def test_interrupted_add_follower_resumes(pair, harm):
     sent: list[str] = []
 
     def note(url: str, verb: str, path: str) -> None:
-        if url == pair.follower and verb in ("copy_from", "open_staged", "create"):
+        if url == pair.follower and verb in ("copy_from", "open_scattered", "create"):
             sent.append(path)
 
     pair.world.watch = note

@@ -6,6 +6,7 @@ import pytest
 from stream_kit import SCHEMA, numbers
 
 import segstore_ds as segstore
+from segstore_ds.cache.scattered_service import ScatteredCacheService
 from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.cache.views import ByteArraySegment, as_view
 from segstore_ds.write.layout import Layout
@@ -17,13 +18,13 @@ LAYOUT = Layout(inline_bytes=0, frame_rows=100)
 def written(monkeypatch) -> list[int]:
     """The lengths of all records that write caches take from now on."""
     lengths: list[int] = []
-    take = WriteCacheService.write
+    for kind, place in ((WriteCacheService, 0), (ScatteredCacheService, 1)):
 
-    def write(self, data, *args, **knobs):
-        lengths.append(as_view(data).length)
-        return take(self, data, *args, **knobs)
+        def write(self, *args, take=kind.write, place=place, **knobs):
+            lengths.append(as_view(args[place]).length)
+            return take(self, *args, **knobs)
 
-    monkeypatch.setattr(WriteCacheService, "write", write)
+        monkeypatch.setattr(kind, "write", write)
     return lengths
 
 
@@ -47,7 +48,7 @@ def test_appends_and_appenders_write_through_it(stream, written, layout):
     assert sum(written) == size(stream)
 
 
-def test_copies_and_compactions_use_the_write_cache(stream, written, tmp_path):
+def test_copies_and_compactions_use_a_write_cache(stream, written, tmp_path):
     for start in range(0, 5000, 1000):
         stream.append(numbers(start, start + 1000), layout=LAYOUT)
     written.clear()

@@ -1,11 +1,9 @@
-"""The service: order, backpressure, large records, read-through, failures and the end."""
+"""The append-only service: the suite of both, order, backpressure, read-through and the end."""
 
 import random
 import threading
-import time
 import zlib
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -17,37 +15,31 @@ from segstore_ds.cache.service import WriteCacheService
 from segstore_ds.errors import (
     ClosedError,
     CorruptionError,
-    InternalError,
     InvalidInputError,
     StorageError,
 )
 from segstore_ds.testing.channels import FailingChannel, GatedChannel, MemoryChannel
-
-SIZE = 64
+from unit.cache.suites import SIZE, ServiceSuite, background, until
 
 
 def service(channel=None, *, buffers=2, size=SIZE, **knobs) -> WriteCacheService:
     return WriteCacheService(channel or MemoryChannel(), BufferPool(buffers, size), **knobs)
 
 
-@contextmanager
-def background(work):
-    """Run work in a thread; its result or error is asked for at the end."""
-    with ThreadPoolExecutor(1) as pool:
-        yield pool.submit(work)
-
-
-def until(condition) -> None:
-    """Wait for another thread to come to a place."""
-    limit = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < limit, "the other thread never comes there"
-        threading.Event().wait(0.001)
-
-
 def writers() -> int:
     """Return how many threads write to a channel; others may come and go."""
     return sum(thread.name == "segstore-write-cache" for thread in threading.enumerate())
+
+
+class TestWriteCacheService(ServiceSuite):
+    """Parts are records of one buffer each."""
+
+    def service(self, channel):
+        return service(channel, buffers=3)
+
+    def write(self, cache, part, data, **knobs):
+        del part  # they come in order
+        return cache.write(data, **knobs)
 
 
 class TestOrder:
@@ -448,27 +440,6 @@ class TestFailure:
         cache.close()
         assert channel.touched_after == 0
 
-    def test_of_the_commit(self):
-        channel = FailingChannel(-1)
-        cache = service(channel)
-        cache.write(b"abc")
-        with pytest.raises(StorageError):
-            cache.commit()
-        for use in (cache.commit, lambda: cache.write(b"x")):
-            with pytest.raises(StorageError):
-                use()
-        with pytest.raises(InvalidInputError, match="not durable"):
-            cache.release_buffers()
-        cache.abort()
-        assert channel.aborted == 1
-
-    def test_that_is_no_error_of_ours_is_an_internal_one(self):
-        cache = service(FailingChannel(0, MemoryError("no memory")))
-        cache.write(b"abc")
-        with pytest.raises(InternalError, match="no memory") as caught:
-            cache.flush()
-        assert isinstance(caught.value.__cause__, MemoryError)
-
     def test_the_first_of_several_is_the_one_that_is_kept(self):
         failure = FirstError()
         failure.check()
@@ -501,25 +472,6 @@ class TestFailure:
 
 class TestEnd:
     """Commit, abort and close."""
-
-    def test_abort_and_close_never_commit(self):
-        for end in ("abort", "close"):
-            channel = MemoryChannel()
-            cache = service(channel)
-            cache.write(b"abc")
-            for _ in range(2):
-                getattr(cache, end)()
-            assert (channel.committed, channel.aborted, channel.writes) == (False, 1, [])
-
-    def test_leaving_the_context_aborts_what_is_not_committed(self):
-        channel = MemoryChannel()
-        with service(channel) as cache:
-            cache.write(b"abc")
-        assert channel.aborted == 1
-        with service(channel) as cache:
-            cache.write(b"abc")
-            cache.commit()
-        assert (channel.committed, channel.aborted) == (True, 1)
 
     def test_abort_leaves_a_committed_object_and_its_cache(self):
         channel = MemoryChannel()

@@ -1,0 +1,338 @@
+"""Copies objects between two folders: ranges of several objects are fetched and written at once.
+
+An object is cut into parts of one size. Several threads fetch parts and hand them to the scattered
+cache, which writes each one at its position, or as a numbered part of an upload. So memory is
+bounded however large an object is. If the store takes an object in order only, its ranges are still
+fetched ahead.
+
+The object gets its name in one step, after every byte was verified: a segment's frames and footer
+by their checksums, the head by its own, and that no byte is missing by the cache. Frames that span
+parts are verified by combining the checksums of their pieces, so nothing is read twice. Parts that
+fail are fetched once more, which repairs what was damaged on the way; what is damaged in the source
+fails again, and the error names it.
+
+Source: the parallel transfers of object stores' own tools.
+"""
+
+import threading
+import zlib
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass
+from types import TracebackType
+from typing import Self, TypeVar
+
+from segstore_ds.cache.pool import SharedPool
+from segstore_ds.cache.scattered_service import ScatteredCacheService
+from segstore_ds.errors import CorruptionError, FormatError, InternalError
+from segstore_ds.format.arrow.index import MAX_INDEX_BYTES
+from segstore_ds.format.root import SegmentEntry
+from segstore_ds.format.segment import FORMATS, LAST_BYTES, SegmentFormat, find_format
+from segstore_ds.storage import Storage
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+PART_BYTES = 8 << 20
+REQUESTS = 10  # ranges at a time, over all objects
+OBJECTS = 4  # objects at a time: one is synced while others are fetched
+_END_BYTES = 64 << 10  # of a segment whose entry is not at hand
+_ZEROS = bytes(PART_BYTES)
+
+Range = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The bytes `[start, end)` of an object, and their CRC-32."""
+
+    start: int
+    end: int
+    crc: int
+
+
+class Checks:
+    """Verifies the extents of one object, whose ranges come in any order and from any thread."""
+
+    def __init__(self, extents: Sequence[Extent]) -> None:
+        self._extents = extents
+        self._starts = [extent.start for extent in extents]
+        self._pieces: list[dict[int, tuple[int, int]]] = [{} for _ in extents]
+        self._lock = threading.Lock()
+
+    def add(self, start: int, data: memoryview) -> None:
+        """Take a range; one that was taken before is replaced."""
+        end = start + data.nbytes
+        place = max(bisect_right(self._starts, start) - 1, 0)
+        for number in range(place, bisect_right(self._starts, end - 1)):
+            extent = self._extents[number]
+            first, last = max(start, extent.start), min(end, extent.end)
+            if first < last:
+                crc = zlib.crc32(data[first - start : last - start])
+                with self._lock:
+                    self._pieces[number][first] = last - first, crc
+
+    def failed(self) -> list[Extent]:
+        """Return the extents whose bytes are not the expected ones."""
+        return [
+            extent
+            for extent, pieces in zip(self._extents, self._pieces, strict=True)
+            if _join(pieces) != (extent.end - extent.start, extent.crc)
+        ]
+
+
+def _join(pieces: dict[int, tuple[int, int]]) -> tuple[int, int]:
+    """Return length and CRC-32 of pieces side by side.
+
+    A CRC-32 is affine in the value that it continues, so zeros show how that value counts.
+    """
+    total, joined = 0, 0
+    for start in sorted(pieces):
+        length, crc = pieces[start]
+        if total:
+            zeros = memoryview(_ZEROS)[:length]
+            crc ^= zlib.crc32(zeros, joined) ^ zlib.crc32(zeros)
+        total, joined = total + length, crc
+    return total, joined
+
+
+@dataclass(frozen=True, slots=True)
+class CopiedObject:
+    """One object to copy.
+
+    `entry` is that of a segment that the source lists; its checksums count then. Otherwise `size`
+    saves a request, and a segment is verified by its own index if it has one.
+    """
+
+    source: Storage
+    name: str
+    target: Storage
+    to: str
+    entry: SegmentEntry | None = None
+    size: int | None = None
+
+    @property
+    def where(self) -> str:
+        """The source's object, for errors."""
+        return self.source.describe(self.name)
+
+    def fetch(self, start: int, end: int) -> memoryview:
+        """Read a range of the source."""
+        return memoryview(self.source.get_range(self.name, start, end))
+
+
+class Transfer:
+    """The threads and buffers of a copy; used by several threads, each with an object of its own.
+
+    As a context manager it ends its threads.
+    """
+
+    def __init__(self) -> None:
+        self._requests = ThreadPoolExecutor(REQUESTS, thread_name_prefix="segstore-copy")
+        self._pool = SharedPool(REQUESTS + 2 * OBJECTS, PART_BYTES)
+
+    def copy(self, copied: CopiedObject) -> None:
+        """Copy an object; one that has its name already is replaced once all bytes have arrived.
+
+        Raises:
+            MissingObjectError: The source has no such object.
+            CorruptionError: The source's object is damaged; nothing was created.
+        """
+        _Copy(copied, self._each, self._pool).run()
+
+    def each(self, work: Callable[[T], R], values: Iterable[T]) -> Iterator[R]:
+        """Yield `work(value)` for each value in order, for some objects at a time."""
+        pending: deque[Future[R]] = deque()
+        with ThreadPoolExecutor(OBJECTS, thread_name_prefix="segstore-objects") as threads:
+            try:
+                for value in values:
+                    pending.append(threads.submit(work, value))
+                    if len(pending) > OBJECTS:
+                        yield pending.popleft().result()
+                while pending:
+                    yield pending.popleft().result()
+            finally:
+                for future in pending:
+                    future.cancel()
+
+    def _each(self, work: Callable[[Range], None], ranges: Sequence[Range]) -> None:
+        """Do the work for all ranges; after a failure no more is begun, and it is raised."""
+        errors: list[BaseException] = []
+
+        def run(range_: Range) -> None:
+            if not errors:
+                try:
+                    work(range_)
+                except BaseException as error:
+                    errors.append(error)
+                    raise
+
+        if len(ranges) == 1:
+            work(ranges[0])
+            return
+        futures = [self._requests.submit(run, range_) for range_ in ranges]
+        try:
+            wait(futures)
+        except BaseException as error:
+            errors.append(error)
+            wait(futures)
+            raise
+        # A cache that has failed tells later writers by an InternalError what was not of storage.
+        for failure in sorted(errors, key=lambda error: isinstance(error, InternalError)):
+            raise failure
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._requests.shutdown()
+
+
+class _Copy:
+    """One object on its way."""
+
+    def __init__(
+        self,
+        copied: CopiedObject,
+        each: Callable[[Callable[[Range], None], Sequence[Range]], None],
+        pool: SharedPool,
+    ) -> None:
+        self._copied, self._each, self._pool = copied, each, pool
+        size = copied.size if copied.entry is None else copied.entry.bytes
+        self._size = copied.source.info(copied.name).size if size is None else size
+        self._form = _find_form(copied)
+        self._end_start, self._end = self._fetch_end()
+        self._checks = Checks(self._extents())
+
+    def run(self) -> None:
+        """Copy the object."""
+        target, to = self._copied.target, self._copied.to
+        writer = target.open_scattered(to, self._size, PART_BYTES)
+        if writer is None:
+            self._in_order()
+            return
+        with ScatteredCacheService(writer, self._pool, self._size) as out:
+
+            def land(range_: Range) -> None:
+                out.write(range_[0], self._fetch(range_), frozen=True)
+
+            for start, end in cut(self._end_start, self._size):
+                out.write(start, self._take_end(start, end), frozen=True)
+            self._each(land, [*cut(0, self._end_start)])
+            wrong = self._checks.failed()
+            if wrong:
+                again = {part for extent in wrong for part in self._parts_of(extent)}
+                self._each(land, sorted(again))
+                self._refuse(self._checks.failed())
+            out.commit()
+
+    def _in_order(self) -> None:
+        """Write the ranges in order, each fetched ahead, for a store that takes no parts."""
+        with self._copied.target.open_staged(self._copied.to, replace=True) as out:
+            ranges = [*cut(0, self._end_start)]
+            found: dict[Range, memoryview] = {}
+
+            def fetch(range_: Range) -> None:
+                found[range_] = self._fetch(range_)
+
+            for start in range(0, len(ranges), OBJECTS):
+                window = ranges[start : start + OBJECTS]
+                self._each(fetch, window)
+                for range_ in window:
+                    out.write(found.pop(range_))
+            for start, end in cut(self._end_start, self._size):
+                out.write(self._take_end(start, end))
+            self._refuse(self._checks.failed())
+            out.commit()
+
+    def _fetch(self, range_: Range) -> memoryview:
+        data = self._copied.fetch(*range_)
+        self._check(range_[0], data)
+        return data
+
+    def _take_end(self, start: int, end: int) -> memoryview:
+        data = self._end[start - self._end_start : end - self._end_start]
+        self._check(start, data)
+        return data
+
+    def _check(self, start: int, data: memoryview) -> None:
+        if start == 0 and self._form is not None:
+            head = bytes(data[: self._form.head_bytes])
+            self._form.check_head(head, where=self._copied.where)
+        self._checks.add(start, data)
+
+    def _refuse(self, wrong: Sequence[Extent]) -> None:
+        for extent in wrong:
+            raise CorruptionError(
+                "a frame fails its checksum",
+                where=f"{self._copied.where}[{extent.start}:{extent.end}]",
+                expected=extent.crc,
+            )
+
+    def _parts_of(self, extent: Extent) -> Iterator[Range]:
+        first = extent.start // PART_BYTES * PART_BYTES
+        return cut(first, min(-(-extent.end // PART_BYTES) * PART_BYTES, self._size))
+
+    def _fetch_end(self) -> tuple[int, memoryview]:
+        """Fetch the bytes that tell how to verify the rest; a small object is fetched whole."""
+        entry = self._copied.entry
+        if self._size <= PART_BYTES:
+            length = self._size
+        elif entry is not None:
+            length = entry.footer_bytes
+        elif self._form is not None:
+            last = self._copied.fetch(self._size - LAST_BYTES, self._size)
+            length = self._form.measure_end(bytes(last))
+            length = length if length <= MAX_INDEX_BYTES else 0
+        else:
+            length = 0
+        start = max(self._size - length, 0)
+        return start, self._copied.fetch(start, self._size) if length else memoryview(b"")
+
+    def _extents(self) -> list[Extent]:
+        """Return what is to be verified: a segment's frames and its end."""
+        if self._form is None:
+            return []
+        entry, end = self._copied.entry, bytes(self._end)
+        length = self._form.measure_end(end[-LAST_BYTES:]) if entry is None else entry.footer_bytes
+        tail = end[max(len(end) - length, 0) :]
+        crc = zlib.crc32(tail) if entry is None else entry.footer_crc
+        try:
+            index = self._form.parse_index(
+                tail, object_bytes=self._size, where=self._copied.where, footer_crc=crc
+            )
+        except FormatError:
+            if entry is not None:
+                raise
+            # No commit lists it: it is left from a write that was interrupted.
+            self._form = None
+            return []
+        frames = [Extent(frame.start, frame.end, frame.crc) for frame in index.frames]
+        return [*frames, Extent(self._size - len(tail), self._size, crc)]
+
+
+def cut(start: int, end: int) -> Iterator[Range]:
+    """Cut a range where parts begin.
+
+    >>> [*cut(3, 2 * PART_BYTES + 1)] == [
+    ...     (3, PART_BYTES), (PART_BYTES, 2 * PART_BYTES), (2 * PART_BYTES, 2 * PART_BYTES + 1)
+    ... ]
+    True
+    """
+    while start < end:
+        border = min((start // PART_BYTES + 1) * PART_BYTES, end)
+        yield start, border
+        start = border
+
+
+def _find_form(copied: CopiedObject) -> SegmentFormat | None:
+    if copied.entry is not None:
+        return find_format(copied.entry.format, where=copied.where)
+    return next((form for form in FORMATS.values() if copied.name.endswith(form.ending)), None)

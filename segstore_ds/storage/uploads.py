@@ -1,0 +1,96 @@
+"""Uploads in numbered parts, which may be sent in any order and at once."""
+
+import threading
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from segstore_ds.errors import InvalidInputError, StorageError
+from segstore_ds.storage.base import ScatteredWriter
+from segstore_ds.storage.checked import CheckedStorage
+
+LEAST_PART_BYTES = 5 << 20  # of S3, but for the last part
+MOST_PARTS = 10_000
+
+
+class S3Upload:
+    """One multipart upload of an object, named by bucket and key."""
+
+    def __init__(self, fs: Any, full: str) -> None:
+        self._fs = fs
+        bucket, _, key = full.partition("/")
+        self._place = {"Bucket": bucket, "Key": key}
+        answer = fs.call_s3("create_multipart_upload", **self._place)
+        self._place_of_parts = {**self._place, "UploadId": answer["UploadId"]}
+
+    def put(self, number: int, data: bytes) -> Mapping[str, Any]:
+        """Send a part; return what `complete` needs of it."""
+        answer = self._fs.call_s3(
+            "upload_part", **self._place_of_parts, PartNumber=number, Body=data
+        )
+        checksums = {name: text for name, text in answer.items() if name.startswith("Checksum")}
+        checksums.pop("ChecksumType", None)
+        return {"PartNumber": number, "ETag": answer["ETag"], **checksums}
+
+    def complete(self, parts: Sequence[Mapping[str, Any]]) -> None:
+        """Make the object of parts in the order of their numbers."""
+        self._fs.call_s3(
+            "complete_multipart_upload", **self._place_of_parts, MultipartUpload={"Parts": parts}
+        )
+
+    def abort(self) -> None:
+        """Discard all parts."""
+        self._fs.call_s3("abort_multipart_upload", **self._place_of_parts)
+
+
+class PartsWriter(ScatteredWriter):
+    """Sends each part of an object as one request; an object of one part is put at commit."""
+
+    def __init__(
+        self, storage: CheckedStorage, path: str, full: str, fs: Any, sizes: tuple[int, int]
+    ) -> None:
+        self._storage, self._path, self._full = storage, path, full
+        self._size, self._part_bytes = sizes
+        self._lock = threading.Lock()
+        self._sent: dict[int, Mapping[str, Any]] = {}
+        self._only: bytes | None = None
+        self._open = True
+        self._upload = S3Upload(fs, full) if self._size > self._part_bytes else None
+
+    def write_at(self, start: int, pieces: Sequence[Any]) -> None:  # noqa: D102
+        self._check_open()
+        data = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+        if self._upload is None:
+            self._only = data
+        else:
+            number = start // self._part_bytes + 1
+            sent = self._storage.resume("stage", self._path, self._upload.put, number, data)
+            with self._lock:
+                self._sent[number] = sent
+        self._storage.stats.add("bytes_written", len(data))
+
+    def commit(self) -> int:  # noqa: D102
+        self._check_open()
+        try:
+            self._storage.resume("stage", self._path, self._finish)
+        except StorageError:
+            self.abort()
+            raise
+        self._open = False
+        return self._size
+
+    def _finish(self) -> None:
+        if self._upload is None:
+            self._storage._put(self._full, self._only or b"")  # noqa: SLF001
+        else:
+            self._upload.complete([self._sent[number] for number in sorted(self._sent)])
+
+    def abort(self) -> None:  # noqa: D102
+        was_open, self._open = self._open, False
+        if was_open and self._upload is not None:
+            with suppress(*self._storage._foreign()):  # noqa: SLF001
+                self._upload.abort()
+
+    def _check_open(self) -> None:
+        if not self._open:
+            raise InvalidInputError("staged object was committed or aborted", path=self._path)

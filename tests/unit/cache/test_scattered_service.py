@@ -1,0 +1,244 @@
+"""The scattered service: any order of arrival, packing, replacement, holes and failures."""
+
+import itertools
+import random
+import threading
+import zlib
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from segstore_ds.cache.pool import SharedPool
+from segstore_ds.cache.record import Record
+from segstore_ds.cache.scattered_service import ScatteredCacheService
+from segstore_ds.errors import CorruptionError, InvalidInputError, StorageError
+from segstore_ds.testing.channels import FailingChannel, GatedChannel, MemoryChannel
+from unit.cache.suites import SIZE, ServiceSuite, background, until
+
+
+def service(channel, size=3 * SIZE, *, buffers=4) -> ScatteredCacheService:
+    return ScatteredCacheService(channel, SharedPool(buffers, SIZE), size)
+
+
+class TestScatteredService(ServiceSuite):
+    """Parts come in any order."""
+
+    def service(self, channel):
+        return service(channel)
+
+    def write(self, cache, part, data, **knobs):
+        return cache.write(part * SIZE, data, **knobs)
+
+
+@pytest.mark.parametrize("order", [*itertools.permutations(range(5))])
+def test_every_order_of_arrival_gives_the_same_object(order):
+    """Ranges of a third, two thirds and a whole part; the last part is shorter."""
+    bounds = [(0, 20), (20, SIZE), (SIZE, 2 * SIZE), (2 * SIZE, 2 * SIZE + 40), (168, 175)]
+    data = random.Random(1).randbytes(175)
+    channel, pool = MemoryChannel(), SharedPool(3, SIZE)
+    with ScatteredCacheService(channel, pool, 175) as cache:
+        for place in order:
+            start, end = bounds[place]
+            record = cache.write(start, data[start:end], frozen=True)
+            assert record == Record(start, end - start, zlib.crc32(data[start:end]))
+        assert cache.commit() == 175
+    assert (bytes(channel.content), channel.committed) == (data, True)
+    assert sorted(zip(channel.starts, channel.writes, strict=True)) == [
+        (0, SIZE),
+        (SIZE, SIZE),
+        (2 * SIZE, 175 - 2 * SIZE),
+    ]
+    assert pool._left == 3
+
+
+def test_parts_of_two_sparse_buffers_are_written_as_one():
+    """Each buffer holds pieces of both parts; the reserve is one more buffer."""
+    channel = MemoryChannel()
+    cache = service(channel, 2 * SIZE, buffers=3)
+    half, quarter = SIZE // 2, SIZE // 4
+    for start, size in ((0, half), (SIZE, half), (half, quarter), (SIZE + half, quarter)):
+        cache.write(start, bytes([start]) * size)
+    assert channel.writes == []
+    cache.write(half + quarter, b"x" * quarter)
+    assert (channel.starts, channel.writes) == ([0], [SIZE])
+    cache.write(SIZE + half + quarter, b"y" * quarter)
+    assert (channel.starts, channel.writes) == ([0, SIZE], [SIZE, SIZE])
+    assert cache.commit() == 2 * SIZE
+
+
+def test_a_range_that_comes_again_replaces_the_first():
+    """Before its part is whole nothing of the first was written."""
+    channel = MemoryChannel()
+    cache = service(channel, 2 * SIZE)
+    cache.write(0, b"a" * 10)
+    again = cache.write(0, b"b" * 10)
+    assert cache.read(again) == b"b" * 10
+    cache.write(10, b"c" * (SIZE - 10))
+    assert bytes(channel.content) == b"b" * 10 + b"c" * (SIZE - 10)
+
+
+def test_a_part_that_comes_again_is_written_again():
+    """The channel replaces it; until it is whole again the object has a hole."""
+    channel = MemoryChannel()
+    cache = service(channel, 2 * SIZE)
+    cache.write(0, b"a" * SIZE)
+    cache.write(SIZE, b"b" * SIZE)
+    cache.write(0, b"c" * 10)
+    with pytest.raises(InvalidInputError, match="holes"):
+        cache.commit()
+    cache.write(10, b"d" * (SIZE - 10))
+    assert cache.commit() == 2 * SIZE
+    assert bytes(channel.content) == b"c" * 10 + b"d" * (SIZE - 10) + b"b" * SIZE
+
+
+def test_an_object_with_holes_is_not_committed():
+    """Size and last bytes alone would not show it; what is missing may still come."""
+    channel = MemoryChannel()
+    cache = service(channel)
+    cache.write(2 * SIZE, bytes(SIZE))
+    cache.write(0, bytes(SIZE))
+    cache.write(SIZE, bytes(SIZE - 1))
+    with pytest.raises(InvalidInputError, match="holes") as caught:
+        cache.commit()
+    assert caught.value.fields["missing"] == [(SIZE, 2 * SIZE)]
+    assert not channel.committed
+    cache.write(2 * SIZE - 1, b"x")
+    assert cache.commit() == 3 * SIZE
+
+
+@pytest.mark.parametrize(
+    ("start", "size"), [(-1, 2), (0, SIZE + 1), (SIZE - 1, 2), (3 * SIZE - 1, 2), (3 * SIZE, 1)]
+)
+def test_a_record_outside_one_part_is_refused(start, size):
+    cache = service(MemoryChannel())
+    with pytest.raises(InvalidInputError, match="not inside one part"):
+        cache.write(start, bytes(size))
+    assert cache.counters.accepted_records == 0
+
+
+def test_a_record_over_another_one_is_refused():
+    """Else a part would count as whole while it has a hole."""
+    cache = service(MemoryChannel(), buffers=2)
+    cache.write(0, bytes(SIZE // 2 + 1))
+    for start, size in ((SIZE // 2, SIZE // 2), (0, 3), (SIZE // 2 - 1, 1)):
+        with pytest.raises(InvalidInputError, match="lies over another"):
+            cache.write(start, bytes(size))
+
+
+def test_buffers_full_of_incomplete_parts_are_an_error():
+    """No write could free one; what is there stays, and room elsewhere is found."""
+    cache = service(MemoryChannel(), 9 * SIZE, buffers=2)
+    for part in (0, 1):
+        cache.write(part * SIZE, bytes(SIZE - 1))
+    with pytest.raises(InvalidInputError, match="not whole"):
+        cache.write(2 * SIZE, bytes(SIZE - 1))
+    cache.write(SIZE - 1, b"x")
+    cache.write(2 * SIZE, bytes(SIZE - 1))
+
+
+def test_unwritten_records_are_read_and_verified():
+    """What the channel has taken is a miss: its memory is free for the next range."""
+    cache = service(MemoryChannel())
+    good, bad = cache.write(0, b"good"), cache.write(4, b"bad", 1)
+    assert cache.read(good) == b"good"
+    with pytest.raises(CorruptionError, match="offset=4"):
+        cache.read(bad)
+    part = cache.write(SIZE, bytes(SIZE))
+    assert cache.read(part) is None
+    assert (cache.counters.hits, cache.counters.misses, cache.counters.hit_rate) == (2, 1, 2 / 3)
+
+
+def test_threads_write_several_parts_at_once():
+    """A thread that waits in the channel does not hold up others; both parts arrive."""
+    channel = GatedChannel()
+    cache = service(channel, 2 * SIZE)
+    with ThreadPoolExecutor(2) as threads:
+        done = [threads.submit(cache.write, start, bytes(SIZE)) for start in (SIZE, 0)]
+        for _ in done:
+            assert channel.arrived.acquire(timeout=30)
+        channel.allow(2)
+        for one in done:
+            one.result(30)
+    assert cache.commit() == 2 * SIZE
+
+
+def test_a_range_that_comes_again_waits_for_its_part_to_be_written():
+    channel = GatedChannel()
+    cache = service(channel, SIZE)
+    with background(lambda: cache.write(0, b"a" * SIZE)) as first:
+        assert channel.arrived.acquire(timeout=30)
+        with background(lambda: cache.write(0, b"b" * SIZE)) as second:
+            until(lambda: len(cache._changed._waiters) == 1)
+            channel.allow(2)
+            first.result(30)
+            second.result(30)
+    assert bytes(channel.content) == b"b" * SIZE
+
+
+def test_a_failure_wakes_those_who_wait_and_reads_continue():
+    channel = GatedChannel()
+    cache = service(channel, SIZE * 2)
+    kept = cache.write(SIZE, b"kept")
+    with background(lambda: cache.write(0, b"a" * SIZE)) as first:
+        assert channel.arrived.acquire(timeout=30)
+        with background(cache.flush) as second:
+            until(lambda: len(cache._changed._waiters) == 1)
+            channel.refuse(StorageError("gone"))
+            for one in (first, second):
+                with pytest.raises(StorageError, match="gone"):
+                    one.result(30)
+    assert cache.read(kept) == b"kept"
+    cache.close()
+
+
+def test_readers_and_writers_of_many_objects_share_a_pool():
+    """Threads write random pieces of several objects; every read is a record or nothing."""
+    pool, size = SharedPool(40, SIZE), 20 * SIZE + 5
+
+    def run(seed: int) -> None:
+        rng, channel = random.Random(seed), MemoryChannel()
+        data = rng.randbytes(size)
+        with ScatteredCacheService(channel, pool, size) as cache:
+            starts = [*range(0, size, SIZE // 4)]
+            # Not too far apart, as ranges are that were asked for in order.
+            starts.sort(key=lambda start: start + rng.randrange(3 * SIZE))
+            records: list[Record] = []
+            lock = threading.Lock()
+
+            def write(start: int) -> None:
+                record = cache.write(start, data[start : min(start + SIZE // 4, size)])
+                with lock:
+                    records.append(record)
+                    earlier = rng.choice(records)
+                assert cache.read(earlier) in (None, data[earlier.offset : earlier.end])
+
+            with ThreadPoolExecutor(3) as threads:
+                for _ in threads.map(write, starts):
+                    pass
+            assert cache.commit() == size
+        assert bytes(channel.content) == data
+
+    with ThreadPoolExecutor(3) as objects:
+        for _ in objects.map(run, range(6)):
+            pass
+    assert pool._left == 40
+
+
+def test_buffers_return_to_the_pool_however_it_ends():
+    for channel in (MemoryChannel(), FailingChannel(0)):
+        pool = SharedPool(3, SIZE)
+        with ScatteredCacheService(channel, pool, 3 * SIZE) as cache:
+            cache.write(0, bytes(SIZE - 1))
+            cache.write(SIZE, b"x")
+            if isinstance(channel, FailingChannel):
+                with pytest.raises(StorageError):
+                    cache.write(SIZE - 1, b"y")
+        assert pool._left == 3
+
+
+@pytest.mark.parametrize(("buffers", "size"), [(0, 1), (1, 0), (-1, 5)])
+def test_a_pool_or_object_without_room_is_refused(buffers, size):
+    with pytest.raises(InvalidInputError):
+        SharedPool(buffers, size)
+    with pytest.raises(InvalidInputError):
+        service(MemoryChannel(), 0)
