@@ -96,7 +96,7 @@ def test_commit_time_cut_includes_that_commit(stream, load):
         ({"writerId": "x"}, "option belongs to a write, not to a read"),
         ({"mergeSchema": "true"}, "option belongs to a write, not to a read"),
         ({"partitionRows": 0}, "an integer of at least 1"),
-        ({"partitionBytes": "1x"}, "with k, m or g"),
+        ({"partitionBytes": "1x"}, "with k, m, g or t"),
         ({"failOnDataLoss": "maybe"}, "give true or false"),
         ({"columns": "n,n"}, "give each name once"),
         ({"columns": "n,gone"}, "columns=['gone']"),
@@ -138,6 +138,7 @@ def test_every_read_option_of_the_table_is_taken(stream, url, load):
         "partitionRows": "10",
         "minPartitions": "3",
         "failOnDataLoss": "false",
+        "readCacheBytes": "1m",
         "singleWriter": "true",
     }
     # These are read with others, or instead of events.
