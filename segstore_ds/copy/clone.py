@@ -1,5 +1,8 @@
 """Clones: streams that start with the segments of another stream, without copying any.
 
+A clone starts from the newest version or from an older one that is kept, and may end at a cut. Only
+a part, a list and a segment that the cut divides are written again, in the clone's folder.
+
 A clone takes three commits, however long the stream: a pin in the origin; the clone's first root,
 which lists the origin's parts and segments by their names there; and a note in the pin that the
 clone is made. After that both streams change independently, and neither ever deletes an object in
@@ -14,7 +17,7 @@ the clone is missing after that, it was moved, so no second clone is made of a p
 one needs.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
 
@@ -22,6 +25,7 @@ from segstore_ds.commit.commit import NOTHING, Change, StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.first_root import first_root
 from segstore_ds.commit.transfer import CopiedObject, Transfer
+from segstore_ds.compact.rewrite import plan_job
 from segstore_ds.copy.destination import find_done
 from segstore_ds.copy.pins import (
     last_sharing,
@@ -32,6 +36,7 @@ from segstore_ds.copy.pins import (
     run_unpin,
 )
 from segstore_ds.copy.request import Copied, CopyRequest
+from segstore_ds.copy.segment_copier import SegmentCopier
 from segstore_ds.errors import (
     AlreadyExistsError,
     ConflictError,
@@ -43,27 +48,39 @@ from segstore_ds.format import names
 from segstore_ds.format.clones import Origin, Pin
 from segstore_ds.format.copies import CLONE
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.root import Root
+from segstore_ds.format.root import Root, SegmentEntry
+from segstore_ds.log.copy_record import check_complete
 from segstore_ds.log.origins import pins_of, same_filesystem
 from segstore_ds.log.transition import Slot
+from segstore_ds.options.compaction import CompactRules
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.references import References, read_references
+from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage, compare_names, find_overlap, refuse_overlap
+from segstore_ds.write.layout import Layout
 
 MATERIALIZE_ROUNDS = 16
 
 
-def run_clone(context: StreamContext, target: Storage, request: CopyRequest) -> Copied:
-    """Make a stream that shares all segments of another one.
+def run_clone(
+    context: StreamContext,
+    target: Storage,
+    request: CopyRequest,
+    bind: Callable[[Root], tuple[int, int]] = lambda root: (root.head, root.tail),
+) -> Copied:
+    """Make a stream that shares the segments of another one.
 
-    The target is on the same filesystem as the origin; the request's id names the pin. Safe to
-    repeat.
+    The target is on the same filesystem as the origin; the request's id names the pin. `bind`
+    returns the range as of the version that is cloned. Safe to repeat.
 
     Raises:
         AlreadyExistsError: There is another stream at the destination.
         InvalidInputError: The destination is the stream itself or on another filesystem, the stream
-            is a clone, the id stands for something else, or its clone was moved away.
-        SnapshotExpiredError: An earlier attempt pinned a version that was purged since.
+            is a clone or was one at the version, the id stands for something else, or its clone was
+            moved away.
+        IncompleteStreamError: A copy into the stream was not done at the version.
+        NotFoundError: There is no such version.
+        SnapshotExpiredError: The version was purged, or the one that an earlier attempt pinned.
         ConflictError: Every race was lost, or the pin was taken away meanwhile.
         CommitUnknownError: A commit may or may not be in a log: run it again.
     """
@@ -77,11 +94,15 @@ def run_clone(context: StreamContext, target: Storage, request: CopyRequest) -> 
         return done
     # Each stream may be dropped without the other, so neither folder may contain the other.
     refuse_overlap(target, context.storage, find_overlap(target, context.storage), "clone")
-    pin = run_pin(context, request.copy_id, target.url)
+    version, end, asked = request.version, None, _read_asked(context, request)
+    if asked is not None:
+        version, end = asked.version if version is None else version, bind(asked)[1]
+    pin = run_pin(context, request.copy_id, target.url, version)
     if pin.made:
         return _find_made(log, request, context.log.root)
-    pinned = read_pinned(context, request.copy_id, pin)
-    first, copied = _first_root(context, pinned, pin, request)
+    pinned = asked or read_pinned(context, request.copy_id, pin)
+    listed = pinned if end is None else _cut(context, target, pinned, end, request)
+    first, copied = _first_root(context, listed, pin, request)
     if not log.create(first):
         try:
             done = find_done(log, request, pinned)
@@ -99,6 +120,75 @@ def run_clone(context: StreamContext, target: Storage, request: CopyRequest) -> 
             pin=request.copy_id,
         )
     return copied
+
+
+def _read_asked(context: StreamContext, request: CopyRequest) -> Root | None:
+    """Return the version that a request of a version or of a cut means; None for other requests.
+
+    It is read and the cut bound before the pin, so that a request which can't be met pins nothing.
+    """
+    known = pins_of(context.log.root).get(request.copy_id)
+    if (request.version is None and request.end == "tail") or (known and known.made):
+        return None
+    if known is not None:
+        return read_pinned(context, request.copy_id, known)
+    version = request.version
+    asked = context.log.root if version is None else context.log.read_version(version)
+    check_complete(asked, url=context.storage.url)
+    if asked.origins:
+        raise InvalidInputError(
+            "the stream was a clone itself at that version",
+            remedy="clone a version since it was materialized",
+            version=asked.version,
+            url=context.storage.url,
+        )
+    return asked
+
+
+def _cut(
+    context: StreamContext, target: Storage, root: Root, end: int, request: CopyRequest
+) -> Root:
+    """Return the root without the events from `end` on.
+
+    What the cut divides is written in the target: a list, a part and a segment at most.
+    """
+    if end == root.tail:
+        return root
+    if end == root.head:
+        return replace(root, lists=(), parts=(), entries=(), tail=end)
+    own, levels = TableStatus(target), context.status.levels
+    lists = [ref for ref in root.lists if ref.end <= end]
+    divided = next((ref for ref in root.lists if ref.start < end < ref.end), None)
+    members = levels.members(divided) if divided else ()
+    first = tuple(part for part in members if part.end <= end)
+    if first:
+        lists.append(own.levels.put_list(0, first))
+    parts = [part for part in root.parts if part.end <= end]
+    cut = next((part for part in (*members, *root.parts) if part.start < end < part.end), None)
+    start = cut.start if cut else root.inline_start
+    entries: list[SegmentEntry] = []
+    next_segment = root.next_segment
+    for placed in context.status.segments(root, start, end):
+        if placed.end <= end:
+            entries.append(placed.entry)
+            continue
+        job = plan_job(
+            context.storage, context.status, root, CompactRules(), Layout(inline_bytes=0)
+        )
+        with SegmentCopier(job, target, root, token=request.token, clock=context.clock) as work:
+            entries.extend(work.entries(context.status, (placed.start, end)))
+        next_segment = work.next_segment
+    if cut:
+        parts.append(own.put_part(0, cut.start, entries))
+        entries = []
+    return replace(
+        root,
+        lists=tuple(lists),
+        parts=tuple(parts),
+        entries=tuple(entries),
+        tail=end,
+        next_segment=next_segment,
+    )
 
 
 def _find_made(log: StreamLog, request: CopyRequest, origin: Root) -> Copied:

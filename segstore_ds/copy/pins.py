@@ -24,11 +24,15 @@ _LOG = logging.getLogger(__name__)
 MOST_PINS = 64
 
 
-def run_pin(context: StreamContext, name: str, url: str) -> Pin:
-    """Pin the newest version for a clone; safe to repeat: a pin never moves.
+def run_pin(context: StreamContext, name: str, url: str, version: int | None = None) -> Pin:
+    """Pin a version for a clone, the newest by default; safe to repeat: a pin never moves.
+
+    Whatever a version lists and the newest one does not was retired after it. So the objects of a
+    version at or above `log_start` are all there, and the pin keeps them.
 
     Raises:
         InvalidInputError: The name pins another clone, there are too many, or this is a clone.
+        SnapshotExpiredError: The version was purged, so its objects may be deleted.
         ConflictError: Every race was lost.
         CommitUnknownError: It may or may not be in the log: repeat it.
     """
@@ -43,19 +47,29 @@ def run_pin(context: StreamContext, name: str, url: str) -> Pin:
         pins = _current(root, slot)
         if name in pins:
             known = pins[name]
-            if known.url != url or known.released_us is not None:
+            moved = known.url != url or version not in (None, known.version)
+            if moved or known.released_us is not None:
                 raise InvalidInputError(
                     "the copy id was used for another clone",
                     remedy="use another id",
                     copy_id=name,
                     clone=known.url,
+                    version=known.version,
                 )
             return NOTHING
+        if version is not None and version < root.log_start:
+            raise SnapshotExpiredError(
+                "version was purged",
+                url=context.storage.url,
+                version=version,
+                oldest=root.log_start,
+            )
         if len(pins) >= MOST_PINS:
             raise InvalidInputError(
                 "stream has too many clones", remedy="drop or materialize some", most=MOST_PINS
             )
-        pins[name] = Pin(slot.version, url, clone_id=context.clock.new_id())
+        listed = slot.version if version is None else version
+        pins[name] = Pin(listed, url, clone_id=context.clock.new_id())
         return Change(
             replace(root, pins=_values(pins), operation=Operation.PIN, client=context.client)
         )

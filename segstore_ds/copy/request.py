@@ -23,6 +23,7 @@ class CopyRequest:
         end: Where the range ends, as given.
         seal: Whether the destination is sealed after the last event.
         mode: ``segments``, ``events``, ``rows`` (made by a job from the events) or ``clone``.
+        version: The version that a clone starts from; None for the newest one.
     """
 
     copy_id: str
@@ -30,6 +31,7 @@ class CopyRequest:
     end: str
     seal: bool = False
     mode: str = "segments"
+    version: int | None = None
 
     def __post_init__(self) -> None:
         """Check the values that go into the destination's root unchanged.
@@ -54,6 +56,7 @@ class CopyRequest:
     def digest(self, source: Root) -> str:
         """Return the digest that tells this request from another one under the same id."""
         given = [source.stream_id, source.generation, self.start, self.end, self.seal, self.mode]
+        given += [] if self.version is None else [self.version]
         return digest_of(build_json(given))
 
     def begin(self, source: Root, bounds: tuple[int, int], *, mode: str) -> CopyRecord:

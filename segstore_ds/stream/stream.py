@@ -1021,6 +1021,7 @@ class Stream:
         mode: str = "segments",
         start: CutLike = "head",
         end: CutLike = "tail",
+        version: int | None = None,
         seal: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Copied:
@@ -1036,6 +1037,7 @@ class Stream:
         are writers, readers, tags and properties.
 
         A clone copies nothing and shares this stream's segments, in three commits for any length.
+        It may start from an older version, or end at a cut: a fork of the past.
         Each stream then changes on its own. `vacuum` here keeps what the clone needs until the
         clone is dropped or materialized, or `unpin` removes the pin that has the copy id as its
         name.
@@ -1046,6 +1048,7 @@ class Stream:
             mode: ``segments`` copies the objects, ``events`` writes events again, ``clone`` shares.
             start: First event; a segment that it divides is rewritten.
             end: The event after the last, likewise.
+            version: The kept version that a clone starts from; None for the newest one.
             seal: Seal the copy after its last event: nothing can be appended to it.
             storage_options: For the destination's filesystem; a clone takes this stream's.
 
@@ -1055,16 +1058,19 @@ class Stream:
         Raises:
             AlreadyExistsError: There is another stream at the destination.
             InvalidInputError: A cut, the mode or the id is not valid, the id belongs to another
-                copy, or the destination is the stream itself. For clones also: a range is given,
+                copy, or the destination is the stream itself. For clones also: a start is given,
                 the stream is a clone itself, or the destination is on another filesystem.
             ConflictError: For clones: every race was lost, or the pin was removed meanwhile. For
                 events: every race was lost, or a step took longer than vacuum's grace: copy again.
             TruncatedError: The start, or events that are still to be copied, are below the head.
             IncompleteStreamError: Another copy into the destination is not done.
-            SnapshotExpiredError: A segment was deleted while it was copied: copy again.
+            NotFoundError: There is no such version.
+            SnapshotExpiredError: The version was purged; or a segment was deleted while it was
+                copied: copy again.
             UnsafeFilesystemError: The destination can't create exclusively.
         """
-        request = CopyRequest(copy_id, str(start), str(end), seal, mode)
+        check_whole("version", version, optional=True)
+        request = CopyRequest(copy_id, str(start), str(end), seal, mode, version)
         return run_copy_to(self._context, url, request, (start, end), storage_options)
 
     def materialize(self) -> int:

@@ -149,3 +149,6 @@ def test_clone_is_read_in_the_session(spark, url, tmp_path):
     assert list(stream.refresh().pins) == ["test"]
     spark.range(5).write.format("segstore").mode("append").save(target)
     assert (segstore.open(target).tail, stream.refresh().tail) == (35, 30)
+    past = f"file://{tmp_path}/past"
+    assert segstore.clone(spark, url, past, "past", version=2, end=15).segments == 2
+    assert segstore.read(spark, past, columns="id").count() == 15

@@ -10,7 +10,19 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from stream_kit import DAY, SOFT, STAGED, Meddling, make_stream, numbers, objects, values, wait
+from stream_kit import (
+    DAY,
+    HOUR,
+    SOFT,
+    STAGED,
+    TIGHT,
+    Meddling,
+    make_stream,
+    numbers,
+    objects,
+    values,
+    wait,
+)
 
 import segstore_ds as segstore
 from segstore_ds.commit.commit import Change, StreamLog
@@ -25,6 +37,7 @@ from segstore_ds.errors import (
     InvalidInputError,
     MissingObjectError,
     NotFoundError,
+    PositionError,
     SealedError,
     SnapshotExpiredError,
     StorageError,
@@ -280,12 +293,20 @@ def test_refusals() -> None:
         (stream, stream.url, "is the stream's own", {}),
         (stream, f"{stream.url}/inner", "is inside the stream's own", {}),
         (stream, "/elsewhere/segstore", "filesystem", {}),
-        (stream, _place(), "takes no range", {"start": 5}),
-        (stream, _place(), "takes no range", {"storage_options": {}}),
+        (stream, _place(), "takes no start", {"start": 5}),
+        (stream, _place(), "takes no start", {"storage_options": {}}),
+        (stream, _place(), "version", {"version": "2"}),
+        (stream, _place(), "not a cut", {"end": "once"}),
     ]
     for source, url, text, options in refused:
         with pytest.raises(InvalidInputError, match=text):
             source.copy_to(url, copy_id="d", mode="clone", **options)
+    with pytest.raises(PositionError, match="beyond the tail"):
+        stream.copy_to(_place(), copy_id="d", mode="clone", end=21)
+    with pytest.raises(NotFoundError, match="no such version"):
+        stream.copy_to(_place(), copy_id="d", mode="clone", version=99)
+    with pytest.raises(InvalidInputError, match="only a clone"):
+        stream.copy_to(_place(), copy_id="d", version=1)
     with pytest.raises(InvalidInputError, match="unknown copy mode"):
         stream.copy_to(_place(), copy_id="d", mode="cloned")
     with pytest.raises(InvalidInputError, match="another clone"):
@@ -461,6 +482,135 @@ def _sweep(
         check(stream, storage)
         if not faulty.struck:
             return at
+
+
+def _past(monkeypatch: pytest.MonkeyPatch) -> tuple[Stream, TimedStorage, dict[int, list[int]]]:
+    """Return a stream with lists and parts, and the events of each of its versions."""
+    for name, value in {**TIGHT, "segstore_ds.status.table_status.PARTS_INLINE": 2}.items():
+        monkeypatch.setattr(name, value)
+    stream, storage = make_stream(0)
+    events: dict[int, list[int]] = {}
+    for n in range(14):
+        wait(storage, HOUR)
+        stream.append(numbers(4 * n, 4 * n + 4), layout=STAGED)
+        events[stream.version] = values(stream)
+    stream.truncate(6)
+    events[stream.version] = values(stream)
+    stream.compact(6, 30)
+    events[stream.version] = values(stream)
+    stream.overwrite(numbers(100, 104))
+    events[stream.version] = values(stream)
+    return stream, storage, events
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_any_kept_version_can_be_cloned(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its events, whatever came after, and they stay when the origin deletes all that it may."""
+    stream, storage, events = _past(monkeypatch)
+    clones = {}
+    for version in events:
+        url = _place()
+        stream.copy_to(url, copy_id=f"v{version}", mode="clone", version=version)
+        clones[version] = open_on(open_storage(url))
+    assert {version: stream.pins[f"v{version}"].version for version in events} == {
+        version: version for version in events
+    }
+    _clear(stream, storage)
+    for version, clone in clones.items():
+        assert values(clone, read_cache_bytes=0) == events[version], version
+        clone.verify().check()
+        clone.append(numbers(7, 8))
+        assert values(clone) == [*events[version], 7]
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_unpinned_version_is_not_spared(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the test above sees is the pins' work: without them the objects go."""
+    stream, storage, events = _past(monkeypatch)
+    url = _place()
+    stream.copy_to(url, copy_id="c", mode="clone", version=5)
+    stream.unpin("c")
+    _clear(stream, storage)
+    with pytest.raises(MissingObjectError, match="neither here nor"):
+        values(open_on(open_storage(url)), read_cache_bytes=0)
+    assert events[5]
+
+
+def test_purged_version_is_not_cloned() -> None:
+    """Not when it was purged before, nor when that happens just before the pin's commit."""
+    stream, storage = make_stream(6)
+    stream.truncate(50)
+    other = open_on(storage, clock=stream._log.clock)
+
+    def meddle() -> None:
+        other.refresh()
+        _clear(other, storage)
+
+    racing = Meddling(storage, "create log/", meddle)
+    origin = open_on(racing, clock=stream._log.clock)
+    for source in (origin, stream):
+        with pytest.raises(SnapshotExpiredError, match="version was purged"):
+            source.copy_to(_place(), copy_id="c", mode="clone", version=3)
+    assert racing.met
+    assert stream.refresh().pins == {}
+
+
+@pytest.mark.parametrize(("layout", "merged"), [(Layout(), 2), (STAGED, 2), (STAGED, 99)])
+def test_clone_may_end_at_any_cut(
+    layout: Layout, merged: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within lists, parts, segments and commit files: what lies before the cut, and no more."""
+    limits = {"INLINE_SOFT": 2, "MERGE_FAN_IN": merged, "PARTS_INLINE": 2, "LIST_PARTS": 3}
+    for name, value in limits.items():
+        monkeypatch.setattr(f"segstore_ds.status.table_status.{name}", value)
+    stream, _ = make_stream(0)
+    for n in range(12):
+        stream.append(numbers(4 * n, 4 * n + 4), layout=layout)
+    stream.truncate(5)
+    assert stream.root.lists if merged == 99 else stream.root.parts
+    for end in range(5, 49):
+        url = _place()
+        done = stream.copy_to(url, copy_id=f"c{end}", mode="clone", end=end)
+        assert (done.start, done.end) == (5, end)
+        clone = open_on(open_storage(url))
+        assert values(clone, offset=True) == [(n, n) for n in range(5, end)]
+        clone.verify().check()
+        clone.append(numbers(70, 71))
+        clone.compact()
+        clone.materialize()
+        assert stream.refresh().pins == {}
+        assert values(clone) == [*range(5, end), 70]
+        clone.verify().check()
+    with pytest.raises(InvalidInputError, match="start is after end"):
+        stream.copy_to(_place(), copy_id="low", mode="clone", end=4)
+
+
+@pytest.mark.parametrize("kind", ["fail", "crash"])
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_interrupted_clones_of_the_past_go_on(kind: str, when: str) -> None:
+    """A cut that divides a segment writes objects before the first commit: those are found."""
+    request = CopyRequest("c", "head", "15", mode="clone", version=3)
+    places: list[Storage] = []
+
+    def make() -> tuple[Stream, Storage]:
+        stream, _ = make_stream(4)
+        places[:] = [open_storage(_place())]
+        return stream, places[0]
+
+    def act(stream: Stream, target: Storage) -> None:
+        run_clone(stream._context, target, request, lambda root: (root.head, 15))
+
+    def check(stream: Stream, storage: Storage) -> None:
+        with suppress(NotFoundError):
+            assert values(open_on(storage)) == list(range(15))
+        stream.refresh().append(numbers(20, 30))
+        act(stream, storage)
+        clone = open_on(storage)
+        assert values(clone) == list(range(15))
+        clone.verify().check()
+        assert stream.refresh().pins["c"].version == 3
+
+    assert _sweep(make, act, check, kind, when) > 4
 
 
 @pytest.mark.parametrize("kind", ["fail", "crash"])

@@ -91,9 +91,16 @@ def copy(
 
 
 def clone(
-    spark: SparkSession, source: str, target: str, copy_id: str, *, seal: bool = False
+    spark: SparkSession,
+    source: str,
+    target: str,
+    copy_id: str,
+    *,
+    version: int | None = None,
+    end: int | str = "tail",
+    seal: bool = False,
 ) -> Copied:
-    """Make a stream that shares all segments of another one: three commits, and no job.
+    """Make a stream that shares the segments of another one: three commits, and no job.
 
     As `segstore_ds.Stream.copy_to` with mode ``clone``, with the session's storage options.
 
@@ -102,6 +109,8 @@ def clone(
         source: The origin.
         target: A location without a stream, on the origin's filesystem.
         copy_id: Names the clone's pin in the origin; repeating the clone with its id does nothing.
+        version: The kept version that it starts from; None for the newest one.
+        end: The event after its last; any form of cut except a time object.
         seal: Seal the clone after its last event.
 
     Returns:
@@ -111,7 +120,9 @@ def clone(
         SegstoreError: As `segstore_ds.Stream.copy_to`.
     """
     stream = open_on(_storage(spark, source))
-    return stream.copy_to(target, copy_id=copy_id, mode="clone", seal=seal)
+    return stream.copy_to(
+        target, copy_id=copy_id, mode="clone", version=version, end=end, seal=seal
+    )
 
 
 def _copy_events(
