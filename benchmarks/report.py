@@ -60,7 +60,7 @@ class Report:
         lines += [
             "",
             "## What flatters us, and what does not",
-            *(f"- {one}" for one in self.flatters),
+            *(f"- {fact}" for fact in self.flatters),
         ]
         return "\n".join(lines)
 

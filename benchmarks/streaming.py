@@ -98,12 +98,12 @@ class Query:
         _await_batches(query, warm_up)
         begun, cpu = len(query.recentProgress), cpu_seconds()
         _await_batches(query, warm_up + batches)
-        found = [one["durationMs"] for one in query.recentProgress]
+        found = [progress["durationMs"] for progress in query.recentProgress]
         cpu = (cpu_seconds() - cpu) / max(len(found) - begun, 1)
         query.stop()
         if query.exception() is not None:
             raise RuntimeError(self.sink) from query.exception()
-        return [one for one in found[warm_up:] if "addBatch" in one][:batches], cpu
+        return [times for times in found[warm_up:] if "addBatch" in times][:batches], cpu
 
     def age(self, spark: SparkSession, behind: int) -> None:
         """Make the query look as if so many batches, a multiple of ten, were behind it."""

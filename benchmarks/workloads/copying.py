@@ -200,7 +200,7 @@ def _copy(folder: Path, target: Path, *, synced: bool, threads: int = 1) -> None
 
 
 def _files(folder: Path) -> list[Path]:
-    return sorted(one for one in (folder / "segments").rglob("*") if one.is_file())
+    return sorted(path for path in (folder / "segments").rglob("*") if path.is_file())
 
 
 WORKLOADS = {

@@ -62,7 +62,7 @@ def run(settings: Settings) -> Report:
         rows: list[dict[str, Any]] = []
         for name, timing in timings.items():
             query = Query(name, scratch / f"query-{name}", 10)
-            times = [one["addBatch"] for one in query.run(spark, batches, warm_up=WARM_UP)[0]]
+            times = [batch["addBatch"] for batch in query.run(spark, batches, warm_up=WARM_UP)[0]]
             micro = {
                 "addBatch median ms": round(statistics.median(times), 1),
                 "addBatch p99 ms": quantile(times, 0.99),

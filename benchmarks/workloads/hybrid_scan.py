@@ -1,4 +1,4 @@
-"""Scans of settled history: `segstore.read` beside Spark's own Parquet reader and the source."""
+"""Scans of compacted history: `segstore.read` beside Spark's own Parquet reader and the source."""
 
 from collections.abc import Callable
 from functools import partial
@@ -16,7 +16,7 @@ from benchmarks.session import describe, spark_session
 from benchmarks.workload import Candidate, Settings, Timing, Workload, race
 from segstore_ds.options import default
 
-MEANING = "scan settled segments by `segstore.read` beside spark.read.parquet: 1, 100, 5000 files"
+MEANING = "scan compacted segments by `segstore.read` beside spark.read.parquet: 1, 100, 5000 files"
 COUNTS = (1, 100, 5_000)
 TINY_COUNTS = (1, 5)
 COLUMNS = 19

@@ -100,8 +100,8 @@ def _many_tasks(
 
 def _row(query: Query, start: str, ran: tuple[list[dict[str, int]], float]) -> dict[str, Any]:
     times, cpu = ran
-    add = [one["addBatch"] for one in times]
-    trigger = [one["triggerExecution"] for one in times]
+    add = [batch["addBatch"] for batch in times]
+    trigger = [batch["triggerExecution"] for batch in times]
     return {
         "sink": query.sink,
         "rows": query.rows,

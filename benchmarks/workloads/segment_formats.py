@@ -93,7 +93,7 @@ def _reads(
         files = segstore.open(kept / data / "parquet").parquet_files(partial=True)
         paths = [file.url[7:] for file in files]
         batches = ds.dataset(paths).to_batches() if paths else ()
-        # A tiny run leaves nothing that is settled.
+        # A tiny run leaves nothing that is compacted.
         assert sum(batch.num_rows for batch in batches) in (counts[data], 0)
 
     found: dict[str, Candidate] = {}

@@ -84,7 +84,7 @@ def _crowd(threads: int, seconds: int, append: Callable[[], object]) -> list[flo
 
     with ThreadPoolExecutor(threads) as pool:
         running = [pool.submit(work) for _ in range(threads)]
-        return [one for done in running for one in done.result()]
+        return [seconds for done in running for seconds in done.result()]
 
 
 def _row(

@@ -8,7 +8,7 @@ from typing import Any
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options.quantities import parse_size
-from segstore_ds.options.table import COPIED, SETTLED, TABLE, Option
+from segstore_ds.options.table import COPIED, NATIVE, TABLE, Option
 
 _WHOLE = re.compile(r"\s*[0-9]+\s*")
 
@@ -29,7 +29,7 @@ _SPARKS_OWN = frozenset(
         "serialization.format",
         "is_managed_location",
         "__datetime_rebase_mode",
-        SETTLED,
+        NATIVE,
         COPIED,
     ]
 )

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 READ, WRITE = "read", "write"
-SETTLED = "__segstore_settled"  # internal: set by the hybrid scan on its own reads
+NATIVE = "__segstore_native_epochs"  # internal: set by the hybrid scan on its own reads
 COPIED = "__segstore_copied"  # internal: set by the helper `copy` on its own writes
 STREAM_READ, STREAM_WRITE = "stream read", "stream write"
 COMPRESSIONS = ("zstd", "lz4", "none")

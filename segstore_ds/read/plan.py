@@ -89,7 +89,7 @@ class Reading:
         segment_column: The name of an extra column with segment ids, or None.
         commit_time_column: The name of an extra column with commit times, or None.
         followers: The locations of followers, which are read if a segment is damaged here.
-        settled: Epochs whose Parquet segments are left out because another engine reads them.
+        native_epochs: Epochs whose Parquet segments are left out because another engine reads them.
         read_cache_bytes: What the process's read cache may hold, in bytes; 0 reads without it.
     """
 
@@ -106,7 +106,7 @@ class Reading:
     segment_column: str | None = None
     commit_time_column: str | None = None
     followers: tuple[str, ...] = ()
-    settled: tuple[int, ...] = ()
+    native_epochs: tuple[int, ...] = ()
     read_cache_bytes: int = 0
 
     @property
@@ -200,7 +200,9 @@ def plan_range(status: TableStatus, root: Root, reading: Reading) -> SliceTable:
         kept = _matching(run, reading.filters, schemas) if reading.filters else None
         tables.append(SliceTable.of_run(run, reading.start, reading.end, kept))
     slices = SliceTable.join(tables)
-    return slices.select(PARQUET, reading.settled, others=True) if reading.settled else slices
+    if not reading.native_epochs:
+        return slices
+    return slices.select(PARQUET, reading.native_epochs, others=True)
 
 
 def _matching(run: Run, filters: Filters, schemas: dict[int, pa.Schema]) -> Ints:

@@ -21,8 +21,8 @@ from pyspark.sql.types import StructType
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options import (
     COPIED,
+    NATIVE,
     READ,
-    SETTLED,
     STREAM_READ,
     STREAM_WRITE,
     WRITE,
@@ -126,9 +126,9 @@ class SegstoreDataSource(DataSource):
         if is_metadata_table(options["metadata"]):
             return plan_metadata_reader(stream, options, root, schema)
         wanted = project(stream, options, schema)
-        settled = tuple(json.loads(self.options.get(SETTLED, "[]")))
+        native_epochs = tuple(json.loads(self.options.get(NATIVE, "[]")))
         options = {**options, "columns": wanted}
-        return plan_reader(stream, options, root, schema, settled=settled)
+        return plan_reader(stream, options, root, schema, native_epochs=native_epochs)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
         """Plan a write: create a missing stream, check the columns, fix the token.

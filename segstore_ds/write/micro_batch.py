@@ -62,7 +62,7 @@ class BatchPlan:
             SchemaMismatchError: A value would be lost.
             StorageError: The filesystem failed; nothing is left of this attempt.
         """
-        if self.job is not None and not self._is_settled(storage, request.writer):
+        if self.job is not None and not self._has_nothing_to_stage(storage, request.writer):
             return self.job.stage(*task, batches)
         nowhere = Target(storage, normalise_schema(request.schema), request.layout, token=None)
         return TaskWriter(nowhere, *task).stage(batches)
@@ -88,7 +88,7 @@ class BatchPlan:
         context.log.replicas.ship(root)
         return None
 
-    def _is_settled(self, storage: Storage, key: WriterKey | None) -> bool:
+    def _has_nothing_to_stage(self, storage: Storage, key: WriterKey | None) -> bool:
         """Tell whether there is nothing to stage: the batch is known, or will be refused."""
         try:
             return find_repeated(TableStatus(storage), self.root, key, batch=None) is not None

@@ -1,4 +1,4 @@
-"""`segstore.read`: Spark's own Parquet reader for settled history gives what the source gives."""
+"""`segstore.read`: Spark's own Parquet reader for compacted history gives what the source gives."""
 
 import contextlib
 import datetime as dt

@@ -29,9 +29,9 @@ def test_select_divides_the_slices(stream):
     first, last = (piece.entry.epoch for piece in (slices[0], slices[-1]))
     assert first < last
     both = (first, last)
-    settled = slices.select("parquet", both)
+    native = slices.select("parquet", both)
     rest = slices.select("parquet", both, others=True)
-    assert [(piece.start, piece.rows) for piece in settled] == [(0, (3, 5)), (10, (0, 5))]
+    assert [(piece.start, piece.rows) for piece in native] == [(0, (3, 5)), (10, (0, 5))]
     assert [(piece.start, piece.rows) for piece in rest] == [(5, (0, 5)), (15, (0, 3))]
     assert len(slices.select("parquet", ())) == 0
     assert slices.select("parquet", (), others=True) == slices
@@ -39,7 +39,9 @@ def test_select_divides_the_slices(stream):
 
 
 def test_plan_leaves_out_given_parquet_segments(stream):
-    reading = replace(stream.plan_read(3, 18), settled=tuple(e.number for e in stream.root.epochs))
+    reading = replace(
+        stream.plan_read(3, 18), native_epochs=tuple(e.number for e in stream.root.epochs)
+    )
     batches = [batch for task in stream.plan_tasks(reading) for batch in run_task(reading, task)]
     found = [n for batch in batches for n in batch.column("n").to_pylist()]
     assert found == [*range(5, 10), *range(15, 18)]

@@ -1,4 +1,4 @@
-"""Settled streams are plain Parquet files for engines that know nothing of segstore."""
+"""Compacted streams are plain Parquet files for engines that know nothing of segstore."""
 
 import datetime as dt
 import uuid
@@ -65,7 +65,7 @@ def paths_of(stream: Stream) -> list[str]:
     return [file.url.removeprefix("file://") for file in files]
 
 
-SETTLED = pa.concat_tables([table(0, 1000), table(1010, 1510)])
+COMPACTED = pa.concat_tables([table(0, 1000), table(1010, 1510)])
 
 
 def test_files_are_listed_with_their_offsets(stream):
@@ -152,19 +152,21 @@ def test_status_parts_are_looked_through(monkeypatch):
 
 
 def test_pyarrow_reads_them(stream):
-    assert ds.dataset(paths_of(stream)).to_table() == SETTLED
+    assert ds.dataset(paths_of(stream)).to_table() == COMPACTED
     whole = pa.concat_tables([pq.read_table(path, page_checksum_verification=True)
                               for path in paths_of(stream)])  # fmt: skip
-    assert whole == SETTLED
+    assert whole == COMPACTED
 
 
 def test_duckdb_reads_them(stream):
     duckdb = pytest.importorskip("duckdb")
     found = duckdb.read_parquet(paths_of(stream)).order("n").to_arrow_table()
     assert found.select(["n", "s", "x", "l", "st", "day", "price"]).to_pylist() == (
-        SETTLED.select(["n", "s", "x", "l", "st", "day", "price"]).to_pylist()
+        COMPACTED.select(["n", "s", "x", "l", "st", "day", "price"]).to_pylist()
     )
-    assert [one.astimezone(dt.UTC) for one in found["at"].to_pylist()] == SETTLED["at"].to_pylist()
+    assert [one.astimezone(dt.UTC) for one in found["at"].to_pylist()] == COMPACTED[
+        "at"
+    ].to_pylist()
 
 
 @pytest.mark.parametrize("start", [0, 60_000, 99_999, 100_005, 123_456])
@@ -195,7 +197,7 @@ def test_duckdb_counts_a_range_exactly(tmp_path, start):
 def test_polars_reads_them(stream):
     polars = pytest.importorskip("polars")
     found = polars.read_parquet(paths_of(stream))
-    assert found.to_arrow().to_pylist() == SETTLED.to_pylist()
+    assert found.to_arrow().to_pylist() == COMPACTED.to_pylist()
     assert polars.scan_parquet(paths_of(stream)).filter(polars.col("n") == 77).collect().height == 1
 
 

@@ -43,13 +43,13 @@ def plan_reader(
     root: Root,
     schema: StructType,
     *,
-    settled: tuple[int, ...] = (),
+    native_epochs: tuple[int, ...] = (),
 ) -> "SegstoreReader":
-    """Plan a read and its tasks, without the Parquet segments of the `settled` epochs.
+    """Plan a read and its tasks, without the Parquet segments of `native_epochs`.
 
     It raises as `Stream.read` does.
     """
-    reading = replace(plan_reading(stream, options, root), settled=settled)
+    reading = replace(plan_reading(stream, options, root), native_epochs=native_epochs)
     return SegstoreReader(reading, plan_tasks(stream, options, reading, root), schema)
 
 

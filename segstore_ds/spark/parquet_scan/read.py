@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812 - as all of Spark's users w
 from pyspark.sql.types import StructField, StructType
 
 from segstore_ds.errors import InvalidInputError
-from segstore_ds.options import READ, SETTLED, parse_options
+from segstore_ds.options import NATIVE, READ, parse_options
 from segstore_ds.spark.batch.reader import plan_reading
 from segstore_ds.spark.boundary import in_sparks_words
 from segstore_ds.spark.option_texts import as_location, as_texts
@@ -112,18 +112,18 @@ def read(spark: SparkSession, url: str | os.PathLike[str], **options: Any) -> Da
     result = from_stored(reading.result_schema, stream.spark_schema)
     scan = _Scan(spark, stream, root, reading, needed, result)
     epochs = find_native_epochs(reading, needed) if reading.end <= MAX_START else ()
-    settled, whole = plan_parquet(stream, reading, root, epochs)
-    if not settled:
+    native, whole = plan_parquet(stream, reading, root, epochs)
+    if not native:
         return _read_source(spark, url, given)
     try:
-        halves = _read_settled(scan, settled)
+        halves = _read_native(scan, native)
     except UnreachableError as error:
         _warn_once(error)
         return _read_source(spark, url, given)
     if not whole:
         pinned = {"startCut": reading.start, "endCut": reading.end, "versionAsOf": root.version}
         rest = {name: value for name, value in given.items() if name != "timestampAsOf"}
-        rest |= as_texts(pinned) | {SETTLED: json.dumps(epochs)}
+        rest |= as_texts(pinned) | {NATIVE: json.dumps(epochs)}
         halves.append(_read_source(spark, url, rest))
     return reduce(DataFrame.unionAll, halves)
 
@@ -132,7 +132,7 @@ def _read_source(spark: SparkSession, url: str, options: Mapping[str, str]) -> D
     return spark.read.format("segstore").options(**options).load(url)
 
 
-def _read_settled(scan: _Scan, slices: list[Slice]) -> list[DataFrame]:
+def _read_native(scan: _Scan, slices: list[Slice]) -> list[DataFrame]:
     """Return the rows of Parquet segments: those read whole, and those that a cut divides.
 
     Raises:

@@ -3,7 +3,7 @@
 This module talks to the JVM, so it needs a classic session. Spark keeps a list of files for each
 folder that it has seen. Here such a list is made by hand, and Spark finds it under an address that
 can't be listed. So no other file can get into the scan, and anything that makes Spark list again
-(`REFRESH`) is a loud error. Spark uses a file's modification time only for the column
+(`REFRESH`) is an error. Spark uses a file's modification time only for the column
 `_metadata.file_modification_time`; here it carries the offset of the file's first event, so offsets
 need no join.
 
