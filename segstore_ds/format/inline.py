@@ -24,7 +24,7 @@ from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
 from segstore_ds.format.statistics import Stats, entry_stats, from_json
 
 FRAME_MOST_BYTES = 4096  # a larger commit is a segment
-SHARE_BYTES = 15 << 10  # of the commit file: more would write each event's bytes too often
+SHARE_BYTES = 10 << 10  # of the commit file: more would write each event's bytes too often
 SHARE_HARD_BYTES = 24 << 10  # after a lost race
 
 

@@ -2,6 +2,7 @@
 
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 import pyarrow as pa
@@ -10,7 +11,7 @@ from segstore_ds.errors import CorruptionError, InternalError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame, check_frame, decode_frame, encode_frame
 from segstore_ds.format.envelope import digest_of
-from segstore_ds.format.inline import inline_object, lay_out, stored_frame
+from segstore_ds.format.inline import encoded_entry, inline_object, lay_out, stored_frame
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
 from segstore_ds.format.statistics import entry_stats
 from segstore_ds.storage import OverlaidStorage, Storage
@@ -40,6 +41,19 @@ def with_entries(storage: Storage, entries: Iterable[SegmentEntry], *, version: 
     return OverlaidStorage(storage, objects, label)
 
 
+def join_inline(root: Root, schemas: Schemas) -> Root:
+    """Return the root with each run of inline segments of one epoch as one inline segment.
+
+    It takes the number of the run's last. A run with a damaged frame stays as it is: nobody encodes
+    a frame anew whose checksum is wrong.
+    """
+    found: list[SegmentEntry] = []
+    for run in _runs(root):
+        frames = _joined(run, schemas(run[0].epoch)) if run[0].frame else []
+        found += [encoded_entry(run[-1].segment_id, frames[0])] if len(frames) == 1 else run
+    return replace(root, entries=tuple(found))
+
+
 def put_inline(storage: Storage, root: Root, schemas: Schemas) -> tuple[SegmentEntry, ...]:
     """Return a root's entries with an object for each run of inline segments of one epoch.
 
@@ -47,23 +61,28 @@ def put_inline(storage: Storage, root: Root, schemas: Schemas) -> tuple[SegmentE
     planned on and by its content, so no commit but the next one can name it first.
     """
     found: list[SegmentEntry] = []
-    for (inline, epoch), run in groupby(
-        root.entries, key=lambda entry: (entry.frame is not None, entry.epoch)
-    ):
-        entries = list(run)
-        pairs = [(entry, entry.frame) for entry in entries if entry.frame]
-        found += [_put_run(storage, root.version, pairs, schemas(epoch))] if inline else entries
+    for run in _runs(root):
+        inline = run[0].frame is not None
+        found += [_put_run(storage, root.version, run, schemas(run[0].epoch))] if inline else run
     return tuple(found)
 
 
-def _put_run(storage: Storage, version: int, run: _Pairs, schema: pa.Schema) -> SegmentEntry:
+def _runs(root: Root) -> Iterator[list[SegmentEntry]]:
+    """Yield runs of neighbouring segments that are all inline and of one epoch, or all objects."""
+    for _, run in groupby(root.entries, key=lambda entry: (entry.frame is not None, entry.epoch)):
+        yield list(run)
+
+
+def _put_run(
+    storage: Storage, version: int, run: Sequence[SegmentEntry], schema: pa.Schema
+) -> SegmentEntry:
     data, summary = lay_out(_joined(run, schema))
     path = names.build_outlined_path(version, digest_of(data))
     name = names.segment_object(path)
     if not storage.create(name, data) and storage.get(name, limit_bytes=len(data)) != data:
         raise InternalError("two segments have one name", path=name)
     return SegmentEntry(
-        segment_id=run[-1][0].segment_id,
+        segment_id=run[-1].segment_id,
         path=path,
         rows=summary.rows,
         bytes=summary.bytes,
@@ -73,13 +92,14 @@ def _put_run(storage: Storage, version: int, run: _Pairs, schema: pa.Schema) -> 
     )
 
 
-def _joined(run: _Pairs, schema: pa.Schema) -> list[Frame]:
+def _joined(run: Sequence[SegmentEntry], schema: pa.Schema) -> list[Frame]:
     """Return the events of a run as one frame, or its frames as they are if one is damaged."""
-    frames = [stored_frame(entry, frame) for entry, frame in run]
+    pairs = [(entry, entry.frame) for entry in run if entry.frame]
+    frames = [stored_frame(entry, frame) for entry, frame in pairs]
     if len(frames) == 1:
         return frames
     try:
-        batches = list(_decoded(run, schema))
+        batches = list(_decoded(pairs, schema))
     except CorruptionError:
         return frames
     columns = {name for frame in frames for name in frame.stats}

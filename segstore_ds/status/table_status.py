@@ -16,7 +16,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError, InternalError
 from segstore_ds.format.envelope import encode_envelope
@@ -35,12 +34,13 @@ from segstore_ds.format.root_codec import encode_root
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.log.transition import Slot
 from segstore_ds.status.blobs import StatusBlobs
-from segstore_ds.status.inline import put_inline
+from segstore_ds.status.inline import Schemas, join_inline, put_inline
 from segstore_ds.status.levels import LevelledList, ListRules, MergeRules, find_run
 from segstore_ds.status.levels import plan_merge as plan_part_merge
 from segstore_ds.status.parts import Parts
 from segstore_ds.storage import Storage
 
+JOINED_SHARE = 2 / 3  # of the share: with more, joined inline segments become an object
 INLINE_SOFT = 64
 INLINE_HARD = 160
 MERGE_FAN_IN = 10
@@ -189,7 +189,12 @@ class TableStatus(StatusBlobs):
         def is_full(root: Root) -> bool:
             return len(root.entries) > entries_most or _stats_bytes(root) > stats_most
 
-        if root.inline_bytes > frames_most or is_full(root) or _is_heavy(root):
+        overflows = root.inline_bytes > frames_most
+        if overflows:
+            # Joined, the events take a fraction of the bytes: usually no object is needed yet.
+            root = join_inline(root, self._schemas_of(root))
+            overflows = root.inline_bytes > frames_most * JOINED_SHARE
+        if overflows or is_full(root) or _is_heavy(root):
             root = self.outline(root)
             if is_full(root):
                 root = self._spill_entries(root)
@@ -208,11 +213,10 @@ class TableStatus(StatusBlobs):
         """Return the root with objects in the place of its inline segments."""
         if not root.inline_bytes:
             return root
+        return replace(root, entries=put_inline(self.storage, root, self._schemas_of(root)))
 
-        def schema(epoch: int) -> pa.Schema:
-            return decode_schema(self.schema_texts(root.epochs[epoch])[0])
-
-        return replace(root, entries=put_inline(self.storage, root, schema))
+    def _schemas_of(self, root: Root) -> Schemas:
+        return lambda epoch: decode_schema(self.schema_texts(root.epochs[epoch])[0])
 
     def merge_retired(self, root: Root, paths: tuple[str, ...], slot: Slot) -> Root | None:
         """Replace neighbouring blobs of retired objects by one; None as in `merge`."""

@@ -217,7 +217,8 @@ STITCHING = _doing(lambda stream: stream.compact(mode="stitch"))
 SPLITTING = _doing(lambda stream: stream.compact(mode="split", target_rows=2))
 UNPINNING = _doing(lambda stream: stream.unpin("c") if "c" in stream.pins else None)
 FILLING = _appending(events(3, 5), writer_id="w", batch_id=1)
-TINY_SHARE = ((table_status, "SHARE_BYTES", 2000),)
+JOINED_SHARE = ((table_status, "SHARE_BYTES", 2000),)
+TINY_SHARE = (*JOINED_SHARE, (table_status, "JOINED_SHARE", 0))
 NO_INLINE = (append, "FRAME_MOST_BYTES", 0)
 TINY_PARTS = (NO_INLINE, (table_status, "INLINE_SOFT", 2), (table_status, "MERGE_FAN_IN", 3))
 TINY_TAGS = ((tags, "TAGS_INLINE", 1), (tags, "TAGS_INLINE_HARD", 2))
@@ -242,6 +243,7 @@ OPERATIONS = [
     Operation("compact-to-parquet", _plain, SETTLING),
     Operation("append-that-spills", _crowded, SPILLING, SPILLING),
     Operation("append-that-fills-the-share", _inline, FILLING, FILLING, TINY_SHARE),
+    Operation("append-that-joins-the-share", _inline, FILLING, FILLING, JOINED_SHARE),
     Operation("restore-inline", _replaced_inline, _doing(lambda stream: stream.restore(3))),
     Operation("overwrite", _plain, _overwrite, _overwrite),
     Operation("merge-schema", _plain, WIDENING, WIDENING),

@@ -232,7 +232,7 @@ def write_stream(storage: Storage, name: str, version: str = "v1") -> None:
             stack.enter_context(thresholds(table_status, TINY))
             stack.enter_context(thresholds(append, NO_INLINE))
         elif name == "inline":
-            stack.enter_context(thresholds(table_status, {"SHARE_BYTES": 1500}))
+            stack.enter_context(thresholds(table_status, {"SHARE_BYTES": 1500, "JOINED_SHARE": 0}))
         if version == "v1-levels" and name in golden_levels.STARTS:
             stream = golden_levels.STARTS[name](timed, time)
         else:

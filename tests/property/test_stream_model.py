@@ -54,8 +54,9 @@ class StreamMachine(RuleBasedStateMachine):
         self.patch.setattr(table_status, "MERGE_FAN_IN", 2)
         self.patch.setattr(table_status, "WRITERS_INLINE", 2)
         self.patch.setattr(table_status, "RETIRED_INLINE", 3)
-        # Two or three inline segments fill the root's share: it then writes them as one.
+        # Two or three inline segments fill the root's share: they are joined, then an object.
         self.patch.setattr(table_status, "SHARE_BYTES", 4000)
+        self.patch.setattr(table_status, "JOINED_SHARE", 0.5)
 
     @initialize()
     def create(self) -> None:

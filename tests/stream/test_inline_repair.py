@@ -178,6 +178,7 @@ def test_salvage_reads_events_of_a_lost_segment_from_older_commit_files(
     """The commit that made the segment added the last of its events; all others were inline."""
     stream, storage = make_stream(3)
     monkeypatch.setattr(table_status, "SHARE_BYTES", 2200)
+    monkeypatch.setattr(table_status, "JOINED_SHARE", 0)
     wait(storage, 60)
     stream.append(numbers(30, 40))
     stream.append(numbers(40, 50))

@@ -22,8 +22,9 @@ from segstore_ds.write.layout import Layout
 
 @pytest.fixture
 def small_share(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let three small commits fill the root's share."""
+    """Let three small commits fill the root's share, and a fourth make an object of them."""
     monkeypatch.setattr(table_status, "SHARE_BYTES", 2200)
+    monkeypatch.setattr(table_status, "JOINED_SHARE", 0)
 
 
 def _requests(storage: Storage) -> dict[str, int]:
@@ -132,6 +133,107 @@ def test_full_share_becomes_one_segment_of_one_frame() -> None:
     assert _inline(stream.root) == [False, True]
 
 
+@pytest.fixture
+def small_joined_share(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let three small commits fill the root's share, as `small_share` does, and keep them there."""
+    monkeypatch.setattr(table_status, "SHARE_BYTES", 2200)
+
+
+@pytest.mark.usefixtures("small_joined_share")
+def test_full_share_is_joined_in_the_commit_file() -> None:
+    """It needs no other request and no object; ids, offsets and events stay."""
+    stream, storage = make_stream(3)
+    before = _requests(storage)
+    stream.append(numbers(30, 40))
+    assert _spent(storage, before) == {"create": 1}
+    (entry,) = stream.root.entries
+    assert entry.frame is not None
+    assert (entry.rows, entry.segment_id, stream.root.next_segment) == (40, 3, 4)
+    assert _segments(storage) == []
+    stream.append(numbers(40, 50))
+    assert _inline(stream.root) == [True, True]
+    report = stream.verify().check()
+    assert (report.frames, report.rows) == (2, 50)
+    assert values(open_on(storage), offset=True) == [(n, n) for n in range(50)]
+    assert values(stream, filters=[["n", "==", 33]]) == [33]
+    assert stream.history().read_all()["rows"].to_pylist() == [0, 10, 10, 10, 10, 10]
+
+
+@pytest.mark.usefixtures("small_joined_share")
+def test_joined_events_that_fill_the_share_become_one_segment() -> None:
+    """Most of many small commits put one object; the events of many of them share one segment."""
+    stream, storage = make_stream(0)
+    before = _requests(storage)
+    for n in range(40):
+        stream.append(numbers(10 * n, 10 * n + 10))
+    assert values(stream) == list(range(400))
+    made = len(_segments(storage))
+    assert 1 <= made <= 5
+    assert _spent(storage, before)["create"] == 40 + made
+    assert stream.verify().check().leftovers == []
+
+
+@pytest.mark.usefixtures("small_joined_share")
+def test_joined_runs_of_two_epochs_stay_apart() -> None:
+    """A frame has one schema."""
+    stream, storage = make_stream(2)
+    wider = pa.table({"n": [20], "s": ["x"], "more": [1.5]})
+    stream.append(wider, merge_schema=True)
+    stream.append(wider.set_column(0, "n", pa.array([21])))
+    epochs = [(entry.epoch, entry.rows, entry.frame is not None) for entry in stream.root.entries]
+    assert epochs == [(0, 20, True), (1, 2, True)]
+    assert _segments(storage) == []
+    assert values(open_on(storage)) == list(range(22))
+    stream.verify().check()
+
+
+@pytest.mark.usefixtures("small_joined_share")
+def test_lost_race_joins_again() -> None:
+    """The winner's events are between ours and those before; nothing is left behind."""
+    stream, storage = make_stream(3)
+    late = open_on(
+        Meddling(storage, "create log/", lambda: stream.append(numbers(30, 40))),
+        clock=storage.time.clock,
+    )
+    late.append(numbers(40, 50))
+    assert late.storage.met
+    late.append(numbers(50, 60))
+    assert values(late) == list(range(60))
+    assert late.verify().check().leftovers == []
+    assert _segments(storage) == []
+
+
+@pytest.mark.usefixtures("small_joined_share")
+def test_compaction_skips_segments_that_were_joined_meanwhile() -> None:
+    """Its inputs are gone, although one of their numbers is still there: no event is lost."""
+    stream, storage = make_stream(3)
+    late = open_on(
+        Meddling(storage, "create log/", lambda: stream.append(numbers(30, 40))),
+        clock=storage.time.clock,
+    )
+    late.compact()
+    assert late.storage.met
+    assert values(open_on(storage)) == list(range(40))
+    open_on(storage).verify().check()
+
+
+@pytest.mark.usefixtures("small_joined_share")
+def test_older_version_and_planned_read_have_the_frames_before_they_were_joined() -> None:
+    """Another version may list another frame under the same name."""
+    stream, storage = make_stream(3)
+    reading = open_on(storage, clock=storage.time.clock).plan_read()
+    tasks = stream.plan_tasks(reading)
+    stream.append(numbers(30, 40))
+    found = [batch for task in tasks for batch in run_task(reading, task)]
+    assert [n for batch in found for n in batch["n"].to_pylist()] == list(range(30))
+    old = stream.root_as_of(version=2)
+    reading = stream.plan_read(root=old)
+    found = [
+        batch for task in stream.plan_tasks(reading, root=old) for batch in run_task(reading, task)
+    ]
+    assert [n for batch in found for n in batch["n"].to_pylist()] == list(range(20))
+
+
 @pytest.mark.usefixtures("small_share")
 def test_runs_of_other_epochs_and_between_segments_stay_apart() -> None:
     """Each run of neighbours of one epoch becomes a segment of its own, in its place."""
@@ -178,9 +280,12 @@ def test_damaged_frame_is_named_and_hides_nothing_else() -> None:
     assert values(stream, 20) == list(range(20, 50))
 
 
-@pytest.mark.usefixtures("small_share")
-def test_damaged_frame_moves_to_the_segment_as_it_is() -> None:
+@pytest.mark.parametrize("share", ["small_share", "small_joined_share"])
+def test_damaged_frame_moves_to_the_segment_as_it_is(
+    share: str, request: pytest.FixtureRequest
+) -> None:
     """Nobody encodes it anew under a good checksum: it is still the only thing that is lost."""
+    request.getfixturevalue(share)
     stream, storage = make_stream(3)
     _damaged(storage, stream, 1)
     stream = open_on(storage, clock=storage.time.clock)
