@@ -25,7 +25,7 @@ class Store(ABC):
         self.folder = folder
 
     @abstractmethod
-    def create(self) -> None:
+    def create(self, schema: pa.Schema = EVENTS) -> None:
         """Make it, empty."""
 
     @abstractmethod
@@ -41,8 +41,8 @@ class _Segstore(Store):
     module = "segstore_ds"
     package = "segstore-ds"
 
-    def create(self) -> None:
-        self._stream = segstore.create(self.folder, EVENTS)
+    def create(self, schema: pa.Schema = EVENTS) -> None:
+        self._stream = segstore.create(self.folder, schema)
 
     def append(self, data: pa.Table) -> None:
         self._stream.append(data)
@@ -57,10 +57,10 @@ class _Delta(Store):
     module = "deltalake"
     package = "deltalake"
 
-    def create(self) -> None:
+    def create(self, schema: pa.Schema = EVENTS) -> None:
         from deltalake import DeltaTable, WriterProperties
 
-        self._table = DeltaTable.create(self.folder, EVENTS)
+        self._table = DeltaTable.create(self.folder, schema)
         self._properties = WriterProperties(compression="ZSTD", compression_level=2)
 
     def append(self, data: pa.Table) -> None:
@@ -88,11 +88,11 @@ class _Iceberg(Store):
             warehouse=f"file://{self.folder}/warehouse",
         )
 
-    def create(self) -> None:
+    def create(self, schema: pa.Schema = EVENTS) -> None:
         self.folder.mkdir()
         catalog = self._catalog()
         catalog.create_namespace("b")
-        self._table = catalog.create_table("b.events", schema=EVENTS)
+        self._table = catalog.create_table("b.events", schema=schema)
 
     def append(self, data: pa.Table) -> None:
         self._table.append(data)
@@ -107,10 +107,10 @@ class _Lance(Store):
     module = "lance"
     package = "pylance"
 
-    def create(self) -> None:
+    def create(self, schema: pa.Schema = EVENTS) -> None:
         import lance
 
-        self._table = lance.write_dataset(EVENTS.empty_table(), str(self.folder))
+        self._table = lance.write_dataset(schema.empty_table(), str(self.folder))
 
     def append(self, data: pa.Table) -> None:
         import lance
@@ -133,14 +133,14 @@ class _Paimon(Store):
 
         return CatalogFactory.create({"warehouse": str(self.folder)})
 
-    def create(self) -> None:
+    def create(self, schema: pa.Schema = EVENTS) -> None:
         from pypaimon import Schema
 
         layout = {"file.format": "parquet", "file.compression": "zstd"}
         catalog = self._open()
         catalog.create_database("b", ignore_if_exists=False)
-        schema = Schema.from_pyarrow_schema(EVENTS, options=layout)
-        catalog.create_table("b.events", schema, ignore_if_exists=False)
+        declared = Schema.from_pyarrow_schema(schema, options=layout)
+        catalog.create_table("b.events", declared, ignore_if_exists=False)
         self._table = catalog.get_table("b.events")
 
     def append(self, data: pa.Table) -> None:

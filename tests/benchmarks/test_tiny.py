@@ -30,6 +30,7 @@ PLAIN = (
     "table_status",
     "table_status_rivals",
     "append_latency",
+    "small_appends",
     "commit_rate",
     "shared_commits",
     "compaction",
