@@ -1,11 +1,12 @@
 """Small commits carry their events in the commit file, and everything holds for them."""
 
 import pickle
+from collections.abc import Callable
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from stream_kit import SCHEMA, STAGED, Meddling, make_stream, numbers, values, wait
+from stream_kit import CHOSEN, SCHEMA, STAGED, Meddling, make_stream, numbers, values, wait
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
@@ -412,3 +413,80 @@ def test_commit_file_is_what_the_codec_writes() -> None:
     stream.append(numbers(30, 40), layout=replace(Layout(), compression="lz4"))
     data = storage.get(f"log/{names.build_log_name(stream.version)}")
     assert ROOT_CODEC.encode_file(ROOT_CODEC.decode_file(data, "x")) == data
+
+
+READS: tuple[dict[str, object], ...] = (
+    {},
+    {"start": 5, "end": 35},
+    {"start": 12, "end": 13},
+    {"start": 20, "end": 20},
+    {"start": "tag:mid"},
+    {"start": "version:2", "end": "version:4"},
+    {"start": "2025-10-09T10:30:00Z"},
+    {"columns": ["s"]},
+    {"columns": [], "filters": [["n", ">", 17]]},
+    {"filters": [["n", ">=", 8], ["n", "<", 31]]},
+    {"filters": [["s", "==", "s22"]]},
+    {"filters": [["n", "is_null", None]]},
+)
+
+
+def _chosen_reads(stream: Stream) -> list[pa.Table]:
+    named = {"offset_column": "o", "commit_time_column": "t"}
+    found = []
+    for options in READS:
+        cuts = [options[name] for name in ("start", "end") if name in options]
+        rest = {name: value for name, value in options.items() if name not in ("start", "end")}
+        found.append(stream.read(*cuts, **rest, **named).read_all())
+    return found
+
+
+@pytest.mark.parametrize("share", [15 << 10, 1500, 2200])
+def test_reads_are_those_of_the_same_events_in_segments(
+    share: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Cuts, filters, columns, offsets and commit times; after each change of what is listed."""
+    monkeypatch.setattr(table_status, "SHARE_BYTES", share)
+    pairs = []
+    for layout in (Layout(), STAGED):
+        monkeypatch.setitem(CHOSEN, "layout", layout)
+        pairs.append(make_stream(4)[0])
+    inline, plain = pairs
+    assert any(_inline(inline.root))
+    assert not any(_inline(plain.root))
+
+    def compare() -> None:
+        inline.verify().check()
+        for ours, theirs in zip(_chosen_reads(inline), _chosen_reads(plain), strict=True):
+            assert ours.equals(theirs)
+
+    wider = pa.table({"n": [40], "s": ["x"], "more": [1.5]})
+    changes: tuple[Callable[[Stream], object], ...] = (
+        lambda stream: stream.tag("mid", 15),
+        lambda stream: stream.append(wider, merge_schema=True, layout=Layout()),
+        lambda stream: stream.append(wider, layout=STAGED),
+        lambda stream: stream.append(wider, layout=Layout()),
+        lambda stream: stream.truncate(5),
+        lambda stream: stream.compact(mode="stitch"),
+        lambda stream: stream.compact(mode="split", target_rows=7),
+    )
+    for change in changes:
+        for stream in pairs:
+            wait(stream.storage, 60)
+            change(stream)
+        compare()
+    histories = [stream.history().read_all() for stream in pairs]
+    for name in ("version", "operation", "head", "tail", "rows"):
+        assert histories[0][name].equals(histories[1][name])
+
+
+def test_verify_names_wrong_statistics_of_inline_events() -> None:
+    """As it does for those of a segment: they would make filters leave out events."""
+    stream, storage = make_stream(2)
+    first, second = stream.root.entries
+    wrong = replace(second, stats='{"n":[0,3,0],"s":["s0","s9",0]}')
+    path = f"log/{names.build_log_name(stream.version)}"
+    storage.put(path, ROOT_CODEC.encode_file(replace(stream.root, entries=(first, wrong))))
+    (problem,) = open_on(storage).verify().problems
+    assert problem.where.startswith(f"{path}: segments/inline/0000000000000001.arrow")
+    assert "statistics" in problem.what
