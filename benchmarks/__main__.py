@@ -42,6 +42,9 @@ def _run(name: str, arguments: argparse.Namespace) -> None:
     path = folder if folder.suffix == ".json" else folder / f"{name}.json"
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(report.json())
+    if report.graph:
+        path.with_suffix(".svg").write_text(report.graph)
+        print(f"\ngraph: {path.with_suffix('.svg')}")
     print(f"\nresult: {path}", flush=True)
 
 

@@ -49,6 +49,7 @@ class Report:
     ratios: Sequence[Ratio] = ()
     flatters: Sequence[str] = ()
     raw: Mapping[str, Any] = field(default_factory=dict)
+    graph: str = ""  # an SVG document, kept beside the JSON
 
     def text(self) -> str:
         """Give it for people."""
@@ -66,7 +67,8 @@ class Report:
 
     def json(self) -> str:
         """Give it for programs."""
-        return json.dumps(asdict(self), indent=1, default=str) + "\n"
+        shown = {name: value for name, value in asdict(self).items() if name != "graph"}
+        return json.dumps(shown, indent=1, default=str) + "\n"
 
 
 def machine(folder: Path) -> dict[str, Any]:
