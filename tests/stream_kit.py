@@ -1,12 +1,16 @@
 """Small streams in memory on a clock of the test's, shared by tests of what is done to streams."""
 
+import os
+import time
 import uuid
 from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
 
 import pyarrow as pa
 
 from segstore_ds.storage import Storage, open_storage
-from segstore_ds.stream import Stream, create_on
+from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.testing.faults import WrappedStorage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.write.job import WriteJob
@@ -36,13 +40,35 @@ def numbers(start: int, end: int) -> pa.Table:
 
 def make_stream(commits: int, seed: int = 1) -> tuple[Stream, TimedStorage]:
     """Return a stream of so many commits of ten events, an hour apart, and its storage."""
-    time = VirtualTime(seed)
-    storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), time)
-    stream = create_on(storage, SCHEMA, upkeep=None, clock=time.clock)
+    clock = VirtualTime(seed)
+    storage = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), clock)
+    stream = create_on(storage, SCHEMA, upkeep=None, clock=clock.clock)
     for n in range(commits):
         wait(storage, HOUR)
         stream.append(numbers(10 * n, 10 * n + 10), layout=CHOSEN["layout"])
     return stream, storage
+
+
+def make_old(folder: Path, days: float) -> tuple[Stream, TimedStorage]:
+    """Return a stream on a disk, without upkeep, on a clock that begins so many days ago."""
+    clock = VirtualTime(1, now_us=time.time_ns() // 1000 - int(days * DAY * 1e6))
+    storage = TimedStorage(open_storage(folder), clock)
+    return create_on(storage, SCHEMA, upkeep=None, clock=clock.clock), storage
+
+
+def age_files(storage: TimedStorage, folder: Path) -> None:
+    """Give the files of a folder the times that they have on a virtual clock."""
+    for path, made_us in storage.made_us.items():
+        with suppress(FileNotFoundError):
+            os.utime(folder / path, (made_us / 1e6, made_us / 1e6))
+
+
+def days_later(folder: Path, days: float = 3) -> Stream:
+    """Open a stream on a disk so many days later; what is there was made now."""
+    clock = VirtualTime(2, now_us=time.time_ns() // 1000)
+    storage = TimedStorage(open_storage(folder), clock)
+    clock.advance(days * DAY)
+    return open_on(storage, clock=clock.clock)
 
 
 def wait(storage: TimedStorage, seconds: float) -> None:

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from segstore_ds.commit.transfer import CopiedObject, Transfer
 from segstore_ds.errors import MissingObjectError, TruncatedObjectError
 from segstore_ds.format import names
-from segstore_ds.format.root import Root, SegmentEntry
+from segstore_ds.format.root import Retired, Root, SegmentEntry
 from segstore_ds.status.references import status_objects
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import ObjectInfo, Storage
@@ -62,7 +62,17 @@ def new_status(status: TableStatus, before: Root, after: Root) -> list[str]:
     if any(index.path in fresh for index in after.lists):
         old, new = ({part.path for part in status.levels.parts(root)} for root in (before, after))
         fresh |= new - old
+    # A truncation may retire a part that it wrote itself, which no root lists.
+    items = [*after.retired]
+    for blob in set(after.retired_blobs) - set(before.retired_blobs):
+        items += status.retired_blob(blob)
+    fresh.update(item.path for item in items if _is_own_part(item, after))
     return sorted(fresh)
+
+
+def _is_own_part(item: Retired, root: Root) -> bool:
+    own = names.parse_status_version(item.path) == root.version - 1
+    return item.kind == "part" and item.version == root.version and own
 
 
 def new_segments(status: TableStatus, before: Root, after: Root) -> dict[str, SegmentEntry]:

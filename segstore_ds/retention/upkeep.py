@@ -15,7 +15,8 @@ was, so the writers of a stream share one round a minute.
 """
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
 from segstore_ds.commit.best_effort import best_effort
@@ -41,7 +42,6 @@ from segstore_ds.read.reader_records import store_now_us
 from segstore_ds.replication.followers import follower_storages, trim_followers
 from segstore_ds.retention.purge import find_log_start
 from segstore_ds.retention.vacuum import (
-    Deleted,
     Horizon,
     plan_horizon,
     plan_vacuum,
@@ -54,6 +54,7 @@ from segstore_ds.status.references import (
     retired_objects,
 )
 from segstore_ds.status.table_status import TableStatus
+from segstore_ds.storage import ObjectInfo
 
 _LOG = logging.getLogger(__name__)
 _FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
@@ -138,7 +139,9 @@ def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Root | No
     began_s = context.clock.boot_s()
 
     def late() -> bool:
-        return context.clock.boot_s() - began_s > budget_s
+        # A process that ends waits for this thread.
+        left_s = min(budget_s, BRIEF_S) if _process_ends() else budget_s
+        return context.clock.boot_s() - began_s > left_s
 
     root = context.log.refresh()
     policy = upkeep_of(root)
@@ -148,7 +151,7 @@ def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Root | No
     grace_us = policy.grace_s * 1_000_000
     # What earlier rounds have committed decides what may be deleted now.
     horizon = plan_horizon(root, floor=0, until_us=now_us - grace_us)
-    swept = _sweep(context, root, horizon, now_us - 2 * grace_us)
+    swept = _sweep(context, root, horizon, now_us - 2 * grace_us, late)
     gone = _delete_retired(context, root, horizon, late)
     low = context.log.files.lowest(root.log_start)
     start = min(_plan_log_start(context, root, policy, now_us), low + MOST_DELETED)
@@ -214,9 +217,18 @@ class AutoUpkeep:
         budget_s = LONG_S if self._context.clock.background else BRIEF_S
         try:
             with best_effort("upkeep"):
-                run_upkeep(own, budget_s=budget_s)
+                try:
+                    run_upkeep(own, budget_s=budget_s)
+                except RuntimeError:
+                    # A filesystem that has to connect can start no thread at a process's end.
+                    if not _process_ends():
+                        raise
         finally:
             self._running = False
+
+
+def _process_ends() -> bool:
+    return not threading.main_thread().is_alive()
 
 
 # --- retired objects -------------------------------------------------------------------------
@@ -259,7 +271,8 @@ def _delete_retired(
                 paths = [path for path in paths if _is_last(again, path, item)]
             for path in paths:
                 check_move(path, ObjectState.RETIRED, ObjectState.DELETED)
-            _delete(context, root, paths)
+            if not _delete(context, root, paths):
+                return gone  # a later round deletes the rest, of the follower, too
             count += len(paths)
             gone.items.add(item)
             if blob is not None:
@@ -297,7 +310,9 @@ def _swept(root: Root) -> int:
     return root.upkeep.swept if root.upkeep else 0
 
 
-def _sweep(context: StreamContext, root: Root, horizon: Horizon, until_us: int) -> int:
+def _sweep(
+    context: StreamContext, root: Root, horizon: Horizon, until_us: int, late: Callable[[], bool]
+) -> int:
     """Delete the orphans of some further versions; return where the next sweep begins.
 
     Once an hour, and twice the grace behind: by then nearly all that such names name is listed or
@@ -313,33 +328,51 @@ def _sweep(context: StreamContext, root: Root, horizon: Horizon, until_us: int) 
         info
         for folder in _FOLDERS
         for prefix in names.version_prefixes(start, end)
+        if not late()
         for info in context.storage.list_named(folder, prefix)
         if start <= (staged_version(info.path) or 0) < end
     ]
+    whole = not late() and _delete_orphans(context, root, horizon, found, late)
+    return end if whole else start
+
+
+def _delete_orphans(
+    context: StreamContext,
+    root: Root,
+    horizon: Horizon,
+    found: Sequence[ObjectInfo],
+    late: Callable[[], bool],
+) -> bool:
+    """Delete the orphans among some objects; return whether none of them is left."""
     suspects = find_unlisted(context.status, root, {info.path for info in found})
-    if suspects:
-        refs = read_references(
-            context.status, root, gone_before=horizon.version, gone_until_us=horizon.time_us
-        )
-        wanted = [info for info in found if info.path in suspects]
-        orphans: list[Deleted] = plan_vacuum(refs, horizon, wanted)[0]
-        for orphan in orphans:
-            check_move(orphan.path, orphan.state, ObjectState.DELETED)
-        _delete(context, root, [orphan.path for orphan in orphans])
-    return end
+    if not suspects:
+        return True
+    refs = read_references(
+        context.status, root, gone_before=horizon.version, gone_until_us=horizon.time_us
+    )
+    orphans = plan_vacuum(refs, horizon, [info for info in found if info.path in suspects])[0]
+    for orphan in orphans:
+        check_move(orphan.path, orphan.state, ObjectState.DELETED)
+        if late() or not _delete(context, root, [orphan.path]):
+            return False
+    return True
 
 
-def _delete(context: StreamContext, root: Root, paths: Iterable[str]) -> None:
-    """Delete objects in the primary, then in followers; a follower that fails keeps its own."""
-    paths = list(paths)
-    for path in paths:
-        context.storage.delete(path)
+def _delete(context: StreamContext, root: Root, paths: Sequence[str]) -> bool:
+    """Delete objects in followers, then in the primary; return False if a follower failed.
+
+    What a follower still has stays in the primary, too: a later round needs it to know the rest.
+    """
     for storage in follower_storages(context, root):
         try:
             for path in paths:
                 storage.delete(path)
         except StorageError as error:
-            _LOG.warning("follower %s still has deleted objects: %s", storage.url, error)
+            _LOG.warning("follower %s still has what was dropped: %s", storage.url, error)
+            return False
+    for path in paths:
+        context.storage.delete(path)
+    return True
 
 
 # --- versions --------------------------------------------------------------------------------

@@ -47,6 +47,87 @@ def test_a_compaction_that_a_follower_lacks_keeps_what_it_wrote(pair):
     assert content(pair.follower) == content(pair.primary)
 
 
+def _grow(pair, commits: int, hours: float) -> None:
+    for n in range(commits):
+        pair.time.advance(hours * 3600)
+        pair.stream.append(numbers(n, n + 1), layout=STAGED)
+
+
+def _operations(pair) -> list[str]:
+    return pair.stream.history().read_all()["operation"].to_pylist()
+
+
+def test_rounds_clear_followers_too(pair):
+    """Versions and dropped objects go from both folders, which stay the same."""
+    pair.stream.add_follower(pair.follower)
+    _grow(pair, 12, 1)
+    pair.stream.truncate(6)
+    first = {path for path in content(pair.follower) if path.startswith("segments/")}
+    _grow(pair, 40, 8)
+    assert _operations(pair).count("upkeep") > 5
+    assert content(pair.follower) == content(pair.primary)
+    pair.reopen(pair.follower).verify().check()
+    assert len([path for path in content(pair.follower) if path.startswith("log/")]) < 20
+    assert len(first & content(pair.follower).keys()) == 6, "those above the head"
+
+
+def _refusing(follower: str, url: str, verb: str, path: str) -> None:
+    if (url, verb) == (follower, "delete"):
+        raise StorageError("no deletions", url=url, path=path)
+
+
+def test_follower_that_refuses_deletions_fails_no_round(pair, caplog):
+    """It keeps what the primary has lost, until a later round can delete it there, too."""
+    pair.stream.add_follower(pair.follower)
+    _grow(pair, 12, 1)
+    pair.stream.truncate(6)
+    pair.world.watch = partial(_refusing, pair.follower)
+    _grow(pair, 40, 8)
+    rounds = _operations(pair).count("upkeep")
+    assert rounds > 5
+    assert "still has what was dropped" in caplog.text
+    assert "still has purged versions" in caplog.text
+    assert "upkeep failed" not in caplog.text
+    assert content(pair.primary).items() < content(pair.follower).items()
+    pair.world.watch = lambda *_: None
+    _grow(pair, 6, 8)
+    assert _operations(pair).count("upkeep") > rounds
+    assert content(pair.follower) == content(pair.primary)
+    assert pair.reopen(pair.follower).verify().check().leftovers == []
+
+
+@pytest.mark.parametrize("call", ["delete segments/", "delete log/", "put log/"])
+def test_follower_that_is_lost_in_a_round_fails_no_append(pair, call):
+    """The append was acknowledged before the round; once it is back, rounds clear it as well."""
+    pair.stream.add_follower(pair.follower)
+    _grow(pair, 12, 1)
+    pair.stream.truncate(6)
+    _grow(pair, 10, 16)
+    before, done = _operations(pair).count("upkeep"), pair.stream.tail
+
+    def lose(url: str, verb: str, path: str) -> None:
+        in_a_round = pair.stream.root.tail > done
+        if in_a_round and url == pair.follower and f"{verb} {path}".startswith(call):
+            pair.world.lost.add(url)
+
+    pair.world.watch = lose
+    for _ in range(4):
+        if not pair.world.lost:
+            _grow(pair, 1, 60)
+            done = pair.stream.tail
+    assert pair.world.lost == {pair.follower}
+    pair.world.watch = lambda *_: None
+    pair.world.lost.clear()
+    pair.stream.refresh()
+    _grow(pair, 6, 16)
+    assert _operations(pair).count("upkeep") > before
+    assert content(pair.follower).items() <= content(pair.primary).items()
+    # A round that could not commit may leave a status object, which a sweep finds later.
+    left = content(pair.primary).keys() - content(pair.follower).keys()
+    assert all(path.startswith("status/") for path in left)
+    pair.reopen(pair.follower).verify().check()
+
+
 class Interrupted(WrappedStorage):
     """A writer that stops before its n-th call while others go on; it makes that call and dies."""
 
@@ -433,3 +514,18 @@ def test_interrupted_add_follower_resumes(pair, harm):
     )
     assert [path for path in sent if path.startswith("status/")] == []
     assert content(pair.follower) == content(pair.primary)
+
+
+def test_follower_has_what_retires_a_cut_part(pair):
+    """Promoted within the grace, it knows which segments were dropped, and vacuum goes on there."""
+    pair.stream.add_follower(pair.follower)
+    _grow(pair, 12, 1)
+    assert pair.stream.root.parts[0].count >= 4
+    pair.stream.truncate(6)
+    follower = pair.reopen(pair.follower)
+    refs = read_references(follower._status, follower.root)
+    assert len([path for path in refs.retired if path.startswith("segments/")]) >= 4
+    follower.promote()
+    report = follower.vacuum(dry_run=True)
+    assert [entry for entry in report.deleted if entry.path.startswith("segments/")] == []
+    assert content(pair.follower).keys() >= refs.live | refs.retired.keys()
