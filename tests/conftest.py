@@ -6,13 +6,14 @@ the longest sweeps, by hand; ``HYPOTHESIS_PROFILE=nightly`` draws more examples.
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, settings
 
+from segstore_ds.log.clock import Clock
 from segstore_ds.read.cached import PROCESS_CACHE
 
 sys.path.insert(0, str(Path(__file__).parent))
@@ -44,6 +45,37 @@ def _forget_reads() -> Iterator[None]:
     """Empty the read cache of this process, so that a test finds nothing that another one read."""
     yield
     PROCESS_CACHE.reset()
+
+
+_BEGUN: list[str] = []
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _note_rounds() -> Iterator[None]:
+    """Note which work is begun in the background."""
+    start = Clock.start
+
+    def noted(self: Clock, work: Callable[[], None], name: str) -> None:
+        if self.background:
+            _BEGUN.append(name)
+        start(self, work, name)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Clock, "start", noted)
+        yield
+
+
+@pytest.fixture(autouse=True)
+def _refuse_rounds(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fail a test in which a round of upkeep begins in the background: it would run beside it.
+
+    That happens to a write to a stream whose commits are older than a day. Give the stream
+    `upkeep=None`, or a clock without a background.
+    """
+    _BEGUN.clear()
+    yield
+    if request.node.get_closest_marker("background_upkeep") is None:
+        assert _BEGUN == []
 
 
 # A test with one of these marks runs only if the command names one of the marks behind it, or the

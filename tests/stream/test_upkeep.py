@@ -368,6 +368,7 @@ def test_two_rounds_at_once() -> None:
 
 
 @pytest.mark.usefixtures("no_inline")
+@pytest.mark.background_upkeep
 def test_append_does_not_wait_for_a_round() -> None:
     """In a process that lives on, a round is a thread's; a failing one fails no commit."""
     stream, storage = make(None)
