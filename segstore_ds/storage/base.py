@@ -264,7 +264,7 @@ class Storage(ABC):
         """
 
     def list_named(self, folder: str, start: str) -> Iterator[ObjectInfo]:
-        """List the objects of a folder whose path within it begins with a text.
+        """List the objects of a folder whose path within it begins with a text without slashes.
 
         Otherwise as `list`. Where the store can list by a prefix, nothing else is listed.
         """
