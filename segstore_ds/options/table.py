@@ -226,13 +226,14 @@ TABLE: tuple[Option, ...] = (
         None,
         (READ,),
         "read a metadata table instead of the events: `segments`, `frames`, `history`, "
-        "`info`, `writers`, `readers`, `tags`; or `compactionPlan`, one row per group of "
-        "segments that `operation=compact` replaces",
+        "`info`, `storage`, `writers`, `readers`, `tags`; or `compactionPlan`, one row per group "
+        "of segments that `operation=compact` replaces",
         choices=(
             "segments",
             "frames",
             "history",
             "info",
+            "storage",
             "writers",
             "readers",
             "tags",

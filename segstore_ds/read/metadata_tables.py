@@ -24,13 +24,14 @@ from segstore_ds.log.copy_record import check_complete
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.read.reader_records import list_readers
 from segstore_ds.read.segments import open_segment
+from segstore_ds.read.storage_held import STORAGE_SCHEMA, storage_rows
 from segstore_ds.status.inline import with_inline
 from segstore_ds.status.references import retired_items
 from segstore_ds.status.table_status import Run, TableStatus
 
 BATCH_ROWS = 16_384
 SEGMENTS_PER_RANGE = 65_536
-_ALWAYS = ("info", "history")  # hold no events, so they are readable while a copy is not done
+_ALWAYS = ("info", "storage", "history")  # no events: readable while a copy is not done
 _TIME = pa.timestamp("us", "UTC")
 
 Range = tuple[int, int]
@@ -354,6 +355,10 @@ def _storage_held(context: StreamContext, root: Root) -> dict[str, Any]:
     }
 
 
+def _storage(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.RecordBatch]:
+    yield from _batches(storage_rows(context, root), STORAGE_SCHEMA)
+
+
 def _history(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.RecordBatch]:
     return context.log.history.batches(root)
 
@@ -374,6 +379,7 @@ METADATA_TABLES: Mapping[str, MetadataTable] = {
     "frames": MetadataTable(_FRAMES, _frames, by_range=True),
     "history": MetadataTable(HISTORY_SCHEMA, _history),
     "info": MetadataTable(_INFO, _info),
+    "storage": MetadataTable(STORAGE_SCHEMA, _storage),
     "writers": MetadataTable(_WRITERS, _writers),
     "readers": MetadataTable(_READERS, _readers),
     "tags": MetadataTable(_TAGS, _tags),

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.merges import run_due_merge
 from segstore_ds.format.upkeep import DEFAULT_POLICY, upkeep_of
-from segstore_ds.log.operations import ObjectState
+from segstore_ds.read.storage_held import name_reason
 from segstore_ds.retention.purge import run_purge
-from segstore_ds.retention.vacuum import run_vacuum
+from segstore_ds.retention.vacuum import Deleted, Kept, run_vacuum
 
 _MOST_MERGES = 1000
 
@@ -71,19 +71,29 @@ def run_maintain(context: StreamContext) -> Maintenance:
         if context.log.root.version == version:
             break
         merges += 1
-    deleted = [
-        ("never committed" if entry.state is ObjectState.STAGED else "dropped", entry.bytes)
-        for entry in report.deleted
-    ]
-    kept = [(_kept_reason(entry.why), entry.bytes) for entry in report.kept]
+    root = context.log.root
+    entries: list[Deleted | Kept] = [*report.deleted, *report.kept]
+    dropped = {entry.dropped for entry in entries if entry.dropped is not None}
+    operations = context.log.history.operations(root, dropped)
+
+    def reason(entry: Deleted | Kept) -> str:
+        if entry.dropped is None:
+            return "never committed"
+        return name_reason(entry.path, operations.get(entry.dropped))
+
+    deleted = [(reason(entry), entry.bytes) for entry in report.deleted]
+    kept = [(f"{reason(entry)}: {_what_holds(entry)}", entry.bytes) for entry in report.kept]
     return Maintenance(
-        context.log.root.version, start - before.log_start, merges, _totals(deleted), _totals(kept)
+        root.version, start - before.log_start, merges, _totals(deleted), _totals(kept)
     )
 
 
-def _kept_reason(why: str) -> str:
-    """Return a reason without the version that it names."""
-    words = (word.rstrip(",") for word in why.split(" "))
+def _what_holds(entry: Kept) -> str:
+    """Return what an object waits for, without the version that its own reason names."""
+    if entry.dropped is not None:
+        why = entry.why.removeprefix(f"dropped by version {entry.dropped}")
+        return why.removeprefix(", and").lstrip()
+    words = (word.rstrip(",") for word in entry.why.split(" "))
     return " ".join(word for word in words if not word.isdecimal())
 
 

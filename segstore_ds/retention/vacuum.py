@@ -47,21 +47,26 @@ _FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
 
 @dataclass(frozen=True, slots=True)
 class Deleted:
-    """An object that vacuum deleted, or would delete, and why it may."""
+    """An object that vacuum deleted, or would delete, and why it may; see `Kept` for `dropped`."""
 
     path: str
     bytes: int
     state: ObjectState
     why: str
+    dropped: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """An object that no current version lists, and why it is kept for now."""
+    """An object that no current version lists, and why it is kept for now.
+
+    `dropped` is the version that dropped it, None if no commit ever listed it.
+    """
 
     path: str
     bytes: int
     why: str
+    dropped: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,10 +158,11 @@ def plan_vacuum(
         else:
             may, why = _judge_retired(retired.version, retired.time_us, horizon)
         state = ObjectState.STAGED if retired is None else ObjectState.RETIRED
+        dropped = retired.version if retired else None
         if may:
-            deleted.append(Deleted(info.path, info.size, state, why))
+            deleted.append(Deleted(info.path, info.size, state, why, dropped))
         else:
-            kept.append(Kept(info.path, info.size, why))
+            kept.append(Kept(info.path, info.size, why, dropped))
     deleted.sort(key=lambda entry: (entry.path.startswith(names.STATUS_FOLDER), entry.path))
     return deleted, kept
 

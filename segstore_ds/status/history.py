@@ -6,8 +6,8 @@ are many. No operation drops a row or changes what it says, so cuts by version a
 same answer for as long as the stream exists.
 """
 
-from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, bisect_right
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -135,6 +135,17 @@ class History:
             rows = batch.filter(pc.equal(batch["operation"], Operation.LOST.value))
             found.update(rows["version"].to_pylist())
         return frozenset(found)
+
+    def operations(self, root: Root, versions: Collection[int]) -> dict[int, str]:
+        """Return what some versions did; only the parts that hold one of them are read."""
+        wanted = sorted(versions)
+        found = {row.version: row.operation for row in root.history if row.version in versions}
+        for ref in self.levels.parts(root, wanted[0], wanted[-1] + 1) if wanted else ():
+            inside = wanted[bisect_left(wanted, ref.start) : bisect_left(wanted, ref.end)]
+            if inside:
+                done = self.part(ref)["operation"]
+                found |= {version: done[version - ref.start].as_py() for version in inside}
+        return found
 
     def find_transaction(
         self, root: Root, transaction: str, version: int | None = None

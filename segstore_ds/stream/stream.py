@@ -700,9 +700,9 @@ class Stream:
     ) -> pa.RecordBatchReader:
         """Return a metadata table, one of the names below, as batches.
 
-        They are `segments`, `frames`, `history`, `info`, `writers`, `readers` and `tags`. Rows come
-        in batches as they are read; a million segments are never held at once. `info` and `history`
-        work while a copy into the stream is not done.
+        They are `segments`, `frames`, `history`, `info`, `storage`, `writers`, `readers` and
+        `tags`. Rows come in batches as they are read; a million segments are never held at once.
+        `info`, `storage` and `history` work while a copy into the stream is not done.
 
         Args:
             table: The table's name.

@@ -24,7 +24,10 @@ def test_maintain_does_all_of_it_and_reports_totals() -> None:
     done = stream.maintain()
     gone = len(before - objects(storage, "segments"))
     assert sum(total.objects for total in done.deleted) == gone == 3
-    assert [total.why for total in done.deleted] == ["dropped", "never committed"]
+    assert [total.why for total in done.deleted] == [
+        "dropped by truncate or retention",
+        "never committed",
+    ]
     assert done.versions == stream.refresh().root.log_start > 0
     assert done.bytes > 0
     assert "deleted: 2 objects" in str(done)
@@ -38,7 +41,20 @@ def test_maintain_says_what_stays_and_why() -> None:
     wait(storage, HOUR)
     done = stream.maintain()
     assert (done.versions, done.deleted) == (0, ())
-    assert [(total.objects, "version" in total.why) for total in done.kept] == [(2, True)]
+    held = "dropped by truncate or retention: a version that is kept (purge drops versions) still"
+    assert [(total.objects, total.why) for total in done.kept] == [(2, f"{held} needs it")]
+    stream.compact()
+    wait(storage, HOUR)
+    stream.overwrite(numbers(0, 1), layout=STAGED)
+    for n in range(2):
+        wait(storage, 2 * DAY)
+        stream.append(numbers(n, n + 1), layout=STAGED)
+    done = stream.maintain()
+    assert {(total.why, total.objects) for total in done.kept} == {
+        ("dropped by truncate or retention: within the grace", 2),
+        ("overwritten: within the grace", 1),
+    }
+    assert all(total.bytes > 0 for total in done.kept)
 
 
 def test_maintain_repeated_finds_nothing() -> None:

@@ -1,11 +1,22 @@
 """Views: their rows against what the stream says elsewhere, and how they are read in pieces."""
 
+import datetime as dt
 import tracemalloc
 from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from stream_kit import DAY, SOFT, TIGHT, make_stream, numbers, wait
+from stream_kit import (
+    DAY,
+    HOUR,
+    SOFT,
+    STAGED,
+    TIGHT,
+    make_stream,
+    numbers,
+    staged_job,
+    wait,
+)
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.read import metadata_tables
@@ -83,6 +94,47 @@ def test_info_sums_up():
     assert (info["version"], info["retired"], info["tags"]) == (stream.version, 1, 1)
 
 
+@pytest.mark.usefixtures("no_inline")
+def test_storage_says_what_takes_room_why_and_until_when():
+    """The reasons add up to the whole folder, and name when upkeep will have deleted it."""
+    stream, storage = make_stream(8)
+    stream.truncate(10)
+    stream.copy_to(f"{stream.url}-clone", copy_id="c", mode="clone")
+    stream.truncate(20)
+    stream.compact()
+    compacted = stream.refresh().root.time_us
+    wait(storage, HOUR)
+    stream.overwrite(numbers(0, 5), layout=STAGED)
+    staged_job(stream, 90, 95)
+    found = {row["why"]: row for row in rows(stream, "storage")}
+    assert {why: row["objects"] for why, row in found.items()} == {
+        "commits": stream.version + 1,
+        "listed": 1,
+        "dropped by truncate or retention": 1,
+        "needed by the clone c": 8,
+        "staged, or left by jobs that died": 1,
+    }
+    folders = ("log/0", "segments/", "status/")
+    kept = [info for info in storage.list("") if info.path.startswith(folders)]
+    assert sum(row["bytes"] for row in found.values()) == sum(info.size for info in kept)
+    stream.unpin("c")
+    wait(storage, 8 * DAY)
+    stream.tag("a")
+    found = {row["why"]: row for row in rows(stream, "storage")}
+    assert {why: row["objects"] for why, row in found.items() if why != "commits"} == {
+        "listed": 1,
+        "dropped by truncate or retention": 2,
+        "replaced by compactions": 6,
+        "overwritten": 1,
+        "staged, or left by jobs that died": 1,
+    }
+    merged = found["replaced by compactions"]
+    assert merged["since"].timestamp() == compacted / 1e6
+    assert merged["until"] - merged["since"] == dt.timedelta(days=7)
+    assert found["listed"]["until"] is None
+    assert found["commits"]["until"] - found["commits"]["since"] > dt.timedelta(days=8)
+
+
 def test_unknown_table_is_answered_with_the_known_ones():
     """And an empty stream has empty tables with their columns."""
     stream, _ = make_stream(0)
@@ -90,7 +142,8 @@ def test_unknown_table_is_answered_with_the_known_ones():
         stream.metadata("chunks")
     for name, known in metadata_tables.METADATA_TABLES.items():
         table = stream.metadata(name).read_all()
-        assert (table.num_rows, table.schema) == (name in ("info", "history"), known.schema)
+        once = name in ("info", "storage", "history")
+        assert (table.num_rows, table.schema) == (once, known.schema)
 
 
 @pytest.mark.usefixtures("no_inline")

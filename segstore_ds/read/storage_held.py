@@ -1,0 +1,117 @@
+"""The metadata table `storage`: what takes storage in a stream's folder, why, and until when.
+
+Metadata knows the sizes of what it lists only, so this table lists the folder.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+
+from segstore_ds.commit.context import StreamContext
+from segstore_ds.errors import SnapshotExpiredError
+from segstore_ds.format import names
+from segstore_ds.format.clones import parse_pin
+from segstore_ds.format.operation import Operation
+from segstore_ds.format.root import Root
+from segstore_ds.format.upkeep import DEFAULT_POLICY, upkeep_of
+from segstore_ds.status.references import read_references
+
+TIME = pa.timestamp("us", "UTC")
+STORAGE_SCHEMA = pa.schema(
+    [
+        ("why", pa.string()),
+        ("objects", pa.int64()),
+        ("bytes", pa.int64()),
+        ("since", TIME),
+        ("until", TIME),
+    ]
+)
+LISTED, LOG, STAGED = "listed", "commits", "staged, or left by jobs that died"
+_WORDS: Mapping[str, str] = {
+    Operation.COMPACT: "replaced by compactions",
+    Operation.OVERWRITE: "overwritten",
+    Operation.TRUNCATE: "dropped by truncate or retention",
+    Operation.RESTORE: "replaced by a restore",
+}
+_METADATA = "replaced metadata"
+
+
+@dataclass(slots=True)
+class Held:
+    """The objects that are there for one reason; times are None where nothing says them."""
+
+    objects: int = 0
+    bytes: int = 0
+    since_us: int | None = None
+    until_us: int | None = None
+
+    def add(self, size: int, since_us: int | None = None, until_us: int | None = None) -> None:
+        """Count one object more."""
+        self.objects += 1
+        self.bytes += size
+        if since_us is not None:
+            self.since_us = since_us if self.since_us is None else min(self.since_us, since_us)
+        if until_us is not None:
+            self.until_us = until_us if self.until_us is None else max(self.until_us, until_us)
+
+
+def name_reason(path: str, operation: str | None) -> str:
+    """Return why an object is no longer listed: what the commit that dropped it did. Pure."""
+    if path.startswith(names.STATUS_FOLDER):
+        return _METADATA
+    return _WORDS.get(operation or "", f"dropped by {operation or 'a commit'}")
+
+
+def storage_held(context: StreamContext, root: Root) -> dict[str, Held]:
+    """Return what takes storage by reason, from one listing of the stream's folder."""
+    policy = upkeep_of(root) or DEFAULT_POLICY
+    keep_us, grace_us = policy.keep_s * 1_000_000, policy.grace_s * 1_000_000
+    # Parts that were retired may be deleted at any moment, together with their segments.
+    refs = read_references(context.status, root, gone_before=root.version, gone_until_us=1 << 62)
+    versions = {retired.version for retired in refs.retired.values()}
+    operations = context.log.history.operations(root, versions)
+    pins = sorted((parse_pin(name, value).version, name) for name, value in root.pins.items())
+    found: dict[str, Held] = defaultdict(Held)
+    for folder in (names.SEGMENTS_FOLDER, names.STATUS_FOLDER):
+        for info in context.storage.list(folder):
+            retired = refs.retired.get(info.path)
+            if info.path in refs.live:
+                found[LISTED].add(info.size)
+            elif retired is None:
+                # The floor passes it a grace later, and a sweep follows another grace behind.
+                found[STAGED].add(info.size, info.modified_us, info.modified_us + 2 * grace_us)
+            elif pins and pins[0][0] < retired.version:
+                found[f"needed by the clone {pins[0][1]}"].add(info.size, retired.time_us)
+            else:
+                until_us = retired.time_us + max(grace_us, keep_us)
+                why = name_reason(info.path, operations.get(retired.version))
+                found[why].add(info.size, retired.time_us, until_us)
+    for info in context.storage.list(names.LOG_FOLDER):
+        if names.parse_log_name(info.path.rpartition("/")[2]) is not None:
+            found[LOG].add(info.size)
+    found[LOG].until_us = root.time_us + max(keep_us, int(context.log.grace_s * 1e6))
+    try:
+        oldest = context.log.history.moment(root, root.log_start)
+        found[LOG].since_us = oldest.time_us if oldest else None
+    except SnapshotExpiredError:
+        pass
+    return found
+
+
+def storage_rows(context: StreamContext, root: Root) -> list[dict[str, Any]]:
+    """Return the rows of the table, the largest first."""
+    held = storage_held(context, root)
+    order = sorted(held, key=lambda why: (-held[why].bytes, why))
+    return [
+        {
+            "why": why,
+            "objects": held[why].objects,
+            "bytes": held[why].bytes,
+            "since": held[why].since_us,
+            "until": held[why].until_us,
+        }
+        for why in order
+    ]
