@@ -59,7 +59,7 @@ class PartsWriter(ScatteredWriter):
 
     def write_at(self, start: int, pieces: Sequence[Any]) -> None:  # noqa: D102
         self._check_open()
-        data = bytes(pieces[0]) if len(pieces) == 1 else b"".join(pieces)
+        data = _whole(pieces)
         if self._upload is None:
             self._only = data
         else:
@@ -94,3 +94,12 @@ class PartsWriter(ScatteredWriter):
     def _check_open(self) -> None:
         if not self._open:
             raise InvalidInputError("staged object was committed or aborted", path=self._path)
+
+
+def _whole(pieces: Sequence[Any]) -> bytes:
+    """Return pieces as bytes, without a copy if they are one whole bytes object."""
+    if len(pieces) == 1:
+        view = memoryview(pieces[0])
+        if isinstance(view.obj, bytes) and len(view.obj) == view.nbytes:
+            return view.obj
+    return b"".join(pieces)

@@ -43,7 +43,14 @@ PLAIN = (
     "wide_tables",
 )
 # On a real S3 server, which the first run fetches.
-SERVER = ("cache_s3", "commit_rate_s3", "copy_segments_s3", "month_of_commits", "repeated_scan")
+SERVER = (
+    "cache_s3",
+    "commit_rate_s3",
+    "copy_segments_s3",
+    "copy_between_stores",
+    "month_of_commits",
+    "repeated_scan",
+)
 
 
 def _benchmarks(*arguments: str) -> str:
