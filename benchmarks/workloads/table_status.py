@@ -144,6 +144,8 @@ def columns(first: int, count: int, seed: int = 7) -> SegmentColumns:
         attempts=zeros,
         places=zeros,
         kinds=zeros,
+        frames=zeros + 1,
+        frame_raws=-(-rows * 60 // (64 << 10)),
         kind_names=(("arrow", "{version}-{nonce}/{task}-{attempt}-{place}.arrow"),),
     )
 

@@ -3,7 +3,8 @@
 Pure. A run is a stretch of neighbours whose sums stay within the target in rows *and* in bytes. If
 even a pair would exceed a target, there is nothing to do. A run keeps the order, offsets and rows
 of its inputs, so it may be planned on one version and committed on another as long as the inputs
-are listed. Segments that may be in a run:
+are listed. A segment that no neighbour joins is merged within itself if its frames at least halve:
+one that holds many tiny frames, or that a stitch joined. Segments that may be in a run:
 
 - Segments of a sealed stream, segments that a pin holds, and segments that a clone shares with its
   origin: yes. The events do not change, and what a pin holds stays in storage until the pin is
@@ -18,9 +19,13 @@ and major compaction.
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+from segstore_ds.format.arrow.index import RAW_UNIT
+from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import ARROW
 from segstore_ds.options.compaction import MERGE, MINOR, SPLIT, STITCH, CompactRules
+from segstore_ds.options.parsing import default
 from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.write.layout import FRAME_BYTES
 
 # Limit for the sum of the footers of one run's inputs. The output has at most as many frames,
 # columns and pages as the inputs, and each takes 25 bytes of a footer. So this limit ends a merge
@@ -28,6 +33,8 @@ from segstore_ds.status.table_status import PlacedSegment
 MOST_FOOTER_BYTES = 2 << 20
 
 Joins = Callable[[int, int], bool]
+# Returns the number of a segment's frames and their decompressed size in units of `RAW_UNIT`.
+Frames = Callable[[SegmentEntry], tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +42,7 @@ class Group:
     """Neighbouring segments that are replaced together.
 
     Attributes:
-        inputs: The segments in offset order; two or more, except for a split.
+        inputs: The segments in offset order; one alone is split, or merged within itself.
         epoch: Epoch of the outputs' bytes.
         pieces: Number of outputs of a split; 1 otherwise.
     """
@@ -97,16 +104,25 @@ class _Run:
         return Group(tuple(self.inputs), max(self.epochs))
 
 
+def listed_frames(entry: SegmentEntry) -> tuple[int, int]:
+    """Return what an entry says about a segment's frames."""
+    return entry.frames, entry.frame_raws
+
+
 def plan_groups(
     segments: Iterable[PlacedSegment],
     rules: CompactRules,
     *,
     joins: Joins = lambda _older, _newer: False,
+    frames: Frames = listed_frames,
+    frame_rows: int = default("frameRows"),
 ) -> list[Group]:
     """Choose the groups to replace, in offset order and without overlap. Pure.
 
     `segments` are those of one version, in offset order and without a gap. `joins` returns True if
-    bytes of an older epoch can be converted to a newer one.
+    bytes of an older epoch can be converted to a newer one. A segment that can't be merged with a
+    neighbour is merged within itself if that at least halves its `frames`, which have at most
+    `frame_rows` events each; not with `minor`, which bounds the work after a commit.
     """
     found: list[Group] = []
     for stretch in _stretches(segments, rules):
@@ -115,8 +131,32 @@ def plan_groups(
         else:
             joined = joins if rules.mode == MERGE else (lambda _older, _newer: False)
             runs = _minor_runs if rules.minor else _major_runs
-            found.extend(runs(stretch, rules, joined))
+            found.extend(
+                group
+                for group in runs(stretch, rules, joined)
+                if len(group.inputs) > 1
+                or (rules.mode == MERGE and _halves(group.inputs[0].entry, frames, frame_rows))
+            )
     return _within_budget(found, rules.budget_bytes)
+
+
+def _halves(entry: SegmentEntry, frames: Frames, frame_rows: int) -> bool:
+    """Return True if a rewrite at least halves a segment's frames, and a second one would not."""
+    count, raws = frames(entry)
+    return count >= 2 * most_frames(entry.rows, raws, frame_rows)
+
+
+def most_frames(rows: int, raws: int, frame_rows: int) -> int:
+    """Return the most frames that a rewrite makes. Pure.
+
+    A frame ends where the next piece of a batch would not fit: so two neighbours hold more rows or
+    more bytes than one frame may. `raws` are units of `RAW_UNIT`.
+
+    >>> most_frames(100, 1, 100), most_frames(101, 1, 100), most_frames(10, 257, 100)
+    (1, 3, 3)
+    """
+    filled = (rows / frame_rows, raws * RAW_UNIT / FRAME_BYTES)
+    return 1 if max(filled) <= 1 else int(2 * sum(filled)) + 1
 
 
 def plan_pieces(rows: int, size: int, rules: CompactRules) -> int:
@@ -158,11 +198,10 @@ def _major_runs(
     run = _Run()
     for segment in stretch:
         if run.inputs and not run.takes(segment, rules, joins):
-            if len(run.inputs) > 1:
-                yield run.group()
+            yield run.group()
             run = _Run()
         run.add(segment)
-    if len(run.inputs) > 1:
+    if run.inputs:
         yield run.group()
 
 

@@ -27,6 +27,7 @@ class Replacement:
         rows: Number of events in the inputs, and in the outputs.
         epoch: Epoch of the outputs' bytes.
         outputs: Staged segments, in offset order.
+        frames: Number of frames of the input that is merged within itself; 0 for other runs.
     """
 
     start: int
@@ -34,6 +35,7 @@ class Replacement:
     rows: int
     epoch: int
     outputs: tuple[StagedSegment, ...]
+    frames: int = 0
 
 
 def listed_runs(

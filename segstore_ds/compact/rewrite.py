@@ -14,11 +14,13 @@ buffers. A group reads its inputs once and writes at most as much.
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import groupby
 
 import pyarrow as pa
 
 from segstore_ds.commit.replicas import ShipTo
-from segstore_ds.compact.plan import Group, Joins, plan_groups
+from segstore_ds.compact.plan import Group, Joins, listed_frames, plan_groups
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.errors import (
     CorruptionError,
@@ -27,17 +29,19 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame, decode_frame
+from segstore_ds.format.arrow.index import count_raws
 from segstore_ds.format.parquet.writer import can_store
-from segstore_ds.format.root import Root
+from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.format.schema.codec import decode_schema, fingerprint
 from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.format.segment import ARROW
-from segstore_ds.options.compaction import SPLIT, STITCH, CompactRules
+from segstore_ds.options.compaction import MERGE, SPLIT, STITCH, CompactRules
 from segstore_ds.read.decode import read_frames
 from segstore_ds.read.filters import Filters
 from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.prefetch import read_ahead
 from segstore_ds.read.scan import run_task
+from segstore_ds.read.segments import open_segment
 from segstore_ds.status.inline import with_inline
 from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import TableStatus
@@ -114,8 +118,21 @@ def plan_range_groups(
     status: TableStatus, root: Root, job: CompactJob, bounds: tuple[int, int]
 ) -> list[Group]:
     """Choose the groups among the segments that hold events of a range."""
-    segments = status.segments(root, *bounds)
-    return plan_groups(segments, job.rules, joins=joins_of(job.epochs))
+    return plan_groups(
+        status.segments(root, *bounds),
+        job.rules,
+        joins=joins_of(job.epochs),
+        frames=partial(frames_of, job),
+        frame_rows=job.layout.frame_rows,
+    )
+
+
+def frames_of(job: CompactJob, entry: SegmentEntry) -> tuple[int, int]:
+    """Return what a segment's entry says about its frames; an older one's footer is read."""
+    if entry.frames:
+        return listed_frames(entry)
+    frames = open_segment(job.storage, entry, whole=False).frames
+    return len(frames), count_raws(frames)
 
 
 def run_group(job: CompactJob, group: Group, *, number: int, nonce: str) -> Replacement:
@@ -142,7 +159,9 @@ def run_group(job: CompactJob, group: Group, *, number: int, nonce: str) -> Repl
         delete_staged(job.storage, outputs)
         raise
     inputs = tuple((placed.entry.segment_id, placed.entry.path) for placed in group.inputs)
-    return Replacement(group.start, inputs, group.rows, group.epoch, tuple(outputs))
+    alone = len(inputs) == 1 and job.rules.mode == MERGE
+    count = frames_of(job, group.inputs[0].entry)[0] if alone else 0
+    return Replacement(group.start, inputs, group.rows, group.epoch, tuple(outputs), count)
 
 
 def _pieces(group: Group, slices: Sequence[Slice]) -> Iterator[Sequence[Slice]]:
@@ -197,7 +216,8 @@ def _write_as(
     )
     target = Target(job.storage, schema, layout, token, job.ship_to)
     # Encoded Arrow frames are only useful if the outputs are Arrow, too.
-    decoded = split or form != ARROW
+    alone = len(slices) == 1  # its frames are to become fewer, so none is passed on
+    decoded = split or alone or form != ARROW
     contents = events_of(job, schema, slices) if decoded else _contents(job, epoch, slices)
     attempt = f"{place[1]}{form[0]}"  # a name is never reused for other bytes
     return TaskWriter(target, place[0], attempt).stage(read_ahead(contents, depth=AHEAD)).segments
@@ -223,23 +243,36 @@ def _contents(
     Decoding and encoding such a frame again would change nothing for its readers.
     """
     schema = decode_schema(job.epochs[epoch])
-    for segment in slices:
+
+    def has_large_frames(segment: Slice) -> bool:
         kept = segment.entry.epoch == epoch and segment.entry.format == ARROW
-        if not kept or not _is_large(job.layout, segment.entry.rows, segment.entry.bytes):
-            yield from events_of(job, schema, [segment])
+        return kept and _is_large(job.layout, segment.entry.rows, segment.entry.bytes)
+
+    for large, run in groupby(slices, has_large_frames):
+        segments = list(run)
+        if not large:  # thousands of tiny ones: schemas are parsed once for all of them
+            yield from events_of(job, schema, segments)
             continue
-        for frame in _raw_frames(job, [segment]):
-            if _is_large(job.layout, frame.rows, frame.raw_bytes):
-                yield frame
-            else:
-                yield decode_frame(
-                    frame.data,
-                    rows=frame.rows,
-                    schema=schema,
-                    columns=None,
-                    where=f"{job.storage.url}/{names.segment_object(segment.entry.path)}",
-                    limit_bytes=max(frame.raw_bytes, 1),
-                )
+        for segment in segments:
+            yield from _large_frames(job, schema, segment)
+
+
+def _large_frames(
+    job: CompactJob, schema: pa.Schema, segment: Slice
+) -> Iterator[pa.RecordBatch | Frame]:
+    """Yield a segment's large frames as they are, and the events of its small ones."""
+    for frame in _raw_frames(job, [segment]):
+        if _is_large(job.layout, frame.rows, frame.raw_bytes):
+            yield frame
+        else:
+            yield decode_frame(
+                frame.data,
+                rows=frame.rows,
+                schema=schema,
+                columns=None,
+                where=f"{job.storage.url}/{names.segment_object(segment.entry.path)}",
+                limit_bytes=max(frame.raw_bytes, 1),
+            )
 
 
 def _is_large(layout: Layout, rows: int, nbytes: int) -> bool:

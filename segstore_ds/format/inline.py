@@ -40,6 +40,8 @@ def inline_entry(segment_id: int, rows: int, frame: InlineFrame, stats: str | No
         footer_crc=summary.footer_crc,
         stats=stats,
         frame=frame,
+        frames=len(summary.frames),
+        frame_raws=summary.frame_raws,
     )
 
 

@@ -68,6 +68,9 @@ class SegmentEntry:
 
     A segment with a `frame` is inline: it has no object. Its path, size and footer are those of the
     object that `format.inline` makes of it in memory, so readers need not tell the two apart.
+
+    `frames` is the number of its frames, and `frame_raws` their decompressed size in units of
+    64 KiB; both are 0 if the entry does not say.
     """
 
     segment_id: int
@@ -79,6 +82,8 @@ class SegmentEntry:
     format: str = "arrow"
     stats: str | None = None
     frame: InlineFrame | None = None
+    frames: int = 0
+    frame_raws: int = 0
 
     @property
     def epoch(self) -> int:

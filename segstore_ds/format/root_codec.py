@@ -185,7 +185,7 @@ def entry_value(entry: SegmentEntry) -> list[Any]:
         frame = entry.frame
         facts = [entry.rows, len(frame.data), 0, 0, entry.format, entry.stats]
         return [entry.segment_id, None, *facts, [frame.crc, frame.raw_bytes, frame.fingerprint]]
-    return [
+    row = [
         entry.segment_id,
         entry.path,
         entry.rows,
@@ -195,6 +195,7 @@ def entry_value(entry: SegmentEntry) -> list[Any]:
         entry.format,
         entry.stats,
     ]
+    return [*row, None, [entry.frames, entry.frame_raws]] if entry.frames else row
 
 
 def parse_entry(value: Any, *, where: str) -> SegmentEntry:
@@ -202,6 +203,7 @@ def parse_entry(value: Any, *, where: str) -> SegmentEntry:
     row = parse_cells(value, _ENTRY_CELLS, where=where)
     if value[1] is None:
         return _parse_inline(value, where=where)
+    frames, frame_raws = _parse_frames(value, where=where)
     return SegmentEntry(
         segment_id=row.integer("segment_id"),
         path=names.check_segment_path(row.text("path", limit=300), where=where),
@@ -211,7 +213,18 @@ def parse_entry(value: Any, *, where: str) -> SegmentEntry:
         footer_crc=row.integer("footer_crc"),
         format=row.text("format", limit=20),
         stats=row.optional_text("stats"),
+        frames=frames,
+        frame_raws=frame_raws,
     )
+
+
+def _parse_frames(row: list[Any], *, where: str) -> tuple[int, int]:
+    """Return the frame counts of an entry's row; zeros if it does not say."""
+    place = len(_ENTRY_CELLS) + 1
+    if len(row) <= place or row[place] is None:
+        return 0, 0
+    cells = parse_cells(row[place], ("frames", "frame_raws"), where=where)
+    return cells.integer("frames", least=1), cells.integer("frame_raws")
 
 
 def _parse_inline(value: Any, *, where: str) -> SegmentEntry:

@@ -14,6 +14,7 @@ from math import comb
 
 from segstore_ds.errors import FormatError
 from segstore_ds.format import names
+from segstore_ds.format.arrow.index import count_raws
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import FORMATS, LAST_BYTES
 from segstore_ds.format.statistics import entry_stats, merge
@@ -93,6 +94,8 @@ def describe(storage: Storage, path: str, size: int) -> Unlisted | None:
         footer_crc=crc,
         format=form.name,
         stats=entry_stats(merge([(frame.rows, frame.stats) for frame in frames])),
+        frames=len(frames),
+        frame_raws=count_raws(frames),
     )
     version = names.parse_token_version(names.segment_token(path))
     known = -1 if version is None else version

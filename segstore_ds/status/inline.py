@@ -89,6 +89,8 @@ def _put_run(
         footer_bytes=summary.footer_bytes,
         footer_crc=summary.footer_crc,
         stats=entry_stats(summary.stats),
+        frames=len(summary.frames),
+        frame_raws=summary.frame_raws,
     )
 
 

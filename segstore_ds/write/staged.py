@@ -27,6 +27,8 @@ class StagedSegment:
     stats: str | None
     format: str = ARROW
     followers: tuple[str, ...] = ()  # those that hold the whole object
+    frames: int = 0
+    frame_raws: int = 0
 
     def entry(self, segment_id: int) -> SegmentEntry:
         """Return the root's entry for this segment."""
@@ -39,6 +41,8 @@ class StagedSegment:
             footer_crc=self.footer_crc,
             format=self.format,
             stats=self.stats,
+            frames=self.frames,
+            frame_raws=self.frame_raws,
         )
 
 
@@ -74,6 +78,8 @@ def staged_segment(writer: SegmentWriter, summary: SegmentSummary) -> StagedSegm
         stats=entry_stats(summary.stats),
         format=writer.format,
         followers=writer.followers,
+        frames=len(summary.frames),
+        frame_raws=summary.frame_raws,
     )
 
 

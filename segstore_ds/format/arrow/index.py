@@ -5,7 +5,7 @@ few bytes per frame. Unknown fields are ignored.
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ from segstore_ds.format.fields import Fields, parse_json
 from segstore_ds.format.statistics import ColumnStats, Stats, decode_bound, encode_bound
 
 MAX_INDEX_BYTES = 32 << 20
+RAW_UNIT = 64 << 10  # On disk: entries count the decompressed bytes of a segment in these
 _MAX_CRC = (1 << 32) - 1
 
 
@@ -55,6 +56,16 @@ class SegmentSummary:
     footer_crc: int
     stats: Stats
     frames: tuple[FrameEntry, ...]
+
+    @property
+    def frame_raws(self) -> int:
+        """The decompressed size of the frames in units of 64 KiB."""
+        return count_raws(self.frames)
+
+
+def count_raws(frames: Iterable[FrameEntry]) -> int:
+    """Return the decompressed size of frames in units of 64 KiB, rounded up."""
+    return -(-sum(frame.raw_bytes for frame in frames) // RAW_UNIT)
 
 
 def build_index(frames: Sequence[FrameEntry]) -> bytes:

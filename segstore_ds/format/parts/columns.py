@@ -54,6 +54,8 @@ class SegmentColumns:
         attempts: Second number in its path.
         places: Third number in its path.
         kinds: Index of its (format, path template) in `kind_names`.
+        frames: Number of its frames; 0 if unknown.
+        frame_raws: Their decompressed size in units of 64 KiB.
         kind_names: The pairs that occur.
     """
 
@@ -69,6 +71,8 @@ class SegmentColumns:
     attempts: Ints
     places: Ints
     kinds: Ints
+    frames: Ints
+    frame_raws: Ints
     kind_names: tuple[tuple[str, str], ...]
 
     def __len__(self) -> int:
@@ -85,6 +89,8 @@ class SegmentColumns:
             footer_crc=int(self.crcs[row]),
             format=self.kind_names[int(self.kinds[row])][0],
             stats=stats,
+            frames=int(self.frames[row]),
+            frame_raws=int(self.frame_raws[row]),
         )
 
     def path(self, row: int) -> str:
@@ -114,6 +120,7 @@ class SegmentColumns:
 
 
 _ARRAYS = tuple(field.name for field in fields(SegmentColumns) if field.name != "kind_names")
+_COUNTS = ("frames", "frame_raws")  # a part without them knows none of its segments' frames
 _NUMBERS = tuple(name for name in _ARRAYS if name != "nonces")
 
 
@@ -127,7 +134,8 @@ def from_entries(entries: Sequence[SegmentEntry]) -> SegmentColumns:
         nonces += bytes.fromhex(nonce)
         kind = kinds.setdefault((entry.format, template), len(kinds))
         facts = (entry.rows, entry.bytes, entry.footer_bytes, entry.footer_crc)
-        rows.append((entry.epoch, entry.segment_id & 0xFFFFFFFF, *facts, *numbers, kind))
+        counts = (kind, entry.frames, entry.frame_raws)
+        rows.append((entry.epoch, entry.segment_id & 0xFFFFFFFF, *facts, *numbers, *counts))
     columns = np.array(rows, np.int64).reshape(-1, len(_NUMBERS)).T.copy()
     return SegmentColumns(
         **dict(zip(_NUMBERS, columns, strict=True)),
@@ -176,7 +184,7 @@ def encode_columns(columns: SegmentColumns, extra: dict[str, Any]) -> bytes:
         elif name == "crcs":
             crcs = columns.crcs.astype("<u4").view(np.uint8).reshape(-1, 4)
             packer.raw(name, crcs)
-        else:
+        elif name not in _COUNTS or columns.frames.any():
             packer.integers(name, getattr(columns, name))
     packer.json("kind_names", [list(kind) for kind in columns.kind_names])
     return packer.finish()
@@ -187,6 +195,10 @@ def decode_columns(body: bytes, *, where: str) -> tuple[SegmentColumns, Unpacked
     packed = unpack(body, where=where)
     kinds = _kind_names(packed)
     crcs = np.ascontiguousarray(packed.raw("crcs", 4)).view("<u4").reshape(-1)
+    counts = {
+        name: packed.integers(name) if name in packed.columns else np.zeros(packed.rows, np.int64)
+        for name in _COUNTS
+    }
     columns = SegmentColumns(
         epochs=packed.integers("epochs", most=(1 << 31) - 1),
         numbers=packed.integers("numbers", most=(1 << 32) - 1),
@@ -200,6 +212,7 @@ def decode_columns(body: bytes, *, where: str) -> tuple[SegmentColumns, Unpacked
         attempts=packed.integers("attempts", most=_MOST),
         places=packed.integers("places", most=_MOST),
         kinds=packed.integers("kinds", most=len(kinds) - 1),
+        **counts,
         kind_names=kinds,
     )
     return columns, packed
