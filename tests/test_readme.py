@@ -96,7 +96,9 @@ def test_option_table_is_the_programs(scope, beside):
 def test_sentence_about_streams_leaves_out_what_they_do_not_take(batch, stream):
     (sentence,) = re.findall(rf"A streaming {batch} takes all of these but (.*)", README)
     without = {
-        one.name for one in options.TABLE if batch in one.scopes and stream not in one.scopes
+        option.name
+        for option in options.TABLE
+        if batch in option.scopes and stream not in option.scopes
     }
     assert {*re.findall(r"`(\w+)`", sentence)} == without
 
@@ -129,11 +131,11 @@ def test_sections_that_the_readme_refers_to_exist():
         return re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
 
     assert {*re.findall(r"\]\(#([\w-]+)\)", README)} <= {
-        anchor(one) for one in re.findall(r"^#+ (.*)$", README, re.MULTILINE)
+        anchor(heading) for heading in re.findall(r"^#+ (.*)$", README, re.MULTILINE)
     }
     contents = [line for line in README.splitlines() if " · " in line]
     listed = re.findall(r"\]\(#([\w-]+)\)", "".join(contents))
-    assert listed == [anchor(one) for one in re.findall(r"^## (.*)$", README, re.MULTILINE)]
+    assert listed == [anchor(heading) for heading in re.findall(r"^## (.*)$", README, re.MULTILINE)]
 
 
 def test_paths_that_the_readme_names_exist():

@@ -75,7 +75,9 @@ def test_values_are_listed_with_their_fields():
 
 def test_layout_has_the_options_that_say_how_bytes_are_laid_out():
     """The reference says that its fields are write options under their own names."""
-    snake = {re.sub(r"[A-Z]", lambda m: f"_{m[0].lower()}", one.name) for one in options.TABLE}
+    snake = {
+        re.sub(r"[A-Z]", lambda m: f"_{m[0].lower()}", option.name) for option in options.TABLE
+    }
     assert {field.name for field in dataclasses.fields(segstore.Layout)} <= snake
     flush = (options.FLUSH_BYTES, options.FLUSH_ROWS, options.FLUSH_SECONDS)
     assert flush == (64 << 20, 1_000_000, 10)
@@ -106,12 +108,12 @@ def test_errors_are_the_programs():
 
 
 def commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    (found,) = (one.choices for one in parser._actions if isinstance(one.choices, dict))
+    (found,) = (action.choices for action in parser._actions if isinstance(action.choices, dict))
     return found
 
 
 def flags(parser: argparse.ArgumentParser) -> set[str]:
-    given = {text for one in parser._actions for text in one.option_strings}
+    given = {text for action in parser._actions for text in action.option_strings}
     return {text for text in given if text not in ("-h", "--help")}
 
 
@@ -120,6 +122,6 @@ def test_commands_are_listed_with_their_flags(name):
     text, parser = section("Command line"), _parser()
     if name:
         parser = commands(parser)[name]
-        places = [one.dest.upper() for one in parser._actions if not one.option_strings]
+        places = [action.dest.upper() for action in parser._actions if not action.option_strings]
         assert f"| `{' '.join(['segstore', name, *places])}` |" in text
     assert flags(parser) <= {*re.findall(r"`(--[\w-]+)`", text)}

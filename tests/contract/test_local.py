@@ -248,7 +248,7 @@ def test_unsupported_kernel_copy_falls_back(tmp_path, monkeypatch, code):
 
     monkeypatch.setattr(os, "copy_file_range", refuse)
     assert not storage.copy_from(storage, "segments/1", "segments/2")
-    assert [one.path for one in storage.list("")] == ["segments/1"]
+    assert [info.path for info in storage.list("")] == ["segments/1"]
 
 
 def test_copy_whose_disk_is_full_is_an_error_and_leaves_nothing(tmp_path, monkeypatch):
@@ -261,7 +261,7 @@ def test_copy_whose_disk_is_full_is_an_error_and_leaves_nothing(tmp_path, monkey
     monkeypatch.setattr(os, "copy_file_range", refuse)
     with pytest.raises(StorageError, match="full"):
         storage.copy_from(storage, "segments/1", "segments/2")
-    assert [one.path for one in storage.list("")] == ["segments/1"]
+    assert [info.path for info in storage.list("")] == ["segments/1"]
 
 
 def test_a_copy_is_synced_before_its_folder(tmp_path, monkeypatch):

@@ -49,7 +49,8 @@ class Disk:
         places = [path, *path.relative_to(self.root).parents][:-1]
         above = [path, *(self.root / place for place in places[1:])]
         named = all(
-            self._names.get(one.parent, {}).get(one.name) == one.stat().st_ino for one in above
+            self._names.get(folder.parent, {}).get(folder.name) == folder.stat().st_ino
+            for folder in above
         )
         return named and self._sizes.get(status.st_ino) == status.st_size
 

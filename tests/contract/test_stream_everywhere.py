@@ -62,7 +62,7 @@ def test_stream_lives_the_same_everywhere(place: dict[str, Any]) -> None:
     first = stream.append(numbered(0, 0, 100))
     again = [stream.append(numbered(1, 0, 50), writer_id="w", batch_id=3) for _ in range(2)]
     assert (first.start, first.end) == (0, 100)
-    assert [one.repeated for one in again] == [False, True]
+    assert [commit.repeated for commit in again] == [False, True]
     assert (again[1].version, again[1].start, again[1].end) == (again[0].version, 100, 150)
     other = reopen(place)
     assert (other.head, other.tail, other.version) == (0, 150, 2)

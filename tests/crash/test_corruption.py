@@ -236,7 +236,7 @@ def test_removed_object_is_missing(storage: Storage, files: dict[str, bytes]) ->
         elif path != NEWEST:
             check(storage, path, right, f"{path}: removed")
         if kind_of(path) == "older":
-            assert [one.where for one in open_on(storage).verify().problems] == ["log"]
+            assert [problem.where for problem in open_on(storage).verify().problems] == ["log"]
         if path != HINT:
             storage.put(path, files[path])
 

@@ -50,15 +50,15 @@ def faults(*, stride: int) -> list[object]:
     What is thinned out, and the disk beside it, are for the long sweeps: repair and salvage create
     objects and delete none, which the sweep of all operations does on a disk too.
     """
-    chosen = [(*one, stride) for one in IN_MEMORY]
-    long = [(*one, 1) for one in IN_MEMORY if stride > 1] + [(*one, 1) for one in ON_A_DISK]
+    chosen = [(*sweep, stride) for sweep in IN_MEMORY]
+    long = [(*sweep, 1) for sweep in IN_MEMORY if stride > 1] + [(*sweep, 1) for sweep in ON_A_DISK]
     return [
         pytest.param(
-            *one,
-            id=f"{one[0]}-{one[1].kind}-{one[1].when}-{one[1].calls}-{one[2]}",
-            marks=[pytest.mark.sweep] if one in long and stride > 1 else [],
+            *sweep,
+            id=f"{sweep[0]}-{sweep[1].kind}-{sweep[1].when}-{sweep[1].calls}-{sweep[2]}",
+            marks=[pytest.mark.sweep] if sweep in long and stride > 1 else [],
         )
-        for one in chosen + long
+        for sweep in chosen + long
     ]
 
 

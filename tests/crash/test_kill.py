@@ -126,9 +126,9 @@ def test_vacuum_and_drop_delete_killed_calls_temporaries(folder: Path) -> None:
     for path in left:
         os.utime(path, (time.time() - 90_000,) * 2)
     dry = stream.vacuum(grace_s=86_400)
-    temporary = {str(one.relative_to(url)) for one in left if one.is_relative_to(url)}
-    assert {one.path for one in dry.deleted} == temporary
-    assert all(one.bytes == 1 << 20 for one in dry.deleted)
+    temporary = {str(path.relative_to(url)) for path in left if path.is_relative_to(url)}
+    assert {entry.path for entry in dry.deleted} == temporary
+    assert all(entry.bytes == 1 << 20 for entry in dry.deleted)
     assert all(path.exists() for path in left)
     assert stream.vacuum(dry_run=False, grace_s=86_400).deleted == dry.deleted
     assert not any(path.exists() for path in left)

@@ -86,7 +86,7 @@ def said_before(storage: Storage, clock: object, version: int) -> dict[str, obje
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(one, marks=[] if one in QUICK else [pytest.mark.sweep]) for one in KINDS],
+    [pytest.param(kind, marks=[] if kind in QUICK else [pytest.mark.sweep]) for kind in KINDS],
 )
 @pytest.mark.parametrize("maker", MAKERS, ids=lambda maker: maker.__name__)
 def test_every_lost_object_is_built_again(maker: Maker, kind: str) -> None:
@@ -122,11 +122,11 @@ def test_every_lost_object_is_built_again(maker: Maker, kind: str) -> None:
     "maker",
     [
         pytest.param(
-            one,
-            id=one.__name__,
-            marks=[] if one.__name__ in PACKED_QUICKLY else [pytest.mark.sweep],
+            maker,
+            id=maker.__name__,
+            marks=[] if maker.__name__ in PACKED_QUICKLY else [pytest.mark.sweep],
         )
-        for one in MAKERS
+        for maker in MAKERS
     ],
 )
 def test_nothing_is_guessed_where_no_digest_can_match(

@@ -144,7 +144,7 @@ def described(stream: Stream) -> dict[str, Any]:
         "segments": json_of([[row["segment_id"], row["start"], row["end"]] for row in segments]),
         "paths": [row["path"] for row in segments],
         "stats": [row["stats"] for row in segments],
-        "retired": sorted([one.kind, one.path, one.version, one.time_us] for one in retired),
+        "retired": sorted([item.kind, item.path, item.version, item.time_us] for item in retired),
         "history": [json_of(list(row.values())) for row in history],
         "cuts": cuts(stream, history),
     }

@@ -84,7 +84,7 @@ def observe(past: Past, event: Event) -> Past:
         return replace(past, chain=(*past.chain, (event.request.data, event.now_s)))
     if event.verb == "made" and path.startswith("readers/"):
         name = path.split("/")[1]
-        landed = (*(one for one in past.landed if one[0] != name), (name, event.now_s))
+        landed = (*(commit for commit in past.landed if commit[0] != name), (name, event.now_s))
         return replace(past, landed=landed)
     if event.verb == "gone" and not path.startswith(("log/", "readers/")):
         return replace(past, deleted=past.deleted | {path})
@@ -148,7 +148,7 @@ def _listed(data: bytes, files: Mapping[str, bytes]) -> frozenset[str]:
         return frozenset(parts)
     status = TableStatus(Actor("checker", ask).storage)
     placed = status.segments(root, root.head, root.tail)
-    return frozenset(parts | {names.segment_object(one.entry.path) for one in placed})
+    return frozenset(parts | {names.segment_object(segment.entry.path) for segment in placed})
 
 
 # --- programs ------------------------------------------------------------------------------------
@@ -241,8 +241,8 @@ def compactor(nonce: str) -> Program:
         placed = list(context.status.segments(root, root.head, root.tail))
         path = names.build_segment_path(names.build_token(root.version, nonce), "0-0-0.arrow")
         actor.storage.create(names.segment_object(path), b"events")
-        rows = sum(one.entry.rows for one in placed)
-        inputs = tuple((one.entry.segment_id, one.entry.path) for one in placed)
+        rows = sum(segment.entry.rows for segment in placed)
+        inputs = tuple((segment.entry.segment_id, segment.entry.path) for segment in placed)
         output = StagedSegment(path, rows, 6, 1, 0, None)
         run = Replacement(placed[0].start, inputs, rows, root.epoch.number, (output,))
         commit_groups(context, [run], transaction=nonce)

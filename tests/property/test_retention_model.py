@@ -101,7 +101,7 @@ class RetentionMachine(StreamMachine):
 
     @rule()
     def readers_say_where_they_are(self):
-        live = {one.name: one.record.offset for one in self.stream.readers()}
+        live = {reader.name: reader.record.offset for reader in self.stream.readers()}
         assert {name: live[name] for name in self.model.readers} == self.model.readers
 
     @rule()

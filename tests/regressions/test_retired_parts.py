@@ -38,7 +38,7 @@ def test_segments_of_a_lost_retired_part_are_leftovers(monkeypatch: pytest.Monke
         TABLE, layout=Layout(inline_bytes=0, segment_rows=1, frame_rows=1, segment_format="arrow")
     )
     stream.overwrite(TABLE)
-    (part,) = [one for one in stream.root.retired if one.kind == "part"]
+    (part,) = [item for item in stream.root.retired if item.kind == "part"]
     stream.storage.delete(part.path)
     report = stream.verify().check()
     assert len(report.leftovers) == 3

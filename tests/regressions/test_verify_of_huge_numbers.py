@@ -22,5 +22,8 @@ def test_gap_in_the_log_is_reported_as_a_range() -> None:
     far = replace(root, version=10**17, parent="x", history=(row,), history_parts=(part,))
     stream.storage.create(f"log/{10**17:020d}", encode_envelope(encode_root(far)))
     problems = stream.verify().problems
-    assert [one.where.rpartition("/")[2] for one in problems] == ["log", path.rpartition("/")[2]]
+    assert [problem.where.rpartition("/")[2] for problem in problems] == [
+        "log",
+        path.rpartition("/")[2],
+    ]
     assert f"1 to {10**17 - 1}" in problems[0].what

@@ -30,7 +30,7 @@ def main(endpoint: str, key: str, secret: str, url: str) -> None:
     df = segstore.read(spark, url, startCut=3, offsetColumn="o")
     shown = df._jdf.queryExecution().executedPlan().toString()
     how = "FileScan" if "FileScan parquet" in shown else "source"
-    (scheme,) = {one.partition(":")[0] for one in df.inputFiles()}
+    (scheme,) = {file.partition(":")[0] for file in df.inputFiles()}
     rows = df.collect()
     sys.stdout.write(f"{how} {scheme} {len(rows)} {sum(row.o for row in rows)}\n")
     spark.stop()

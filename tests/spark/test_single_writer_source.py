@@ -44,7 +44,12 @@ def source(url: str, **options: str) -> SegstoreDataSource:
 
 
 def read(reader, partitions) -> list[int]:
-    return [n for one in partitions for batch in reader.read(one) for n in batch["n"].to_pylist()]
+    return [
+        n
+        for partition in partitions
+        for batch in reader.read(partition)
+        for n in batch["n"].to_pylist()
+    ]
 
 
 def test_batch_read_takes_single_writer(url):

@@ -246,7 +246,7 @@ def test_one_warning_for_whatever_file_and_what_to_do(spark, tmp_path):
             next((tmp_path / name / "segments").rglob("*.parquet")).unlink()
             with pytest.raises(PySparkException, match="MISSING_OBJECT"):
                 segstore.read(spark, url).collect()
-    texts = [str(one.message) for one in caught if one.category is UserWarning]
+    texts = [str(warning.message) for warning in caught if warning.category is UserWarning]
     assert len(texts) == 1
     assert "verify()" in texts[0]
 

@@ -93,7 +93,7 @@ def test_s3_is_read_as_s3a_where_hadoop_knows_only_that(spark, tmp_path, s3_serv
             warnings.simplefilter("error", UserWarning)
             df = segstore.read(spark, url, startCut=3, offsetColumn="o")
             assert plan(df).count("FileScan parquet") == 2
-            assert {one.partition(":")[0] for one in df.inputFiles()} == {"s3a"}
+            assert {file.partition(":")[0] for file in df.inputFiles()} == {"s3a"}
             assert sorted((row.o, row.n) for row in df.collect()) == [(n, n) for n in range(3, 75)]
     finally:
         segstore.register(spark)

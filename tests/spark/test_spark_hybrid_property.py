@@ -65,7 +65,7 @@ def test_hybrid_scan_gives_what_python_reads(spark, tmp_path, data):
     columns = list(dict.fromkeys(columns)) if columns else None
     filters = data.draw(st.lists(conditions(), max_size=2), "filters")
     named = st.sampled_from([None, "the segment"])
-    asked = {"filters": [one for one in filters if one[0] in stream.schema.names]}
+    asked = {"filters": [condition for condition in filters if condition[0] in stream.schema.names]}
     segment = data.draw(named, "segment")
     expected = stream.read(
         start,

@@ -408,6 +408,6 @@ def test_tasks_are_packed_as_in_batch(query: Callable[..., SegstoreStreamReader]
     split = query(partitionRows=4)
     parts = split.partitions(*next(follow(split)))
     assert len(parts) > 3
-    starts = [one.value[1].slices[0].start for one in parts]
+    starts = [part.value[1].slices[0].start for part in parts]
     assert starts == sorted(starts)
     assert all(a <= b for a, b in itertools.pairwise(starts))

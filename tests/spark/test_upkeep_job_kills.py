@@ -97,7 +97,7 @@ class Job:
         report = stream.refresh().verify()
         assert report.check().leftovers == []
         assert [
-            one.path for one in stream.vacuum(grace_s=86_400).kept if "dropped" not in one.why
+            entry.path for entry in stream.vacuum(grace_s=86_400).kept if "dropped" not in entry.why
         ] == []
 
 

@@ -186,7 +186,7 @@ def test_flushes_by_time(stream):
         assert appender.flushed_place == n + 1
     appender.close()
     assert stream.refresh().tail == 3
-    assert not [one for one in threading.enumerate() if one.name == "segstore-appender"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "segstore-appender"]
 
 
 def test_limits_are_positive(stream):
@@ -215,7 +215,7 @@ def test_close_commits_nothing_and_logs_dropped_events(stream, caplog):
     appender.close()
     assert "500 events that were not flushed" in caplog.text
     assert stream.refresh().tail == 0
-    assert [one.path for one in stream.storage.list("segments")] == []
+    assert [info.path for info in stream.storage.list("segments")] == []
     for use in (lambda: appender.append(event(0)), appender.flush, appender.read):
         with pytest.raises(ClosedError):
             use()
@@ -252,7 +252,7 @@ def test_events_stay_readable_after_a_failed_flush(stream, monkeypatch):
     assert numbers(appender.read(0)) == list(range(500))
     appender.close()
     assert stream.refresh().tail == 0
-    assert [one.path for one in stream.storage.list("segments")] == []
+    assert [info.path for info in stream.storage.list("segments")] == []
 
 
 class _FailsLater(WrappedStorage):

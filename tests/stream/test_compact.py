@@ -128,12 +128,12 @@ def test_split_is_the_inverse() -> None:
     stream, _ = make_stream(0)
     stream.append(numbers(0, 100), layout=STAGED)
     done = stream.compact(mode="split", target_rows=30)
-    assert [one.entry.rows for one in _segments(stream)] == [25, 25, 25, 25]
+    assert [segment.entry.rows for segment in _segments(stream)] == [25, 25, 25, 25]
     assert done.segments_after == 4
     assert values(stream) == list(range(100))
     assert stream.compact(mode="split", target_rows=30).commits == 0
     stream.compact(mode="merge", target_rows=50)
-    assert [one.entry.rows for one in _segments(stream)] == [50, 50]
+    assert [segment.entry.rows for segment in _segments(stream)] == [50, 50]
 
 
 @pytest.mark.usefixtures("no_inline")
@@ -174,9 +174,9 @@ def test_compaction_crosses_epochs_by_lifting() -> None:
     stream.append(wider, merge_schema=True)
     before = stream.read().read_all()
     stream.compact(mode="stitch")
-    assert [one.entry.epoch for one in _segments(stream)] == [0, 1]
+    assert [segment.entry.epoch for segment in _segments(stream)] == [0, 1]
     stream.compact()
-    assert [one.entry.epoch for one in _segments(stream)] == [1]
+    assert [segment.entry.epoch for segment in _segments(stream)] == [1]
     assert stream.read().read_all().equals(before)
     stream.verify().check()
 
@@ -191,7 +191,7 @@ def test_replaced_schemas_are_never_lifted() -> None:
     task = job.open_task(0, "a")
     task.append(pa.record_batch({"n": [1]}, schema=job.schema))
     stream.commit(job, [task.finish()])
-    assert len({one.entry.epoch for one in _segments(stream)}) == 2
+    assert len({segment.entry.epoch for segment in _segments(stream)}) == 2
     assert stream.compact().commits == 0
 
 
@@ -219,7 +219,7 @@ def test_range_limits_what_is_compacted() -> None:
     """Only segments that hold events of the range are touched."""
     stream, _ = make_stream(6)
     stream.compact(20, 40)
-    assert [one.entry.rows for one in _segments(stream)] == [10, 10, 20, 10, 10]
+    assert [segment.entry.rows for segment in _segments(stream)] == [10, 10, 20, 10, 10]
 
 
 def test_append_during_compaction_survives() -> None:
@@ -315,7 +315,7 @@ def test_old_versions_stay_readable_until_vacuum() -> None:
     """A reader that is pinned to the version before sees the inputs; vacuum takes them later."""
     stream, storage = make_stream(6)
     root = stream.root
-    inputs = {names.segment_object(one.entry.path) for one in _segments(stream)}
+    inputs = {names.segment_object(segment.entry.path) for segment in _segments(stream)}
     reading = stream.plan_read(root=root)
     tasks = stream.plan_tasks(reading, root=root)
     stream.compact()
@@ -444,4 +444,4 @@ def test_run_compact_is_bounded_by_its_budget() -> None:
     rules = CompactRules(budget_bytes=3 * size)
     done = run_compact(stream._context, rules, Layout())
     assert (done.groups, done.segments_before) == (1, 2)
-    assert [one.entry.rows for one in _segments(stream)][-1] == 20
+    assert [segment.entry.rows for segment in _segments(stream)][-1] == 20

@@ -40,7 +40,7 @@ def _segments(stream: Stream) -> list:
 
 
 def _ids(stream: Stream) -> list[int]:
-    return [one.entry.segment_id for one in _segments(stream)]
+    return [segment.entry.segment_id for segment in _segments(stream)]
 
 
 def test_ids_epochs_offsets_and_bytes_stay() -> None:
@@ -183,7 +183,7 @@ def test_damaged_source_makes_no_copy(wrapped: bool) -> None:
     with pytest.raises(NotFoundError):
         segstore.open(url)
     damaged = f"segments/copy-c/{_ids(stream)[1]:016x}"
-    assert [one for one in objects(open_storage(url)) if one.startswith(damaged)] == []
+    assert [path for path in objects(open_storage(url)) if path.startswith(damaged)] == []
 
 
 class Careless(WrappedStorage):
@@ -353,7 +353,7 @@ def test_vacuum_deletes_leftovers_of_a_finished_copy() -> None:
     other = "segments/copy-d/0000000000000001-aaaaaaaaaaaa.arrow"
     for path in (left, other):
         copy.storage.put(path, b"in part")
-    assert [one.path for one in copy.vacuum(dry_run=False, grace_s=86_400).deleted] == [left]
+    assert [entry.path for entry in copy.vacuum(dry_run=False, grace_s=86_400).deleted] == [left]
     assert objects(copy.storage, "segments") >= {other}
     assert values(segstore.open(copy.url)) == list(range(20))
 

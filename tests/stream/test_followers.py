@@ -81,9 +81,9 @@ def test_next_commit_ships_what_a_follower_lacks(pair):
     pair.reopen(pair.primary).append(numbers(1, 2), writer_id="w", batch_id=1)
     pair.stream.append(numbers(3, 4))
     assert found(pair.reopen(pair.follower)) == [0, 1, 3]
-    live = [one for one in content(pair.follower) if one in content(pair.primary)]
-    assert {one for one in live if one.startswith("log/")} == {
-        one for one in content(pair.primary) if one.startswith("log/")
+    live = [path for path in content(pair.follower) if path in content(pair.primary)]
+    assert {path for path in live if path.startswith("log/")} == {
+        path for path in content(pair.primary) if path.startswith("log/")
     }
 
 
@@ -356,7 +356,7 @@ def test_commit_with_an_emptied_follower_is_unacknowledged(pair):
     pair.world.watch = empty
     with pytest.raises(UnderReplicatedError):
         pair.stream.append(numbers(10, 20))
-    assert [one for one in content(pair.follower) if one.startswith("log/")] == [name]
+    assert [path for path in content(pair.follower) if path.startswith("log/")] == [name]
     for stream in (pair.stream, pair.reopen(pair.primary)):
         with pytest.raises(StorageError, match="nothing was committed") as caught:
             stream.append(numbers(20, 30))
@@ -384,7 +384,7 @@ def test_commit_checks_each_followers_log_twice(pair):
     asked: list[str] = []
     pair.world.watch = lambda url, verb, path: asked.append(f"{url} {verb} {path}")
     version = pair.stream.append(numbers(1, 2)).version
-    names = [one for one in asked if one.startswith(f"{pair.follower} info")]
+    names = [call for call in asked if call.startswith(f"{pair.follower} info")]
     assert names == [f"{pair.follower} info log/{version - 1:020d}"] * 2
 
 

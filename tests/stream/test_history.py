@@ -190,7 +190,7 @@ def test_damaged_history_is_named_and_never_empty(stream):
         storage.put(ref.path, bad)
         with pytest.raises(FormatError):
             rows(open_on(storage))
-        assert any(ref.path in one.where for one in stream.verify().problems)
+        assert any(ref.path in problem.where for problem in stream.verify().problems)
     storage.delete(ref.path)
     with pytest.raises(FormatError):
         rows(open_on(storage))

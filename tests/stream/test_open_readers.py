@@ -28,7 +28,9 @@ def stream(monkeypatch: pytest.MonkeyPatch) -> Iterator[segstore.Stream]:
 
 
 def threads() -> list[threading.Thread]:
-    return [one for one in threading.enumerate() if one.name.startswith("segstore-map-ahead")]
+    return [
+        thread for thread in threading.enumerate() if thread.name.startswith("segstore-map-ahead")
+    ]
 
 
 def test_a_dropped_reader_ends_its_threads(stream: segstore.Stream) -> None:

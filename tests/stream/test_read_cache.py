@@ -186,7 +186,9 @@ def test_threads_read_once(storage, form):
     handles = [open_on(storage) for _ in range(6)]
     data_calls(storage)
     with ThreadPoolExecutor(6) as pool:
-        for done in [pool.submit(lambda one=one: one.read().read_all()) for one in handles]:
+        for done in [
+            pool.submit(lambda handle=handle: handle.read().read_all()) for handle in handles
+        ]:
             assert done.result(60) == events(0, 300)
     assert sorted(data_calls(storage)) == alone
 
@@ -307,7 +309,7 @@ def test_key_holds_the_checksum_of_the_footer(storage, form):
     (theirs,) = second.root.entries
     data = other.get(f"segments/{theirs.path}")
     keys = {(scope, path, crc) for (scope, path, crc), _ in PROCESS_CACHE._pieces}
-    assert {path for _, path, _ in keys} == {one.path for one in first.root.entries}
+    assert {path for _, path, _ in keys} == {entry.path for entry in first.root.entries}
     assert {crc for _, path, crc in keys if path == entry.path} == {entry.footer_crc}
     assert data
     assert theirs.footer_crc != entry.footer_crc

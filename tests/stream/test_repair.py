@@ -363,7 +363,9 @@ def test_more_than_one_version_that_was_left_behind_verifies(gap):
         assert sorted(report.abandoned) == [log_name(6), log_name(7)]
         storage.delete(lost[-1])
     storage.delete(log_name(4))
-    assert [one.what for one in stream.verify().problems] == ["versions are missing: 4 to 4"]
+    assert [problem.what for problem in stream.verify().problems] == [
+        "versions are missing: 4 to 4"
+    ]
 
 
 def test_salvage_skips_damage_only_on_request():

@@ -104,7 +104,7 @@ def test_twin_never_takes_the_place_of_a_lost_segment(monkeypatch):
     ]
     assert not again(stream).verify().ok
     report, found = salvaged(stream)
-    assert [(one.start, one.end) for one in report.lost] == [(30, 40)]
+    assert [(loss.start, loss.end) for loss in report.lost] == [(30, 40)]
     assert found == [*range(10, 40)]
     assert other in objects(stream.storage)
 
@@ -180,7 +180,7 @@ def test_salvage_reads_what_a_compaction_replaced():
     inputs = sorted(objects(storage, "segments") - {f"segments/{entry.path}"})
     lose(storage, inputs[2])
     report, found = salvaged(stream)
-    lost = [(one.start, one.end, one.where) for one in report.lost]
+    lost = [(loss.start, loss.end, loss.where) for loss in report.lost]
     assert lost == [(20, 30, f"segments/{entry.path}")]
     assert found == [n for n in expected if not 20 <= n < 30]
 
@@ -225,7 +225,7 @@ def test_what_was_dropped_is_dropped_once_more(kind, monkeypatch):
     seen.append(numbers(91, 92))
     before = objects(storage)
     seen.vacuum(dry_run=False, grace_s=86_400)
-    assert {one for one in before if one.startswith("segments/")} <= objects(storage)
+    assert {path for path in before if path.startswith("segments/")} <= objects(storage)
     kept = {version: values(seen, version_as_of=version) for version in (3, 8)}
     assert kept == {3: [*range(30)], 8: [*range(80)]}
     wait(storage, 3 * 86_400)
@@ -235,8 +235,8 @@ def test_what_was_dropped_is_dropped_once_more(kind, monkeypatch):
     seen.purge(older_than_s=3_600)
     wait(storage, 2 * 86_400)
     seen.vacuum(dry_run=False, grace_s=86_400)
-    listed = {one.entry.path for one in seen._status.segments(seen.root, 0, seen.tail)}
-    assert objects(storage, "segments") == {names.segment_object(one) for one in listed}
+    listed = {segment.entry.path for segment in seen._status.segments(seen.root, 0, seen.tail)}
+    assert objects(storage, "segments") == {names.segment_object(path) for path in listed}
     assert values(again(stream)) == [*range(85, 94)]
     seen.verify().check()
 

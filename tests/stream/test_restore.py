@@ -133,11 +133,11 @@ def test_vacuum_keeps_what_is_listed_again(tight, monkeypatch):
 
     kept = values(stream)
     report = age()
-    assert sum(one.path.startswith("segments/") for one in report.deleted) == 1
+    assert sum(entry.path.startswith("segments/") for entry in report.deleted) == 1
     assert values(stream)[: len(kept)] == kept
     stream.overwrite(numbers(95, 96))
     assert stream.vacuum(dry_run=False, grace_s=DAY).bytes == 0
     report = age()
-    assert sum(one.path.startswith("segments/") for one in report.deleted) == 8
+    assert sum(entry.path.startswith("segments/") for entry in report.deleted) == 8
     assert values(stream) == [95, 91, 91, 91]
     stream.verify().check()

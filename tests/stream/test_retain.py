@@ -399,7 +399,7 @@ def test_plan_keeps_every_bound(sizes, data, policy):
     held, tagged = data.draw(st.lists(places, max_size=2)), data.draw(st.lists(places, max_size=2))
     max_bytes, min_bytes = policy.max_bytes, policy.min_bytes
     max_age, min_age = policy.max_age is not None, policy.min_age is not None
-    listed = from_entries([one.entry for one in segments])
+    listed = from_entries([segment.entry for segment in segments])
     runs = [Run(0, listed, list).trimmed(head, cursor)] if segments else []
     target = plan_retain(root, runs, policy, Offsets(aged, young, held, tagged)).offset
     assert head <= target <= cursor

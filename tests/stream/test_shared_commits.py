@@ -102,7 +102,7 @@ def test_waiting_threads_share_one_or_two_commits(stream, gate):
             found = [threads.submit(work, n) for n in range(THREADS)]
             together.wait(60)
             assert gate.reached.acquire(timeout=60)
-        offsets = dict(one.result(60) for one in found)
+        offsets = dict(future.result(60) for future in found)
     assert sorted(offsets) == list(range(THREADS))
     assert stream.refresh().version <= 2
     assert stream.read().read_all()["n"].to_pylist() == [offsets[o] for o in range(THREADS)]
@@ -152,7 +152,7 @@ def test_a_bad_row_fails_only_its_thread(stream):
 
         offsets = list(threads.map(work, range(8)))
     assert offsets[3] is None
-    assert sorted(one for one in offsets if one is not None) == list(range(7))
+    assert sorted(offset for offset in offsets if offset is not None) == list(range(7))
 
 
 def test_an_unknown_outcome_reaches_every_waiter_of_its_group(stream, gate):
@@ -207,7 +207,7 @@ def test_close_waits_for_the_commit_in_flight_and_drops_the_rest(stream, gate, c
         except ClosedError:
             assert "1 events that were not flushed" in caplog.text
             assert stream.refresh().tail == 1
-    assert not [one for one in threading.enumerate() if one.name == "segstore-appender"]
+    assert not [thread for thread in threading.enumerate() if thread.name == "segstore-appender"]
 
 
 def test_a_place_that_no_event_has_is_refused(stream):

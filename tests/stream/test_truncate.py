@@ -146,7 +146,7 @@ def test_part_that_straddles_the_head_is_cut_down(monkeypatch):
         wait(storage, 2 * DAY)
         stream.append(numbers(stream.tail, stream.tail + 1))
     stream.purge(older_than_s=DAY)
-    deleted = {one.path for one in stream.vacuum(dry_run=False, grace_s=DAY).deleted}
+    deleted = {entry.path for entry in stream.vacuum(dry_run=False, grace_s=DAY).deleted}
     assert len([path for path in deleted if path.startswith("segments/")]) == 2
     assert whole.path in deleted
     assert values(open_on(storage)) == list(range(25, 83))

@@ -44,7 +44,7 @@ def handle(stream: Stream, storage=None) -> Stream:
 
 
 def paths(report) -> set[str]:
-    return {one.path for one in report.deleted}
+    return {entry.path for entry in report.deleted}
 
 
 def dropped_long_ago():
@@ -101,7 +101,7 @@ def test_dropped_object_waits_for_purge_and_for_the_grace():
     stream.purge(older_than_s=HOUR)
     wait(storage, 2 * HOUR)
     stream.purge(older_than_s=HOUR)
-    assert [one.why for one in stream.vacuum(grace_s=DAY).kept] == [
+    assert [entry.why for entry in stream.vacuum(grace_s=DAY).kept] == [
         "dropped by version 9 within the grace"
     ]
 
@@ -241,7 +241,7 @@ def test_old_segment_replaced_a_minute_ago_is_read_to_its_end():
     other.purge(older_than_s=HOUR)
     report = other.vacuum(dry_run=False, grace_s=DAY)
     assert report.deleted == ()
-    assert all("within the grace" in one.why or "kept" in one.why for one in report.kept)
+    assert all("within the grace" in entry.why or "kept" in entry.why for entry in report.kept)
     assert pinned.read_all()["n"].to_pylist() == list(range(31))
 
 
@@ -291,13 +291,13 @@ def test_retired_parts_go_with_their_segments(monkeypatch):
     report = meddled.vacuum(dry_run=False, grace_s=DAY)
     deleted = [call.split()[1] for call in order if call.startswith("delete")]
     assert len([path for path in deleted if path.startswith("segments/")]) == 9
-    assert deleted == [one.path for one in report.deleted]
+    assert deleted == [entry.path for entry in report.deleted]
     assert deleted == sorted(deleted, key=lambda path: path.startswith("status/"))
     seen = handle(stream)
     assert values(seen) == [*range(90, 95), 95, 95, 95]
     seen.verify().check()
     assert not {
-        one.path for one in seen.vacuum(grace_s=DAY).kept if one.path.startswith("segments/")
+        entry.path for entry in seen.vacuum(grace_s=DAY).kept if entry.path.startswith("segments/")
     }
 
 
@@ -396,7 +396,7 @@ def test_name_that_does_not_say_how_old_it_is_stays():
     wait(storage, 9 * DAY)
     stream.append(numbers(10, 11))
     report = stream.vacuum(dry_run=False, grace_s=DAY)
-    assert [one.path for one in report.kept] == ["segments/copy-x/0-a.arrow"]
+    assert [entry.path for entry in report.kept] == ["segments/copy-x/0-a.arrow"]
     assert "does not say how old" in report.kept[0].why
 
 
@@ -418,9 +418,9 @@ def test_vacuum_keeps_names_that_no_writer_builds():
         wait(storage, 9 * DAY)
         stream.append(numbers(n, n + 1))
     report = stream.vacuum(dry_run=False, grace_s=DAY)
-    assert [one.path for one in report.deleted if job.token in one.path] != []
-    assert {one.path for one in report.kept} == foreign
-    assert {one.why for one in report.kept} == {
+    assert [entry.path for entry in report.deleted if job.token in entry.path] != []
+    assert {entry.path for entry in report.kept} == foreign
+    assert {entry.why for entry in report.kept} == {
         "not the name of a stream's object: segstore did not create it"
     }
     assert foreign <= objects(storage)
@@ -465,7 +465,7 @@ def test_orphans_of_purged_versions_are_deleted():
         stream.append(numbers(20 + n, 21 + n))
     stream.purge(older_than_s=HOUR)
     report = stream.vacuum(dry_run=False, grace_s=DAY)
-    assert (report.staging_floor, {one.path for one in report.deleted}) == (8, orphans)
+    assert (report.staging_floor, {entry.path for entry in report.deleted}) == (8, orphans)
 
 
 def test_on_disk_no_folder_outlives_what_lay_in_it(tmp_path):

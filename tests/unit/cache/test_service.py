@@ -63,7 +63,7 @@ class TestOrder:
         cache.flush()
         assert bytes(channel.content) == written
         assert cache.commit() == len(written)
-        assert all(cache.read(one) == written[one.offset : one.end] for one in records)
+        assert all(cache.read(record) == written[record.offset : record.end] for record in records)
         cache.close()
 
     @pytest.mark.parametrize("buffers", [1, 2, 3])
@@ -210,7 +210,7 @@ class TestBackpressure:
         assert cache.has_room(SIZE)
         cache.write(bytes(SIZE))
         assert not cache.has_room(1)
-        held = [one for one in pool._caches if one._memory is not None]
+        held = [cache for cache in pool._caches if cache._memory is not None]
         assert len(held) == 1
         with background(lambda: cache.write(b"x")) as waiting:
             channel.allow()
@@ -227,9 +227,9 @@ class TestBackpressure:
         for _ in range(3):
             cache.write(bytes(SIZE))
         cache.flush()
-        assert sum(one._memory is not None for one in pool._caches) == 3
+        assert sum(cache._memory is not None for cache in pool._caches) == 3
         cache.write(bytes(2 * SIZE), frozen=True)
-        assert sum(one._memory is not None for one in pool._caches) == 1
+        assert sum(cache._memory is not None for cache in pool._caches) == 1
         channel.allow(10)
         cache.commit()
 
@@ -256,7 +256,7 @@ class TestBackpressure:
         cache = WriteCacheService(MemoryChannel(), pool)
         for size in range(1, 200):
             cache.write(bytes(size), frozen=True)
-            assert sum(one._memory is not None for one in pool._caches) <= 2
+            assert sum(cache._memory is not None for cache in pool._caches) <= 2
         cache.close()
 
 
@@ -319,7 +319,7 @@ class TestReading:
             assert begun.acquire(timeout=30)
             assert begun.acquire(timeout=30)
             flights = cache._through._flights._flights
-            until(lambda: sum(len(one._condition._waiters) for one in flights.values()) == 6)
+            until(lambda: sum(len(flight._condition._waiters) for flight in flights.values()) == 6)
             go_on.set()
             assert {future.result(30) for future in asked} == {bytes(SIZE)}
             assert other.result(30) == b"\1" * SIZE
@@ -358,7 +358,7 @@ class TestReading:
             asked = [threads.submit(cache.read, record) for _ in range(3)]
             assert begun.acquire(timeout=30)
             flights = cache._through._flights._flights
-            until(lambda: sum(len(one._condition._waiters) for one in flights.values()) == 2)
+            until(lambda: sum(len(flight._condition._waiters) for flight in flights.values()) == 2)
             go_on.set()
             for future in asked:
                 with pytest.raises(StorageError, match="timed out"):

@@ -18,7 +18,7 @@ _COMMAND = [sys.executable, "-m", "segstore_ds.cli.main", "demo"]
 
 def child_environment(folder, **changes):
     """The machine's Java, unless `changes` say otherwise; nothing of Spark's or Python's."""
-    kept = {name: v for name, v in os.environ.items() if not any(one in name for one in _NAMES)}
+    kept = {name: v for name, v in os.environ.items() if not any(word in name for word in _NAMES)}
     if "JAVA_HOME" in os.environ:
         kept["JAVA_HOME"] = os.environ["JAVA_HOME"]
     return {**kept, "HOME": str(folder), "PYTHONPATH": str(ROOT), **changes}

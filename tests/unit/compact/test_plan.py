@@ -23,7 +23,7 @@ def _placed(sizes: list, epochs: list[int] | None = None) -> list[PlacedSegment]
 
 
 def _places(groups: list) -> list[list[int]]:
-    return [[one.entry.segment_id & 0xFFFFFFFF for one in group.inputs] for group in groups]
+    return [[segment.entry.segment_id & 0xFFFFFFFF for segment in group.inputs] for group in groups]
 
 
 def _rules(**changes: object) -> CompactRules:
@@ -135,7 +135,7 @@ def test_groups_are_neighbours_within_the_targets(
         assert len(group.inputs) >= 2
         assert group.rows <= 100
         assert group.bytes <= 100
-        found = {one.entry.epoch for one in group.inputs}
+        found = {segment.entry.epoch for segment in group.inputs}
         assert found <= ({0, 1} if group.epoch == 1 else {group.epoch})
 
 

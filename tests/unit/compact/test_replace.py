@@ -100,12 +100,12 @@ def test_full_footers_end_a_run(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [SegmentEntry(n, f"t/{n}.parquet", 1, 200, size, 0) for n, size in enumerate(sizes)]
     placed = [PlacedSegment(n, entry) for n, entry in enumerate(entries)]
     groups = plan_groups(placed, CompactRules())
-    assert [[one.entry.segment_id for one in group.inputs] for group in groups] == [
+    assert [[segment.entry.segment_id for segment in group.inputs] for group in groups] == [
         [0, 1, 2],
         [3, 4],
         [5, 6],
     ]
-    halves = [replace(one, entry=replace(one.entry, footer_bytes=51)) for one in placed]
+    halves = [replace(segment, entry=replace(segment.entry, footer_bytes=51)) for segment in placed]
     assert plan_groups(halves, CompactRules()) == []
 
 

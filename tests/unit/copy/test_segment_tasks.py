@@ -29,7 +29,7 @@ def _target() -> Storage:
 def _named(stream: Stream) -> list[tuple[int, int]]:
     root = stream.root
     listed = stream._status.segments(root, root.head, root.tail)
-    return [(one.start, one.entry.segment_id) for one in listed]
+    return [(segment.start, segment.entry.segment_id) for segment in listed]
 
 
 def _plan(stream: Stream, target: Storage, request: CopyRequest = REQUEST) -> CopyJob:
@@ -69,7 +69,7 @@ def test_a_second_attempt_takes_what_has_arrived() -> None:
     target = _target()
     first = copy_segments(_plan(stream, target), _named(stream))
     second = copy_segments(_plan(stream, target), _named(stream))
-    assert [one.entry.path for one in first] == [one.entry.path for one in second]
+    assert [segment.entry.path for segment in first] == [segment.entry.path for segment in second]
 
 
 def test_a_range_may_be_copied_but_no_gap() -> None:

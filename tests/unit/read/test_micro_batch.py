@@ -75,7 +75,7 @@ def test_batch_ends_at_the_limits(
 ) -> None:
     """Many tiny and few huge segments, each limit alone and all together."""
     last = segments[-1].end
-    within = [one for one in segments if one.end > start]
+    within = [segment for segment in segments if segment.end > start]
     assert plan_batch_end(within, start, last, limits) == end
     assert plan_by_steps(segments, start, last, limits) == end
 
@@ -97,7 +97,7 @@ def test_batch_ends_where_one_event_more_would_pass_a_limit(
     rows = segments[-1].end - origin
     start = origin + bounds[0] % rows
     end = start + 1 + bounds[1] % (origin + rows - start)
-    within = [one for one in segments if one.end > start and one.start < end]
+    within = [segment for segment in segments if segment.end > start and segment.start < end]
     reached = plan_batch_end(within, start, end, limits)
     assert reached == plan_by_steps(segments, start, end, limits)
     assert start < reached <= end

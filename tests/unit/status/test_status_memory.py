@@ -30,7 +30,7 @@ def long_stream(monkeypatch: pytest.MonkeyPatch) -> tuple[Stream, Storage]:
 def run_of(status: TableStatus, root: Root, start: int, end: int) -> Replacement:
     """Return what would replace some segments, by nothing."""
     found = list(status.segments(root, start, end))
-    inputs = tuple((one.entry.segment_id, one.entry.path) for one in found)
+    inputs = tuple((segment.entry.segment_id, segment.entry.path) for segment in found)
     return Replacement(start, inputs, end - start, 0, ())
 
 

@@ -77,7 +77,7 @@ def step(root: Root, changed: Root) -> Root:
 
 def offsets(status: TableStatus, root: Root, start: int, end: int) -> list[tuple[int, int, int]]:
     placed = status.segments(root, start, end)
-    return [(one.start, one.end, one.entry.segment_id) for one in placed]
+    return [(segment.start, segment.end, segment.entry.segment_id) for segment in placed]
 
 
 def test_entries_spill_beyond_the_soft_limit(status):
@@ -164,7 +164,7 @@ def part(place: int, segments: int) -> PartRef:
 def test_the_newest_parts_of_one_size_are_due(sizes, merged):
     root = replace(EMPTY, parts=tuple(part(n, size) for n, size in enumerate(sizes)))
     paths = plan_merge(root)
-    assert (paths or ()) == tuple(one.path for one in root.parts[len(sizes) - merged :])[
+    assert (paths or ()) == tuple(part.path for part in root.parts[len(sizes) - merged :])[
         : merged or 0
     ]
 
@@ -173,13 +173,13 @@ def test_a_merge_of_parts_that_are_no_longer_there_is_none(status):
     root = EMPTY
     for _ in range(3):
         root = step(root, status.tidy(grow(root, 70), SLOT))
-    first, second, third = (one.path for one in root.parts)
+    first, second, third = (part.path for part in root.parts)
     assert status.levels.merge(root, (first, third), SLOT) is None
     assert status.levels.merge(root, (second, third, "status/x"), SLOT) is None
     assert status.levels.merge(replace(root, parts=root.parts[1:]), (first, second), SLOT) is None
     merged = status.levels.merge(root, (second, third), SLOT)
     assert merged is not None
-    assert [(one.start, one.end) for one in merged.parts] == [(0, 700), (700, 2100)]
+    assert [(part.start, part.end) for part in merged.parts] == [(0, 700), (700, 2100)]
 
 
 def test_writers_spill_and_come_back(status):
@@ -217,7 +217,7 @@ def test_writers_with_long_names_spill_by_their_bytes(status):
         writers = {**root.writers, f"{number} {random_text(-number)}": writer}
         root = step(root, status.tidy(replace(root, writers=writers), SLOT))
         assert len(encode_envelope(encode_root(root))) < ROOT_BYTES
-        assert not root.writers or max(one.version for one in root.writers.values()) == number
+        assert not root.writers or max(writer.version for writer in root.writers.values()) == number
     known = fresh(status)
     for number in (0, 150, 299):
         assert known.writer(root, f"{number} {random_text(-number)}").version == number
@@ -240,7 +240,7 @@ def test_schemas_share_the_room_in_the_root(status):
     assert 10 < len(inline) < 20
     assert len(encode_envelope(encode_root(replace(EMPTY, epochs=tuple(epochs))))) < 32 << 10
     known = fresh(status)
-    assert [known.schema_texts(one)[0][:50] for one in epochs] == [
+    assert [known.schema_texts(epoch)[0][:50] for epoch in epochs] == [
         random_text(number)[:50] for number in range(200)
     ]
 

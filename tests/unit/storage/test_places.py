@@ -40,7 +40,7 @@ def test_links_are_followed_without_a_request(tmp_path: Path) -> None:
     ):
         assert compare_names(open_storage(tmp_path / name), stream) is overlap
     assert not stream.stats.total
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["deep", "link", "stream"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["deep", "link", "stream"]
 
 
 @pytest.mark.parametrize(

@@ -152,7 +152,7 @@ def test_a_job_of_many_tasks_ships_from_each(pair):
         for batch in numbers(1000 * number, 1000 * number + 1000).to_batches():
             task.append(batch)
         tasks.append(task.finish())
-    assert all(one.followers == (pair.follower,) for task in tasks for one in task.segments)
+    assert all(segment.followers == (pair.follower,) for task in tasks for segment in task.segments)
     pair.stream.commit(job, tasks)
     assert calls == []
     assert content(pair.follower) == content(pair.primary)
