@@ -11,6 +11,7 @@ import json
 import os
 import resource
 import secrets
+import shlex
 import shutil
 import socket
 import subprocess
@@ -193,8 +194,8 @@ def fetch(program: Program) -> Path:
     for tool in () if program.source and program.executable.exists() else program.tools:
         if shutil.which(tool) is None:
             raise ServerUnavailableError(
-                f"{program.name}: {tool} is missing: install it, then "
-                f"`{' '.join(program.command)}` fetches the server"
+                f"{program.name}: {tool} is missing: install it, then `python -m "
+                f"benchmarks.object_servers` fetches the server by `{shlex.join(program.command)}`"
             )
     if program.executable.exists():
         return program.executable
@@ -202,30 +203,38 @@ def fetch(program: Program) -> Path:
     with (CACHE / f"{program.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # of processes that need it at once, one fetches it
         if not program.executable.exists():
-            _fetch_into(program, tempfile.mkdtemp(dir=CACHE))
+            folder = tempfile.mkdtemp(dir=CACHE)
+            try:
+                _fetch_into(program, folder)
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)  # where it was not renamed
     return program.executable
 
 
 def _fetch_into(program: Program, folder: str) -> None:
     # The installed Go builds what it can; it downloads no other one.
     settings = {"GOBIN": folder, "GOTOOLCHAIN": "local", "CGO_ENABLED": "0"}
-    done = subprocess.run(
-        program.command,
-        cwd=folder,
-        env={**os.environ, **settings},
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        timeout=MOST_FETCH_S,
-        check=False,
-    )
+    command = shlex.join(program.command)
+    try:
+        done = subprocess.run(
+            program.command,
+            cwd=folder,
+            env={**os.environ, **settings},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=MOST_FETCH_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as late:
+        said = f"{program.name}: `{command}` took more than {MOST_FETCH_S} s"
+        raise RuntimeError(said) from late
     if done.returncode == 0:
         shutil.rmtree(program.folder, ignore_errors=True)
         Path(folder).rename(program.folder)
         return
-    shutil.rmtree(folder)
-    said = f"{program.name}: `{' '.join(program.command)}` failed: {done.stdout[-1000:]}"
+    said = f"{program.name}: `{command}` failed: {done.stdout[-1000:]}"
     raise ServerUnavailableError(said) if "requires go >=" in said else RuntimeError(said)
 
 

@@ -12,9 +12,11 @@ import pytest
 from pyspark.sql.types import LongType, StructType
 
 import segstore_ds as segstore
+from benchmarks.object_servers import PROGRAMS
 from segstore_ds.format import root
 from segstore_ds.log import operations
 from segstore_ds.spark.batch.reader import SegstoreReader
+from segstore_ds.storage.stores import STORES
 
 ROOT = Path(__file__).parents[1]
 DESIGN = (ROOT / "segstore_ds/DESIGN.md").read_text()
@@ -200,3 +202,12 @@ def test_files_that_the_source_page_names_exist():
     named = re.findall(r"`([\w/]+\.(?:py|md))`", SOURCE)
     assert named
     assert not [path for path in named if not (ROOT / "segstore_ds" / path).is_file()]
+
+
+def test_servers_and_least_versions_of_the_stores_page_are_those_of_the_code():
+    page = (ROOT / "segstore_ds/docs/object_stores.md").read_text()
+    for program in PROGRAMS:
+        assert f"| {program.name} | {program.version}" in page
+    for store in STORES.values():
+        for package, least in store.least_versions.items():
+            assert f"{package} {least}" in page
