@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from segstore_ds.commit.best_effort import best_effort
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.compact.rows import PLAN_SCHEMA
 from segstore_ds.compact.tasks import CompactTasks, plan_compact_tasks, plan_compaction_rows
@@ -44,6 +45,7 @@ from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import Storage, open_storage, resolve_location
 from segstore_ds.storage.locations import Location
+from segstore_ds.stream.after_commit import AfterCommit
 from segstore_ds.stream.micro_batches import MicroBatches
 from segstore_ds.stream.opening import create_on, open_on
 from segstore_ds.stream.stream import Stream, client_name
@@ -87,6 +89,7 @@ __all__ = [
     "WriterKey",
     "client_name",
     "commit_batch",
+    "commit_compaction",
     "commit_rows_copy",
     "commit_segments",
     "copied_of",
@@ -142,6 +145,13 @@ def open_or_create(storage: Storage, request: WriteRequest, *, create: bool) -> 
 def open_to_commit(storage: Storage) -> Stream:
     """Open a stream in a process that commits and ends: it waits for upkeep, which is bounded."""
     return open_on(storage, clock=BRIEF_CLOCK)
+
+
+def commit_compaction(work: CompactTasks, done: Sequence[Replacement]) -> None:
+    """Commit what the tasks of a compaction wrote, then start upkeep; raises as `work.commit`."""
+    work.commit(done)
+    with best_effort("upkeep"):
+        AfterCommit(open_to_commit(work.job.storage).context).keep_up()
 
 
 def encode_pinned(root: Root) -> bytes:

@@ -37,6 +37,7 @@ from segstore_ds.stream.connector import (
     Storage,
     Stream,
     client_name,
+    commit_compaction,
     plan_compaction,
     plan_compaction_job,
 )
@@ -150,7 +151,7 @@ class CompactWriter(DataSourceArrowWriter):
             CommitUnknownError: The commit may or may not be in the log.
         """
         if done := _done(messages):
-            self._work.commit(done)
+            commit_compaction(self._work, done)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Clean up after a failed job; never raises.
