@@ -9,14 +9,16 @@ from unittest.mock import patch
 
 from crash_kit import ABSENT, SCHEMA, content, content_on, events
 from deadly_calls import deadly
+from stream_kit import DAY, age_files, days_later, make_old, staged_job, wait
 
 import segstore_ds as segstore
 from segstore_ds.copy import events as copy_events
 from segstore_ds.errors import IncompleteStreamError, NotFoundError
 from segstore_ds.format import names
+from segstore_ds.retention.upkeep import run_upkeep
 from segstore_ds.status.references import read_references
 from segstore_ds.storage import open_storage
-from segstore_ds.stream import Stream
+from segstore_ds.stream import Stream, open_on
 from segstore_ds.write.layout import Layout
 
 STAGED = Layout(inline_bytes=0, frame_rows=4)
@@ -32,10 +34,13 @@ class Program:
     look: Callable[[Path, object], None]
     finish: Callable[[Path, object], None]
     clone: bool = False
+    make: Callable[[Path], Stream] | None = None
 
 
 def prepare(folder: Path, program: Program) -> object:
     """Make the stream, and a clone where one is needed; return what the stream holds."""
+    if program.make is not None:
+        return content(program.make(folder))
     stream = segstore.create(folder / "stream", SCHEMA)
     for n in range(SEGMENTS):
         stream.append(events(ROWS * n, ROWS * (n + 1)), layout=STAGED)
@@ -206,7 +211,50 @@ def _unpinned(folder: Path, before: object) -> None:
     assert check_same(folder, before).pins == {}
 
 
+def _make_neglected(folder: Path) -> Stream:
+    """Make a stream whose upkeep has all of its work before it, noted by an earlier round."""
+    stream, storage = make_old(folder / "stream", 40)
+    for n in range(SEGMENTS):
+        stream.append(events(ROWS * n, ROWS * (n + 1)), layout=STAGED)
+    stream.truncate(2 * ROWS)
+    staged_job(open_on(storage, clock=stream.context.clock), 90, 95)
+    for n in range(8):
+        wait(storage, 2.5 * DAY)
+        stream.append(events(n, n + 1))
+    stream.set_upkeep(segstore.UpkeepPolicy())
+    assert run_upkeep(stream.context)
+    stream.set_upkeep(None)
+    wait(storage, 2.5 * DAY)
+    stream.append(events(8, 9))
+    stream.set_upkeep(segstore.UpkeepPolicy())
+    age_files(storage, folder / "stream")
+    assert stream.root.retired
+    assert [*(folder / "stream" / "segments").glob("*/0-a-0.arrow")]
+    return stream
+
+
+def _keep_up(folder: Path) -> object:
+    return run_upkeep(segstore.open(folder / "stream").context)
+
+
+def _kept_up(folder: Path, before: object) -> None:
+    """The next rounds finish what the killed one began, and find nothing twice."""
+    stream = days_later(folder / "stream")
+    stream.append(events(9, 10))
+    head, tail, columns, rows = before
+    stream.refresh().verify().check()
+    rows = [*rows, {"n": 9, "s": "event 9", "offset": tail}]
+    assert content(stream) == (head, tail + 1, columns, rows)
+    assert stream.root.operation == "upkeep"
+    assert stream._log.files.numbers() == [*range(stream.root.log_start, stream.version + 1)]
+    there = {info.path for info in stream.storage.list(names.SEGMENTS_FOLDER)}
+    assert there <= read_references(stream._status, stream.root).live
+    stream.vacuum(dry_run=False, grace_s=DAY)
+    assert [*stream.storage.temporaries()] == []
+
+
 PROGRAMS = {
+    "upkeep": Program(_keep_up, _source_is_whole, _kept_up, make=_make_neglected),
     "compact": Program(_compact, _source_is_whole, _compacted),
     "copy": Program(_copy, _copy_is_all_or_nothing, _copied(_copy)),
     "copy-events": Program(_copy_events, _event_copy_is_unreadable_or_whole, _event_copied),

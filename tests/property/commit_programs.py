@@ -36,7 +36,7 @@ def open_log(
     log = log_class(actor.storage, clock=actor.clock)
     if not hints:
         log._hinted_s = float("inf")
-    log.files = files_class(actor.storage, "log", ROOT_CODEC, clock=actor.clock, attempts=PUTS)
+    log.files = files_class(actor.storage, "log", ROOT_CODEC, clock=actor.clock)
     return log
 
 

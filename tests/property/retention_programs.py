@@ -33,6 +33,7 @@ from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.format.root import Epoch, Root
 from segstore_ds.format.root_codec import encode_root
 from segstore_ds.format.schema.codec import encode_schema
+from segstore_ds.format.upkeep import PROPERTY, UpkeepPolicy
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.read.cuts import Cut
 from segstore_ds.retention.purge import run_purge
@@ -40,6 +41,7 @@ from segstore_ds.retention.readers import register_reader
 from segstore_ds.retention.restore import run_restore
 from segstore_ds.retention.retain import apply_policy
 from segstore_ds.retention.truncate import run_truncate
+from segstore_ds.retention.upkeep import run_upkeep
 from segstore_ds.retention.vacuum import run_vacuum
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.testing.actors import Actor, Program, Request, answer
@@ -208,7 +210,7 @@ def appender(nonce: str, *, overwrites: bool = False) -> Program:
         log = context.log
         plan = staged(actor, log.root.version, nonce)
         if overwrites:
-            plan = replace(plan, overwrite_to=log.root.tail)
+            plan = replace(plan, job=replace(plan.job, overwrite_to=log.root.tail))
         commit(actor, log, plan)
 
     return acting(work)
@@ -272,6 +274,11 @@ def purger() -> Program:
     return acting(lambda _, context: run_purge(context, older_than_s=0))
 
 
+def upkeeper() -> Program:
+    """Run a round of upkeep that is due."""
+    return acting(lambda _, context: run_upkeep(context))
+
+
 def retainer() -> Program:
     """Drop everything that nobody needs."""
     policy = RetentionPolicy(max_bytes=0)
@@ -312,7 +319,11 @@ def publisher(name: str, offset: int, *, lapse_s: int) -> Program:
 
 def first_files() -> dict[str, bytes]:
     """Return a stream of one version."""
-    root = replace(first_root(), epochs=(Epoch(0, 0, encode_schema(SCHEMA), None),))
+    root = replace(
+        first_root(),
+        epochs=(Epoch(0, 0, encode_schema(SCHEMA), None),),
+        properties={PROPERTY: UpkeepPolicy(keep_s=0, grace_s=GRACE_S).to_json()},
+    )
     return {f"log/{0:020d}": encode_envelope(encode_root(root))}
 
 

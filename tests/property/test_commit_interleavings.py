@@ -6,6 +6,7 @@ import pytest
 from commit_ghost import Ghost
 from commit_programs import (
     HOURS,
+    PUTS,
     FollowsNames,
     FollowsNamesUnconfirming,
     LosesToItself,
@@ -39,6 +40,7 @@ pytestmark = pytest.mark.slow
 def slow_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let losers stand on the winner's commit, as on a slow store: calls take no time here."""
     monkeypatch.setattr("segstore_ds.commit.turns.FAST_S", 0.0)
+    monkeypatch.setattr("segstore_ds.log.metadata_log.ADD_ATTEMPTS", PUTS)
 
 
 NAP = {"naps": (HOURS,)}

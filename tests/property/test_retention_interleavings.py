@@ -3,6 +3,7 @@
 from dataclasses import replace
 
 import pytest
+from commit_programs import PUTS
 from retention_programs import (
     DAY,
     appender,
@@ -18,6 +19,7 @@ from retention_programs import (
     retainer,
     scene,
     truncater,
+    upkeeper,
     vacuumer,
 )
 
@@ -50,6 +52,19 @@ REPLACED = (
     appender("e" * 12),
     appender("f" * 12),
     HOURS,
+)
+
+# The first two events are dropped, and a round of upkeep has noted what the next one may delete.
+UPKEPT = (
+    appender("a" * 12),
+    appender("b" * 12),
+    truncater(2),
+    appender("c" * 12),
+    DAY + HOURS,
+    appender("d" * 12),
+    upkeeper(),
+    HOURS,
+    appender("e" * 12),
 )
 
 HALF = 20
@@ -129,6 +144,39 @@ SCENES = {
     "a reader publishes within its time while retention runs": lambda: late((HALF - 1,)),
     "a reader publishes late while retention runs, a nap": lambda: late((2 * HALF + 1,)),
 }
+UPKEEP = {
+    "two rounds of upkeep": lambda: scene({"u": upkeeper(), "v": upkeeper()}, *UPKEPT),
+    "a round of upkeep and an append, a failure": lambda: scene(
+        {"u": upkeeper(), "a": appender("f" * 12)}, *UPKEPT, faults=1
+    ),
+    "a round of upkeep and a vacuum": lambda: scene({"u": upkeeper(), "v": vacuumer()}, *UPKEPT),
+    "a round of upkeep and a purge, a pinned reader": lambda: scene(
+        {"r": pinned(5), "u": upkeeper(), "p": purger()}, *UPKEPT
+    ),
+    "a round of upkeep and an overwrite, a nap": lambda: scene(
+        {"u": upkeeper(), "o": appender("f" * 12, overwrites=True)}, *UPKEPT, **NAP
+    ),
+    "a round of upkeep while a job of before the last one commits": lambda: scene(
+        {"j": job("f" * 12, staged_on=1), "u": upkeeper()}, *UPKEPT
+    ),
+    "a round of upkeep and a compaction, a pinned reader": lambda: scene(
+        {"r": pinned(7), "c": compactor("f" * 12), "u": upkeeper()}, *UPKEPT
+    ),
+    "a restore, a round of upkeep": lambda: scene({"r": restorer(7), "u": upkeeper()}, *UPKEPT),
+    "a round of upkeep after a restore": lambda: scene(
+        {"u": upkeeper(), "a": appender("f" * 12)},
+        appender("a" * 12),
+        appender("b" * 12, overwrites=True),
+        restorer(1),
+        appender("c" * 12),
+        DAY + HOURS,
+        appender("d" * 12),
+        upkeeper(),
+        HOURS,
+        appender("e" * 12),
+    ),
+}
+SCENES |= UPKEEP
 # The longest two, which no mutant needs.
 SWEEPS = {
     "two vacuums and an append": lambda: scene(
@@ -177,8 +225,9 @@ SCENES |= COMPACTED
 
 @pytest.fixture(autouse=True)
 def spill(monkeypatch):
-    """Let every commit that may spill do so."""
+    """Let every commit that may spill do so, and give up soon where an outcome stays unknown."""
     monkeypatch.setattr(table_status, "INLINE_SOFT", 1)
+    monkeypatch.setattr("segstore_ds.log.metadata_log.ADD_ATTEMPTS", PUTS)
 
 
 @pytest.mark.parametrize(

@@ -4,24 +4,29 @@ Readers that were pinned to a version get its answer however much is done meanwh
 is over; every version that is kept can be read as of.
 """
 
+from collections import Counter
+from typing import ClassVar
+
 import pyarrow as pa
 import pytest
 from hypothesis import Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import precondition, rule
+from hypothesis.stateful import precondition, rule, run_state_machine_as_test
 from test_stream_model import GRACE_S, StreamMachine
 
+from segstore_ds.commit.lookup import OutcomeState
 from segstore_ds.errors import (
     NotFoundError,
     SealedError,
     SnapshotExpiredError,
     TruncatedError,
 )
+from segstore_ds.format.upkeep import UpkeepPolicy
 from segstore_ds.read.scan import run_task
 from segstore_ds.retention.drop import run_drop
 from segstore_ds.stream import create_on, open_on
 from segstore_ds.testing.model import ModelStream
-from segstore_ds.testing.strategies import COLUMNS, FIRST_COLUMNS, to_table
+from segstore_ds.testing.strategies import COLUMNS, FIRST_COLUMNS, layouts, to_table
 
 pytestmark = pytest.mark.slow
 
@@ -202,7 +207,7 @@ class RetentionMachine(StreamMachine):
         with pytest.raises(NotFoundError):
             self.stream.refresh()
         schema = pa.schema([(name, COLUMNS[name]) for name in FIRST_COLUMNS])
-        self.stream = create_on(self.storage, schema, upkeep=None, clock=self.time.clock)
+        self.stream = create_on(self.storage, schema, upkeep=self.policy, clock=self.time.clock)
         self.model = ModelStream(FIRST_COLUMNS, self.time.now_us)
         self.pinned = []
 
@@ -213,10 +218,73 @@ class RetentionMachine(StreamMachine):
         super().teardown()
 
 
-TestRetentionModel = RetentionMachine.TestCase
-TestRetentionModel.settings = settings(
+class UpkeepMachine(RetentionMachine):
+    """The same life with rounds of upkeep after commits, as short as a policy may be."""
+
+    policy = UpkeepPolicy(keep_s=0, keep_versions=3, grace_s=DAY_S)
+    rounds: ClassVar[Counter[str]] = Counter()
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.committed = []
+
+    def _same(self, commit, batch, *, repeated=False):
+        super()._same(commit, batch, repeated=repeated)
+        if commit.rows and not repeated:
+            self.committed.append((commit.transaction, commit.version))
+
+    def _follow_upkeep(self):
+        """Every version that went was superseded an hour ago; nothing but old versions went."""
+        root = self.stream.refresh().root
+        self.rounds["rounds"] += root.operation == "upkeep" and root.version > self.model.version
+        self.model.follow(root.version)
+        if root.log_start > self.model.log_start:
+            self.rounds["versions"] += root.log_start - self.model.log_start
+            superseded_us = self.model.versions[root.log_start].time_us
+            assert self.time.now_us - superseded_us >= GRACE_S * 1e6
+        self.model.log_start = root.log_start
+
+    @precondition(lambda self: not self.model.sealed)
+    @rule(data=st.data(), layout=layouts)
+    def append_after_more_than_a_day(self, data, layout):
+        """A round is due after it."""
+        self.wait_for_more_than_a_day()
+        self.append(data, layout)
+
+    @precondition(lambda self: self.committed)
+    @rule(data=st.data())
+    def outcome_is_known_forever(self, data):
+        transaction, version = data.draw(st.sampled_from(self.committed))
+        found = self.stream.outcome(transaction)
+        assert (found.state, found.version) == (OutcomeState.COMMITTED, version)
+
+    @rule()
+    def drop_and_create(self):
+        if self.model.sealed:
+            super().drop_and_create()
+            self.committed = []
+
+    def teardown(self):
+        if hasattr(self, "stream"):
+            numbers = self.stream.refresh()._log.files.numbers()
+            assert numbers == [*range(self.stream.root.log_start, self.stream.version + 1)]
+            self.rounds["lives"] += 1
+        super().teardown()
+
+
+SETTINGS = settings(
     settings.default,
     max_examples=max(40, settings.default.max_examples // 4),
     stateful_step_count=40,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
 )
+TestRetentionModel = RetentionMachine.TestCase
+TestRetentionModel.settings = SETTINGS
+
+
+def test_upkeep_changes_nothing_that_is_promised():
+    """Pinned reads, tags, readers, versions of the last hour and outcomes are as without it."""
+    UpkeepMachine.rounds.clear()
+    run_state_machine_as_test(UpkeepMachine, settings=SETTINGS)
+    assert 2 * UpkeepMachine.rounds["rounds"] > UpkeepMachine.rounds["lives"]
+    assert UpkeepMachine.rounds["versions"] > UpkeepMachine.rounds["lives"]

@@ -21,6 +21,7 @@ from segstore_ds.errors import (
     TruncatedError,
     WriterConflictError,
 )
+from segstore_ds.format.upkeep import UpkeepPolicy
 from segstore_ds.status import table_status
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
@@ -44,6 +45,8 @@ GRACE_S = 3600
 class StreamMachine(RuleBasedStateMachine):
     """Runs every operation on a stream and on its model."""
 
+    policy: UpkeepPolicy | None = None
+
     def __init__(self) -> None:
         super().__init__()
         self.time = VirtualTime(3)
@@ -61,7 +64,7 @@ class StreamMachine(RuleBasedStateMachine):
     @initialize()
     def create(self) -> None:
         schema = pa.schema([(name, COLUMNS[name]) for name in FIRST_COLUMNS])
-        self.stream = create_on(self.storage, schema, upkeep=None, clock=self.time.clock)
+        self.stream = create_on(self.storage, schema, upkeep=self.policy, clock=self.time.clock)
         self.model = ModelStream(FIRST_COLUMNS, self.time.now_us)
 
     def teardown(self) -> None:
@@ -246,9 +249,13 @@ class StreamMachine(RuleBasedStateMachine):
     def verify(self) -> None:
         self.stream.verify().check()
 
+    def _follow_upkeep(self) -> None:
+        """Follow rounds that ran after a commit."""
+
     @invariant()
     def says_the_same(self) -> None:
         if hasattr(self, "model"):
+            self._follow_upkeep()
             stream: Stream = self.stream
             seen = (stream.head, stream.tail, stream.version, tuple(stream.schema.names))
             model = self.model
