@@ -19,6 +19,7 @@ from typing import Generic, TypeVar
 from segstore_ds.commit.lost_attempts import discard_lost
 from segstore_ds.commit.replicas import Replicas
 from segstore_ds.commit.turns import Turns
+from segstore_ds.commit.watch import await_version, read_ahead
 from segstore_ds.errors import (
     CommitUnknownError,
     ConflictError,
@@ -50,7 +51,7 @@ CLOCK_LIMIT_US = 5 * 60 * 1_000_000
 CLOCK_CHECK_S = 600.0
 HINT_EVERY_S = 1.0
 COMMIT_ATTEMPTS = 200
-LOOK_AHEAD = 3  # commits that a writer reads on after its second lost race and later
+LOOKS = 16  # of a writer that waits for its turn
 
 
 T = TypeVar("T")
@@ -187,8 +188,8 @@ class StreamLog(FollowedLog):
         """
         self.storage.ensure_exclusive()
         called_s, meter = self.clock.boot_s(), _Meter(self.storage.stats)
-        transaction = transaction or self.clock.new_id()
-        self._turns.wait_fresh(self.root)
+        transaction = transaction or self.new_transaction()
+        self._wait_turn()
         for attempt in range(attempts):
             # Stand on a root that was the newest a moment ago, and take the time before that.
             base, slot = self._begin(attempt)
@@ -229,6 +230,10 @@ class StreamLog(FollowedLog):
             url=self.storage.url,
             attempts=attempts,
         )
+
+    def new_transaction(self) -> str:
+        """Return the id of a new transaction, which also tells writers of one stream apart."""
+        return self._turns.new_transaction()
 
     def _begin(self, attempt: int) -> tuple[Base, Slot]:
         """Return a base that may be committed on, and the place of a commit on it."""
@@ -319,20 +324,67 @@ class StreamLog(FollowedLog):
             self._learn(base, found, meter, took_s=put_s)
         if won:
             self._stand_on(Base(root, began, sound=True))
-            self._turns.won(root.version, put_s)
+            self._turns.won(root, put_s)
         else:
             meter.races_lost += 1
         return won
 
+    def _wait_turn(self) -> None:
+        """Wait until it is this handle's turn to commit; only ever a delay, not a decision."""
+        for _ in range(LOOKS):
+            base = self._base
+            look = None if base is None else self._turns.next_look(base.root)
+            if base is None or look is None:
+                return
+            data, fresh = await_version(self.files, self.clock, look)
+            version = look.version
+            if data is None and version > base.root.version + 1:
+                # They are slower than expected: look where they are.
+                version, data = read_ahead(self.files, self.clock, base.root.version, None, 0.0)
+            if data is None:
+                self._turns.nobody_came()
+                return
+            if not self._stand_on_later(base, data, version):
+                self.refresh()
+            self._turns.found(self.root, fresh=fresh)
+            start = self._turns.first_unknown(self.root.version)
+            if start < self.root.history[0].version:
+                self._turns.note(self.history.transactions(self.root, start))
+
+    def _is_behind(self, later: Root, root: Root) -> bool:
+        if super()._is_behind(later, root):
+            return True
+        same = (later.stream_id, later.generation) == (root.stream_id, root.generation)
+        if not same or not root.version < later.history[0].version - 1:
+            return False
+        # Its row was moved to a part meanwhile.
+        found = dict(self.history.transactions(later, root.version, root.version + 1))
+        return found.get(root.version) == root.transaction
+
     def _learn(self, base: Base, winner: bytes, meter: _Meter, *, took_s: float) -> None:
         """Stand on the commit that won the slot after the base, or on a later one."""
-        self._base = base
-        if self._turns.lost(base.root.version + 1, took_s):
+        self._base, version = base, base.root.version + 1
+        until_s = self._turns.lost(took_s)
+        if until_s is None:
+            self.refresh()
+        elif not meter.races_lost:
+            if not self._stand_on_later(base, winner, version):
+                self.refresh()
+        else:
+            self._catch_up(base, *read_ahead(self.files, self.clock, version, winner, until_s))
+
+    def _catch_up(self, base: Base, version: int, data: bytes | None) -> None:
+        """Stand on a commit that is probably the newest, or on the other one of its turn."""
+        # Who lost before is probably behind by more than one commit.
+        if not self._stand_on_later(base, data, version):
             self.refresh()
             return
-        # Who lost before is probably behind by more than one commit.
-        if not self._stand_on_successor(base, winner, ahead=LOOK_AHEAD if meter.races_lost else 0):
-            self.refresh()
+        self._turns.found(self.root, fresh=True)
+        look = self._turns.look_for_second(self.root)
+        if look is not None:
+            data, _ = await_version(self.files, self.clock, look)
+            if data is not None:
+                self._stand_on_later(replace(base, root=self.root), data, look.version)
 
     def _settle_late(self, root: Root, began: float, *, won: bool) -> bool:
         """Tell whether a commit is in the log although its slot may have been purged meanwhile.
@@ -374,6 +426,6 @@ class StreamLog(FollowedLog):
 
     def _hint(self, root: Root) -> None:
         now = self.clock.boot_s()
-        if now - self._hinted_s >= HINT_EVERY_S:
+        if now - self._hinted_s >= HINT_EVERY_S * self._turns.writers:
             self._hinted_s = now
             self.write_hint(root)

@@ -1,67 +1,237 @@
-"""Turns of writers that commit at once, so that none of them wins for ever.
+"""Turns of writers that commit at once, so that few races are lost and none of them wins for ever.
 
 Who won knows the newest root and can put again after one round trip; who lost has to read it first
-and needs two. Without a rule the same writer wins as long as it has something to commit. So a
-writer that commits back to back leaves a gap after each commit while races are lost, and after many
-commits otherwise, because a writer that always wins can't see that others lose.
+and needs two. Without a rule the same writer wins as long as it has something to commit, and all
+others lose one race after another. The history rows in the root tell who has committed lately, for
+a transaction id begins with its writer's own digits. So all writers see the same order of turns:
+next is who has waited for the most commits. The others sleep until their turn is near, then read
+the version that they wait for until it is there.
 
-Who lost puts again at once where a put takes longer than the work around it. On a fast disk the
-writers compete for processors instead, and every lost attempt takes time from the others, so there
-a loser backs off and looks for the newest root afterwards.
+Who lost puts again at once where a put takes longer than the work around it. On a fast disk every
+lost attempt takes processor time from the others, so there a loser backs off.
+
+Turns are no locks: a writer that does not take its turn is passed over after a while, a newcomer
+puts at once, and who puts out of turn costs a lost race. Where commits are not dense enough to
+collide, nobody waits.
+
+A writer that always wins can't see that others lose, so it leaves a gap after 8 commits in a row,
+then after 64, and so on.
 """
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from segstore_ds.format.root import Root
 from segstore_ds.log.clock import Clock
 
-RUN = 1  # commits in a row of one writer while others lose races
-LONE_RUN = 128
-REMEMBERED = 64  # versions after which a lost race is forgotten
-GAP, LONE_GAP = 2.2, 4.0  # round trips after a run: a loser's read and its put arrive in between
+RUN = 2  # commits of one turn
+WRITER_DIGITS, TRANSACTION_DIGITS = 8, 32
+REMEMBERED = 64  # commits
+IDLE_TURNS = 2  # who has let so many turns pass is not waited for
+DENSE = 4.0  # round trips per commit, above which writers hardly meet
+EARLY, LATE, PATIENCE = 0.6, 1.5, 3.0  # of the expected wait, of that; and round trips
+NEAR = 2  # commits before its turn, from which on a writer follows each
+SLOT = 2.0  # round trips that a commit takes at most while turns are taken
+SECOND = 1.3  # round trips until a writer's second commit follows its first
+# A newcomer has lost so many races; so many commits later all is calm; round trips to let it pass.
+HARD, CALM, PASS = 2, 16, 1.5
+LONE_RUN, LONE_RUN_MOST, LONE_GAP = 8, 512, 4.0  # commits in a row; round trips after them
+LEAST_S, MOST_S = 0.004, 0.25  # of a round trip: there is more to it on one disk, and slow puts
 FAST_S = 0.012  # a put and a get that take less are of a fast disk
 BACKOFF_S, BACKOFF_MOST_S, BACKOFF_DOUBLED = 0.012, 0.25, 6
 
 
+@dataclass(frozen=True, slots=True)
+class Look:
+    """The version to look for: from when on, until when, and the pause between two looks."""
+
+    version: int
+    from_s: float
+    until_s: float
+    pause_s: float
+
+
 class Turns:
-    """Waits for the turns of one handle's commits."""
+    """Tells when it is the turn of one handle's next commit."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._put_s = 0.002  # what one put took
+        self._rows: deque[tuple[int, str]] = deque(maxlen=REMEMBERED)  # versions and writers
+        self._hard_won = -CALM  # the newest version seen that had lost races before
+        self._digits = ""
         self._won: int | None = None
         self._won_s = 0.0
         self._run = 0
-        self._contended = -REMEMBERED
+        self._lone_run = LONE_RUN
+        self._put_s = 0.002
+        self._pace_s = 0.0  # from one commit of the stream to the next
+        self._seen, self._seen_s = -1, 0.0  # the newest version, and about when it was put
         self._losses = 0
+        self._others = 0
+        self._absent: dict[str, int] = {}  # who let a turn pass, and their last versions
 
-    def wait_fresh(self, root: Root) -> None:
-        """Wait before the first attempt of a commit on a root that may be this handle's own."""
-        recent = root.history[-REMEMBERED:]
-        lost = [row.version for row in recent if row.races_lost]
-        self._contended = max([self._contended, *lost[-1:]])
-        contended = root.version - self._contended < REMEMBERED
-        if root.version != self._won or self._run < (RUN if contended else LONE_RUN):
+    @property
+    def writers(self) -> int:
+        """How many writers take turns, this one included."""
+        return 1 + self._others
+
+    def first_unknown(self, version: int) -> int:
+        """Return the first version, up to a given one, of which `note` has to know the writer."""
+        known = self._rows[-1][0] if self._rows else -1
+        return max(known + 1, version + 1 - REMEMBERED)
+
+    def note(self, rows: Iterable[tuple[int, str]]) -> None:
+        """Note versions, in order, and their transactions; those known already are left out."""
+        for version, transaction in rows:
+            known = self._rows[-1][0] if self._rows else version - 1
+            if version > known + 1:
+                self._rows.clear()  # who is missing would seem to wait
+            if version > known:
+                self._rows.append((version, transaction[:WRITER_DIGITS]))
+
+    def new_transaction(self) -> str:
+        """Return a new transaction id of this writer."""
+        fresh = self._clock.new_id()
+        self._digits = self._digits or fresh[:WRITER_DIGITS]
+        return self._digits + fresh[WRITER_DIGITS:] if len(fresh) == TRANSACTION_DIGITS else fresh
+
+    def next_look(self, root: Root) -> Look | None:
+        """Return what to look for before a first attempt on a root; None to put now."""
+        if self._rows and self._rows[-1][0] > root.version:
+            self._rows.clear()  # the stream was dropped and created again
+            self._won = None
+        self.note((row.version, row.transaction) for row in root.history)
+        if self._won is None or self._pace_s > DENSE * self._trip_s:
+            return None
+        order, run = self._order()
+        self._others = len(order)
+        if not order:
+            self._leave_gap(root)
+            return None
+        self._lone_run = LONE_RUN
+        if self._won == root.version and self._run < RUN:
+            return None
+        left = round(sum(1 for version in order.values() if version < self._won) * run)
+        if not left:
+            return self.look_for_second(root) or self._look_for_newcomers(root)
+        left += self._is_half_turn(root, run)
+        step = max(left - NEAR, 1)  # the last few commits are followed one by one
+        wait_s = step * self._slot_s
+        until_s = self._seen_s + LATE * wait_s + PATIENCE * self._trip_s
+        if until_s <= self._clock.boot_s():
+            return None
+        from_s = self._seen_s + EARLY * wait_s - self._trip_s if step > 1 else 0.0
+        return Look(root.version + step, from_s, until_s, self._slot_s / 4)
+
+    def look_for_second(self, root: Root) -> Look | None:
+        """Return what to look for where a turn has one commit to come, probably; None to put."""
+        self.note((row.version, row.transaction) for row in root.history)
+        until_s = self._seen_s + SECOND * self._trip_s
+        if until_s <= self._clock.boot_s() or not self._is_half_turn(root, self._order()[1]):
+            return None
+        return Look(root.version + 1, 0.0, until_s, self._slot_s / 4)
+
+    def _is_half_turn(self, root: Root, run: float) -> bool:
+        return self._won != root.version and self._last_run() < RUN == round(run)
+
+    def found(self, root: Root, *, fresh: bool) -> None:
+        """Note the newest root; `fresh` says that it was put a moment ago."""
+        now_s = self._clock.boot_s()
+        expected_s = self._seen_s + (root.version - self._seen) * self._slot_s
+        self._seen, self._seen_s = root.version, now_s if fresh else min(now_s, expected_s)
+
+    def nobody_came(self) -> None:
+        """Note that the writers whose turn it is don't take it; until they do, they have none."""
+        order, _ = self._order()
+        won = -1 if self._won is None else self._won
+        self._absent.update((who, version) for who, version in order.items() if version < won)
+
+    def lost(self, took_s: float) -> float | None:
+        """Note a lost race; return until when to wait for the next commit, or None if it waited.
+
+        `took_s` is how long the put and the read of the winner took. On a fast disk this call backs
+        off. Elsewhere a loser puts at once, after a look at the end, or right after the next
+        commit, by turns: each of them wins where the others never do.
+        """
+        self._losses += 1
+        if took_s < FAST_S:
+            doubled = min(self._losses - 1, BACKOFF_DOUBLED)
+            self._clock.backoff(doubled, base_s=BACKOFF_S, most_s=BACKOFF_MOST_S)
+            return None
+        if self._losses % 3 != 1 or self._losses == 1:
+            return -1.0 if self._losses % 3 == 0 else 0.0
+        return self._clock.boot_s() + PATIENCE * self._trip_s
+
+    def won(self, root: Root, put_s: float) -> None:
+        """Note that this handle's commit made `root`, and how long its put took."""
+        now_s = self._clock.boot_s()
+        if self._won is not None and self._won < root.version:
+            pace_s = (now_s - self._won_s) / (root.version - self._won)
+            self._pace_s = 0.7 * self._pace_s + 0.3 * pace_s if self._pace_s else pace_s
+        self._run = self._run + 1 if self._won == root.version - 1 else 1
+        self._won, self._won_s, self._put_s, self._losses = root.version, now_s, put_s, 0
+        self._seen, self._seen_s = root.version, now_s
+        self._digits = root.transaction[:WRITER_DIGITS]
+
+    # --- inside ------------------------------------------------------------------------------
+
+    @property
+    def _trip_s(self) -> float:
+        return min(max(self._put_s, LEAST_S), MOST_S)
+
+    @property
+    def _slot_s(self) -> float:
+        """Return the time that one commit of a turn takes; a stall is no reason to come late."""
+        return min(self._pace_s, SLOT * self._trip_s)
+
+    def _order(self) -> tuple[dict[str, int], float]:
+        """Return the other writers' last versions, and about how many commits a turn has.
+
+        One that has committed once may never come again: it is not waited for.
+        """
+        last: dict[str, int] = {}
+        again: set[str] = set()
+        turns, before = 0, ""
+        for version, writer in self._rows:
+            if writer in last:
+                again.add(writer)
+            last[writer] = version
+            turns += writer != before
+            before = writer
+        run = min(len(self._rows) / max(turns, 1), float(RUN))
+        oldest = self._rows[-1][0] - max(6, IDLE_TURNS * len(again) * run) if self._rows else 0
+        others = {
+            writer: version
+            for writer, version in last.items()
+            if writer in again - {self._digits}
+            and version > max(oldest, self._absent.get(writer, -1))
+        }
+        return others, run
+
+    def _last_run(self) -> int:
+        count, last = 0, self._rows[-1][1]
+        for _, writer in reversed(self._rows):
+            if writer != last:
+                break
+            count += 1
+        return count
+
+    def _look_for_newcomers(self, root: Root) -> Look | None:
+        """Return what to look for while newcomers lose race after race, so that they win some."""
+        hard = (row.version for row in reversed(root.history) if row.races_lost >= HARD)
+        self._hard_won = max(self._hard_won, next(hard, -CALM))
+        until_s = self._seen_s + PASS * self._trip_s
+        if root.version - self._hard_won >= CALM or until_s <= self._clock.boot_s():
+            return None
+        return Look(root.version + 1, 0.0, until_s, self._slot_s / 4)
+
+    def _leave_gap(self, root: Root) -> None:
+        """Wait after many commits in a row, so that a writer that nobody sees can win."""
+        if self._run < self._lone_run or self._won != root.version:
             return
-        self._run = 0
-        gap_s = (GAP if contended else LONE_GAP) * self._put_s * (1 + 0.3 * self._clock.random())
+        self._run, self._lone_run = 0, min(8 * self._lone_run, LONE_RUN_MOST)
+        gap_s = LONE_GAP * self._trip_s * (1 + 0.3 * self._clock.random())
         left_s = self._won_s + gap_s - self._clock.boot_s()
         if left_s > 0:
             self._clock.sleep(left_s)
-
-    def lost(self, version: int, took_s: float) -> bool:
-        """Note that another commit took `version` first; tell whether this call has backed off.
-
-        `took_s` is how long the put and the read of the winner took.
-        """
-        self._contended = version
-        self._losses += 1
-        if took_s >= FAST_S:
-            return False
-        doubled = min(self._losses - 1, BACKOFF_DOUBLED)
-        self._clock.backoff(doubled, base_s=BACKOFF_S, most_s=BACKOFF_MOST_S)
-        return True
-
-    def won(self, version: int, put_s: float) -> None:
-        """Note that this handle's commit took `version`, and how long its put took."""
-        self._run = self._run + 1 if self._won == version - 1 else 1
-        self._won, self._won_s, self._put_s = version, self._clock.boot_s(), put_s
-        self._losses = 0

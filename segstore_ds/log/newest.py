@@ -192,34 +192,33 @@ class FollowedLog:
     def _stand_on(self, base: Base) -> None:
         self._base, self._seen = base, Seen.of(base.root)
 
-    def _stand_on_successor(self, base: Base, data: bytes, *, ahead: int) -> bool:
-        """Stand on the commit after a base, whose file was read, or on the newest one behind it.
+    def _stand_on_later(self, base: Base, data: bytes | None, version: int) -> bool:
+        """Stand on a commit behind a base, whose file was read; False without a proof that it is.
 
-        False when it can't be proved that the file is that commit, or when the newest one is more
-        than `ahead` commits away. No name after the base existed when the base was confirmed, and
-        purge keeps a name for the grace period. So within `CONFIRM_S` of that moment none of them
-        can be a leftover, and the commit that was read is as good a base as its parent: confirmed
-        at the same moment, whether or not it is still the newest.
+        No name after the base existed when the base was confirmed, and purge keeps a name for the
+        grace period. So within `CONFIRM_S` of that moment none of them can be a leftover, and a
+        commit whose history names the base is as good a base: confirmed at the same moment, whether
+        or not it is still the newest.
         """
-        version = base.root.version + 1
-        successor = self._readable(data, version)
-        if successor is None or not base.sound or successor.parent != base.root.transaction:
+        later = self._readable(data, version)
+        if later is None or not base.sound or not self._is_behind(later, base.root):
             return False
-        if ahead:
-            for _ in range(ahead):
-                following = self.files.read(version + 1)
-                if following is None:
-                    break
-                version, data = version + 1, following
-            else:
-                return False
-        root = self._checked(version, data)
+        self._check(later, version)
         if self.clock.boot_s() - base.confirmed_s > CONFIRM_S:
             return False
         if not self.incomplete:
-            check_complete(root, url=self.storage.url)
-        self._stand_on(replace(base, root=root))
+            check_complete(later, url=self.storage.url)
+        self._stand_on(replace(base, root=later))
         return True
+
+    def _is_behind(self, later: Root, root: Root) -> bool:
+        """Tell whether a commit was surely made behind another one: on it, or so its rows say."""
+        if (later.stream_id, later.generation) != (root.stream_id, root.generation):
+            return False
+        if later.version == root.version + 1:
+            return later.parent == root.transaction
+        rows = (row for row in later.history if row.version == root.version)
+        return any(row.transaction == root.transaction for row in rows)
 
     def _confirm(self, find: Callable[[], Base | None], known_s: float | None = None) -> Root:
         """Find the newest root; `find` starts from a base confirmed at `known_s`, or from none."""
@@ -379,6 +378,11 @@ class FollowedLog:
 
     def _checked(self, version: int, data: bytes) -> Root:
         root = self.files.decode(version, data)
+        self._check(root, version)
+        return root
+
+    def _check(self, root: Root, version: int) -> None:
+        """Refuse a root that contradicts its name or itself, or that this handle can't use."""
         if root.version != version:
             raise CorruptionError(
                 "commit file holds a different version than its name says",
@@ -396,7 +400,6 @@ class FollowedLog:
             )
         self.check_open(root)
         share_origins(self.storage, root)
-        return root
 
     def check_open(self, root: Root) -> None:
         """Raise NotFoundError for a stream that was dropped, because its objects may be gone."""

@@ -164,6 +164,12 @@ class History:
                 return number
         return None
 
+    def transactions(self, root: Root, start: int, end: int = 1 << 63) -> Iterator[tuple[int, str]]:
+        """Yield the versions ``[start, end)`` with the transactions that committed them."""
+        for batch in self.batches(root, start, end):
+            versions, found = column_values(batch, "version"), batch["transaction"]
+            yield from zip(versions.tolist(), found.to_pylist(), strict=True)
+
     def is_known(self, root: Root, version: int) -> bool:
         """Tell whether a version exists and its row is not lost."""
         return any(

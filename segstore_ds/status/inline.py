@@ -7,7 +7,7 @@ from itertools import groupby
 
 import pyarrow as pa
 
-from segstore_ds.errors import CorruptionError, InternalError
+from segstore_ds.errors import ConflictError, CorruptionError, InternalError, MissingObjectError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame, check_frame, decode_frame, encode_frame
 from segstore_ds.format.envelope import digest_of
@@ -17,6 +17,7 @@ from segstore_ds.format.statistics import entry_stats
 from segstore_ds.storage import OverlaidStorage, Storage
 
 Schemas = Callable[[int], pa.Schema]
+_TRIES = 5
 _Pairs = Sequence[tuple[SegmentEntry, InlineFrame]]
 
 
@@ -79,8 +80,7 @@ def _put_run(
     data, summary = lay_out(_joined(run, schema))
     path = names.build_outlined_path(version, digest_of(data))
     name = names.segment_object(path)
-    if not storage.create(name, data) and storage.get(name, limit_bytes=len(data)) != data:
-        raise InternalError("two segments have one name", path=name)
+    _put(storage, name, data)
     return SegmentEntry(
         segment_id=run[-1].segment_id,
         path=path,
@@ -92,6 +92,21 @@ def _put_run(
         frames=len(summary.frames),
         frame_raws=summary.frame_raws,
     )
+
+
+def _put(storage: Storage, name: str, data: bytes) -> None:
+    """Put an object that another writer may put, or may delete after it lost its race."""
+    for _ in range(_TRIES):
+        if storage.create(name, data):
+            return
+        try:
+            found = storage.get(name, limit_bytes=len(data))
+        except MissingObjectError:
+            continue
+        if found != data:
+            raise InternalError("two segments have one name", path=name)
+        return
+    raise ConflictError("another writer deletes the same segment each time", path=name)
 
 
 def _joined(run: Sequence[SegmentEntry], schema: pa.Schema) -> list[Frame]:

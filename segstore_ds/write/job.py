@@ -121,7 +121,7 @@ def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
     return WriteJob(
         storage=context.storage,
         token=names.build_token(root.version, context.clock.new_id()[:12]),
-        transaction=context.clock.new_id(),
+        transaction=context.log.new_transaction(),
         request=replace(request, schema=decode_schema(encode_schema(staged))),
         overwrite_to=root.tail if request.overwrite else None,
         repeated=repeated,

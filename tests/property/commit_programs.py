@@ -233,7 +233,7 @@ class TrustsAnyLoss(StreamLog):
 class StandsOnAnything(StreamLog):
     """Takes whatever is in the slot for the next base, however long ago its own was confirmed."""
 
-    def _stand_on_successor(self, base: Base, data: bytes, *, ahead: int) -> bool:  # noqa: ARG002
+    def _stand_on_later(self, base: Base, data: bytes, version: int) -> bool:  # noqa: ARG002
         self._stand_on(Base(decode(data), self.clock.boot_s(), sound=True))
         return True
 

@@ -16,7 +16,7 @@ from segstore_ds.read.scan import run_task
 from segstore_ds.status import table_status
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, open_on
-from segstore_ds.testing.faults import FaultStorage
+from segstore_ds.testing.faults import FaultStorage, WrappedStorage
 from segstore_ds.testing.virtual_time import TimedStorage
 from segstore_ds.write.layout import Layout
 
@@ -264,6 +264,32 @@ def test_lost_race_leaves_no_object() -> None:
     report = late.verify().check()
     assert report.leftovers == []
     assert len(_segments(storage)) == 1
+
+
+class _Contested(WrappedStorage):
+    """Another writer has put the same segment, and deletes it as its race is lost."""
+
+    met = False
+
+    def around(self, verb: str, path: str, work: Callable[[], object]) -> object:
+        if not self.met and path.startswith("segments/"):
+            if verb == "create":
+                work()
+                return False
+            self.met = True
+            self.inner.delete(path)
+        return work()
+
+
+@pytest.mark.usefixtures("small_share")
+def test_segment_that_another_loser_deletes_is_put_again() -> None:
+    """Writers of equal events make the same object of them, and each loser deletes its own."""
+    stream, storage = make_stream(3)
+    late = open_on(_Contested(storage), clock=storage.time.clock)
+    late.append(numbers(30, 40))
+    assert late.storage.met
+    assert values(stream.refresh()) == list(range(40))
+    assert late.verify().check().leftovers == []
 
 
 def test_damaged_frame_is_named_and_hides_nothing_else() -> None:

@@ -195,10 +195,10 @@ def test_a_winner_that_was_read_late_is_found_again_by_listing(log, time):
     data = log.files.read(1)
     assert data is not None
     time.advance(61)
-    assert not log._stand_on_successor(base, data, ahead=0)
+    assert not log._stand_on_later(base, data, 1)
     assert log.root.version == 0
     time.advance(-61)
-    assert log._stand_on_successor(base, data, ahead=0)
+    assert log._stand_on_later(base, data, 1)
     assert log._base == replace(base, root=other.root)
 
 
