@@ -51,7 +51,7 @@ def restore(storage: Storage, files: dict[str, bytes]) -> Storage:
 
 def content(stream: Stream) -> tuple[object, ...]:
     """Return everything a reader can learn of a stream's events."""
-    table = stream.read(offset_column="offset").read_all()
+    table = stream.read(offset_column="offset", read_cache_bytes=0).read_all()
     return stream.head, stream.tail, table.schema.names, table.to_pylist()
 
 

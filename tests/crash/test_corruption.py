@@ -325,9 +325,12 @@ def test_damaged_frame_is_named_and_hides_no_neighbour(
             changed = data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :]
             storage.put(path, changed)
             with pytest.raises(CorruptionError) as caught:
-                open_on(storage).read().read_all()
+                open_on(storage).read(read_cache_bytes=0).read_all()
             assert str(caught.value.fields["where"]).endswith(name)
-            before, behind = stream.read(0, offset).read_all(), stream.read(offset + 1).read_all()
+            before, behind = (
+                stream.read(*cuts, read_cache_bytes=0).read_all()
+                for cuts in ((0, offset), (offset + 1,))
+            )
             assert before.equals(right.slice(0, offset))
             assert behind.equals(right.slice(offset + 1))
         report = open_on(storage).verify()
