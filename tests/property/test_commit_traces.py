@@ -4,6 +4,7 @@ import pytest
 from commit_ghost import Ghost
 from commit_programs import (
     HOURS,
+    PUTS,
     FollowsNames,
     FollowsNamesUnconfirming,
     NeverDoubts,
@@ -31,6 +32,12 @@ def no_upkeep(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let scripts name each request: no commit moves rows of the history elsewhere."""
     monkeypatch.setattr(history, "ROWS_SOFT", 1 << 20)
     monkeypatch.setattr(history, "ROWS_HARD", 1 << 20)
+
+
+@pytest.fixture(autouse=True)
+def few_tries(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the outcome of a commit be unknown as soon as in the models of all orders."""
+    monkeypatch.setattr("segstore_ds.log.metadata_log.ADD_ATTEMPTS", PUTS)
 
 
 def name(number: int) -> str:
