@@ -27,16 +27,15 @@ def everything(stream):
 
 
 def test_stopped_clock_deletes_nothing_and_blocks_nothing():
-    """All commits bear one time; nothing is older than anything."""
+    """All commits bear one time, but for the gaps of a writer that commits on and on."""
     stream, storage = make_stream(0)
     stream.append(numbers(0, 10))
     before = objects(storage, "segments")
     for _ in range(3):
         assert everything(stream).deleted == ()
     assert before <= objects(storage, "segments")
-    assert {stream._log.read_version(n).time_us for n in range(stream.version)} == {
-        stream.root.time_us
-    }
+    times_us = [stream._log.read_version(n).time_us for n in range(stream.version)]
+    assert stream.root.time_us - min(times_us) < 1_000_000
 
 
 @pytest.mark.usefixtures("no_inline")
