@@ -180,6 +180,7 @@ def crafted_entries(storage: Storage, path: str) -> tuple[SegmentEntry, ...]:
     return replace(first, path=path), *entries
 
 
+@pytest.mark.background_upkeep  # what it would delete is among what is refused
 @pytest.mark.parametrize("build", OBJECTS, ids=lambda build: build.__name__.strip("_"))
 def test_paths_in_objects_are_refused(folder: Path, storage: Storage, build: Any) -> None:
     """An object of right digest that names something outside is refused when it is read."""

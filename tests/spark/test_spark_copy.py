@@ -99,6 +99,7 @@ def test_copy_succeeds_after_a_failed_transformation(spark, url, tmp_path):
         segstore.copy(spark, url, target, "c", parted, end=50)
 
 
+@pytest.mark.usefixtures("no_inline")
 def test_order_is_kept_over_many_tasks_in_one_write(spark, url, tmp_path):
     stream = fill(url, 40)
     target = f"file://{tmp_path}/copied"
