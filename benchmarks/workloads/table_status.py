@@ -218,7 +218,7 @@ def commit_entries(stream: Stream, commits: int, chance: random.Random) -> list[
         rows = chance.randrange(900, 1100)
         entry = StagedSegment(f"{token}/0-0-0.arrow", rows, rows * 40, 200, number, None)
         request = WriteRequest(schema, Layout(), "")
-        job = WriteJob(stream.storage, token, log.clock.new_id(), request)
+        job = WriteJob(stream.storage, token, log.new_transaction(), request)
         plan = AppendPlan(job, (entry,), BatchFacts(rows, {}))
         began = time.perf_counter()
         appender.commit(plan)
