@@ -101,6 +101,14 @@ def run_clone(
     if pin.made:
         return _find_made(log, request, context.log.root)
     pinned = asked or read_pinned(context, request.copy_id, pin)
+    if asked is None and request.copy_id not in pinned.pins:
+        # Only the pin of a clone of the newest version names its own commit.
+        raise InvalidInputError(
+            "the copy id was used for a clone of an older version, which was not finished",
+            remedy="repeat that call, or use another id",
+            copy_id=request.copy_id,
+            version=pinned.version,
+        )
     listed = pinned if end is None else _cut(context, target, pinned, end, request)
     first, copied = _first_root(context, listed, pin, request)
     if not log.create(first):

@@ -435,6 +435,23 @@ def test_purged_pinned_version_error_has_a_remedy() -> None:
     assert values(open_on(inner)) == values(stream)
 
 
+def test_unfinished_clone_of_the_past_is_not_taken_for_one_of_today() -> None:
+    """The pin of the first call stays, so a call without a version would get the old one."""
+    stream, _ = make_stream(4)
+    inner = open_storage(_place())
+
+    def crash() -> None:
+        raise Crash("between the commits")
+
+    past = replace(REQUEST, version=2)
+    with pytest.raises(Crash):
+        run_clone(stream._context, Meddling(inner, "create log/", crash), past)
+    with pytest.raises(InvalidInputError, match="clone of an older version"):
+        run_clone(stream._context, inner, REQUEST)
+    run_clone(stream._context, inner, past)
+    assert values(open_on(inner)) == list(range(20))
+
+
 def test_pin_removed_during_a_clone_is_a_conflict() -> None:
     """Whoever took it away wins, and the clone is not taken for sound."""
     stream, storage = make_stream(2)
