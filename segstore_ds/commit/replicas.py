@@ -14,7 +14,7 @@ A folder is written to as a follower only if its log holds this very stream, so 
 malicious root can't cause writes elsewhere.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from segstore_ds.commit.objects import (
@@ -183,15 +183,7 @@ class Replicas:
             return
         self._check_ours(follower, before, root)
         status = TableStatus(self._storage)
-        for version in range(before.version + 1, root.version + 1):
-            after = root if version == root.version else self._files.get(version)
-            if after is None:
-                raise MissingObjectError(
-                    "a version that a follower lacks was purged",
-                    remedy="call remove_follower(url), then add a follower in an empty folder",
-                    follower=follower.url,
-                    version=version,
-                )
+        for after in self._lacking(follower, before, root):
             arrived = {path for path, urls in shipped.items() if follower.url in urls}
             for path in new_status(status, before, after):
                 copy_small(self._storage, follower.storage, path)
@@ -204,6 +196,19 @@ class Replicas:
                 pass
             follower.add(after)
             before = after
+
+    def _lacking(self, follower: "Follower", before: Root, root: Root) -> Iterator[Root]:
+        """Yield the commits from the newest that a follower holds to a root, every one of them."""
+        try:
+            yield from self._files.get_range(before.version + 1, root.version)
+        except MissingObjectError as error:
+            raise MissingObjectError(
+                "a version that a follower lacks was purged",
+                remedy="call remove_follower(url), then add a follower in an empty folder",
+                follower=follower.url,
+                version=error.fields.get("version"),
+            ) from error
+        yield root
 
     def _check_ours(self, follower: "Follower", theirs: Root, root: Root) -> None:
         if theirs.version == root.version - 1:

@@ -1,7 +1,12 @@
 """The batch metadata log: one immutable file per batch, put-if-absent, numbered without gaps.
 
-It keeps the contract of Spark's HDFSMetadataLog on any storage with exclusive create. `add` has
-three outcomes: won, lost and unknown.
+It keeps the contract of Spark's HDFSMetadataLog on any storage with exclusive create:
+
+- `add`, `get`, `purge` by one number; `latest` never passes over a batch that can't be read.
+- `get_range` returns every batch of a range or fails; `find_gaps` verifies listed numbers.
+- There is no `purgeAfter`: what `add` has acknowledged stays, and a repair goes on behind it.
+
+`add` has three outcomes: won, lost and unknown.
 
 - A slot is lost only if it has been *read* and holds other bytes.
 - If the storage says for every try that it did not create the file (a full disk), `add` fails
@@ -18,8 +23,9 @@ between.
 Source: Spark's HDFSMetadataLog; icechunk's "conditional put, lost response" for the retry rule.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, Generic, TypeVar
 
 from segstore_ds.errors import (
@@ -46,6 +52,7 @@ T = TypeVar("T")
 ADD_ATTEMPTS = 6
 FILE_LIMIT_BYTES = 1 << 20
 PROBES_BEFORE_GALLOP = 8
+LISTINGS = 3  # of `latest`, whose batch may be purged before it is read
 
 
 def _refuse_extra(batch: Any, behind: bytes, where: str) -> Any:
@@ -83,6 +90,17 @@ class Codec(Generic[T]):
         envelope, behind = split_envelope(data)
         body = decode_envelope(envelope, where=where, raw_limit_bytes=self.limit_bytes)
         return self.attach(self.decode(body, where), behind, where)
+
+
+def find_gaps(numbers: Iterable[int], first: int, end: int) -> list[range]:
+    """Return the runs of `[first, end)` that a log lacks, in order.
+
+    >>> find_gaps([1, 2, 5, 9], 0, 8)
+    [range(0, 1), range(3, 5), range(6, 8)]
+    """
+    there = sorted(number for number in {*numbers} if first <= number < end)
+    borders = pairwise((first - 1, *there, end))
+    return [range(low + 1, high) for low, high in borders if high > low + 1]
 
 
 class MetadataLog(Generic[T]):
@@ -216,6 +234,33 @@ class MetadataLog(Generic[T]):
         data = self.read(number)
         return None if data is None else self.decode(number, data)
 
+    def get_range(self, first: int, end: int) -> Iterator[T]:
+        """Yield the batches of `[first, end)` in order, every one of them.
+
+        Raises MissingObjectError when one is not there, and FormatError as `get`.
+        """
+        for number in range(first, end):
+            batch = self.get(number)
+            if batch is None:
+                raise self._missing(number)
+            yield batch
+
+    def latest(self) -> tuple[int, T] | None:
+        """Return the newest number by listing, and its batch; None in an empty log.
+
+        Raises FormatError as `get`: an older batch is never returned instead.
+        """
+        number = -1
+        for _ in range(LISTINGS):
+            newest = self.newest_listed()
+            if newest is None:
+                return None
+            number = newest
+            batch = self.get(number)
+            if batch is not None:
+                return number, batch
+        raise self._missing(number)
+
     def read(self, number: int) -> bytes | None:
         """Return a batch's file as stored, or None where there is none."""
         return self._read(self.path(number))
@@ -273,6 +318,14 @@ class MetadataLog(Generic[T]):
         except (MissingObjectError, CorruptionError, StorageError):
             return None
         return names.parse_hint(content)
+
+    def _missing(self, number: int) -> MissingObjectError:
+        return MissingObjectError(
+            "batch is missing in its log",
+            url=self.storage.url,
+            path=self.path(number),
+            version=number,
+        )
 
     def _check_readable(self, batch: T, path: str) -> None:
         # Catches what earlier checks missed: a value of the wrong type can be encoded, but every

@@ -16,6 +16,7 @@ from segstore_ds.commit.transfer import CopiedObject
 from segstore_ds.errors import FormatError, NotFoundError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.root import Root
+from segstore_ds.log.metadata_log import find_gaps
 from segstore_ds.repair.verify import run_verify
 
 _LOG = logging.getLogger(__name__)
@@ -86,14 +87,14 @@ def refuse_promoted(context: StreamContext, base: Root, *, ignore_followers: boo
     unasked: dict[str, Exception | None] = {}
     for follower in context.log.replicas.of(base):
         try:
-            number = follower.files.newest_listed()
-            found = None if number is None else follower.files.get(number)
+            found = follower.files.latest()
         except (FormatError, StorageError) as error:
             unasked[follower.url] = error
             continue
-        if found is None or found.stream_id != base.stream_id:
+        theirs = None if found is None else found[1]
+        if theirs is None or theirs.stream_id != base.stream_id:
             unasked[follower.url] = None  # an unmounted disk looks like an empty folder
-        elif found.generation > base.generation:
+        elif theirs.generation > base.generation:
             raise follower.fenced(base)
     if unasked and not ignore_followers:
         raise StorageError(
@@ -119,6 +120,6 @@ def _damaged(context: StreamContext) -> set[str]:
     # An inline frame is named behind its commit file, and any frame by its range.
     paths = {re.split(r": |\[", problem.where)[0] for problem in problems}
     paths = {path for path in paths if path.startswith(_FOLDERS) and path != names.HINT_PATH}
-    numbers = set(context.log.files.numbers())
-    kept = range(context.log.root.log_start, context.log.root.version)
-    return paths | {context.log.files.path(number) for number in kept if number not in numbers}
+    files, root = context.log.files, context.log.root
+    gaps = find_gaps(files.numbers(), root.log_start, root.version)
+    return paths | {files.path(number) for gap in gaps for number in gap}

@@ -2,7 +2,6 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -17,6 +16,7 @@ from segstore_ds.format.root import PartRef, Retired, Root
 from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.format.segment import find_format
 from segstore_ds.format.statistics import Stats, compute, from_json, merge
+from segstore_ds.log.metadata_log import find_gaps
 from segstore_ds.log.seen import lost_commits
 from segstore_ds.log.transition import broken_invariants, broken_rules
 from segstore_ds.read.segments import OpenSegment, open_segment
@@ -134,10 +134,8 @@ class _Verifier:
         self._report.abandoned += [
             self._context.log.files.path(number) for number in sorted(lost - there)
         ]
-        kept = [newest.log_start - 1, *sorted(there | lost)]
-        for before, after in pairwise(kept):
-            if after != before + 1:
-                self._wrong("log", f"versions are missing: {before + 1} to {after - 1}")
+        for gap in find_gaps(there | lost, newest.log_start, numbers[-1]):
+            self._wrong("log", f"versions are missing: {gap[0]} to {gap[-1]}")
         older = newest
         self._verify_root(newest)
         for number in reversed([n for n in numbers if newest.log_start <= n < newest.version]):

@@ -67,12 +67,10 @@ def _hint(context: StreamContext, newest: Root) -> Iterator[Witness]:
 def _readers(context: StreamContext, newest: Root) -> Iterator[Witness]:
     for name in context.storage.folders(names.READERS_FOLDER):
         try:
-            files = record_log(context, name)
-            number = files.newest_listed()
-            record = None if number is None else files.get(number)
+            found = record_log(context, name).latest()
         except (FormatError, InvalidInputError):
             continue
-        seen = None if record is None else seen_by(record)
+        seen = None if found is None else seen_by(found[1])
         if seen is not None and is_gone(context.log.files, seen, newest):
             yield Witness(seen.version, f"reader {name!r}")
 
@@ -84,12 +82,11 @@ def _followers(context: StreamContext, newest: Root) -> Iterator[Witness]:
         return
     for follower in followers:
         try:
-            number = follower.files.newest_listed()
-            theirs = None if number is None else follower.files.get(number)
+            found = follower.files.latest()
         except (FormatError, StorageError):
             continue
-        if theirs is not None and is_gone(context.log.files, Seen.of(theirs), newest):
-            yield Witness(theirs.version, f"follower {follower.url}")
+        if found is not None and is_gone(context.log.files, Seen.of(found[1]), newest):
+            yield Witness(found[1].version, f"follower {follower.url}")
 
 
 def _names(context: StreamContext, newest: Root) -> Iterator[Witness]:

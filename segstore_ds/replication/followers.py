@@ -159,10 +159,9 @@ def _check_same(context: StreamContext, follower: Follower) -> None:
     """Check that a folder's log belongs to this stream; shipping then continues from there."""
     root = context.log.refresh()
     # It is the same stream if a version that both have is the same.
-    number = follower.files.newest_listed()
-    theirs = None if number is None else follower.files.get(number)
-    ours = context.log.files.get(number) if number is not None and number <= root.version else None
-    if theirs is None or ours is None or ours.transaction != theirs.transaction:
+    found = follower.files.latest()
+    ours = context.log.files.get(found[0]) if found and found[0] <= root.version else None
+    if found is None or ours is None or ours.transaction != found[1].transaction:
         raise AlreadyExistsError(
             "the folder holds another stream, or a diverged copy of this one",
             remedy="give an empty folder",

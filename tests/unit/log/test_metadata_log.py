@@ -18,13 +18,14 @@ from segstore_ds.errors import (
     EmptyObjectError,
     InternalError,
     InvalidInputError,
+    MissingObjectError,
     StorageError,
     TruncatedObjectError,
     UnsupportedVersionError,
 )
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.log.clock import Clock
-from segstore_ds.log.metadata_log import FILE_LIMIT_BYTES, Codec, MetadataLog
+from segstore_ds.log.metadata_log import FILE_LIMIT_BYTES, Codec, MetadataLog, find_gaps
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.testing.faults import Fault, FaultStorage
 
@@ -68,31 +69,25 @@ def test_unreadable_root_is_not_written(log):
     assert log.add(1, "y")
 
 
-def latest(log: MetadataLog[Any]) -> tuple[int, Any] | None:
-    """Return the newest number and its batch."""
-    number = log.newest_listed()
-    return None if number is None else (number, log.get(number))
-
-
 # --- HDFSMetadataLogSuite -------------------------------------------------------------------------
 
 
 def test_a_missing_folder_is_made_by_the_first_add(tmp_path: Path):
     log = a_log(open_storage(tmp_path / "not" / "there"))
-    assert latest(log) is None
+    assert log.latest() is None
     assert log.numbers() == []
     assert log.add(0, "first")
-    assert latest(log) == (0, "first")
+    assert log.latest() == (0, "first")
 
 
 def test_what_is_added_is_got_by_number(log):
     assert log.get(0) is None
     assert log.add(0, "zero")
-    assert latest(log) == (0, "zero")
+    assert log.latest() == (0, "zero")
     assert log.add(1, {"rows": [1, 2]})
     assert log.get(0) == "zero"
     assert log.get(1) == {"rows": [1, 2]}
-    assert latest(log) == (1, {"rows": [1, 2]})
+    assert log.latest() == (1, {"rows": [1, 2]})
 
 
 def test_a_second_add_of_a_number_loses_and_changes_nothing(log):
@@ -108,9 +103,59 @@ def test_purge_keeps_exactly_the_newer_versions(tmp_path: Path):
     fill(log, range(3))
     assert log.purge(2) == 2
     assert [log.get(number) for number in range(3)] == [None, None, "batch 2"]
-    assert latest(log) == (2, "batch 2")
+    assert log.latest() == (2, "batch 2")
     assert [entry.name for entry in (tmp_path / "log").iterdir()] == [f"{2:020d}"]
     assert log.purge(2) == 0
+
+
+def test_get_range_returns_every_batch_or_fails(log):
+    fill(log, range(6))
+    assert list(log.get_range(2, 5)) == ["batch 2", "batch 3", "batch 4"]
+    assert list(log.get_range(5, 6)) == ["batch 5"]
+    assert list(log.get_range(3, 3)) == list(log.get_range(4, 2)) == []
+    with pytest.raises(MissingObjectError, match="version=6"):
+        list(log.get_range(4, 8))
+    log.storage.delete(log.path(3))
+    found = log.get_range(2, 6)
+    assert next(found) == "batch 2"
+    with pytest.raises(MissingObjectError, match="version=3"):
+        next(found)
+    log.storage.put(log.path(2), log.storage.get(log.path(2))[:-1])
+    with pytest.raises(TruncatedObjectError):
+        next(log.get_range(2, 6))
+
+
+@pytest.mark.parametrize(
+    ("numbers", "gaps"),
+    [
+        ([], [range(3, 7)]),
+        ([3, 4, 5, 6], []),
+        ([6, 4, 5, 3, 2, 7, 9], []),
+        ([4, 4, 5], [range(3, 4), range(6, 7)]),
+        ([3, 6], [range(4, 6)]),
+        ([1, 2, 7, 20], [range(3, 7)]),
+    ],
+)
+def test_gaps_are_found_within_the_range_alone(numbers, gaps):
+    assert find_gaps(numbers, 3, 7) == gaps
+    assert find_gaps(numbers, 3, 3) == find_gaps(numbers, 7, 3) == []
+
+
+class PurgedStorage(FaultStorage):
+    """Deletes a file right before it is read."""
+
+    def get(self, path: str, *, limit_bytes: int | None = None) -> bytes:
+        self.inner.delete(path)
+        return super().get(path, limit_bytes=limit_bytes)
+
+
+def test_latest_lists_again_when_its_batch_was_purged(log):
+    fill(log, range(2))
+    purged = a_log(PurgedStorage(log.storage, Fault(10**9, "fail", "before")))
+    assert purged.latest() is None
+    fill(log, range(9))
+    with pytest.raises(MissingObjectError, match="version=6"):
+        purged.latest()
 
 
 def test_a_restarted_log_sees_everything(tmp_path: Path):
@@ -125,7 +170,7 @@ def test_other_files_are_no_batches(log):
     for name in ("2", "1234a", "_latest", "0" * 21, "x" * 20, f"{7:020d}.tmp", f"sub/{9:020d}"):
         log.storage.put(f"log/{name}", b"?")
     assert log.numbers() == [0, 1]
-    assert latest(log) == (1, "batch 1")
+    assert log.latest() == (1, "batch 1")
 
 
 @pytest.mark.parametrize("number", [-1, 10**18, 10**30])
@@ -148,7 +193,7 @@ def test_latest_never_falls_back_past_an_unreadable_head(log):
     ]:
         log.storage.put(log.path(2), data)
         with pytest.raises(error, match=f"{2:020d}"):
-            latest(log)
+            log.latest()
     assert log.get(1) == "batch 1"
     assert log.newest_listed() == 2
 
@@ -158,7 +203,7 @@ def test_an_empty_file_is_an_error_of_its_own(tmp_path: Path):
     fill(log, range(2))
     (tmp_path / "log" / f"{1:020d}").write_bytes(b"")
     with pytest.raises(EmptyObjectError):
-        latest(log)
+        log.latest()
 
 
 def test_a_file_beyond_the_limit_is_not_read(log):
@@ -320,4 +365,4 @@ def test_a_storage_that_fails_is_no_empty_log(log):
     for call in (1, 2):
         shaky = a_log(FaultStorage(log.storage, Fault(call, "fail", "before", 100)))
         with pytest.raises(StorageError):
-            latest(shaky)
+            shaky.latest()
