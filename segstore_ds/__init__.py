@@ -1,42 +1,20 @@
 """segstore: append-only event streams next to Spark, in Arrow segments on any fsspec filesystem.
 
-``import segstore_ds as segstore`` needs no pyspark; the Spark helpers are loaded when first used.
+``import segstore_ds as segstore`` loads almost nothing. The first use of a name loads the core, and
+the first use of a Spark helper loads pyspark.
 """
 
+# ruff: noqa: F405 - names of `public` are listed here once more, and loaded when one is used
+
+import sys
+from importlib import import_module
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from segstore_ds.cache.read_cache import ReadCounters
-from segstore_ds.commit.lookup import Outcome, OutcomeState
-from segstore_ds.compact.commit import Compaction
-from segstore_ds.copy.request import Copied
-from segstore_ds.errors import SegstoreError
-from segstore_ds.format.retention import RetentionPolicy
-from segstore_ds.format.upkeep import UpkeepPolicy
-from segstore_ds.read.cached import read_cache_counters
-from segstore_ds.read.cuts import Position
-from segstore_ds.read.parquet_files import ParquetFile
-from segstore_ds.read.scan import run_task
-from segstore_ds.repair.verify import Problem, Report
-from segstore_ds.retention.drop import Dropped
-from segstore_ds.retention.maintain import Maintenance
-from segstore_ds.retention.readers import NamedReader
-from segstore_ds.retention.retained import Blocker, Retained
-from segstore_ds.retention.vacuum import VacuumReport
-from segstore_ds.status.writers import Commit
-from segstore_ds.stream import (
-    Stream,
-    create,
-    drop,
-    exists,
-    list_streams,
-    open,  # noqa: A004 - segstore.open(url)
-    repair,
-    salvage,
-)
 from segstore_ds.version import __version__
-from segstore_ds.write.layout import Layout
 
 if TYPE_CHECKING:
+    from segstore_ds.public import *  # noqa: F403 - the same names, for whoever checks types
     from segstore_ds.spark import (
         activated,
         clone,
@@ -47,11 +25,6 @@ if TYPE_CHECKING:
         register,
         write,
     )
-
-# Four helpers are called as rooms are. All rooms are loaded by now; without these attributes
-# `segstore.read` is the helper, and `from segstore_ds.read import ...` still finds the room.
-for _room in ("compact", "copy", "read", "write"):
-    del globals()[_room]
 
 _SPARK_HELPERS = (
     *("activated", "clone", "compact", "copy", "read"),
@@ -103,7 +76,27 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _SPARK_HELPERS:
-        from segstore_ds import spark  # noqa: PLC0415 - pyspark only when it is used
-
-        return getattr(spark, name)
+        return getattr(import_module("segstore_ds.spark"), name)
+    if name == "errors":
+        return import_module("segstore_ds.errors")
+    if name in __all__:
+        found = getattr(import_module("segstore_ds.public"), name)
+        globals()[name] = found
+        return found
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "errors"]
+
+
+class _Package(ModuleType):
+    """The package: `read` and four more names are functions, though rooms have the same names."""
+
+    def __setattr__(self, name: str, value: object) -> None:
+        # Python puts each module that it imports into its package.
+        if name not in __all__ or not isinstance(value, ModuleType):
+            super().__setattr__(name, value)
+
+
+sys.modules[__name__].__class__ = _Package

@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+import segstore_ds
+from segstore_ds import public
+
 ROOT = Path(__file__).parents[1]
 PACKAGE = ROOT / "segstore_ds"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if "__pycache__" not in path.parts)
@@ -39,7 +42,8 @@ ROOMS: dict[str, set[str]] = {
     "repair": VERBS | {"copy"},
     "stream": ALL,
     "testing": ALL | {"stream"},
-    "__init__": ALL | {"stream", "spark"},
+    "public": ALL | {"stream"},
+    "__init__": {"public", "spark", "version"},
     "spark": {"errors", "options", "version", "format", "stream", "__init__"},
     "cli": LEAVES | {"format", "storage", "stream", "spark", "__init__"},
 }
@@ -63,6 +67,9 @@ OWNERS = {
     "pandas": {"cli"},
     "jdk": {"cli"},
     "argparse": {"cli"},
+    "typer": {"cli"},
+    "click": {"cli"},
+    "rich": {"cli"},
     "hypothesis": {"testing"},
     "pytest": {"testing"},
 }
@@ -288,3 +295,33 @@ def test_helpers_for_spark_are_not_hidden_by_rooms() -> None:
     """`segstore.read` is the helper, whichever room was imported first."""
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     subprocess.run([sys.executable, "-c", _HELPERS], env=environment, check=True, timeout=120)
+
+
+_LOADED = """
+import sys
+import segstore_ds as segstore
+first = sorted(name for name in ("pyarrow", "fsspec", "numpy", "pyspark") if name in sys.modules)
+from segstore_ds.read import plan
+import segstore_ds.write.request, segstore_ds.copy.request, segstore_ds.compact.plan
+import segstore_ds.repair.verify
+assert segstore.open.__name__ == "open" and plan.__name__ == "segstore_ds.read.plan"
+assert segstore.errors.SegstoreError is segstore.SegstoreError
+assert segstore.repair.__name__ == "repair"
+assert not {"read", "write", "copy", "compact"} & {*vars(segstore)}
+print(first, "pyspark" in sys.modules)
+"""
+
+
+def test_importing_the_package_loads_what_is_used() -> None:
+    """Rooms that are imported first don't hide the helpers that have their names."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LOADED], check=True, capture_output=True, text=True, cwd=ROOT
+    )
+    assert done.stdout.split("\n")[0] == "[] False"
+
+
+def test_public_names_are_those_of_the_package() -> None:
+    """They are listed twice: where they are loaded, and for `dir(segstore)`."""
+    helpers = {*segstore_ds._SPARK_HELPERS, "__version__"}
+    assert {*segstore_ds.__all__} == {*public.__all__} | helpers
+    assert {*dir(segstore_ds)} == {*segstore_ds.__all__, "errors"}

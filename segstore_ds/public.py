@@ -1,0 +1,64 @@
+"""The public names that need no pyspark; `segstore_ds` loads this module when one is used."""
+
+from segstore_ds.cache.read_cache import ReadCounters
+from segstore_ds.commit.lookup import Outcome, OutcomeState
+from segstore_ds.compact.commit import Compaction
+from segstore_ds.copy.request import Copied
+from segstore_ds.errors import SegstoreError
+from segstore_ds.format.retention import RetentionPolicy
+from segstore_ds.format.upkeep import UpkeepPolicy
+from segstore_ds.read.cached import read_cache_counters
+from segstore_ds.read.cuts import Position
+from segstore_ds.read.parquet_files import ParquetFile
+from segstore_ds.read.scan import run_task
+from segstore_ds.repair.verify import Problem, Report
+from segstore_ds.retention.drop import Dropped
+from segstore_ds.retention.maintain import Maintenance
+from segstore_ds.retention.readers import NamedReader
+from segstore_ds.retention.retained import Blocker, Retained
+from segstore_ds.retention.vacuum import VacuumReport
+from segstore_ds.status.writers import Commit
+from segstore_ds.stream import (
+    Stream,
+    create,
+    drop,
+    exists,
+    list_streams,
+    open,  # noqa: A004 - segstore.open(url)
+    repair,
+    salvage,
+)
+from segstore_ds.write.layout import Layout
+
+__all__ = [
+    "Blocker",
+    "Commit",
+    "Compaction",
+    "Copied",
+    "Dropped",
+    "Layout",
+    "Maintenance",
+    "NamedReader",
+    "Outcome",
+    "OutcomeState",
+    "ParquetFile",
+    "Position",
+    "Problem",
+    "ReadCounters",
+    "Report",
+    "Retained",
+    "RetentionPolicy",
+    "SegstoreError",
+    "Stream",
+    "UpkeepPolicy",
+    "VacuumReport",
+    "create",
+    "drop",
+    "exists",
+    "list_streams",
+    "open",
+    "read_cache_counters",
+    "repair",
+    "run_task",
+    "salvage",
+]
