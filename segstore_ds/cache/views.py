@@ -1,12 +1,11 @@
 """Views: bytes that are passed on, sliced and joined without a copy.
 
-A view keeps its underlying memory alive. It is read-only, so a receiver cannot change stored bytes.
-The owner promises not to change them either. Lengths and positions are plain integers, so nothing
-is limited to 2 GiB. Positions never count from the end: a negative one is an error.
+A view keeps its underlying memory alive. It is read-only, so a receiver cannot change stored bytes;
+the owner of memory makes a writable one to copy into. The owner promises not to change what it has
+passed on. Lengths and positions are plain integers, so nothing is limited to 2 GiB. Positions never
+count from the end: a negative one is an error.
 
-Equality and hash are those of the content, independent of component boundaries.
-
-Source: Pravega's BufferView, ArrayView and ByteArraySegment.
+Source: Pravega's BufferView and ByteArraySegment.
 """
 
 import operator
@@ -31,10 +30,6 @@ class BufferView(ABC):
         """The number of bytes."""
 
     @abstractmethod
-    def slice(self, start: int = 0, end: int | None = None) -> "BufferView":
-        """Return a view of `[start, end)` that shares memory; empty ones are allowed everywhere."""
-
-    @abstractmethod
     def buffers(self) -> Iterator[memoryview]:
         """Yield the components, read-only and in order; an empty view yields none."""
 
@@ -42,16 +37,12 @@ class BufferView(ABC):
         """Return a copy of the bytes."""
         return b"".join(self.buffers())
 
-    def copy_to(self, target: Any) -> int:
-        """Copy to the front of a writable buffer; return how many bytes were copied.
+    def copy_to(self, target: "ByteArraySegment") -> int:
+        """Copy to the front of a writable segment; return how many bytes were copied.
 
-        Copies the smaller of the two lengths; the rest of the buffer stays unchanged.
+        Copies the smaller of the two lengths; the rest of the target stays unchanged.
         """
-        window = _bytes_of(target)
-        if window.readonly:
-            raise InvalidInputError(
-                "the target of a copy is read-only", remedy="give a writable view"
-            )
+        window = target.room
         place = 0
         for buffer in self.buffers():
             count = min(len(buffer), len(window) - place)
@@ -61,77 +52,65 @@ class BufferView(ABC):
                 break
         return place
 
-    def crc32(self, start: int = 0) -> int:
-        """Return the CRC-32 of the content, continued from the CRC-32 of bytes before it."""
+    def crc32(self) -> int:
+        """Return the CRC-32 of the content."""
+        crc = 0
         for buffer in self.buffers():
-            start = zlib.crc32(buffer, start)
-        return start
-
-    def __len__(self) -> int:
-        return self.length
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__} of {self.length} bytes>"
-
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, BufferView):
-            return NotImplemented
-        return self.length == other.length and _equal(self.buffers(), other.buffers())
-
-    def __hash__(self) -> int:
-        return hash((self.length, self.crc32()))
+            crc = zlib.crc32(buffer, crc)
+        return crc
 
 
-class ArrayView(BufferView):
-    """Bytes in one piece."""
+class ByteArraySegment(BufferView):
+    """The bytes `[start, end)` of an object that supports the buffer protocol.
 
-    __slots__ = ()
+    bytes, bytearray, memoryview, mmap and pyarrow.Buffer are used without a copy. A `writable`
+    segment is a target for `copy_to`, and so are its slices.
+    """
+
+    __slots__ = ("_memory",)
+
+    def __init__(
+        self, data: Any, start: int = 0, end: int | None = None, *, writable: bool = False
+    ) -> None:
+        whole = _bytes_of(data)
+        start, end = _check_range(start, end, len(whole))
+        memory = whole if end - start == len(whole) else whole[start:end]
+        if writable and memory.readonly:
+            raise InvalidInputError("memory is read-only", remedy="give a bytearray or an mmap")
+        self._memory: memoryview = memory if writable else memory.toreadonly()
 
     @property
-    @abstractmethod
+    def length(self) -> int:  # noqa: D102
+        return len(self._memory)
+
+    @property
     def data(self) -> memoryview:
         """The bytes, read-only."""
+        return self._memory.toreadonly()
 
-    @abstractmethod
-    def slice(self, start: int = 0, end: int | None = None) -> "ArrayView":
-        """See `BufferView.slice`."""
+    @property
+    def room(self) -> memoryview:
+        """The bytes of a writable segment, to write to; InvalidInputError for a read-only one."""
+        if self._memory.readonly:
+            raise InvalidInputError(
+                "the target of a copy is read-only", remedy="give a writable segment"
+            )
+        return self._memory
 
     def buffers(self) -> Iterator[memoryview]:  # noqa: D102
-        if self.length:
+        if self._memory:
             yield self.data
+
+    def slice(self, start: int, end: int) -> "ByteArraySegment":
+        """Return a segment of `[start, end)` that shares memory; empty ones are allowed."""
+        start, end = _check_range(start, end, len(self._memory))
+        cut = object.__new__(ByteArraySegment)
+        cut._memory = self._memory[start:end]
+        return cut
 
     def to_arrow(self) -> pa.Buffer:
         """Return the bytes as an Arrow buffer that shares the memory and keeps it alive."""
         return pa.py_buffer(self.data)
-
-
-class ByteArraySegment(ArrayView):
-    """The bytes `[start, end)` of an object that supports the buffer protocol.
-
-    bytes, bytearray, memoryview, mmap and pyarrow.Buffer are used without a copy.
-    """
-
-    __slots__ = ("_window",)
-
-    def __init__(self, data: Any, start: int = 0, end: int | None = None) -> None:
-        whole = data.data if isinstance(data, ArrayView) else _bytes_of(data)
-        start, end = check_range(start, end, len(whole))
-        window = whole if end - start == len(whole) else whole[start:end]
-        self._window: memoryview = window.toreadonly()
-
-    @property
-    def length(self) -> int:  # noqa: D102
-        return len(self._window)
-
-    @property
-    def data(self) -> memoryview:  # noqa: D102
-        return self._window
-
-    def slice(self, start: int = 0, end: int | None = None) -> "ByteArraySegment":  # noqa: D102
-        start, end = check_range(start, end, len(self._window))
-        cut = object.__new__(ByteArraySegment)
-        cut._window = self._window[start:end]
-        return cut
 
 
 def as_view(data: Any) -> BufferView:
@@ -142,7 +121,7 @@ def as_view(data: Any) -> BufferView:
     return ByteArraySegment(data)
 
 
-def check_range(start: int, end: int | None, length: int) -> tuple[int, int]:
+def _check_range(start: int, end: int | None, length: int) -> tuple[int, int]:
     """Return `[start, end)`, checked to lie inside `length`; an end of None is `length`."""
     last = length if end is None else operator.index(end)
     if not 0 <= operator.index(start) <= last <= length:
@@ -159,19 +138,6 @@ def _bytes_of(data: Any) -> memoryview:
             remedy="give bytes, a contiguous memoryview, an mmap or a pyarrow.Buffer",
             type=type(data).__name__,
         ) from error
-
-
-def _equal(ours: Iterator[memoryview], theirs: Iterator[memoryview]) -> bool:
-    left = right = memoryview(b"")
-    while True:
-        left = left or next(ours, left)
-        right = right or next(theirs, right)
-        count = min(len(left), len(right))
-        if not count:
-            return True
-        if not pa.py_buffer(left[:count]).equals(pa.py_buffer(right[:count])):
-            return False
-        left, right = left[count:], right[count:]
 
 
 EMPTY: Final = ByteArraySegment(b"")

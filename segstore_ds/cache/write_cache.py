@@ -26,7 +26,7 @@ class WriteCache(Buffer[Channel]):
 
     def __init__(self, capacity: int) -> None:
         super().__init__(capacity)
-        self._memory: memoryview | None = None
+        self._memory: ByteArraySegment | None = None
         self._copied = 0
         self._piece_start: int | None = None  # start of the last piece if that is a copy
         self._pieces: list[BufferView] = []
@@ -45,8 +45,9 @@ class WriteCache(Buffer[Channel]):
             self._pieces.append(view)
             self._piece_start = None
             return view
-        view.copy_to(self._room(view.length))
-        return self._keep(view.length)
+        memory = self._allocated()
+        view.copy_to(memory.slice(self._copied, self._copied + view.length))
+        return self._keep(memory, view.length)
 
     def _content(self) -> BufferView:
         return join(self._pieces)
@@ -54,22 +55,22 @@ class WriteCache(Buffer[Channel]):
     def _write_to(self, channel: Channel) -> None:
         channel.write_all(list(self.content().buffers()))
 
-    def _room(self, nbytes: int) -> memoryview:
+    def _allocated(self) -> ByteArraySegment:
         if self._memory is None:
             # Pages of an anonymous map use no memory until they are touched.
-            self._memory = memoryview(mmap.mmap(-1, self._capacity))
-        return self._memory[self._copied : self._copied + nbytes]
+            self._memory = ByteArraySegment(mmap.mmap(-1, self._capacity), writable=True)
+        return self._memory
 
-    def _keep(self, nbytes: int) -> ByteArraySegment:
+    def _keep(self, memory: ByteArraySegment, nbytes: int) -> ByteArraySegment:
         """Return a view of the bytes just copied, added to the last piece if that is a copy."""
         start = self._copied
         self._copied += nbytes
-        view = ByteArraySegment(self._memory, start, self._copied)
+        view = ByteArraySegment(memory.data, start, self._copied)
         if self._piece_start is None:
             self._piece_start = start
             self._pieces.append(view)
         else:
-            self._pieces[-1] = ByteArraySegment(self._memory, self._piece_start, self._copied)
+            self._pieces[-1] = ByteArraySegment(memory.data, self._piece_start, self._copied)
         return view
 
     def _free(self) -> None:

@@ -53,7 +53,7 @@ class TestWriteCache(BufferSuite):
 
     def test_a_flipped_bit_is_noticed(self):
         cache = self.filled(b"good", b"bad")
-        cache._memory[5] ^= 1
+        cache._memory.room[5] ^= 1
         with pytest.raises(CorruptionError):
             cache.read(4)
         assert cache.read(0) == b"good"
