@@ -72,6 +72,18 @@ def open_reader(reading: Reading, tasks: Iterable[ReadTask]) -> pa.RecordBatchRe
     )
 
 
+def first_rows(reader: pa.RecordBatchReader, limit: int) -> pa.RecordBatchReader:
+    """Return the first rows of a reader, which is left alone from then on."""
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        left = limit
+        while left and (batch := next(reader, None)) is not None:
+            yield batch.slice(0, left)
+            left -= min(left, batch.num_rows)
+
+    return pa.RecordBatchReader.from_batches(reader.schema, batches())
+
+
 def run_tasks(
     reading: Reading, tasks: Iterable[ReadTask], *, threads: int
 ) -> Iterator[pa.RecordBatch]:

@@ -58,7 +58,7 @@ from segstore_ds.read.plan import (
     plan_tasks,
 )
 from segstore_ds.read.reader_records import SeenReader, list_readers
-from segstore_ds.read.scan import open_reader
+from segstore_ds.read.scan import first_rows, open_reader
 from segstore_ds.repair.verify import Report, run_verify
 from segstore_ds.replication.followers import run_add_follower, run_promote, run_remove_follower
 from segstore_ds.retention.maintain import Maintenance, run_maintain
@@ -76,6 +76,7 @@ from segstore_ds.status.slices import SliceTable
 from segstore_ds.status.writers import Commit, WriterKey
 from segstore_ds.storage import Storage
 from segstore_ds.stream.commits import Commits
+from segstore_ds.stream.follow import POLL_S, Follow
 from segstore_ds.version import __version__
 from segstore_ds.write.appender import FlushLimits, LiveAppender, StreamEnds
 from segstore_ds.write.inputs import as_input, writer_key
@@ -487,6 +488,7 @@ class Stream:
         read_cache_bytes: int = options.default("readCacheBytes"),
         version_as_of: int | None = None,
         timestamp_as_of: str | dt.datetime | None = None,
+        limit: int | None = None,
     ) -> pa.RecordBatchReader:
         """Read the events between two cuts, in offset order, as of one version.
 
@@ -505,6 +507,7 @@ class Stream:
                 later reads; the least recently used leave first. 0 reads without the cache.
             version_as_of: Read this version; None for the newest.
             timestamp_as_of: Or the newest version at that time, a datetime or text with a zone.
+            limit: The most events to return, the first ones that match; None for all.
 
         Returns:
             A reader that DuckDB, Polars and pandas take without a copy. Threads decode up to four
@@ -533,10 +536,71 @@ class Stream:
             fail_on_data_loss=fail_on_data_loss,
             read_cache_bytes=read_cache_bytes,
         )
+        most = check_whole("limit", limit, optional=True)
         self._log.refresh()
         root = self.root_as_of(version=version_as_of, timestamp=timestamp_as_of)
         reading = plan_reading(self._context, root, request)
-        return open_reader(reading, self.plan_tasks(reading, root=root))
+        if most is not None and not reading.filters:
+            reading = replace(reading, end=min(reading.end, reading.start + most))
+        reader = open_reader(reading, self.plan_tasks(reading, root=root))
+        return reader if most is None else first_rows(reader, most)
+
+    def follow(
+        self,
+        name: str | None = None,
+        *,
+        owner: str = "",
+        start: CutLike | None = None,
+        columns: Sequence[str] | None = None,
+        filters: FilterLike = None,
+        offset_column: str | None = None,
+        commit_time_column: str | None = None,
+        poll_s: float = POLL_S,
+    ) -> Follow:
+        """Read events as they are committed: a loop, ``for`` or ``async for``, over batches.
+
+        With a name, a named reader is registered: its position is published when the loop asks for
+        the batch after, so an interrupted loop repeats at most the batch that it was in. A poll
+        that finds nothing sends one small request.
+
+        Args:
+            name: The named reader that publishes; None for none.
+            owner: Who may publish under the name.
+            start: The first event; None for the position published last, or the head, and without
+                a name for the tail.
+            columns: Which columns, in order; None for all.
+            filters: As for `read`.
+            offset_column: Name of an extra int64 column with each event's offset.
+            commit_time_column: Name of an extra column with the time of each event's commit (UTC).
+            poll_s: Most seconds between two polls, which begin 5 ms apart after each batch.
+
+        Returns:
+            The batches; they end when the stream is sealed.
+
+        Raises:
+            ReaderConflictError: The name belongs to another owner, at once or while publishing.
+        """
+        check_seconds("poll_s", poll_s, positive=True)
+        context = self._context.apart()
+        reader, root = None, context.log.refresh()
+        if name is not None:
+            reader = type(self)(context).reader(name, owner=owner, start=start)
+            offset = reader.offset
+        else:
+            offset = resolve_cut(context, root, parse_cut("tail" if start is None else start))
+        request = ReadRequest(
+            columns=columns,
+            filters=filters,
+            offset_column=offset_column,
+            commit_time_column=commit_time_column,
+        )
+
+        def read(context: StreamContext, root: Root, request: ReadRequest) -> pa.RecordBatchReader:
+            own = type(self)(context)
+            reading = plan_reading(context, root, request)
+            return open_reader(reading, own.plan_tasks(reading, root=root))
+
+        return Follow(context, request, read, start=offset, reader=reader, poll_s=poll_s)
 
     def plan_read(
         self,

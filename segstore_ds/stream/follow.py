@@ -1,0 +1,136 @@
+"""Following a stream: its events as they are committed, on a handle of its own.
+
+A poll that finds nothing sends one small request. The wait between two polls doubles from 5 ms up
+to `poll_s`, and begins anew after events.
+"""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterator
+from dataclasses import replace
+from typing import Self
+
+import pyarrow as pa
+
+from segstore_ds.commit.context import StreamContext
+from segstore_ds.format.root import Root
+from segstore_ds.read.cuts import Position
+from segstore_ds.read.plan import ReadRequest
+from segstore_ds.retention.readers import NamedReader
+
+POLL_S = 0.05
+_FIRST_WAIT_S = 0.005
+_HIDDEN = "__segstore_offset"
+
+Read = Callable[[StreamContext, Root, ReadRequest], pa.RecordBatchReader]
+
+
+class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
+    """The batches of a stream from a position on, made by `Stream.follow`; it ends with a seal.
+
+    Use it in one `for` or one `async for`. A batch counts as done when the loop asks for the next
+    one: only then a named reader's position passes it.
+
+    Attributes:
+        offset: Where the events begin that are not done yet.
+        reader: The named reader that publishes, or None.
+    """
+
+    def __init__(
+        self,
+        context: StreamContext,
+        request: ReadRequest,
+        read: Read,
+        *,
+        start: int,
+        reader: NamedReader | None,
+        poll_s: float,
+    ) -> None:
+        self._context, self._request, self._read = context, _with_offsets(request), read
+        self._poll_s = poll_s
+        self._wait_s = _FIRST_WAIT_S
+        self._batches: Iterator[pa.RecordBatch] | None = None
+        self._pending: asyncio.Future[pa.RecordBatch | None] | None = None
+        self._next = self._upto = self.offset = start
+        self._ended = False
+        self.reader = reader
+
+    def __iter__(self) -> Self:
+        """Return this object."""
+        return self
+
+    def __next__(self) -> pa.RecordBatch:
+        """Return the next batch, waiting for it; StopIteration if the stream is sealed."""
+        while (batch := self._take()) is None:
+            if self._ended:
+                raise StopIteration
+            self._context.clock.sleep(self._back_off())
+        return batch
+
+    def __aiter__(self) -> Self:
+        """Return this object."""
+        return self
+
+    async def __anext__(self) -> pa.RecordBatch:
+        """Return the next batch; a cancelled wait loses none."""
+        while True:
+            if self._pending is None:
+                self._pending = asyncio.ensure_future(asyncio.to_thread(self._take))
+            batch = await asyncio.shield(self._pending)
+            self._pending = None
+            if batch is not None:
+                return batch
+            if self._ended:
+                raise StopAsyncIteration
+            await asyncio.sleep(self._back_off())
+
+    def publish(self) -> None:
+        """Count every batch that was returned as done, as asking for the next one does."""
+        self.offset = self._next
+        if self.reader is not None and (self.reader.offset < self.offset or self.reader.lapses):
+            self.reader.publish(self.offset)
+
+    def _take(self) -> pa.RecordBatch | None:
+        """Return the next batch that is committed, or None; the last one returned is done."""
+        self.publish()
+        while True:
+            if self._batches is None and not self._look():
+                return None
+            for batch in self._batches or ():
+                self._wait_s = _FIRST_WAIT_S
+                return self._without_offsets(batch)
+            self._batches, self._next = None, self._upto
+            self.publish()
+
+    def _look(self) -> bool:
+        """Begin to read what was committed since; False if there is nothing."""
+        log = self._context.log
+        before = log.root
+        root = log.follow()
+        if root.tail == self._next and root.stream_id == before.stream_id:
+            self._ended = root.sealed
+            return False
+        # The position holds the root seen before: the read checks that it continues that history.
+        request = replace(self._request, start=Position.of(before, self._next), end=root.tail)
+        self._batches = iter(self._read(self._context, root, request))
+        self._upto = root.tail
+        return True
+
+    def _without_offsets(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        column = self._request.offset_column
+        if column is None:
+            self._next += batch.num_rows
+            return batch
+        self._next = batch.column(column)[-1].as_py() + 1
+        return batch.drop_columns([_HIDDEN]) if column == _HIDDEN else batch
+
+    def _back_off(self) -> float:
+        wait_s = min(self._wait_s, self._poll_s)
+        self._wait_s = 2 * wait_s
+        return wait_s
+
+
+def _with_offsets(request: ReadRequest) -> ReadRequest:
+    """Return a request whose rows tell their offsets: those that a filter dropped are passed."""
+    if request.offset_column is None and request.filters:
+        return replace(request, offset_column=_HIDDEN)
+    return request

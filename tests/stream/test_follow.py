@@ -1,0 +1,111 @@
+"""Following a stream: what a loop over batches sees, publishes and costs."""
+
+import asyncio
+from dataclasses import replace
+from itertools import pairwise
+
+import pyarrow as pa
+import pytest
+from stream_kit import make_stream, numbers
+
+from segstore_ds.errors import InvalidInputError, ReaderConflictError
+from segstore_ds.stream import open_on
+
+
+class Waits:
+    """A clock whose waits are noted; each may do something, so that a loop ends."""
+
+    def __init__(self, stream, *works) -> None:
+        self.slept, self._works = [], list(works)
+        clock = stream._log.clock
+        self.stream = open_on(stream.storage, clock=replace(clock, sleep=self._sleep))
+
+    def _sleep(self, seconds):
+        self.slept.append(seconds)
+        self._works.pop(0)()
+
+
+def taken(follow):
+    return [batch.column(0).to_pylist() for batch in follow]
+
+
+def test_loop_sees_what_is_appended_and_ends_with_a_seal():
+    stream, _ = make_stream(1)
+    waits = Waits(stream, lambda: stream.append(numbers(10, 12)), lambda: None, stream.seal)
+    assert taken(waits.stream.follow(columns=["n"])) == [[10, 11]]
+    assert waits.slept == [0.005, 0.005, 0.01]
+
+
+def test_idle_poll_is_one_request():
+    stream, _ = make_stream(1)
+    counts = []
+
+    def count():
+        counts.append(sum(waits.stream.storage.stats.requests.values()))
+
+    waits = Waits(stream, *[count] * 9, stream.seal)
+    assert taken(waits.stream.follow(poll_s=0.05)) == []
+    assert {later - earlier for earlier, later in pairwise(counts)} == {1}
+    assert waits.slept == [0.005, 0.01, 0.02, 0.04, *[0.05] * 6]
+
+
+def test_named_reader_passes_a_batch_when_the_next_is_asked_for():
+    stream, _ = make_stream(2)
+    follow = stream.follow("billing", owner="a")
+    assert next(follow)["n"].to_pylist() == list(range(10))
+    assert stream.reader("billing", owner="a").offset == 0
+    assert next(follow)["n"].to_pylist() == list(range(10, 20))
+    assert stream.reader("billing", owner="a").offset == 10
+    follow.publish()
+    again = stream.follow("billing", owner="a")
+    assert (again.offset, stream.reader("billing", owner="a").offset) == (20, 20)
+
+
+def test_position_passes_what_a_filter_drops():
+    stream, _ = make_stream(2)
+    stream.seal()
+    follow = stream.follow("odd", start="head", filters=[["n", "==", 12]], offset_column="at")
+    assert [batch.to_pydict() for batch in follow] == [{"n": [12], "s": ["s12"], "at": [12]}]
+    assert (follow.offset, stream.reader("odd").offset) == (20, 20)
+    assert taken(stream.follow(start=3, columns=["n"], filters=[["n", "<", 5]])) == [[3, 4]]
+
+
+def test_owner_of_a_reader_is_checked():
+    stream, _ = make_stream(1)
+    stream.reader("billing", owner="a")
+    with pytest.raises(ReaderConflictError):
+        stream.follow("billing", owner="b")
+    with pytest.raises(InvalidInputError, match="number of seconds"):
+        stream.follow(poll_s=0)
+
+
+def test_async_loop_loses_nothing_to_a_cancelled_wait():
+    stream, _ = make_stream(1)
+
+    async def run():
+        follow = stream.follow("billing", poll_s=0.001)
+        found = []
+
+        async def gather():
+            async for batch in follow:
+                found.extend(batch["n"].to_pylist())
+
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(gather(), 0.05)
+        stream.append(numbers(10, 12))
+        stream.seal()
+        await gather()
+        return found, follow.offset
+
+    assert asyncio.run(run()) == (list(range(12)), 12)
+
+
+def test_limit_takes_the_first_events():
+    stream, _ = make_stream(2)
+    assert stream.read(5, limit=7).read_all()["n"].to_pylist() == list(range(5, 12))
+    matching = stream.read(filters=[["n", ">=", 8]], limit=3).read_all()
+    assert matching["n"].to_pylist() == [8, 9, 10]
+    assert stream.read(limit=0).read_all().num_rows == 0
+    assert isinstance(stream.read(limit=99), pa.RecordBatchReader)
+    with pytest.raises(InvalidInputError, match="integer in range"):
+        stream.read(limit=-1)
