@@ -1,14 +1,20 @@
 """Streams written by every format so far, read by segstore and by a reader that shares no code."""
 
 import datetime as dt
+import hashlib
 import json
+import re
 import shutil
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import make_golden
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from golden_levels import LEVELS, described
 from golden_metadata import read_history, read_readers
+from golden_parquet import PARQUET
 from golden_reader import newest_root, read_stream
 from make_golden import LATER, SETS, as_json, events
 
@@ -76,6 +82,34 @@ def test_reader_that_knows_only_the_format_reads_golden_stream(folder: Path) -> 
     assert {field.name: str(field.type) for field in table.schema} == known["schema"]
     rows = [{name: as_json(value) for name, value in row.items()} for row in table.to_pylist()]
     assert rows == known["rows"]
+
+
+@pytest.mark.parametrize("name", PARQUET)
+def test_golden_parquet_files_have_the_ids_of_the_format(name: str) -> None:
+    """Each column and nested field has the number that FORMAT.md 6 computes."""
+    files = sorted((HERE / "v1-parquet" / name).rglob("*.parquet"))
+    schemas = [pq.read_schema(path) for path in files]
+    stored = dict(pair for schema in schemas for pair in ids_of(schema, ()))
+    assert stored
+    for words, number in stored.items():
+        text = json.dumps(words, separators=(",", ":")).encode()
+        digest = hashlib.blake2b(text, digest_size=4).digest()
+        assert number == int.from_bytes(digest, "big") % 2**31
+
+
+def ids_of(fields: Iterable[pa.Field], path: tuple[str, ...]) -> Iterator[tuple[tuple, int]]:
+    """Yield kind and path of each column, and its id."""
+    for field in fields:
+        place, kind, inner = (*path, field.name), re.sub(r"[\d\[(<].*", "", str(field.type)), ()
+        kind = {"double": "float", "timestamp": "timestamp_ntz"}.get(kind, kind)
+        if "tz=" in str(field.type) and kind == "timestamp_ntz":
+            kind = "timestamp"
+        if kind == "map":
+            inner = (field.type.key_field, field.type.item_field)
+        elif kind in ("struct", "list"):
+            inner = tuple(field.type.field(n) for n in range(field.type.num_fields))
+        yield (kind, *place), int(field.metadata[b"PARQUET:field_id"])
+        yield from ids_of(inner, place)
 
 
 @pytest.mark.parametrize("folder", OPEN_ENDED, ids=name_of)

@@ -29,6 +29,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
+from pyarrow import types as t
 
 from segstore_ds.errors import (
     CorruptionError,
@@ -228,7 +229,10 @@ def _as_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
     # Our schema gives the names of nested fields and the nullability.
     batch = pa.RecordBatch.from_arrays(arrays, schema=schema)
     batch.validate()
-    return batch
+    if not any(t.is_nested(data_type) for data_type in schema.types):
+        return batch
+    # The types of nested arrays hold the ids of their fields; an import takes those of the schema.
+    return pa.RecordBatch._import_from_c_capsule(*batch.__arrow_c_array__())  # noqa: SLF001
 
 
 class ParquetSegments:

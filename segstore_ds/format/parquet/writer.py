@@ -23,13 +23,15 @@ from segstore_ds.format.arrow.index import (
 )
 from segstore_ds.format.parquet.encodings import choose_encodings, leaf_types
 from segstore_ds.format.parquet.window import Pieces
-from segstore_ds.format.schema.codec import fingerprint
+from segstore_ds.format.schema.codec import encode_schema, fingerprint
+from segstore_ds.format.schema.column_ids import with_column_ids
 from segstore_ds.format.schema.decimals import decimal_columns, find_overlong
 from segstore_ds.format.statistics import compute, merge
 
 NAME = "parquet"  # On disk. Never change; add a new one.
 MAGIC = b"PAR1"  # On disk, by Parquet.
 INDEX_KEY = b"segstore"  # On disk. Never change; add a new one.
+_SCHEMA_KEY = b"ARROW:schema"  # On disk, by Arrow.
 VERSION = 1  # On disk. Never change; add a new one.
 PARQUET_ERRORS = (
     pa.ArrowException,
@@ -171,7 +173,9 @@ class ParquetEncoder:
             raise InvalidInputError("a segment has no frame", remedy="add a frame before finish")
         index = _build(self._frames, self._lengths, self._crcs)
         try:
-            self._writer.add_key_value_metadata({INDEX_KEY: index})
+            # pyarrow would store the ids here as well, as text.
+            schema = encode_schema(self._schema)
+            self._writer.add_key_value_metadata({_SCHEMA_KEY: schema, INDEX_KEY: index})
             self._writer.close()
             end = b"".join(self._pieces.take())
         except MemoryError:
@@ -214,9 +218,8 @@ class ParquetEncoder:
 
     def _open(self, batch: pa.RecordBatch) -> pq.ParquetWriter:
         encodings = choose_encodings(batch, self._options)
-        return pq.ParquetWriter(
-            self._pieces, self._schema, **{**self._options, **encodings.options()}
-        )
+        options = {**self._options, **encodings.options(), "store_schema": False}
+        return pq.ParquetWriter(self._pieces, with_column_ids(self._schema), **options)
 
 
 def _find_refused(batch: pa.RecordBatch) -> str | None:

@@ -1,0 +1,81 @@
+"""Ids of columns, by which other engines find them in Parquet segments (FORMAT.md 6.1).
+
+An id is computed from the path and the kind of a column, so every writer, copy and clone gives a
+column the same id, and a wider type keeps it. Pure.
+"""
+
+import hashlib
+import json
+from collections.abc import Iterator
+from functools import lru_cache
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from segstore_ds.format.schema.normal_form import children_of
+
+FIELD_ID = b"PARQUET:field_id"  # pyarrow's key; Parquet stores the number in its own schema
+_KINDS = (  # On disk, in what ids are computed from.
+    ("null", t.is_null),
+    ("bool", t.is_boolean),
+    ("int", t.is_integer),
+    ("float", t.is_floating),
+    ("decimal", t.is_decimal),
+    ("string", t.is_string),
+    ("binary", t.is_binary),
+    ("date", t.is_date),
+    ("time", t.is_time),
+    ("duration", t.is_duration),
+    ("struct", t.is_struct),
+    ("map", t.is_map),
+    ("list", t.is_list),
+)
+
+
+def column_id(path: tuple[str, ...], data_type: pa.DataType) -> int:
+    """Return the id of a column, or of a field inside one, of a schema in normal form.
+
+    >>> column_id(("n",), pa.int32()) == column_id(("n",), pa.int64())
+    True
+    """
+    message = json.dumps([_kind_of(data_type), *path], ensure_ascii=True, separators=(",", ":"))
+    digest = hashlib.blake2b(message.encode("ascii"), digest_size=4).digest()
+    return (int.from_bytes(digest, "big") & 0x7FFFFFFF) or 1
+
+
+def column_ids(schema: pa.Schema) -> Iterator[tuple[tuple[str, ...], int]]:
+    """Yield path and id of every column and of every field inside one, outer ones first."""
+    pending: list[tuple[tuple[str, ...], pa.Field]] = [((f.name,), f) for f in reversed(schema)]
+    while pending:
+        path, field = pending.pop()
+        yield path, column_id(path, field.type)
+        inner = reversed(children_of(field.type))
+        pending += [((*path, child.name), child) for child in inner]
+
+
+@lru_cache(maxsize=64)
+def with_column_ids(schema: pa.Schema) -> pa.Schema:
+    """Return a schema in normal form with the ids that a Parquet writer stores."""
+    return pa.schema([_with_id(field, (field.name,)) for field in schema])
+
+
+def _with_id(field: pa.Field, path: tuple[str, ...]) -> pa.Field:
+    inner = [_with_id(child, (*path, child.name)) for child in children_of(field.type)]
+    number = str(column_id(path, field.type)).encode()
+    return field.with_type(_rebuild(field.type, inner)).with_metadata(
+        {**(field.metadata or {}), FIELD_ID: number}
+    )
+
+
+def _rebuild(data_type: pa.DataType, children: list[pa.Field]) -> pa.DataType:
+    if t.is_struct(data_type):
+        return pa.struct(children)
+    if t.is_map(data_type):
+        return pa.map_(*children)
+    return pa.list_(*children) if t.is_list(data_type) else data_type
+
+
+def _kind_of(data_type: pa.DataType) -> str:
+    if t.is_timestamp(data_type):
+        return "timestamp" if data_type.tz else "timestamp_ntz"
+    return next(kind for kind, applies in _KINDS if applies(data_type))
