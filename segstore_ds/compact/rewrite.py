@@ -28,8 +28,9 @@ from segstore_ds.errors import (
     SchemaMismatchError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.arrow.frame import Frame, decode_frame
+from segstore_ds.format.arrow.frame import Frame, decode_frame, with_filters
 from segstore_ds.format.arrow.index import count_raws
+from segstore_ds.format.key_columns import key_columns_of
 from segstore_ds.format.parquet.writer import can_store
 from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.format.schema.codec import decode_schema, fingerprint
@@ -67,6 +68,7 @@ class CompactJob:
         rules: The targets.
         layout: Compression and frames of the outputs.
         ship_to: The followers, which also receive every buffer.
+        key_columns: The columns of which frames get a Bloom filter.
     """
 
     storage: Storage = field(repr=False)
@@ -76,6 +78,7 @@ class CompactJob:
     rules: CompactRules
     layout: Layout
     ship_to: ShipTo | None = None
+    key_columns: tuple[str, ...] = ()
 
 
 def plan_job(
@@ -90,7 +93,8 @@ def plan_job(
     """Return what all groups of a compaction share."""
     epochs = {epoch.number: status.schema_texts(epoch)[0] for epoch in root.epochs}
     storage = with_inline(storage, root)
-    return CompactJob(storage, root.stream_id, root.version, epochs, rules, layout, ship_to)
+    keys = key_columns_of(root)
+    return CompactJob(storage, root.stream_id, root.version, epochs, rules, layout, ship_to, keys)
 
 
 def joins_of(epochs: dict[int, str]) -> Joins:
@@ -214,7 +218,7 @@ def _write_as(
         segment_bytes=1 << 62,
         segment_format=form,
     )
-    target = Target(job.storage, schema, layout, token, job.ship_to)
+    target = Target(job.storage, schema, layout, token, job.ship_to, job.key_columns)
     # Encoded Arrow frames are only useful if the outputs are Arrow, too.
     alone = len(slices) == 1  # its frames are to become fewer, so none is passed on
     decoded = split or alone or form != ARROW
@@ -299,18 +303,21 @@ def events_of(
 
 def _raw_frames(job: CompactJob, slices: Sequence[Slice]) -> Iterator[Frame]:
     for part in slices:
-        expected = fingerprint(decode_schema(job.epochs[part.entry.epoch]))
+        schema = decode_schema(job.epochs[part.entry.epoch])
+        expected = fingerprint(schema)
+        where = f"{job.storage.url}/{names.segment_object(part.entry.path)}"
         for entry, data in read_frames(job.storage, part):
             if entry.fingerprint != expected:
-                where = f"{job.storage.url}/{names.segment_object(part.entry.path)}"
                 raise CorruptionError(
                     "frame has a different schema than its epoch", where=where, start=entry.start
                 )
-            yield Frame(
+            frame = Frame(
                 data=pa.py_buffer(data),
                 rows=entry.rows,
                 crc=entry.crc,
                 stats=entry.stats,
                 fingerprint=entry.fingerprint,
                 raw_bytes=entry.raw_bytes,
+                filters=entry.filters,
             )
+            yield with_filters(frame, schema=schema, key_columns=job.key_columns, where=where)

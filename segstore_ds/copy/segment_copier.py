@@ -164,7 +164,13 @@ class SegmentCopier:
 
     def _edge(self, slice_: Slice) -> tuple[StagedSegment, ...]:
         schema = decode_schema(self._job.epochs[slice_.entry.epoch])
-        target = Target(self._target, schema, self._job.layout, self._token)
+        target = Target(
+            self._target,
+            schema,
+            self._job.layout,
+            self._token,
+            key_columns=self._job.key_columns,
+        )
         writer = TaskWriter(target, slice_.start + slice_.rows[0], self._clock.new_id()[:12])
         return writer.stage(events_of(self._job, schema, [slice_])).segments
 

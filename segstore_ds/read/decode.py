@@ -4,18 +4,19 @@ Only the needed columns are decoded. Nothing here knows threads, followers or th
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 import pyarrow as pa
 
-from segstore_ds.errors import CorruptionError
+from segstore_ds.errors import CorruptionError, FormatError, StorageError
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.schema.codec import decode_schema, fingerprint
 from segstore_ds.format.schema.conversion import lift
 from segstore_ds.read.cached import ObjectCache, ScanCache
 from segstore_ds.read.commit_times import CommitTimes
 from segstore_ds.read.filters import Filters
+from segstore_ds.read.key_filters import Key, find_keys
 from segstore_ds.read.plan import Reading, plan_frames
 from segstore_ds.read.segments import OpenSegment, fetch_frames, open_segment
 from segstore_ds.status.slices import Slice
@@ -30,6 +31,7 @@ class _Epoch:
     schema: pa.Schema
     columns: list[str]
     fingerprint: str
+    keys: tuple[Key, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -49,30 +51,50 @@ class Decoder:
             schema = decode_schema(self.reading.epochs[number])
             stored = set(schema.names)
             columns = [name for name in self.needed.names if name in stored]
-            found = _Epoch(schema, columns or [schema.names[0]], fingerprint(schema))
+            found = _Epoch(
+                schema,
+                columns or [schema.names[0]],
+                fingerprint(schema),
+                find_keys(self.reading.filters, schema),
+            )
             self._epochs[number] = found
         return found
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class SliceDecoder:
-    """Decodes one slice, from whichever storage holds its segment."""
+    """Decodes one slice, from whichever storage holds its segment.
+
+    `opened` is its segment in the stream's own storage, if it was opened ahead of its turn.
+    """
 
     decoder: Decoder
     slice: Slice
     times: CommitTimes | None
+    opened: OpenSegment | None = None
 
     def steps(self, storage: Storage) -> Iterator[Step]:
         """Fetch the frames to read in order, and yield a step for each."""
-        columns = self.decoder.epoch(self.slice.entry.epoch).columns
-        # Only what the stream's own folder holds: a copy in a follower has another location.
-        own = storage is self.decoder.reading.storage
-        cache = self.decoder.cache.object(self.slice.entry) if own and self.decoder.cache else None
-        segment = _open(storage, self.slice, cache)
-        rows = dict(plan_frames(segment.frames, self.slice, self.decoder.reading.filters))
-        for number, data in fetch_frames(segment, list(rows), columns):
+        epoch, reading = self.decoder.epoch(self.slice.entry.epoch), self.decoder.reading
+        own = storage is reading.storage
+        segment = self.opened if own and self.opened else self._open(storage)
+        rows = dict(plan_frames(segment.frames, self.slice, reading.filters, epoch.keys))
+        for number, data in fetch_frames(segment, list(rows), epoch.columns):
             decode = partial(self._decode, segment, number, rows[number], data)
             yield segment.frames[number].raw_bytes, decode
+
+    def open_ahead(self) -> "SliceDecoder":
+        """Return this decoder with its segment open; as it is if that fails, until its turn."""
+        try:
+            return replace(self, opened=self._open(self.decoder.reading.storage))
+        except (FormatError, StorageError):
+            return self
+
+    def _open(self, storage: Storage) -> OpenSegment:
+        reading, cache = self.decoder.reading, self.decoder.cache
+        # Only what the stream's own folder holds: a copy in a follower has another location.
+        kept = cache.object(self.slice.entry) if storage is reading.storage and cache else None
+        return _open(storage, self.slice, kept, whole=not reading.looks_up)
 
     def batches(self, storage: Storage) -> Iterator[pa.RecordBatch]:
         """Yield the slice's batches; the same bytes always give the same batches."""
@@ -129,8 +151,10 @@ def read_frames(storage: Storage, slice_: Slice) -> Iterator[tuple[FrameEntry, m
         yield segment.frames[number], memoryview(data)
 
 
-def _open(storage: Storage, slice_: Slice, cache: ObjectCache | None = None) -> OpenSegment:
-    segment = open_segment(storage, slice_.entry, cache=cache)
+def _open(
+    storage: Storage, slice_: Slice, cache: ObjectCache | None = None, *, whole: bool = True
+) -> OpenSegment:
+    segment = open_segment(storage, slice_.entry, cache=cache, whole=whole)
     if sum(frame.rows for frame in segment.frames) != slice_.entry.rows:
         raise CorruptionError("segment has the wrong number of rows", where=segment.where)
     return segment

@@ -167,7 +167,7 @@ def _is_in(array: pa.Array, literals: Sequence[Any]) -> pa.Array:
         if 0.0 in values:
             values += [0.0, -0.0]
     # `is_in` compares floats by their bits, so the set contains both zeros.
-    found = pc.is_in(array, value_set=_array(values, data_type))
+    found = pc.is_in(array, value_set=typed_array(values, data_type))
     masks.append(found)
     if None in literals:
         known: Any = reduce(pc.or_kleene, masks)
@@ -178,10 +178,11 @@ def _is_in(array: pa.Array, literals: Sequence[Any]) -> pa.Array:
 
 
 def _scalar(literal: Any, data_type: pa.DataType) -> pa.Scalar:
-    return _array([literal], data_type)[0]
+    return typed_array([literal], data_type)[0]
 
 
-def _array(literals: Sequence[Any], data_type: pa.DataType) -> pa.Array:
+def typed_array(literals: Sequence[Any], data_type: pa.DataType) -> pa.Array:
+    """Return literals as an array of their column's type."""
     if t.is_temporal(data_type):
         stored = pa.int32() if data_type.bit_width == 32 else pa.int64()
         return pa.array(literals, stored).view(data_type)

@@ -17,6 +17,7 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.fields import parse_json
+from segstore_ds.format.key_columns import key_columns_of
 from segstore_ds.format.parts.columns import SegmentColumns
 from segstore_ds.format.parts.packed import Ints
 from segstore_ds.format.replication import followers_of
@@ -28,6 +29,7 @@ from segstore_ds.options.arguments import check_option
 from segstore_ds.read.commit_times import TIME_TYPE, CommitTimes
 from segstore_ds.read.cuts import CutLike, parse_cut, resolve_cut, take_range
 from segstore_ds.read.filters import FilterLike, Filters, parse_filters
+from segstore_ds.read.key_filters import Key, looks_up, may_match
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.history import History
 from segstore_ds.status.inline import with_inline
@@ -91,6 +93,7 @@ class Reading:
         followers: The locations of followers, which are read if a segment is damaged here.
         native_epochs: Epochs whose Parquet segments are left out because another engine reads them.
         read_cache_bytes: What the process's read cache may hold, in bytes; 0 reads without it.
+        looks_up: Whether a filter asks for values of a key column: most segments will have none.
     """
 
     storage: Storage = field(repr=False)
@@ -108,6 +111,7 @@ class Reading:
     followers: tuple[str, ...] = ()
     native_epochs: tuple[int, ...] = ()
     read_cache_bytes: int = 0
+    looks_up: bool = False
 
     @property
     def result_schema(self) -> pa.Schema:
@@ -146,6 +150,7 @@ def plan_reading(context: StreamContext, root: Root, request: ReadRequest) -> Re
     strict = request.fail_on_data_loss
     first, last = take_range(root, first, last, fail_on_data_loss=strict, url=url)
     schema = epoch_schema(context.status, root.epoch)
+    filters = parse_filters(request.filters, schema)
     return Reading(
         storage=with_inline(context.storage, root),
         stream_id=root.stream_id,
@@ -155,12 +160,13 @@ def plan_reading(context: StreamContext, root: Root, request: ReadRequest) -> Re
         epochs={epoch.number: context.status.schema_texts(epoch)[0] for epoch in root.epochs},
         schema=schema,
         columns=_check_columns(request, schema),
-        filters=parse_filters(request.filters, schema),
+        filters=filters,
         offset_column=request.offset_column,
         segment_column=request.segment_column,
         commit_time_column=request.commit_time_column,
         followers=followers_of(root),
         read_cache_bytes=check_option("read_cache_bytes", request.read_cache_bytes),
+        looks_up=looks_up(filters, key_columns_of(root)),
     )
 
 
@@ -262,14 +268,22 @@ def plan_tasks(
 
 
 def plan_frames(
-    frames: Sequence[FrameEntry], slice_: Slice, filters: Filters
+    frames: Sequence[FrameEntry], slice_: Slice, filters: Filters, keys: Sequence[Key] = ()
 ) -> Iterator[tuple[int, int]]:
-    """Yield the number of each frame of a segment to read, and its first row. Pure."""
+    """Yield the number of each frame of a segment to read, and its first row. Pure.
+
+    `keys` is what the filters look up in segments of the slice's epoch.
+    """
     row = 0
     for number, frame in enumerate(frames):
         claimed = slice_.claim[0] <= row < slice_.claim[1]
         wanted = row < slice_.rows[1] and row + frame.rows > slice_.rows[0]
-        if claimed and wanted and (not filters or filters.may_match(frame.stats, frame.rows)):
+        if (
+            claimed
+            and wanted
+            and (not filters or filters.may_match(frame.stats, frame.rows))
+            and may_match(keys, frame.filters)
+        ):
             yield number, row
         row += frame.rows
 

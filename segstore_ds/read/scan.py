@@ -5,7 +5,7 @@ several threads the next segment is opened and fetched while the previous one is
 """
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
 from functools import partial
@@ -25,6 +25,7 @@ from segstore_ds.read.segments import WHOLE_OBJECT_BYTES
 from segstore_ds.storage import Storage
 
 READ_THREADS = 4  # frames decoded at once; twice as many are held, `AHEAD_BYTES` at most
+LOOKUP_THREADS = 16  # segments opened at once to look keys up; mostly they wait for the storage
 _SMALL_ROWS = 65_536  # usually one frame: opened and read as one unit
 _SMALL_RAW_BYTES = 16 << 20  # the most that is decoded of a small segment ahead of its turn
 
@@ -32,6 +33,8 @@ _SMALL_RAW_BYTES = 16 << 20  # the most that is decoded of a small segment ahead
 @dataclass(frozen=True, slots=True, eq=False)
 class _Unit:
     """The work of one thread at a time: a frame, or a small segment that is not opened yet.
+
+    Of a segment that was opened to look keys up, it is the few frames that are left.
 
     Attributes:
         decoder: Of the slice that it belongs to.
@@ -94,10 +97,15 @@ def run_tasks(
     """
     cache = ScanCache.of(reading.storage, reading.stream_id, reading.read_cache_bytes)
     decoder = Decoder(reading, reading.needed_schema, reading.result_schema.names, cache)
-    slices = (SliceDecoder(decoder, part, task.times) for task in tasks for part in task.slices)
+    slices: Generator[SliceDecoder] = (
+        SliceDecoder(decoder, part, task.times) for task in tasks for part in task.slices
+    )
+    if reading.looks_up:
+        # Most of them hold nothing, and asking each in its turn would wait for every answer.
+        slices = map_ahead(SliceDecoder.open_ahead, slices, threads=LOOKUP_THREADS, weigh=_nothing)
     units = (unit for slice_ in slices for unit in _units(slice_, reading.storage))
     ahead = map_ahead(_decode_ahead, units, threads=threads, weigh=attrgetter("weight"))
-    with closing(ahead) as decoded:
+    with closing(slices), closing(ahead) as decoded:
         for slice_, found in groupby(decoded, key=itemgetter(0)):
             batches = chain.from_iterable(ready for _, ready in found)
             yield from read_or_fall_back(slice_, batches)
@@ -106,7 +114,8 @@ def run_tasks(
 def _units(slice_: SliceDecoder, storage: Storage) -> Iterator[_Unit]:
     """Yield the units of a slice in offset order."""
     entry, steps = slice_.slice.entry, slice_.steps(storage)
-    if entry.bytes <= WHOLE_OBJECT_BYTES and entry.rows <= _SMALL_ROWS:
+    small = entry.bytes <= WHOLE_OBJECT_BYTES and entry.rows <= _SMALL_ROWS
+    if small or slice_.opened is not None:
         yield _Unit(slice_, steps, _SMALL_RAW_BYTES)
         return
     try:
@@ -133,6 +142,10 @@ def _decode_ahead(unit: _Unit) -> tuple[SliceDecoder, Iterator[pa.RecordBatch]]:
     except (FormatError, StorageError) as error:
         return unit.decoder, chain(ready, decode_steps(iter([(0, partial(_fail, error))])))
     return unit.decoder, iter(ready)
+
+
+def _nothing(_value: object) -> int:
+    return 0
 
 
 def _fail(error: FormatError | StorageError) -> NoReturn:

@@ -9,6 +9,7 @@ import pyarrow as pa
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError, NotFoundError
 from segstore_ds.format import names
+from segstore_ds.format.bloom import lacks_value
 from segstore_ds.format.fields import parse_json
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.history import column_values
@@ -320,6 +321,9 @@ class _Verifier:
             known = {*frame.stats} <= {*schema.names}
             if not known or compute(batch, list(frame.stats)) != dict(frame.stats):
                 self._wrong(where, "statistics are not those of the rows")
+            for name, data in frame.filters.items():
+                if name not in schema.names or lacks_value(data, batch.column(name)):
+                    self._wrong(where, f"the filter of column {name!r} lacks a value of the rows")
             yield frame.rows, frame.stats
 
     def _find_leftovers(self, root: Root) -> None:

@@ -9,9 +9,16 @@ import pyarrow as pa
 
 from segstore_ds.errors import ConflictError, CorruptionError, InternalError, MissingObjectError
 from segstore_ds.format import names
-from segstore_ds.format.arrow.frame import Frame, check_frame, decode_frame, encode_frame
+from segstore_ds.format.arrow.frame import (
+    Frame,
+    check_frame,
+    decode_frame,
+    encode_frame,
+    with_filters,
+)
 from segstore_ds.format.envelope import digest_of
 from segstore_ds.format.inline import encoded_entry, inline_object, lay_out, stored_frame
+from segstore_ds.format.key_columns import key_columns_of
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
 from segstore_ds.format.statistics import entry_stats
 from segstore_ds.storage import OverlaidStorage, Storage
@@ -64,7 +71,7 @@ def put_inline(storage: Storage, root: Root, schemas: Schemas) -> tuple[SegmentE
     found: list[SegmentEntry] = []
     for run in _runs(root):
         inline = run[0].frame is not None
-        found += [_put_run(storage, root.version, run, schemas(run[0].epoch))] if inline else run
+        found += [_put_run(storage, root, run, schemas(run[0].epoch))] if inline else run
     return tuple(found)
 
 
@@ -75,10 +82,17 @@ def _runs(root: Root) -> Iterator[list[SegmentEntry]]:
 
 
 def _put_run(
-    storage: Storage, version: int, run: Sequence[SegmentEntry], schema: pa.Schema
+    storage: Storage, root: Root, run: Sequence[SegmentEntry], schema: pa.Schema
 ) -> SegmentEntry:
-    data, summary = lay_out(_joined(run, schema))
-    path = names.build_outlined_path(version, digest_of(data))
+    keys = key_columns_of(root)
+    frames = [
+        with_filters(frame, schema=schema, key_columns=keys, where=run[-1].path)
+        if zlib.crc32(frame.data) == frame.crc
+        else frame
+        for frame in _joined(run, schema)
+    ]
+    data, summary = lay_out(frames)
+    path = names.build_outlined_path(root.version, digest_of(data))
     name = names.segment_object(path)
     _put(storage, name, data)
     return SegmentEntry(

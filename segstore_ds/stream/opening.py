@@ -1,7 +1,7 @@
 """`create`, `open` and `exists`."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -26,6 +26,7 @@ def create(
     single_writer: bool = False,
     upkeep: UpkeepPolicy | None = DEFAULT_POLICY,
     retention: RetentionPolicy | Mapping[str, Any] | None = None,
+    key_columns: Sequence[str] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Stream:
     """Create an empty stream.
@@ -41,6 +42,7 @@ def create(
         single_writer: Allow a filesystem without exclusive create.
         upkeep: What the stream's upkeep keeps (see `Stream.set_upkeep`); None for no upkeep.
         retention: Which events committers drop (see `Stream.set_retention`); None for none.
+        key_columns: Columns by whose values events are looked up (see `Stream.set_key_columns`).
         clock: Time and ids.
 
     Returns:
@@ -63,6 +65,7 @@ def create(
         spark_schema=spark_schema,
         upkeep=upkeep,
         retention=retention,
+        key_columns=key_columns,
         clock=clock,
     )
 
@@ -74,6 +77,7 @@ def create_on(
     spark_schema: str | None = None,
     upkeep: UpkeepPolicy | None = DEFAULT_POLICY,
     retention: RetentionPolicy | Mapping[str, Any] | None = None,
+    key_columns: Sequence[str] | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Stream:
     """Create an empty stream on an open storage; see `create`, raises as it does."""
@@ -87,6 +91,7 @@ def create_on(
         client=client_name(),
         clock=clock,
         properties=properties,
+        key_columns=key_columns,
     )
     return Stream(context_of(log))
 

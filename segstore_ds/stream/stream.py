@@ -14,6 +14,7 @@ from segstore_ds import options
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import Outcome, find_outcome
+from segstore_ds.commit.properties import run_set_properties
 from segstore_ds.compact.commit import Compaction
 from segstore_ds.compact.run import run_compact
 from segstore_ds.copy.clone import run_materialize
@@ -23,6 +24,8 @@ from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.clones import Pin
 from segstore_ds.format.inline import FRAME_MOST_BYTES
+from segstore_ds.format.key_columns import PROPERTY as KEY_COLUMNS
+from segstore_ds.format.key_columns import build_key_columns, key_columns_of
 from segstore_ds.format.parts.history import HISTORY_SCHEMA
 from segstore_ds.format.replication import followers_of
 from segstore_ds.format.retention import RetentionPolicy, as_policy
@@ -879,6 +882,25 @@ class Stream:
             policy: What is kept, a policy or a dict such as ``{"max_age": "7d"}``; None ends it.
         """
         run_set_policy(self._context, policy)
+
+    @property
+    def key_columns(self) -> tuple[str, ...]:
+        """The key columns, as of the newest version seen."""
+        return key_columns_of(self._log.root)
+
+    def set_key_columns(self, columns: Sequence[str] | None) -> None:
+        """Choose the columns by whose values events are looked up, such as a user's id.
+
+        From now on every frame of a new segment gets a Bloom filter on each of them, and reads with
+        a filter ``==`` or ``in`` on one skip the frames that surely hold no such value. Segments
+        that are there get filters when a compaction rewrites them. Frames without one are read.
+        Results never depend on it.
+
+        Args:
+            columns: Names of columns, not of floats, nor nested ones; None or none ends it.
+        """
+        text = build_key_columns(columns, epoch_schema(self._status, self._log.refresh().epoch))
+        run_set_properties(self._context, {KEY_COLUMNS: text})
 
     @property
     def tags(self) -> dict[str, Tag]:

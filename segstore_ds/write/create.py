@@ -1,6 +1,6 @@
 """Create: the first commit of a stream."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import pyarrow as pa
@@ -9,6 +9,8 @@ from segstore_ds.commit.commit import StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.first_root import first_root
 from segstore_ds.errors import AlreadyExistsError, InvalidInputError
+from segstore_ds.format.key_columns import PROPERTY as KEY_COLUMNS
+from segstore_ds.format.key_columns import build_key_columns
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.format.schema.normal_form import normalise_schema
@@ -27,6 +29,7 @@ def run_create(
     client: str,
     clock: Clock,
     properties: Mapping[str, str] | None = None,
+    key_columns: Sequence[str] | None = None,
 ) -> StreamLog:
     """Create an empty stream and return its log, at the first root.
 
@@ -51,14 +54,18 @@ def run_create(
     refuse_unnamed_index(schema)
     if not schema.names:
         raise InvalidInputError("schema has no columns", remedy="give at least one")
-    text = encode_schema(normalise_schema(schema))
+    stored = normalise_schema(schema)
+    text, keys = encode_schema(stored), build_key_columns(key_columns, stored)
     log = StreamLog(storage, clock=clock)
     if not may_begin(log.files):
         raise AlreadyExistsError("a stream already exists here", url=storage.url)
     context = StreamContext.of(log, client=client)
     epoch = context.status.put_epoch(0, 0, 0, text, spark_schema)
     first = first_root(context, Operation.CREATE, [epoch])
-    first = replace(first, properties=dict(properties or {}))
+    kept = dict(properties or {})
+    if keys is not None:
+        kept[KEY_COLUMNS] = keys
+    first = replace(first, properties=kept)
     if not log.create(begin_history(first)):
         raise AlreadyExistsError("a stream already exists here", url=storage.url)
     return log

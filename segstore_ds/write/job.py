@@ -15,6 +15,7 @@ from segstore_ds.errors import (
     SealedError,
 )
 from segstore_ds.format import names
+from segstore_ds.format.key_columns import key_columns_of
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import decode_schema, encode_schema
 from segstore_ds.format.schema.normal_form import normalise_schema
@@ -44,6 +45,7 @@ class WriteJob:
         ship_to: The followers that receive every buffer while segments are staged.
         stream_id: The stream that was planned on, which may have been recreated since; None where
             it can't have changed.
+        key_columns: The columns of which frames get a Bloom filter.
     """
 
     storage: Storage = field(repr=False)
@@ -54,6 +56,7 @@ class WriteJob:
     repeated: bool = False
     ship_to: ShipTo | None = None
     stream_id: str | None = None
+    key_columns: tuple[str, ...] = ()
 
     @property
     def schema(self) -> pa.Schema:
@@ -64,7 +67,9 @@ class WriteJob:
     def target(self) -> Target:
         """Where its tasks write; nowhere if the batch is committed, so that they only count."""
         token = None if self.repeated else self.token
-        return Target(self.storage, self.schema, self.request.layout, token, self.ship_to)
+        return Target(
+            self.storage, self.schema, self.request.layout, token, self.ship_to, self.key_columns
+        )
 
     def open_task(
         self,
@@ -127,6 +132,7 @@ def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
         repeated=repeated,
         ship_to=None if repeated else context.log.replicas.ready(root),
         stream_id=root.stream_id,
+        key_columns=key_columns_of(root),
     )
 
 

@@ -54,13 +54,16 @@ class Layout:
     def _level(self) -> int | None:
         return self.compression_level if self.compression == "zstd" else None
 
-    def encode(self, batch: pa.RecordBatch, stats_columns: Sequence[str]) -> Frame:
+    def encode(
+        self, batch: pa.RecordBatch, stats_columns: Sequence[str], key_columns: Sequence[str] = ()
+    ) -> Frame:
         """Encode a frame of an Arrow segment; raises as `encode_frame`."""
         return encode_frame(
             batch,
             compression=self.compression,  # type: ignore[arg-type]
             compression_level=self._level,
             stats_columns=stats_columns,
+            key_columns=key_columns,
         )
 
     def parquet_encoder(self, schema: pa.Schema, stats_columns: Sequence[str]) -> ParquetEncoder:

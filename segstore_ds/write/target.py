@@ -19,6 +19,7 @@ class Target:
         layout: Sizes and compression.
         token: The folder of the staged objects; None to stage nothing and only count the rows.
         ship_to: The followers that receive every buffer.
+        key_columns: The columns of which frames get a Bloom filter.
     """
 
     storage: Storage = field(repr=False)
@@ -26,3 +27,4 @@ class Target:
     layout: Layout
     token: str | None
     ship_to: ShipTo | None = None
+    key_columns: tuple[str, ...] = ()

@@ -237,7 +237,7 @@ class TaskWriter:
             self._place(self._encoded(batch), bulk=full)
 
     def _encoded(self, batch: pa.RecordBatch) -> Frame:
-        return self._target.layout.encode(batch, self._stats_columns)
+        return self._target.layout.encode(batch, self._stats_columns, self._target.key_columns)
 
     def _place(self, frame: Frame, *, bulk: bool) -> None:
         """Keep a frame inline while all of them are small; write it otherwise."""

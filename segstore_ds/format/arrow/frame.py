@@ -10,13 +10,14 @@ stores and returns strings that are not UTF-8, and they are returned as they wer
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.arrow.offsets import check_offsets
+from segstore_ds.format.bloom import Filters, build_filters, filtered_columns
 from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.format.statistics import Stats, compute
 
@@ -40,8 +41,8 @@ class Frame:
     """One encoded record batch.
 
     The length of `data` is a multiple of 64 bytes, and `crc` is its CRC-32. `raw_bytes` is the size
-    of its buffers once decompressed. `fingerprint` is the digest of its schema, and `stats` covers
-    some of its columns.
+    of its buffers once decompressed. `fingerprint` is the digest of its schema. `stats` and
+    `filters` cover some of its columns.
     """
 
     data: pa.Buffer
@@ -50,6 +51,7 @@ class Frame:
     stats: Stats
     fingerprint: str
     raw_bytes: int
+    filters: Filters = field(default_factory=dict)
 
 
 def encode_frame(
@@ -58,11 +60,13 @@ def encode_frame(
     compression: Compression,
     compression_level: int | None,
     stats_columns: Sequence[str],
+    key_columns: Sequence[str] = (),
 ) -> Frame:
     """Encode a batch, whose schema is in normal form, as a frame.
 
     A level of None is the codec's own default. Statistics are computed for `stats_columns`; nested
-    columns are skipped. A batch too large for one frame is an InvalidInputError.
+    columns are skipped. Filters are made of those of the `key_columns` that are there. A batch too
+    large for one frame is an InvalidInputError.
     """
     check_size(batch)
     stats = compute(batch, stats_columns)
@@ -82,7 +86,30 @@ def encode_frame(
         stats=stats,
         fingerprint=fingerprint(batch.schema),
         raw_bytes=declared_bytes(memoryview(data)),
+        filters=build_filters(batch, key_columns, frame_bytes=data.size),
     )
+
+
+def with_filters(
+    frame: Frame, *, schema: pa.Schema, key_columns: Sequence[str], where: str
+) -> Frame:
+    """Return a checked frame with filters of the key columns; its bytes stay as they are.
+
+    Raises CorruptionError if it can't be decoded.
+    """
+    known = set(filtered_columns(schema))
+    wanted = [name for name in key_columns if name in known]
+    if all(name in frame.filters for name in wanted):
+        return frame
+    batch = decode_frame(
+        frame.data,
+        rows=frame.rows,
+        schema=schema,
+        columns=wanted,
+        where=where,
+        limit_bytes=max(frame.raw_bytes, 1),
+    )
+    return replace(frame, filters=build_filters(batch, wanted, frame_bytes=frame.data.size))
 
 
 def check_size(batch: pa.RecordBatch) -> None:

@@ -6,11 +6,12 @@ few bytes per frame. Unknown fields are ignored.
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.arrow.frame import ALIGNMENT, MAX_RAW_BYTES, MAX_ROWS
+from segstore_ds.format.bloom import Filters, encode_arrays, parse_arrays
 from segstore_ds.format.fields import Fields, parse_json
 from segstore_ds.format.statistics import ColumnStats, Stats, decode_bound, encode_bound
 
@@ -25,7 +26,7 @@ class FrameEntry:
 
     `start` is its offset in the object, `bytes` its length there, and `crc` the CRC-32 of these
     bytes. `raw_bytes` is the size of its buffers once decompressed. `fingerprint` is the digest of
-    its schema, and `stats` covers some of its columns.
+    its schema. `stats` and `filters` cover some of its columns.
     """
 
     start: int
@@ -35,6 +36,7 @@ class FrameEntry:
     fingerprint: str
     stats: Stats
     raw_bytes: int
+    filters: Filters = field(default_factory=dict, repr=False)
 
     @property
     def end(self) -> int:
@@ -71,8 +73,8 @@ def count_raws(frames: Iterable[FrameEntry]) -> int:
 def build_index(frames: Sequence[FrameEntry]) -> bytes:
     """Encode the index of a segment's frames, which are in order and without gaps, as JSON.
 
-    The result has at most `MAX_INDEX_BYTES`. Statistics are left out if they would not fit; too
-    many frames are an InvalidInputError.
+    The result has at most `MAX_INDEX_BYTES`. Filters, then statistics are left out if they would
+    not fit; too many frames are an InvalidInputError.
     """
     schemas = list(dict.fromkeys(entry.fingerprint for entry in frames))
     footer: dict[str, Any] = {
@@ -85,10 +87,13 @@ def build_index(frames: Sequence[FrameEntry]) -> bytes:
     }
     names = dict.fromkeys(name for entry in frames for name in entry.stats)
     stats = {name: _stats_arrays([entry.stats.get(name) for entry in frames]) for name in names}
-    for content in ({**footer, "stats": stats}, {**footer, "stats": {}}):
+    bare: dict[str, Any] = {**footer, "stats": stats}
+    filters = encode_arrays([entry.filters for entry in frames])
+    whole = {**bare, "filters": filters} if filters else bare
+    for content in (whole, bare, {**footer, "stats": {}}):
         raw = json.dumps(content, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
         encoded = raw.encode()
-        # Statistics are optional: leave them out if the footer would be too large.
+        # Both are optional: leave them out if the footer would be too large.
         if len(encoded) <= MAX_INDEX_BYTES:
             return encoded
     raise InvalidInputError("a segment has too many frames", frames=len(frames))
@@ -135,6 +140,9 @@ def parse_index_value(
     schemas = fields.texts("schemas")
     places = _numbers(fields, "schema", limit=len(schemas) - 1, count=count, where=where)
     stats = _frame_stats(fields.mapping("stats"), count, where=where)
+    filters = parse_arrays(
+        fields.mapping("filters") if fields.has("filters") else {}, count, where=where
+    )
     entries = []
     start = frames_start
     for place, size in enumerate(sizes):
@@ -146,6 +154,7 @@ def parse_index_value(
             fingerprint=schemas[places[place]],
             stats=stats[place],
             raw_bytes=raws[place],
+            filters=filters[place],
         )
         entries.append(entry)
         start += size

@@ -104,6 +104,7 @@ class ArrowEncoder:
             fingerprint=frame.fingerprint,
             stats=frame.stats,
             raw_bytes=frame.raw_bytes,
+            filters=frame.filters,
         )
         self._frames.append(entry)
         self._rows += frame.rows

@@ -1,0 +1,272 @@
+"""Split-block Bloom filters of key columns: which values a frame surely does not hold.
+
+The algorithm is Parquet's: xxHash64 of the value's bytes as Parquet encodes it plain, a block of
+256 bits by the upper half of the hash, and one bit in each of its eight words by the lower half.
+Values are hashed in the type in which they are stored. All steps are vectorised: hashing one value
+at a time would take longer than encoding the frame.
+"""
+
+import base64
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyarrow import types as t
+
+from segstore_ds.errors import CorruptionError
+
+BLOCK_BYTES = 32  # On disk, by Parquet.
+_BLOCK_BITS = 8 * BLOCK_BYTES
+# On disk, by Parquet: one odd factor for each word of a block.
+_SALTS = np.array(
+    [
+        0x47B6137B,
+        0x44974D91,
+        0x8824AD5B,
+        0xA2B7289D,
+        0x705495C7,
+        0x2DF1424B,
+        0x9EFC4947,
+        0x5C6BFB31,
+    ],
+    np.uint32,
+)
+VALUE_BITS = 16  # per distinct value: one absent value in 700 is taken for one that may be there
+_LEAST_VALUE_BITS = 4  # with fewer, every third absent value is: not worth its bytes
+SHARE = 0.025  # of a frame's bytes, for all of its filters
+MOST_VALUE_BYTES = 1024  # columns with a longer value have no filter
+
+Filters = Mapping[str, bytes]  # the filter of each column that has one
+Hashes = npt.NDArray[np.uint64]
+_Places = npt.NDArray[np.int64]
+
+_PRIMES = (
+    0x9E3779B185EBCA87,
+    0xC2B2AE3D27D4EB4F,
+    0x165667B19E3779F9,
+    0x85EBCA77C2B2AE63,
+    0x27D4EB2F165667C5,
+)
+_P1, _P2, _P3, _P4, _P5 = (np.uint64(prime) for prime in _PRIMES)
+
+
+def has_filter(data_type: pa.DataType) -> bool:
+    """Tell whether a column of a type in normal form may be a key: no floats, nothing nested."""
+    return not (t.is_nested(data_type) or t.is_floating(data_type) or t.is_null(data_type))
+
+
+def build_filters(batch: pa.RecordBatch, columns: Sequence[str], *, frame_bytes: int) -> Filters:
+    """Return the filters of the named columns, as far as `SHARE` of a frame's bytes allows.
+
+    Columns that the batch lacks, or whose type has no filter, are passed over.
+    """
+    known = [name for name in columns if name in filtered_columns(batch.schema)]
+    found = {}
+    left = int(frame_bytes * SHARE)
+    for place, name in enumerate(known):
+        column = batch.column(name)
+        values = distinct(column)
+        blocks = -(-max(len(values), 1) * VALUE_BITS // _BLOCK_BITS)
+        blocks = max(min(blocks, left // (len(known) - place) // BLOCK_BYTES), 1)
+        if blocks * _BLOCK_BITS < len(values) * _LEAST_VALUE_BITS:
+            continue
+        hashes = hash_distinct(values, column.type)
+        if hashes is not None:
+            found[name] = insert(hashes, blocks)
+            left -= blocks * BLOCK_BYTES
+    return found
+
+
+def filtered_columns(schema: pa.Schema) -> list[str]:
+    """Return the columns of a schema in normal form that may be keys."""
+    return [field.name for field in schema if has_filter(field.type)]
+
+
+def insert(hashes: Hashes, blocks: int) -> bytes:
+    """Return a filter of so many blocks that holds the hashes."""
+    bits = np.zeros(blocks * _BLOCK_BITS, np.bool_)
+    bits[_bits_of(hashes, blocks).ravel()] = True
+    return np.packbits(bits, bitorder="little").tobytes()
+
+
+def _bits_of(hashes: Hashes, blocks: int) -> _Places:
+    """Return the eight bits of each hash, as places in the whole filter."""
+    block = ((hashes >> np.uint64(32)) * np.uint64(blocks)) >> np.uint64(32)
+    low = (hashes & np.uint64(0xFFFFFFFF)).astype(np.uint32)
+    bit = (low[:, None] * _SALTS) >> np.uint32(27)
+    words = np.arange(8, dtype=np.int64) * 32
+    places: _Places = block.astype(np.int64)[:, None] * _BLOCK_BITS + words + bit
+    return places
+
+
+def may_hold(data: bytes, hashes: Hashes) -> npt.NDArray[np.bool_]:
+    """Tell of each hash whether a value with it may be in a filter."""
+    places = _bits_of(hashes, len(data) // BLOCK_BYTES)
+    held = np.frombuffer(data, np.uint8)[places >> 3] >> (places & 7).astype(np.uint8)
+    found: npt.NDArray[np.bool_] = (held & 1).all(axis=1)
+    return found
+
+
+def lacks_value(data: bytes, column: pa.Array) -> bool:
+    """Tell whether a filter denies a value of its column, so that reads would lose rows."""
+    hashes = hash_values(column) if has_filter(column.type) else None
+    return hashes is None or not bool(may_hold(data, hashes).all())
+
+
+def _damaged(where: str) -> CorruptionError:
+    return CorruptionError("a filter of a segment cannot be read", where=where)
+
+
+def encode_arrays(filters: Sequence[Filters]) -> dict[str, list[str | None]]:
+    """Return the filters of a segment's frames as a footer holds them."""
+    names = dict.fromkeys(name for frame in filters for name in frame)
+    return {name: [_encode(frame.get(name)) for frame in filters] for name in names}
+
+
+def _encode(data: bytes | None) -> str | None:
+    return None if data is None else base64.b64encode(data).decode()
+
+
+def parse_arrays(columns: Mapping[str, Any], count: int, *, where: str) -> list[dict[str, bytes]]:
+    """Parse what `encode_arrays` returned for `count` frames; the value is untrusted."""
+    found: list[dict[str, bytes]] = [{} for _ in range(count)]
+    for name, texts in columns.items():
+        if not isinstance(texts, list) or len(texts) != count:
+            raise _damaged(where)
+        for frame, text in zip(found, texts, strict=True):
+            if text is not None:
+                frame[name] = check_filter(_decode(text, where), where=where)
+    return found
+
+
+def _decode(text: Any, where: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except (TypeError, ValueError) as error:
+        raise _damaged(where) from error
+
+
+def check_filter(data: bytes, *, where: str) -> bytes:
+    """Return the bytes of a filter; a CorruptionError if they can't be one."""
+    if not data or len(data) % BLOCK_BYTES:
+        raise _damaged(where)
+    return data
+
+
+def hash_values(array: pa.Array) -> Hashes | None:
+    """Return the hash of each distinct value but null; None if one is too long to hash.
+
+    The array's type is in normal form, and `has_filter` holds for it.
+    """
+    return hash_distinct(distinct(array), array.type)
+
+
+def distinct(array: pa.Array) -> pa.Array:
+    """Return the distinct values of a column but null, times as the integers that they are."""
+    data_type = array.type
+    if t.is_temporal(data_type):
+        array = array.view(pa.int32() if data_type.bit_width == 32 else pa.int64())
+    elif t.is_boolean(data_type):
+        array = array.cast(pa.uint8())
+    return array.drop_null().unique()
+
+
+def hash_distinct(values: pa.Array, data_type: pa.DataType) -> Hashes | None:
+    """Return the hash of each of the `distinct` values of a column; None if one is too long."""
+    if not len(values):
+        return np.zeros(0, np.uint64)
+    if t.is_string(values.type) or t.is_binary(values.type):
+        return _hash_texts(values)
+    data = _fixed_bytes(values, data_type)
+    count, width = data.shape
+    flat = np.concatenate([data.ravel(), np.zeros(8, np.uint8)])
+    starts = np.arange(count, dtype=np.int64) * width
+    return _xxh64(flat, starts, np.full(count, width, np.int64))
+
+
+def _fixed_bytes(values: pa.Array, data_type: pa.DataType) -> npt.NDArray[np.uint8]:
+    if not t.is_decimal(data_type):
+        if t.is_integer(data_type) and data_type.bit_width < 32:
+            values = values.cast(pa.int32())  # as Parquet has them
+        plain = values.to_numpy(zero_copy_only=False)
+        plain = np.ascontiguousarray(plain, plain.dtype.newbyteorder("<"))
+        return plain.view(np.uint8).reshape(len(values), -1)
+    width = _decimal_bytes(data_type.precision)
+    stored = np.frombuffer(values.buffers()[1], np.uint8).reshape(-1, 16)
+    stored = stored[values.offset : values.offset + len(values), :width]
+    # Parquet has wide decimals as big-endian bytes, and the others as integers.
+    return stored[:, ::-1] if width > 8 else stored
+
+
+def _decimal_bytes(precision: int) -> int:
+    if precision <= 9:
+        return 4
+    return 8 if precision <= 18 else -(-(int(10**precision).bit_length() + 1) // 8)
+
+
+def _hash_texts(values: pa.Array) -> Hashes | None:
+    _, offsets, data = values.buffers()
+    ends = np.frombuffer(offsets, np.int32)[values.offset : values.offset + len(values) + 1]
+    lengths = np.diff(ends).astype(np.int64)
+    if int(lengths.max()) > MOST_VALUE_BYTES:
+        return None
+    found = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    padded = np.concatenate([found[: int(ends[-1])], np.zeros(8, np.uint8)])
+    return _xxh64(padded, ends[:-1].astype(np.int64), lengths)
+
+
+def _rotl(value: Hashes, bits: int) -> Hashes:
+    return (value << np.uint64(bits)) | (value >> np.uint64(64 - bits))
+
+
+def _round(value: Hashes) -> Hashes:
+    return _rotl(value * _P2, 31) * _P1
+
+
+def _xxh64(data: npt.NDArray[np.uint8], starts: _Places, lengths: _Places) -> Hashes:
+    """Return xxHash64 with seed 0 of byte ranges; 8 more bytes follow the last one."""
+    words = np.ndarray(len(data) - 7, "<u8", buffer=data, strides=(1,))
+    at, left = starts.copy(), lengths.copy()
+    found = np.full(len(starts), _P5, np.uint64)
+    _add_stripes(found, words, at, left)
+    found += lengths.astype(np.uint64)
+    while len(some := np.flatnonzero(left >= 8)):
+        found[some] = _rotl(found[some] ^ _round(words[at[some]]), 27) * _P1 + _P4
+        at[some] += 8
+        left[some] -= 8
+    some = np.flatnonzero(left >= 4)
+    half = words[at[some]] & np.uint64(0xFFFFFFFF)
+    found[some] = _rotl(found[some] ^ (half * _P1), 23) * _P2 + _P3
+    at[some] += 4
+    left[some] -= 4
+    while len(some := np.flatnonzero(left >= 1)):
+        last = data[at[some]].astype(np.uint64)
+        found[some] = _rotl(found[some] ^ (last * _P5), 11) * _P1
+        at[some] += 1
+        left[some] -= 1
+    found = (found ^ (found >> np.uint64(33))) * _P2
+    found = (found ^ (found >> np.uint64(29))) * _P3
+    return found ^ (found >> np.uint64(32))
+
+
+def _add_stripes(found: Hashes, words: npt.NDArray[Any], at: _Places, left: _Places) -> None:
+    """Hash the whole 32 bytes of the ranges that are as long, and move their places behind them."""
+    long = np.flatnonzero(left >= 32)
+    if not len(long):
+        return
+    seeds = (_PRIMES[0] + _PRIMES[1], _PRIMES[1], 0, -_PRIMES[0])
+    lanes = np.tile(np.array([seed % (1 << 64) for seed in seeds], np.uint64), (len(long), 1))
+    steps = np.arange(4, dtype=np.int64) * 8
+    while len(some := np.flatnonzero(left[long] >= 32)):
+        rows = long[some]
+        read = words[at[rows][:, None] + steps]
+        lanes[some] = _rotl(lanes[some] + read * _P2, 31) * _P1
+        at[rows] += 32
+        left[rows] -= 32
+    turned = [_rotl(lanes[:, lane], bits) for lane, bits in enumerate((1, 7, 12, 18))]
+    merged = turned[0] + turned[1] + turned[2] + turned[3]
+    for lane in range(4):
+        merged = (merged ^ _round(lanes[:, lane])) * _P1 + _P4
+    found[long] = merged

@@ -1,0 +1,53 @@
+"""Key columns: those of which every frame gets a Bloom filter, a property of the stream."""
+
+from collections.abc import Sequence
+
+import pyarrow as pa
+
+from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.format.bloom import has_filter
+from segstore_ds.format.fields import build_json, parse_json
+from segstore_ds.format.root import Root
+
+PROPERTY = "key_columns"  # On disk. Never change; add a new one.
+_MOST = 8  # each takes its share of a frame's bytes
+
+
+def key_columns_of(root: Root) -> tuple[str, ...]:
+    """Return the key columns of a stream; a CorruptionError if the property can't be read."""
+    text = root.properties.get(PROPERTY)
+    if text is None:
+        return ()
+    names = parse_json(text.encode(), where=PROPERTY)
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise CorruptionError("a stream's key columns cannot be read", where=PROPERTY)
+    return tuple(names)
+
+
+def build_key_columns(columns: Sequence[str] | None, schema: pa.Schema) -> str | None:
+    """Return the property's text for columns of a schema in normal form; None for no columns.
+
+    Raises:
+        InvalidInputError: A column is unknown or named twice, there are too many, or a type can't
+            be a key.
+    """
+    if not columns:
+        return None
+    whole = isinstance(columns, Sequence) and not isinstance(columns, str)
+    if not whole or len({*columns}) < len(columns) or len(columns) > _MOST:
+        raise InvalidInputError(
+            "key columns are not a list of names",
+            remedy=f"give at most {_MOST} different names",
+            columns=columns,
+        )
+    for name in columns:
+        if name not in schema.names:
+            raise InvalidInputError("no such key column", column=name, known=schema.names)
+        if not has_filter(schema.field(name).type):
+            raise InvalidInputError(
+                "a column of this type can't be a key",
+                remedy="choose a column of integers, texts, binaries, decimals, dates or times",
+                column=name,
+                type=str(schema.field(name).type),
+            )
+    return build_json(list(columns)).decode()
