@@ -70,6 +70,7 @@ __all__ = [
     "repair",
     "run_task",
     "salvage",
+    "streams",
     "write",
 ]
 

@@ -27,6 +27,7 @@ from segstore_ds.stream import (
     open,  # noqa: A004 - segstore.open(url)
     repair,
     salvage,
+    streams,
 )
 from segstore_ds.write.layout import Layout
 
@@ -61,4 +62,5 @@ __all__ = [
     "repair",
     "run_task",
     "salvage",
+    "streams",
 ]

@@ -11,6 +11,7 @@ import pytest
 from segstore_ds import options
 from segstore_ds.compact.rows import PLAN_SCHEMA
 from segstore_ds.read.metadata_tables import METADATA_TABLES
+from segstore_ds.read.streams_table import STREAMS_SCHEMA
 
 ROOT = Path(__file__).parents[1]
 README = (ROOT / "README.md").read_text()
@@ -107,7 +108,8 @@ def test_metadata_tables_are_the_programs():
     rows = README.split("\n| table | columns |\n")[1].split("\n\n")[0]
     shown = dict(re.findall(r"^\| `(\w+)` \| [^`]*`([^`]*)`", rows, re.MULTILINE))
     schemas = {name: table.schema for name, table in METADATA_TABLES.items()} | {
-        "compactionPlan": PLAN_SCHEMA
+        "compactionPlan": PLAN_SCHEMA,
+        "streams": STREAMS_SCHEMA,
     }
     assert shown == {name: ", ".join(schema.names) for name, schema in schemas.items()}
     assert {*shown} == {*options.BY_NAME["metadata"].choices}

@@ -226,8 +226,8 @@ TABLE: tuple[Option, ...] = (
         None,
         (READ,),
         "read a metadata table instead of the events: `segments`, `frames`, `history`, "
-        "`info`, `storage`, `writers`, `readers`, `tags`; or `compactionPlan`, one row per group "
-        "of segments that `operation=compact` replaces",
+        "`info`, `storage`, `writers`, `readers`, `tags`; `compactionPlan`, one row per group "
+        "of segments that `operation=compact` replaces; or `streams`, the streams below the path",
         choices=(
             "segments",
             "frames",
@@ -238,6 +238,7 @@ TABLE: tuple[Option, ...] = (
             "readers",
             "tags",
             "compactionPlan",
+            "streams",
         ),
         peers=("streaminfo", "streams"),
     ),

@@ -1,7 +1,14 @@
-"""Finding streams: folders that hold a log, searched from the top."""
+"""Finding streams: folders that hold a log, searched from the top.
+
+Folders are searched level by level, several at the same time; each is listed once.
+"""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from segstore_ds.errors import NotFoundError, StorageError
 from segstore_ds.format import names
@@ -11,6 +18,17 @@ from segstore_ds.storage import Storage, find_inner, is_denied
 
 _LOG = logging.getLogger(__name__)
 DEPTH = 3
+FOLDERS_AT_ONCE = 16
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Unsearched:
+    """A folder that could not be searched, and why."""
+
+    url: str
+    error: StorageError
 
 
 def find_streams(storage: Storage, *, depth: int = DEPTH) -> list[str]:
@@ -24,38 +42,68 @@ def find_streams(storage: Storage, *, depth: int = DEPTH) -> list[str]:
         InvalidInputError: The location is a file.
         StorageError: Folders could not be listed; names them, and the streams found elsewhere.
     """
-    if storage.peek("", 1) is None:
-        raise NotFoundError("no such folder", remedy="check the location", url=storage.url)
+    streams: list[str] = []
     failed: dict[str, StorageError] = {}
-    found = sorted(_find(storage, depth, failed))
+    for found in search(storage, _holds_commits, depth=depth):
+        if isinstance(found, str):
+            streams.append(found)
+        elif is_denied(found.error):
+            _LOG.warning("folder %s is not searched for streams: %s", found.url, found.error)
+        else:
+            failed[found.url] = found.error
     if failed:
         raise StorageError(
             "folders could not be listed",
             url=storage.url,
-            folders=[*failed],
-            streams=found,
+            folders=sorted(failed),
+            streams=sorted(streams),
         ) from next(iter(failed.values()))
+    return sorted(streams)
+
+
+def search(
+    storage: Storage, visit: Callable[[Storage], T | None], *, depth: int
+) -> list[T | Unsearched]:
+    """Return what `visit` returns for each folder with a log; None if it holds no stream after all.
+
+    Searches `depth` folders deep, but not inside a stream. It raises NotFoundError if the folder
+    does not exist, and StorageError if it can't be listed itself.
+    """
+    if storage.peek("", 1) is None:
+        raise NotFoundError("no such folder", remedy="check the location", url=storage.url)
+    found: list[T | Unsearched] = []
+    level = [storage]
+    with ThreadPoolExecutor(FOLDERS_AT_ONCE, thread_name_prefix="segstore-find") as threads:
+        for left in range(depth, -1, -1):
+            looked = threads.map(partial(_look, visit, deeper=left > 0), level)
+            answers = [(folder, *answer) for folder, answer in zip(level, looked, strict=True)]
+            level = []
+            for folder, seen, inner in answers:
+                if isinstance(seen, Unsearched) and folder is storage:
+                    raise seen.error
+                if seen is not None:
+                    found.append(seen)
+                # Open each folder as a separate location: some names are valid in a location, but
+                # not in a path below one.
+                level += [storage.sibling(url) for url in inner]
     return found
 
 
-def _find(storage: Storage, depth: int, failed: dict[str, StorageError]) -> Iterator[str]:
-    """Yield the streams in a folder; add inner folders that can't be listed to `failed`."""
-    inner = storage.folders("")
-    if names.LOG_FOLDER in inner:
-        log = MetadataLog(storage, names.LOG_FOLDER, ROOT_CODEC)
-        if log.newest_listed() is not None:
-            yield storage.url
-            return
-    for name in inner if depth > 0 else ():
-        # Open each folder as a separate location: some names are valid in a location, but not in a
-        # path below one.
-        url = find_inner(storage.url, name)
-        if url is None:
-            continue
-        try:
-            yield from _find(storage.sibling(url), depth - 1, failed)
-        except StorageError as error:
-            if is_denied(error):
-                _LOG.warning("folder %s is not searched for streams: %s", url, error)
-            else:
-                failed[url] = error
+def _look(
+    visit: Callable[[Storage], T | None], folder: Storage, *, deeper: bool
+) -> tuple[T | Unsearched | None, list[str]]:
+    """Return what a folder is, and the folders to search in it."""
+    try:
+        inner = folder.folders("")
+        found = visit(folder) if names.LOG_FOLDER in inner else None
+    except StorageError as error:
+        return Unsearched(folder.url, error), []
+    if found is not None or not deeper:
+        return found, []
+    urls = (find_inner(folder.url, name) for name in inner)
+    return None, [url for url in urls if url is not None]
+
+
+def _holds_commits(folder: Storage) -> str | None:
+    log = MetadataLog(folder, names.LOG_FOLDER, ROOT_CODEC)
+    return None if log.newest_listed() is None else folder.url

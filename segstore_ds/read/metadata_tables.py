@@ -243,7 +243,7 @@ def _writers(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.Re
         }
         for name, writer in sorted({**known, **root.writers}.items())
     ]
-    yield from _batches(rows, _WRITERS)
+    yield from build_batches(rows, _WRITERS)
 
 
 def _readers(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.RecordBatch]:
@@ -263,7 +263,7 @@ def _readers(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.Re
         }
         for seen in list_readers(context)
     ]
-    yield from _batches(rows, _READERS)
+    yield from build_batches(rows, _READERS)
 
 
 def _tags(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.RecordBatch]:
@@ -271,7 +271,7 @@ def _tags(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.Recor
         {"name": name, "offset": tag.offset, "version": tag.version, "time": tag.time_us}
         for name, tag in sorted(context.status.tags(root).items())
     ]
-    yield from _batches(rows, _TAGS)
+    yield from build_batches(rows, _TAGS)
 
 
 _INFO = pa.schema(
@@ -331,7 +331,7 @@ def _info(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.Recor
         "next_segment": root.next_segment,
         **_storage_held(context, root),
     }
-    yield from _batches([row], _INFO)
+    yield from build_batches([row], _INFO)
 
 
 def _storage_held(context: StreamContext, root: Root) -> dict[str, Any]:
@@ -356,14 +356,15 @@ def _storage_held(context: StreamContext, root: Root) -> dict[str, Any]:
 
 
 def _storage(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.RecordBatch]:
-    yield from _batches(storage_rows(context, root), STORAGE_SCHEMA)
+    yield from build_batches(storage_rows(context, root), STORAGE_SCHEMA)
 
 
 def _history(context: StreamContext, root: Root, _span: Range) -> Iterator[pa.RecordBatch]:
     return context.log.history.batches(root)
 
 
-def _batches(rows: list[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+def build_batches(rows: list[dict[str, Any]], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+    """Yield rows as batches; what is no valid text is escaped."""
     for first in range(0, len(rows), BATCH_ROWS):
         piece = rows[first : first + BATCH_ROWS]
         try:

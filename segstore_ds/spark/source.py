@@ -32,6 +32,7 @@ from segstore_ds.spark.batch.metadata_reader import (
     PLAN,
     is_metadata_table,
     plan_metadata_reader,
+    plan_streams_reader,
     table_schema,
 )
 from segstore_ds.spark.batch.reader import plan_reader, project
@@ -44,6 +45,7 @@ from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.streaming.sink import SegstoreStreamWriter
 from segstore_ds.spark.streaming.source import SegstoreStreamReader
 from segstore_ds.stream.connector import (
+    STREAMS,
     Root,
     Storage,
     Stream,
@@ -92,6 +94,8 @@ class SegstoreDataSource(DataSource):
         options = parse_options(self.options, READ, STREAM_READ)
         for cut in (options["startCut"], options["endCut"]):
             parse_cut(cut)
+        if options["metadata"] == STREAMS:
+            return table_schema(STREAMS)
         stream = self.open_stream(options)
         self._pinned = encode_pinned(stream.root)
         if options["metadata"] == PLAN:
@@ -119,6 +123,8 @@ class SegstoreDataSource(DataSource):
         options = parse_options(self.options, READ)
         root = self._pinned_root()
         storage = self.open_storage(options)
+        if options["metadata"] == STREAMS:
+            return plan_streams_reader(storage, options, schema)
         stream = Stream.at_root(storage, root) if root else self._as_of(storage, options)
         root = stream.root
         if options["metadata"] == PLAN:

@@ -1,10 +1,10 @@
-"""The front door: `create`, `open`, `exists`, `drop`, `list_streams` and `Stream`.
+"""The front door: `create`, `open`, `exists`, `drop`, `list_streams`, `streams` and `Stream`.
 
 A `Stream` is a handle: it remembers the newest root it has seen and follows the log from there. Its
 methods check arguments and call the verbs of the other rooms.
 """
 
-from segstore_ds.stream.catalog import drop, list_streams
+from segstore_ds.stream.catalog import drop, list_streams, streams
 from segstore_ds.stream.opening import (
     create,
     create_on,
@@ -27,4 +27,5 @@ __all__ = [
     "open_on",
     "repair",
     "salvage",
+    "streams",
 ]

@@ -4,9 +4,12 @@ import os
 from collections.abc import Mapping
 from typing import Any
 
+import pyarrow as pa
+
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.options.arguments import check_whole
 from segstore_ds.read.find_streams import DEPTH, find_streams
+from segstore_ds.read.streams_table import read_streams
 from segstore_ds.retention.drop import Dropped, run_drop
 from segstore_ds.storage import open_storage
 from segstore_ds.stream.stream import client_name
@@ -36,6 +39,33 @@ def list_streams(
     depth = check_whole("depth", depth)
     storage = open_storage(url, storage_options, single_writer=True)
     return find_streams(storage, depth=depth)
+
+
+def streams(
+    url: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    depth: int = DEPTH,
+) -> pa.Table:
+    """Return the metadata table `streams`: a row for each stream in a folder, ordered by location.
+
+    A stream that can't be read and a subfolder that can't be listed are rows as well, with the
+    `code` and the text of the error. A copy that is not done has both a code and its numbers.
+    Several folders are searched at the same time; each takes one listing, and each stream the few
+    requests of an open.
+
+    Args:
+        url: The folder; it may be a stream itself, whose `path` is then `.`.
+        storage_options: As in `open`.
+        depth: How many folders deep to look; streams are not searched for others within.
+
+    Raises:
+        InvalidInputError: The location or the options are not valid, or it is a file.
+        NotFoundError: There is no such folder.
+        StorageError: The folder itself could not be listed.
+    """
+    depth = check_whole("depth", depth)
+    return read_streams(open_storage(url, storage_options, single_writer=True), depth=depth)
 
 
 def drop(

@@ -35,10 +35,12 @@ from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.cuts import Position, parse_cut
 from segstore_ds.read.filter_literals import NAN
 from segstore_ds.read.filters import Condition, Filters
+from segstore_ds.read.find_streams import DEPTH
 from segstore_ds.read.metadata_tables import METADATA_TABLES
 from segstore_ds.read.micro_batch import BatchLimits
 from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.scan import run_task
+from segstore_ds.read.streams_table import STREAMS_SCHEMA, read_streams
 from segstore_ds.retention.readers import NamedReader
 from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import PlacedSegment
@@ -60,6 +62,7 @@ __all__ = [
     "METADATA",
     "NAN",
     "ROWS",
+    "STREAMS",
     "AutoRules",
     "BatchLimits",
     "BatchPlan",
@@ -98,6 +101,7 @@ __all__ = [
     "discard_staged",
     "encode_pinned",
     "find_rows_copy",
+    "list_streams_below",
     "open_on",
     "open_or_create",
     "open_storage",
@@ -115,11 +119,18 @@ __all__ = [
     "writer_key",
 ]
 
+STREAMS = "streams"  # the only metadata table that is of a folder, not of a stream
 # The columns of each metadata table, and of a compaction's plan.
 METADATA: Mapping[str, pa.Schema] = {
     **{name: table.schema for name, table in METADATA_TABLES.items()},
     "compactionPlan": PLAN_SCHEMA,
+    STREAMS: STREAMS_SCHEMA,
 }
+
+
+def list_streams_below(folder: Storage) -> pa.Table:
+    """Return the metadata table `streams` of a folder, searched as deep as by default."""
+    return read_streams(folder, depth=DEPTH)
 
 
 def open_or_create(storage: Storage, request: WriteRequest, *, create: bool) -> Stream:

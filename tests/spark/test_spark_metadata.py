@@ -1,5 +1,8 @@
 """The option `metadata`: metadata tables of a stream as DataFrames."""
 
+from datetime import UTC
+from pathlib import Path
+
 import pyarrow as pa
 import pytest
 from pyspark.errors import AnalysisException
@@ -71,3 +74,23 @@ def test_options_for_events_are_refused(load, name, options, text) -> None:
     """Nothing is passed over in silence."""
     with pytest.raises(AnalysisException, match=text):
         load(name, **options).count()
+
+
+def test_streams_below_a_path_are_a_dataframe(
+    spark: SparkSession, stream: Stream, tmp_path: Path
+) -> None:
+    """As segstore.streams says, damaged ones included; there is no version to pin."""
+    folder, below = stream.url.rpartition("/")[::2]
+    segstore.create(f"{folder}/other", SCHEMA)
+    (tmp_path / "other" / "log" / f"{0:020}").write_bytes(b"")
+    reader = spark.read.format("segstore").option("metadata", "streams")
+    found = {row.path: row for row in reader.load(folder).collect()}
+    expected = segstore.streams(stream.url).to_pylist()[0] | {"path": below}
+    shown = found[below].asDict()
+    assert shown.pop("time").replace(tzinfo=UTC) == expected.pop("time")
+    assert shown == expected
+    assert (found[below].events, found["other"].code) == (30, "SEG_EMPTY_OBJECT")
+    sound = segstore.read(spark, folder, metadata="streams").where("code IS NULL").select("path")
+    assert [row.path for row in sound.collect()] == [below]
+    with pytest.raises(AnalysisException, match="a metadata table is read as a whole"):
+        reader.option("versionAsOf", 1).load(folder).count()

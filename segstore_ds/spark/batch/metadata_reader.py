@@ -1,6 +1,6 @@
 """Batch reads of a stream's metadata tables: the option `metadata`."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -12,15 +12,18 @@ from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import from_stored, to_arrow
 from segstore_ds.stream.connector import (
     METADATA,
+    STREAMS,
     Root,
     Storage,
     Stream,
     decode_pinned,
     encode_pinned,
+    list_streams_below,
 )
 
 PLAN = "compactionPlan"  # a table of jobs/compaction.py
 _EVENTS_ONLY = ("columns", "filters", "offsetColumn", "segmentColumn", "commitTimeColumn")
+_STREAM_ONLY = ("versionAsOf", "timestampAsOf")
 
 
 def is_metadata_table(name: str | None) -> bool:
@@ -42,14 +45,50 @@ def plan_metadata_reader(
         InvalidInputError: Options for events, or a schema of the user's own, are given.
     """
     name = options["metadata"]
-    given = [option for option in _EVENTS_ONLY if options[option] is not None]
-    if given or schema.names != table_schema(name).names:
+    _check_whole(options, _EVENTS_ONLY, schema)
+    return MetadataReader(stream.storage, name, root, stream.plan_metadata(name, root=root), schema)
+
+
+def plan_streams_reader(
+    folder: Storage, options: Mapping[str, Any], schema: StructType
+) -> "StreamsReader":
+    """Plan the listing of the streams in a folder; sends no request.
+
+    Raises:
+        InvalidInputError: Options for events or for one stream, or a schema, are given.
+    """
+    _check_whole(options, (*_EVENTS_ONLY, *_STREAM_ONLY), schema)
+    return StreamsReader(folder, schema)
+
+
+def _check_whole(options: Mapping[str, Any], refused: Sequence[str], schema: StructType) -> None:
+    given = [option for option in refused if options[option] is not None]
+    if given or schema.names != table_schema(options["metadata"]).names:
         raise InvalidInputError(
             "a metadata table is read as a whole",
             remedy="remove the options and the schema; select and filter the rows afterwards",
             options=given,
         )
-    return MetadataReader(stream.storage, name, root, stream.plan_metadata(name, root=root), schema)
+
+
+@at_boundary
+class StreamsReader(DataSourceReader):
+    """Lists the streams in a folder, in one task with threads of its own."""
+
+    def __init__(self, folder: Storage, schema: StructType) -> None:
+        self._folder = folder
+        self._schema = schema
+
+    def partitions(self) -> list[InputPartition]:
+        """Return one partition."""
+        return [InputPartition(STREAMS)]
+
+    def read(self, partition: InputPartition | None) -> Iterator[pa.RecordBatch]:
+        """Yield a row for each stream."""
+        if partition is not None:
+            rows = list_streams_below(self._folder)
+            target = to_arrow(self._schema)
+            yield from pa.Table.from_arrays(rows.columns, schema=target).to_batches()
 
 
 @at_boundary

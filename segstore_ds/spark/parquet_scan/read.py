@@ -45,6 +45,7 @@ from segstore_ds.spark.parquet_scan.relation import (
 from segstore_ds.spark.schemas import from_stored
 from segstore_ds.spark.session import bound_source
 from segstore_ds.stream.connector import (
+    STREAMS,
     Reading,
     Root,
     Slice,
@@ -103,8 +104,8 @@ def read(spark: SparkSession, url: str | os.PathLike[str], **options: Any) -> Da
         raise InvalidInputError("a stream is named twice", remedy="remove path", url=url, **given)
     parsed = parse_options({**given, "path": url}, READ)
     source = bound_source(spark)({**given, "path": url})
-    stream = source.open_stream(parsed)
-    if parsed["metadata"] is not None:
+    stream = None if parsed["metadata"] == STREAMS else source.open_stream(parsed)
+    if stream is None or parsed["metadata"] is not None:
         return _read_source(spark, url, given)
     root = stream.root
     reading = plan_reading(stream, parsed, root)
