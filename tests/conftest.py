@@ -80,7 +80,7 @@ def _refuse_rounds(request: pytest.FixtureRequest) -> Iterator[None]:
 
 # A test with one of these marks runs only if the command names one of the marks behind it, or the
 # test itself.
-ON_REQUEST = {"slow": ("slow", "sweep", "smoke"), "sweep": ("sweep",)}
+ON_REQUEST = {"slow": ("slow", "sweep", "smoke", "soak"), "sweep": ("sweep",), "soak": ("soak",)}
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
