@@ -1,5 +1,6 @@
 """A stream with a follower, each of which can be lost at a chosen call."""
 
+import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -42,6 +43,7 @@ class World:
         self.lost: set[str] = set()
         self.aliases: dict[str, str] = {}  # names, and the place that they stand for
         self.calls = 0
+        self._counting = threading.RLock()  # places are asked at the same time
         self.lose_at = 0
         self.victim = ""
         self.lose_after = ""
@@ -66,14 +68,15 @@ class World:
 
     def tick(self, url: str, verb: str, path: str) -> None:
         """Count a call, lose the victim with the n-th, and refuse what goes to it."""
-        self.calls += 1
-        self.watch(url, verb, path)
-        call = f"{verb} {path}"
-        if self.lose_at_call and url == self.victim and call.startswith(self.lose_at_call):
-            self.lose_at_call = ""
-            self.lost.add(url)
-        if self.calls == self.lose_at:
-            self.lost.add(self.victim)
+        with self._counting:
+            self.calls += 1
+            self.watch(url, verb, path)
+            call = f"{verb} {path}"
+            if self.lose_at_call and url == self.victim and call.startswith(self.lose_at_call):
+                self.lose_at_call = ""
+                self.lost.add(url)
+            if self.calls == self.lose_at:
+                self.lost.add(self.victim)
         if url in self.lost:
             raise StorageError("root is lost", url=url)
 

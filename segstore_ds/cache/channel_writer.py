@@ -41,7 +41,7 @@ class ChannelWriter:
 
     The caller holds the lock of `changed`, which the service shares, except for `drain`,
     `write_next`, `commit` and `join`. `written` is called under the lock with each item that the
-    channel has taken. `second_copy` is called with each item after the channel.
+    channel has taken. `second_copy` gets each item while the channel takes it.
     """
 
     def __init__(
@@ -188,15 +188,23 @@ class ChannelWriter:
         return self._aborted or self.failure.error is not None or (self._ending and not self._dirty)
 
     def _send(self, item: Item) -> int:
+        view: BufferView = item.content() if isinstance(item, WriteCache) else item.view
+        if self._second_copy is None:
+            self._put(item)
+        else:
+            sent = self._second_copy(FlushedBuffer.of(view, self._sequence, self.flushed))
+            try:
+                self._put(item)
+            finally:
+                # Whatever happened: the buffer's memory is used again.
+                sent()
+        return view.length
+
+    def _put(self, item: Item) -> None:
         if isinstance(item, WriteCache):
             item.flush(self._channel)
-            view: BufferView = item.content()
         else:
-            view = item.view
-            self._channel.write_all(list(view.buffers()))
-        if self._second_copy is not None:
-            self._second_copy(FlushedBuffer.of(view, self._sequence, self.flushed))
-        return view.length
+            self._channel.write_all(list(item.view.buffers()))
 
     def _fail(self, error: BaseException) -> None:
         with self._changed:

@@ -9,14 +9,14 @@ from segstore_ds.cache.views import BufferView
 
 @dataclass(frozen=True, slots=True)
 class FlushedBuffer:
-    """A buffer or large record that the channel has just taken.
+    """A buffer or large record on its way to the channel.
 
     Attributes:
         sequence: Its number, dense from 0; empty buffers take none.
         start: Position of its first byte in the object.
         size: Bytes in the object.
         checksum: CRC-32 of `payload`.
-        payload: Its bytes, not copied; valid only during the call.
+        payload: Its bytes, not copied; valid until the wait for it has ended.
     """
 
     sequence: int
@@ -31,5 +31,6 @@ class FlushedBuffer:
         return cls(sequence, start, view.length, view.crc32(), view)
 
 
-# Called in the writing thread, in order; its exceptions count as failures of the channel.
-Observer = Callable[[FlushedBuffer], None]
+# Begins to send a buffer and returns what waits until it is sent. Both are called in the writing
+# thread, in order; their exceptions count as failures of the channel.
+Observer = Callable[[FlushedBuffer], Callable[[], None]]

@@ -39,7 +39,7 @@ class WriteCacheService(ObjectCache[Item]):
     Only this service writes to `channel`, and it holds the pool's buffers until `close` or
     `release_buffers`.
     `load` reads `[start, end)` of the object back, for records that no buffer holds any more.
-    `second_copy` is called with every buffer after the channel has taken it.
+    `second_copy` gets every buffer while the channel takes it.
     """
 
     def __init__(

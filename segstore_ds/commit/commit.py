@@ -173,7 +173,7 @@ class StreamLog(FollowedLog):
 
         `build` is called again after each lost race, so its only side effect may be to put objects
         under fresh names. `transaction` is the id of this logical commit over all attempts, a new
-        one by default. `shipped` maps segments of this commit to the followers that already have
+        one by default. `shipped` maps segments of this commit to the followers that acknowledged
         them.
 
         Raises:
@@ -214,12 +214,13 @@ class StreamLog(FollowedLog):
                 note=change.note,
                 spent=meter.read(attempt),
             )
-            # Bring the followers up to the base: a failure here commits nothing.
-            self._prepare(base.root, root)
+            # Bring the followers up to the base and read back what they acknowledged: a failure
+            # here commits nothing.
+            whole = self._prepare(base.root, root, shipped or {})
             # Put the root under the next version, if absent: this decides the race.
             if self._try(base, root, meter):
                 # The commit is in the log; it is acknowledged once the followers have it.
-                self.replicas.ship(root, shipped or {}, prepared=True)
+                self.replicas.ship(root, whole, prepared=True)
                 # Acknowledged. The hint only makes the next open cheaper.
                 self._hint(root)
                 return Committed(root, change.result, written=True, attempts=attempt + 1)
@@ -270,10 +271,12 @@ class StreamLog(FollowedLog):
         check_transition(base, root)
         return root
 
-    def _prepare(self, base: Root, root: Root) -> None:
+    def _prepare(
+        self, base: Root, root: Root, shipped: Mapping[str, frozenset[str]]
+    ) -> Mapping[str, frozenset[str]]:
         if root.operation != Operation.PROMOTE:
             self.replicas.check_primary(base)
-        self.replicas.prepare(base, root)
+        return self.replicas.prepare(base, root, shipped)
 
     def check_clock(self, staged: str | None = None) -> None:
         """Refuse to commit when this machine's clock is far from the store's.

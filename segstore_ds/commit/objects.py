@@ -6,8 +6,10 @@ whole, it is replaced by the same bytes in one step.
 """
 
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
+from segstore_ds.commit.at_once import at_once
 from segstore_ds.commit.transfer import CopiedObject, Transfer
 from segstore_ds.errors import MissingObjectError, TruncatedObjectError
 from segstore_ds.format import names
@@ -91,20 +93,28 @@ def new_segments(status: TableStatus, before: Root, after: Root) -> dict[str, Se
     return {names.segment_object(path): found[path] for path in sorted(fresh)}
 
 
-def missing_segments(
-    target: Storage, segments: Mapping[str, SegmentEntry], told: Collection[str]
-) -> Iterator[str]:
-    """Yield the objects of `segments` that a folder does not hold whole; one listing per folder.
+def whole_segments(target: Storage, segments: Mapping[str, SegmentEntry]) -> frozenset[str]:
+    """Return the objects of `segments` that a folder holds whole; one listing per folder.
 
-    An object is whole if its size matches and the checksum of its footer, which is written last,
-    matches too. For the objects in `told`, whose buffers were all shipped, the size is enough.
+    An object is whole if its size matches and its footer, which is written last and read back here,
+    has its checksum. All requests are made at once.
     """
     folders = {path.rpartition("/")[0] for path in segments}
-    sizes = {info.path: info.size for folder in folders for info in target.list(folder)}
-    for path, entry in segments.items():
-        whole = sizes.get(path) == entry.bytes
-        if not whole or (path not in told and not _ends_right(target, path, entry)):
-            yield path
+    listed: list[ObjectInfo] = []
+    listings = [partial(_list_into, listed, target, folder) for folder in sorted(folders)]
+    checks = [partial(_ends_right, target, path, entry) for path, entry in segments.items()]
+    right = at_once([*listings, *checks])[len(listings) :]
+    sizes = {info.path: info.size for info in listed}
+    return frozenset(
+        path
+        for (path, entry), ends_right in zip(segments.items(), right, strict=True)
+        if ends_right and sizes.get(path) == entry.bytes
+    )
+
+
+def _list_into(found: list[ObjectInfo], target: Storage, folder: str) -> bool:
+    found.extend(target.list(folder))
+    return True
 
 
 def _ends_right(target: Storage, path: str, entry: SegmentEntry) -> bool:

@@ -16,13 +16,15 @@ malicious root can't cause writes elsewhere.
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 
+from segstore_ds.commit.at_once import at_once
 from segstore_ds.commit.objects import (
     copy_objects,
     copy_small,
-    missing_segments,
     new_segments,
     new_status,
+    whole_segments,
 )
 from segstore_ds.commit.transfer import CopiedObject
 from segstore_ds.errors import (
@@ -35,7 +37,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.replication import replication_of
-from segstore_ds.format.root import Root
+from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.metadata_log import Codec, MetadataLog
 from segstore_ds.log.seen import lost_commits
@@ -96,27 +98,48 @@ class Replicas:
                 primary=known.primary,
             )
 
-    def prepare(self, base: Root, planned: Root) -> None:
+    def prepare(
+        self, base: Root, planned: Root, shipped: Mapping[str, frozenset[str]] = _NONE
+    ) -> Mapping[str, frozenset[str]]:
         """Ship what followers lack before a new commit is put; a failure here commits nothing.
+
+        `shipped` maps segments of `planned` to the followers that acknowledged them. Returns, for
+        each follower, those of them that it was seen to hold whole. All are asked at once.
 
         Raises:
             FencedError: A follower was promoted.
             MissingObjectError: A follower holds commits that the primary's log has lost.
             StorageError: A follower can't be brought up to date.
         """
-        for follower in self.of(planned):
-            try:
-                self._bring_up(follower, base, _NONE)
-            except FencedError:
-                raise
-            except (StorageError, FormatError) as error:
-                raise StorageError(
-                    "a follower can't be brought up to date, so nothing was committed",
-                    remedy="repair the follower, or remove it with remove_follower(url)",
-                    follower=follower.url,
-                    version=base.version,
-                ) from error
-            self._refuse_ahead(follower, base)
+        followers = self.of(planned)
+        sent = {
+            path: entry
+            for entry in (planned.entries if followers and shipped else ())
+            if (path := names.segment_object(entry.path)) in shipped
+        }
+        whole: dict[str, frozenset[str]] = {}
+        looks = [partial(self._bring_up_to_base, follower, base) for follower in followers]
+        checks = [
+            partial(_note_whole, whole, follower, arrived)
+            for follower in followers
+            if (arrived := {p: e for p, e in sent.items() if follower.url in shipped[p]})
+        ]
+        at_once([*looks, *checks])
+        return whole
+
+    def _bring_up_to_base(self, follower: "Follower", base: Root) -> None:
+        try:
+            self._bring_up(follower, base)
+        except FencedError:
+            raise
+        except (StorageError, FormatError) as error:
+            raise StorageError(
+                "a follower can't be brought up to date, so nothing was committed",
+                remedy="repair the follower, or remove it with remove_follower(url)",
+                follower=follower.url,
+                version=base.version,
+            ) from error
+        self._refuse_ahead(follower, base)
 
     def _refuse_ahead(self, follower: "Follower", base: Root) -> None:
         """Raise MissingObjectError when a follower holds commits that the primary has lost."""
@@ -134,27 +157,31 @@ class Replicas:
     def ship(
         self,
         root: Root,
-        shipped: Mapping[str, frozenset[str]] = _NONE,
+        whole: Mapping[str, frozenset[str]] = _NONE,
         *,
         prepared: bool = False,
     ) -> None:
-        """Bring every follower up to a root that is in the primary's log.
+        """Bring all followers up to a root that is in the primary's log, at once.
 
-        `shipped` maps segments to the followers that received every buffer of them. `prepared` says
-        that the followers were asked for the previous root a moment ago.
+        `whole` is what `prepare` returned. `prepared` says that the followers were asked for the
+        previous root a moment ago.
 
         Raises:
             FencedError: A follower was promoted: the commit is in a log that nobody follows.
             UnderReplicatedError: The commit is in the log, but not with every follower.
         """
         missing: dict[str, SegstoreError] = {}
-        for follower in self.of(root):
+
+        def ship_to(follower: Follower) -> None:
+            there = whole.get(follower.url, frozenset())
             try:
-                self._bring_up(follower, root, shipped, prepared=prepared)
+                self._bring_up(follower, root, there, prepared=prepared)
             except FencedError:
                 raise
             except (StorageError, FormatError) as error:
                 missing[follower.url] = error
+
+        at_once([partial(ship_to, follower) for follower in self.of(root)])
         if missing:
             raise UnderReplicatedError(
                 "the commit is in the log, but not every follower has it",
@@ -163,7 +190,7 @@ class Replicas:
                 version=root.version,
                 transaction=root.transaction,
                 followers=sorted(missing),
-            ) from next(iter(missing.values()))
+            ) from missing[min(missing)]
 
     def _open(self, url: str) -> "Follower":
         if url not in self._followers:
@@ -174,7 +201,7 @@ class Replicas:
         self,
         follower: "Follower",
         root: Root,
-        shipped: Mapping[str, frozenset[str]],
+        there: frozenset[str] = frozenset(),
         *,
         prepared: bool = False,
     ) -> None:
@@ -184,18 +211,31 @@ class Replicas:
         self._check_ours(follower, before, root)
         status = TableStatus(self._storage)
         for after in self._lacking(follower, before, root):
-            arrived = {path for path, urls in shipped.items() if follower.url in urls}
-            for path in new_status(status, before, after):
-                copy_small(self._storage, follower.storage, path)
-            segments = new_segments(status, before, after)
-            missing = (
-                CopiedObject(self._storage, path, follower.storage, path, segments[path])
-                for path in missing_segments(follower.storage, segments, arrived)
-            )
-            for _ in copy_objects(missing):
-                pass
+            self._copy_objects(follower, status, before, after, there)
             follower.add(after)
             before = after
+
+    def _copy_objects(
+        self,
+        follower: "Follower",
+        status: TableStatus,
+        before: Root,
+        after: Root,
+        there: frozenset[str],
+    ) -> None:
+        """Copy what a commit newly names and a follower lacks; `there` is known to be whole."""
+        fresh = new_segments(status, before, after)
+        unsure = {path: entry for path, entry in fresh.items() if path not in there}
+        whole = whole_segments(follower.storage, unsure)
+        missing = [
+            CopiedObject(self._storage, path, follower.storage, path, entry)
+            for path, entry in unsure.items()
+            if path not in whole
+        ]
+        small = new_status(status, before, after)
+        at_once([partial(copy_small, self._storage, follower.storage, path) for path in small])
+        for _ in copy_objects(missing) if missing else ():
+            pass
 
     def _lacking(self, follower: "Follower", before: Root, root: Root) -> Iterator[Root]:
         """Yield the commits from the newest that a follower holds to a root, every one of them."""
@@ -251,8 +291,9 @@ class Follower:
     def newest(self, root: Root, *, asked: bool = False) -> Root:
         """Return the newest root that it holds, where `root` is what it should hold.
 
-        The remembered root counts only while its file exists, because a folder may be deleted and
-        created again. `asked` says that the file was there a moment ago, which saves the request.
+        The remembered root counts only while its file and the one before exist, because a folder
+        may be emptied at any time. `asked` says that they were there a moment ago, which saves the
+        requests.
 
         Raises:
             FencedError: It holds another commit in the place of `root`, or a newer generation.
@@ -261,7 +302,7 @@ class Follower:
         known = self._known
         if known is not None and known.version in (root.version - 1, root.version):
             ours = root.transaction if known.version == root.version else root.parent
-            if known.transaction == ours and (asked or self.files.exists(known.version)):
+            if known.transaction == ours and (asked or self._has_two(known, root)):
                 return known
         self._known = None
         numbers = self.files.numbers()
@@ -287,27 +328,39 @@ class Follower:
     def add(self, root: Root) -> None:
         """Put the commit file of a root directly after its newest one.
 
+        In an emptied folder every name is free, so it is asked at the same time whether the
+        version before is there. A folder that is emptied between the two requests is found out by
+        `newest`, as one that is emptied later.
+
         Raises:
             FencedError: Another commit has that version.
             MissingObjectError: The previous version is gone: the folder was deleted meanwhile.
         """
         self._known = None
+        works = [partial(self.files.add, root.version, root)]
+        if root.version > root.log_start:
+            works.append(partial(self.files.exists, root.version - 1))
         try:
-            ours = self.files.add(root.version, root)
+            ours, *before = at_once(works)
         except StorageError:
             raise
         except SegstoreError as error:
             raise StorageError("follower did not answer", follower=self.url) from error
         if not ours:
             raise self.fenced(root)
-        # In an emptied folder every name is free, so check that the previous version exists.
-        if root.version > root.log_start and not self.files.exists(root.version - 1):
+        if not all(before):
             raise self._holed(root.version)
         self._known = root
         if root.version % HINT_EVERY == 0:
             self.files.write_hint(
                 root.version, generation=root.generation, stream_id=root.stream_id
             )
+
+    def _has_two(self, known: Root, root: Root) -> bool:
+        """Tell whether the file of a root is there, and the one before unless it was purged."""
+        first = known.version <= max(known.log_start, root.log_start)
+        versions = range(known.version - (0 if first else 1), known.version + 1)
+        return all(at_once([partial(self.files.exists, version) for version in versions]))
 
     def _holed(self, version: int) -> MissingObjectError:
         return MissingObjectError(
@@ -326,3 +379,13 @@ class Follower:
             version=root.version,
             transaction=root.transaction,
         )
+
+
+def _note_whole(
+    whole: dict[str, frozenset[str]], follower: Follower, sent: Mapping[str, SegmentEntry]
+) -> None:
+    """Note which of the segments that a follower acknowledged it holds whole."""
+    try:
+        whole[follower.url] = whole_segments(follower.storage, sent)
+    except (StorageError, FormatError):
+        return  # asked again when the commit is shipped

@@ -44,7 +44,7 @@ class SegmentWriter:
         ship_to: ShipTo | None = None,
     ) -> None:
         self.path = path
-        self.followers: tuple[str, ...] = ()  # after `finish`: those that hold the whole object
+        self.followers: tuple[str, ...] = ()  # after `finish`: those that acknowledged the object
         self._name = names.segment_object(path)
         self._storage = storage
         self._encoder = encoder
@@ -138,10 +138,17 @@ class SegmentWriter:
         if self.format == PARQUET or len(end) > SURELY_READ_BYTES:
             self._check_end(end, summary)
         self._cache.write(end)
-        size = self._cache.commit()
+        if self._shipment is None:
+            self._cache.commit()
+        else:
+            self._cache.flush()
+            # Followers finish it while the primary does.
+            acknowledged = self._shipment.finish(summary.bytes)
+            try:
+                self._cache.commit()
+            finally:
+                self.followers = acknowledged()
         self._cache.release_buffers()
-        if self._shipment is not None:
-            self.followers = self._shipment.finish(size)
         return summary
 
     def read(self, record: Record) -> pa.Buffer:

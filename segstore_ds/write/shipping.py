@@ -5,14 +5,19 @@ accepts a message only at the position where the previous one ended, so it commi
 for byte, or nothing. The commit then finds its segments in the followers and does not read them
 again.
 
-Buffers are shipped in the writing thread, after the primary's storage has accepted them: a slow
-follower slows the writer down, and memory is bounded by the buffers. A follower that fails or
-refuses is skipped for the rest of the object, and its partial object is discarded. The write does
-not fail: the commit ships what is missing, or reports that it could not.
+A buffer goes to the primary and to every follower at the same time, and so does the end of the
+object. The next buffer waits for all of them: a slow follower slows the writer down, and memory is
+bounded by the buffers. A follower that fails or refuses is skipped for the rest of the object, and
+its partial object is discarded. The write does not fail: the commit ships what is missing, or
+reports that it could not.
+
+A follower may therefore hold a whole object that the primary failed to write. No commit names it,
+and vacuum deletes it.
 """
 
 import logging
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from segstore_ds.cache.second_copy import FlushedBuffer
@@ -93,7 +98,7 @@ class Receiver:
 
 
 class Shipment:
-    """Sends one segment object to all followers. Used by one thread at a time.
+    """Sends one segment object to all followers at once. Used by one thread at a time.
 
     Followers are opened with the options of `storage`, the primary's folder.
     """
@@ -109,35 +114,56 @@ class Shipment:
                 _LOG.warning("follower %s can't be opened here: %s", url, error)
                 continue
             self._receivers.append(receiver)
+        self._threads = ThreadPoolExecutor(max(len(self._receivers), 1), "segstore-ship")
 
-    def send(self, buffer: FlushedBuffer) -> None:
-        """Send one buffer to every follower that accepted all earlier ones."""
+    def send(self, buffer: FlushedBuffer) -> Callable[[], None]:
+        """Begin to send one buffer to every follower that accepted all earlier ones.
+
+        Returns what waits until it is sent, which has to be called before anything else is.
+        """
         message = BufferMessage(self._to.stream_id, self._path, buffer)
-        self._each(lambda receiver: receiver.receive(message))
+        return self._begin(lambda receiver: receiver.receive(message))
 
-    def finish(self, size: int) -> tuple[str, ...]:
-        """Finish the object of `size` bytes; return the followers that hold the whole object."""
-        self._each(lambda receiver: receiver.finish(size))
-        there = tuple(receiver.url for receiver in self._receivers)
-        self._receivers = []
-        return there
+    def finish(self, size: int) -> Callable[[], tuple[str, ...]]:
+        """Begin to finish the object of `size` bytes.
+
+        Returns what waits for that and returns the followers that acknowledged the whole object.
+        """
+        wait = self._begin(lambda receiver: receiver.finish(size))
+
+        def acknowledged() -> tuple[str, ...]:
+            wait()
+            there = tuple(receiver.url for receiver in self._receivers)
+            self._end()
+            return there
+
+        return acknowledged
 
     def abort(self) -> None:
         """Discard the object in every follower; never raises, safe to repeat."""
         for receiver in self._receivers:
             receiver.abort()
-        self._receivers = []
+        self._end()
 
-    def _each(self, work: Callable[[Receiver], None]) -> None:
-        for receiver in tuple(self._receivers):
-            try:
-                work(receiver)
-            except _GIVEN_UP_ON as error:
-                self._receivers.remove(receiver)
-                receiver.abort()
-                _LOG.warning(
-                    "follower %s did not get all of %s, and the commit will ship it: %s",
-                    receiver.url,
-                    self._path,
-                    error,
-                )
+    def _end(self) -> None:
+        self._receivers = []
+        self._threads.shutdown()
+
+    def _begin(self, work: Callable[[Receiver], None]) -> Callable[[], None]:
+        begun = [(each, self._threads.submit(work, each)) for each in self._receivers]
+
+        def wait() -> None:
+            for receiver, future in begun:
+                try:
+                    future.result()
+                except _GIVEN_UP_ON as error:
+                    self._receivers.remove(receiver)
+                    receiver.abort()
+                    _LOG.warning(
+                        "follower %s did not get all of %s, and the commit will ship it: %s",
+                        receiver.url,
+                        self._path,
+                        error,
+                    )
+
+        return wait

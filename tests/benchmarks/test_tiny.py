@@ -32,6 +32,7 @@ PLAIN = (
     "append_latency",
     "small_appends",
     "commit_rate",
+    "follower_append",
     "shared_commits",
     "compaction",
     "copy_segments",

@@ -387,7 +387,7 @@ class TestFlush:
     def test_flush_writes_what_is_there_and_burns_no_number(self):
         seen = []
         channel = MemoryChannel()
-        cache = service(channel, second_copy=lambda buffer: seen.append(buffer.sequence))
+        cache = service(channel, second_copy=lambda buffer: partial(seen.append, buffer.sequence))
         cache.flush()
         cache.write(b"a")
         cache.flush()
@@ -589,7 +589,7 @@ class TestSecondCopy:
         def observe(one):
             payload = one.payload.copy()
             assert zlib.crc32(payload) == one.checksum
-            seen.append((one.sequence, one.start, one.size, payload))
+            return lambda: seen.append((one.sequence, one.start, one.size, payload))
 
         channel = MemoryChannel()
         cache = service(channel, second_copy=observe)
