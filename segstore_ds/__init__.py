@@ -46,6 +46,7 @@ __all__ = [
     "Position",
     "Problem",
     "ReadCounters",
+    "Redacted",
     "Report",
     "Retained",
     "RetentionPolicy",

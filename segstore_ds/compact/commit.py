@@ -83,7 +83,7 @@ def commit_groups(
         return context.log.root, ()
 
     def build(root: Root, slot: Slot) -> Change[Sequence[Replacement]]:
-        _check_floor(root, runs)
+        check_floor(root, runs)
         kept, landed = listed_runs(context.status, root, runs)
         if landed:
             # Called again after the commit landed: the objects it lists must not be deleted.
@@ -143,7 +143,8 @@ def _apart(done: Sequence[Replacement]) -> list[Replacement]:
     return kept
 
 
-def _check_floor(root: Root, runs: Sequence[Replacement]) -> None:
+def check_floor(root: Root, runs: Sequence[Replacement]) -> None:
+    """Raise StagedExpiredError where outputs were staged below the staging floor."""
     for path in (output.path for run in runs for output in run.outputs):
         version = names.parse_token_version(names.segment_token(path))
         if version is not None and version < root.staging_floor:

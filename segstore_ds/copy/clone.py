@@ -76,8 +76,8 @@ def run_clone(
     Raises:
         AlreadyExistsError: There is another stream at the destination.
         InvalidInputError: The destination is the stream itself or on another filesystem, the stream
-            is a clone or was one at the version, the id stands for something else, or its clone was
-            moved away.
+            is a clone or was one at the version, the id stands for something else, its clone was
+            moved away, or values of the version were redacted since.
         IncompleteStreamError: A copy into the stream was not done at the version.
         NotFoundError: There is no such version.
         SnapshotExpiredError: The version was purged, or the one that an earlier attempt pinned.
@@ -97,7 +97,8 @@ def run_clone(
     version, end, asked = request.version, None, _read_asked(context, request)
     if asked is not None:
         version, end = asked.version if version is None else version, bind(asked)[1]
-    pin = run_pin(context, request.copy_id, target.url, version)
+    allowed = request.allow_redacted
+    pin = run_pin(context, request.copy_id, target.url, version, allow_redacted=allowed)
     if pin.made:
         return _find_made(log, request, context.log.root)
     pinned = asked or read_pinned(context, request.copy_id, pin)

@@ -16,6 +16,7 @@ from segstore_ds.format.clones import Origin, Pin, parse_pin
 from segstore_ds.format.copies import CLONE, mode_of, parse_copy
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
+from segstore_ds.log.history_rules import refuse_redacted
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.log.origins import origins_of, pins_of
 from segstore_ds.log.transition import Slot
@@ -24,14 +25,22 @@ _LOG = logging.getLogger(__name__)
 MOST_PINS = 64
 
 
-def run_pin(context: StreamContext, name: str, url: str, version: int | None = None) -> Pin:
+def run_pin(
+    context: StreamContext,
+    name: str,
+    url: str,
+    version: int | None = None,
+    *,
+    allow_redacted: bool = False,
+) -> Pin:
     """Pin a version for a clone, the newest by default; safe to repeat: a pin never moves.
 
     Whatever a version lists and the newest one does not was retired after it. So the objects of a
     version at or above `log_start` are all there, and the pin keeps them.
 
     Raises:
-        InvalidInputError: The name pins another clone, there are too many, or this is a clone.
+        InvalidInputError: The name pins another clone, there are too many, this is a clone, or
+            values of the version were redacted since and that is not allowed.
         SnapshotExpiredError: The version was purged, so its objects may be deleted.
         ConflictError: Every race was lost.
         CommitUnknownError: It may or may not be in the log: repeat it.
@@ -56,7 +65,11 @@ def run_pin(context: StreamContext, name: str, url: str, version: int | None = N
                     clone=known.url,
                     version=known.version,
                 )
+            if not known.made and not allow_redacted:
+                refuse_redacted(root, known.version)
             return NOTHING
+        if version is not None and not allow_redacted:
+            refuse_redacted(root, version)
         if version is not None and version < root.log_start:
             raise SnapshotExpiredError(
                 "version was purged",

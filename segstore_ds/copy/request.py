@@ -24,6 +24,7 @@ class CopyRequest:
         seal: Whether the destination is sealed after the last event.
         mode: ``segments``, ``events``, ``rows`` (made by a job from the events) or ``clone``.
         version: The version that a clone starts from; None for the newest one.
+        allow_redacted: Whether a clone may start from a version older than a redaction.
     """
 
     copy_id: str
@@ -32,6 +33,7 @@ class CopyRequest:
     seal: bool = False
     mode: str = "segments"
     version: int | None = None
+    allow_redacted: bool = False
 
     def __post_init__(self) -> None:
         """Check the values that go into the destination's root unchanged.

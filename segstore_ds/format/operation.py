@@ -16,6 +16,7 @@ class Operation(StrEnum):
     OVERWRITE = "overwrite"
     COPY = "copy"
     COMPACT = "compact"
+    REDACT = "redact"
     TRUNCATE = "truncate"
     SEAL = "seal"
     RESTORE = "restore"

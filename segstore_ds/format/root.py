@@ -182,6 +182,7 @@ class Root:
     pins: Mapping[str, Any] = field(default_factory=dict)
     origins: Mapping[str, Any] = field(default_factory=dict)
     copies: Mapping[str, Any] = field(default_factory=dict)
+    redactions: Mapping[str, Any] = field(default_factory=dict)
     history: tuple[HistoryRow, ...] = ()
     history_parts: tuple[PartRef, ...] = ()
     history_lists: tuple[PartRef, ...] = ()

@@ -99,6 +99,8 @@ def encode_root(root: Root) -> bytes:
     )
     if root.upkeep is not None:
         value.update(upkeep=list(_upkeep_cells(root.upkeep)))
+    if root.redactions:
+        value.update(redactions=dict(root.redactions))
     if root.restored is not None:
         value.update(restored=root.restored)
     return build_json(value)
@@ -172,6 +174,7 @@ def _take_root(fields: Fields, reader_features: tuple[str, ...]) -> Root:
         pins=fields.mapping("pins"),
         origins=fields.mapping("origins"),
         copies=fields.mapping("copies"),
+        redactions=fields.mapping("redactions") if fields.has("redactions") else {},
         history=tuple(parse_row(item, where=where) for item in fields.items("history")),
         history_parts=_parts(fields, "history_parts"),
         history_lists=_parts(fields, "history_lists"),

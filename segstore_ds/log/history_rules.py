@@ -1,8 +1,22 @@
-"""Rules about the history within one root (FORMAT.md 3.2). Pure."""
+"""Rules about the history within one root, and about going back in it (FORMAT.md 3.2). Pure."""
 
 from collections.abc import Iterator
 
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.redactions import redacted_since
 from segstore_ds.format.root import Root
+
+
+def refuse_redacted(root: Root, version: int) -> None:
+    """Raise InvalidInputError where a version may hold values that were redacted since. Pure."""
+    since = redacted_since(root)
+    if version < since:
+        raise InvalidInputError(
+            "the version is older than a redaction and may hold the redacted values",
+            remedy="take a later version; or set allow_redacted=True and redact the result",
+            version=version,
+            redacted=since,
+        )
 
 
 def broken_history(root: Root) -> Iterator[str]:

@@ -39,11 +39,12 @@ MOVES: Mapping[tuple[ObjectState, ObjectState], str] = {
 
 _TAGGING = frozenset({Operation.TAG, Operation.UNTAG})
 _WRITES = frozenset({Operation.APPEND, Operation.OVERWRITE, Operation.RESTORE, Operation.COPY})
+_REWRITES = frozenset({Operation.COMPACT, Operation.REDACT})
 # Field -> the operations that may change it; every commit may change the fields not listed.
 _OWNERS: Mapping[str, frozenset[str]] = {
     "head": frozenset({Operation.OVERWRITE, Operation.TRUNCATE, Operation.RESTORE, Operation.DROP}),
     "tail": _WRITES,
-    "next_segment": _WRITES | {Operation.COMPACT},
+    "next_segment": _WRITES | _REWRITES,
     "epochs": _WRITES,
     "sealed": frozenset({Operation.SEAL, Operation.DROP, Operation.COPY}),
     "log_start": frozenset({Operation.PURGE, Operation.UPKEEP}),
@@ -62,6 +63,7 @@ _OWNERS: Mapping[str, frozenset[str]] = {
     "pins": frozenset({Operation.PIN, Operation.UNPIN}),
     "origins": frozenset({Operation.MATERIALIZE}),
     "copies": frozenset({Operation.COPY}),
+    "redactions": frozenset({Operation.REDACT}),
 }
 _UNOWNED = frozenset({Operation.READER, Operation.MERGE_STATUS, Operation.MERGE_HISTORY})
 # Other operations (repair, and those of later versions) follow rules of their own.
@@ -82,8 +84,8 @@ def broken_by_operation(old: Root, new: Root) -> Iterator[str]:
         for field, owners in _OWNERS.items():
             if new.operation not in owners and getattr(new, field) != getattr(old, field):
                 yield f"{new.operation} leaves {field} alone"
-        if new.operation == Operation.COMPACT and new.listed_start != old.listed_start:
-            yield "compact leaves every offset alone"
+        if new.operation in _REWRITES and new.listed_start != old.listed_start:
+            yield f"{new.operation} leaves every offset alone"
         yield from _lost(old, new)
 
 

@@ -32,6 +32,7 @@ STORAGE_SCHEMA = pa.schema(
 LISTED, LOG, STAGED = "listed", "commits", "staged, or left by jobs that died"
 _WORDS: Mapping[str, str] = {
     Operation.COMPACT: "replaced by compactions",
+    Operation.REDACT: "replaced by redactions",
     Operation.OVERWRITE: "overwritten",
     Operation.TRUNCATE: "dropped by truncate or retention",
     Operation.RESTORE: "replaced by a restore",

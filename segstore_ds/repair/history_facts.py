@@ -57,7 +57,9 @@ class HistoryFacts:
         last = {
             fact.writer_id: fact
             for _, fact in sorted(self._facts.items())
-            if fact.version <= version and fact.writer_id is not None
+            if fact.version <= version
+            and fact.writer_id is not None
+            and fact.operation != Operation.REDACT
         }
         oldest = sorted(last.items(), key=lambda item: item[1].version)[:count]
         return dict(oldest)
@@ -80,14 +82,13 @@ class HistoryFacts:
         return found if cursor == end else None
 
     def compacted_after(self, version: int) -> int | None:
-        """Return the first compaction after a version.
+        """Return the first compaction or redaction after a version.
 
         It may have added segments that were planned on that version.
         """
         later = (number for number in sorted(self._facts) if number > version)
-        return next(
-            (number for number in later if self._facts[number].operation == Operation.COMPACT), None
-        )
+        rewrites = (Operation.COMPACT, Operation.REDACT)
+        return next((number for number in later if self._facts[number].operation in rewrites), None)
 
 
 def read_facts(history: History, root: Root) -> HistoryFacts:

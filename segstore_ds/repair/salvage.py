@@ -17,6 +17,7 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
+from segstore_ds.format.redactions import redacted_since
 from segstore_ds.format.root import Epoch, PartRef, Root
 from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.format.schema.conversion import lift
@@ -185,11 +186,15 @@ class Salvager:
     def _other_copies(self) -> list[tuple[int, int, int]]:
         """Kept versions with other copies of some events: each version, and their range.
 
-        A compaction has replaced their segments, or they are inline there.
+        A compaction has replaced their segments, or they are inline there. Versions from before a
+        redaction are left out: what they hold must not come back.
         """
         found: list[tuple[int, int, int]] = []
         above = self._root
+        clean = redacted_since(self._root)
         for root in self._kept.older():
+            if root.version < clean:
+                break
             if above.operation == Operation.COMPACT or above.version != root.version + 1:
                 found.append((root.version, root.listed_start, root.tail))
             elif root.inline_bytes:

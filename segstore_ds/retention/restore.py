@@ -15,13 +15,21 @@ from segstore_ds.format.inline import renumbered
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.log.copy_record import check_complete
+from segstore_ds.log.history_rules import refuse_redacted
 from segstore_ds.log.transition import Slot
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.status.writers import Commit
 from segstore_ds.write.append import drop_below
 
 
-def plan_restore(root: Root, old: Root, listed: Sequence[PlacedSegment], slot: Slot) -> Root | None:
+def plan_restore(
+    root: Root,
+    old: Root,
+    listed: Sequence[PlacedSegment],
+    slot: Slot,
+    *,
+    allow_redacted: bool = False,
+) -> Root | None:
     """Return the root that holds the events of an older one; None if it is that root. Pure.
 
     `listed` are the segments that hold the events of `old`, in offset order.
@@ -29,6 +37,7 @@ def plan_restore(root: Root, old: Root, listed: Sequence[PlacedSegment], slot: S
     Raises:
         SealedError: The stream is sealed.
         SnapshotExpiredError: The version was purged, so its segments may be deleted.
+        InvalidInputError: Values of the version were redacted since.
     """
     if old.version == root.version:
         return None
@@ -36,6 +45,8 @@ def plan_restore(root: Root, old: Root, listed: Sequence[PlacedSegment], slot: S
         raise SealedError("stream is sealed", stream=root.stream_id, tail=root.tail)
     if old.version < root.log_start:
         raise SnapshotExpiredError("version was purged", version=old.version, oldest=root.log_start)
+    if not allow_redacted:
+        refuse_redacted(root, old.version)
     if old.origins and not root.origins:
         raise SnapshotExpiredError(
             "version needs segments of an origin that the stream no longer reads from",
@@ -64,7 +75,7 @@ def plan_restore(root: Root, old: Root, listed: Sequence[PlacedSegment], slot: S
     )
 
 
-def run_restore(context: StreamContext, version: int) -> Commit:
+def run_restore(context: StreamContext, version: int, *, allow_redacted: bool = False) -> Commit:
     """Bring back the events of a version, in one commit that copies no event.
 
     Events committed between the version and this commit are no longer part of the stream; restoring
@@ -77,6 +88,7 @@ def run_restore(context: StreamContext, version: int) -> Commit:
         SnapshotExpiredError: It was purged.
         IncompleteStreamError: A copy into the stream was not done then.
         SealedError: The stream is sealed.
+        InvalidInputError: Values of the version were redacted since.
         ConflictError: Every race was lost; nothing was committed.
         CommitUnknownError: It may or may not be in the log.
     """
@@ -86,7 +98,7 @@ def run_restore(context: StreamContext, version: int) -> Commit:
     listed = list(context.status.segments(old, old.head, old.tail))
 
     def build(root: Root, slot: Slot) -> Change[None]:
-        planned = plan_restore(root, old, listed, slot)
+        planned = plan_restore(root, old, listed, slot, allow_redacted=allow_redacted)
         if planned is None:
             return NOTHING
         # The events of inline segments get an object: they are no longer the newest small commits.

@@ -16,6 +16,8 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import Outcome, find_outcome
 from segstore_ds.commit.properties import run_set_properties
 from segstore_ds.compact.commit import Compaction
+from segstore_ds.compact.redact import Redacted, run_redact
+from segstore_ds.compact.redact_plan import RedactRequest
 from segstore_ds.compact.run import run_compact
 from segstore_ds.copy.clone import run_materialize
 from segstore_ds.copy.copy_to import run_copy_to
@@ -817,17 +819,23 @@ class Stream:
         """
         return run_seal(self._context).root.tail
 
-    def restore(self, version: int) -> Commit:
+    def restore(self, version: int, *, allow_redacted: bool = False) -> Commit:
         """Restore the events of an earlier version, in one commit that copies no event.
 
         The restored events get new offsets from the tail on, and the columns of that version are
         restored as well. The events that were there until now end up below the head. Restoring the
         version before undoes it.
 
+        Args:
+            version: Its number.
+            allow_redacted: Allow a version from before a redaction: its values come back.
+
         Raises:
             SealedError: The stream has ended.
+            InvalidInputError: Values of that version were redacted since.
         """
-        return run_restore(self._context, check_version(version))
+        version = check_version(version)
+        return run_restore(self._context, version, allow_redacted=allow_redacted)
 
     def retain(
         self,
@@ -1097,6 +1105,45 @@ class Stream:
         self._commits.keep_up()
         return done
 
+    def redact(
+        self,
+        filters: FilterLike,
+        *,
+        columns: Sequence[str],
+        reason: str = "",
+        redact_id: str | None = None,
+    ) -> Redacted:
+        """Set columns of matching events to null for good, and change nothing else.
+
+        Offsets, order, counts, cuts, readers and checkpoints stay as they are. It covers every
+        event that is stored below the tail of its first call, also those that the head or a
+        truncation hides; it ends only when none of them matches. Safe to repeat, to kill at any
+        point, and to run beside readers, writers and compactions. An interrupted call goes on when
+        it runs again with the same id, and a finished one does nothing.
+
+        Restoring or cloning a version from before it is refused from then on. Such versions can
+        still be read until they are purged, and their objects stay until vacuum's grace is over.
+
+        Args:
+            filters: Conditions that the events satisfy, as in `read`; at least one.
+            columns: The columns to set to null.
+            reason: What the stream keeps about it: a request's number, never the person.
+            redact_id: Letters, digits, dots, dashes and underscores: the same id again is the same
+                redaction. None makes a random one.
+
+        Returns:
+            What was redacted, the id and the bound tail.
+
+        Raises:
+            ConflictError: Others changed the segments every time, or every race was lost.
+            SnapshotExpiredError: A segment was deleted while it was read.
+        """
+        redact_id = self._context.clock.new_id() if redact_id is None else redact_id
+        request = RedactRequest(filters, columns, reason, redact_id)
+        done = run_redact(self._context, request)
+        self._commits.keep_up()
+        return done
+
     # Copies.
 
     def copy_to(
@@ -1109,6 +1156,7 @@ class Stream:
         end: CutLike = "tail",
         version: int | None = None,
         seal: bool = False,
+        allow_redacted: bool = False,
         storage_options: Mapping[str, Any] | None = None,
     ) -> Copied:
         """Make a new stream of this one's segments, or of its events.
@@ -1136,6 +1184,7 @@ class Stream:
             end: The event after the last, likewise.
             version: The kept version that a clone starts from; None for the newest one.
             seal: Seal the copy after its last event: nothing can be appended to it.
+            allow_redacted: Allow a clone of a version from before a redaction, with the values.
             storage_options: For the destination's filesystem; a clone takes this stream's.
 
         Returns:
@@ -1156,7 +1205,7 @@ class Stream:
             UnsafeFilesystemError: The destination can't create exclusively.
         """
         check_whole("version", version, optional=True)
-        request = CopyRequest(copy_id, str(start), str(end), seal, mode, version)
+        request = CopyRequest(copy_id, str(start), str(end), seal, mode, version, allow_redacted)
         return run_copy_to(self._context, url, request, (start, end), storage_options)
 
     def materialize(self) -> int:

@@ -35,6 +35,7 @@ class Operation:
     run: Callable[[Storage, Clock], None]
     again: Callable[[Storage, Clock], None] | None = None
     tiny: tuple[tuple[ModuleType, str, int], ...] = ()
+    commits: int = 1  # with several a failure may come after the content has changed
 
 
 def _plain(storage: Storage, time: VirtualTime) -> None:
@@ -215,6 +216,9 @@ KEEPING = _doing(lambda stream: stream.set_retention(RetentionPolicy(min_bytes=1
 COMPACTING = _doing(lambda stream: stream.compact())
 STITCHING = _doing(lambda stream: stream.compact(mode="stitch"))
 SPLITTING = _doing(lambda stream: stream.compact(mode="split", target_rows=2))
+REDACTING = _doing(
+    lambda stream: stream.redact([["n", "in", [1, 4]]], columns=["s"], redact_id="r")
+)
 UNPINNING = _doing(lambda stream: stream.unpin("c") if "c" in stream.pins else None)
 FILLING = _appending(events(3, 5), writer_id="w", batch_id=1)
 JOINED_SHARE = ((table_status, "SHARE_BYTES", 2000),)
@@ -268,6 +272,8 @@ OPERATIONS = [
     Operation("compact", _plain, COMPACTING, COMPACTING),
     Operation("compact-stitch", _plain, STITCHING, STITCHING),
     Operation("compact-split", _plain, SPLITTING, SPLITTING),
+    Operation("redact", _plain, REDACTING, REDACTING, commits=2),
+    Operation("redact-parts", _nearly_merged, REDACTING, REDACTING, TINY_PARTS, commits=2),
     Operation("pin", _plain, _pin, _pin),
     Operation("unpin", _pinned, UNPINNING, UNPINNING),
 ]

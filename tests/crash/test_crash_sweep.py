@@ -33,6 +33,7 @@ from segstore_ds.errors import (
     SegstoreError,
     StorageError,
 )
+from segstore_ds.format.redactions import redactions_of
 from segstore_ds.log.clock import Clock
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
@@ -74,11 +75,11 @@ class Ended:
 
     error: BaseException | None
 
-    def allows(self, before: object, after: object) -> list[object]:
+    def allows(self, before: object, after: object, commits: int = 1) -> list[object]:
         """Return which content may be seen now."""
         if self.error is None:
             return [after]
-        if isinstance(self.error, Crash | CommitUnknownError):
+        if commits > 1 or isinstance(self.error, Crash | CommitUnknownError):
             return [before, after]
         # What says that the storage failed also says that nothing was committed.
         assert isinstance(self.error, StorageError | ConflictError), repr(self.error)
@@ -153,7 +154,7 @@ def _sweep(operation: Operation, fresh: Callable[[], Storage], fault: Fault) -> 
             return
         place = f"call {number}: {faulty.calls[number - 1]}, {ended.error!r}"
         found = content_on(inner)
-        assert found in ended.allows(expected.before, expected.after), place
+        assert found in ended.allows(expected.before, expected.after, operation.commits), place
         if found != ABSENT:
             open_on(inner).verify().check()
         if operation.again is not None:
@@ -171,6 +172,11 @@ def _held(stream: Stream) -> tuple[int, int]:
     """Return how many segments the root lists, and how many of them it holds."""
     entries = stream.root.entries
     return len(entries), sum(entry.frame is not None for entry in entries)
+
+
+def _redacted(stream: Stream) -> list[bool]:
+    """Return which redactions the stream knows, by whether they are done."""
+    return [each.done for each in redactions_of(stream.root).values()]
 
 
 # What each operation is swept for, as its stream shows it afterwards.
@@ -210,6 +216,8 @@ REACHED: dict[str, Callable[[Stream], object]] = {
     "compact": lambda stream: formats(stream) == ["arrow"],
     "compact-stitch": lambda stream: formats(stream) == ["arrow"],
     "compact-split": lambda stream: len(formats(stream)) == 3,
+    "redact": lambda stream: _redacted(stream) == [True],
+    "redact-parts": lambda stream: _redacted(stream) == [True] and stream.root.parts,
     "pin": lambda stream: stream.root.pins,
     "unpin": lambda stream: stream.root.operation == "unpin",
 }
@@ -251,6 +259,8 @@ def _upkeep(storage: Storage, operation: str) -> object:
             (seen.name, replace(seen.record, version=0, transaction=""))
             for seen in stream.readers()
         ]
+    if operation.startswith("redact"):
+        beside.append([(each.rows, each.done) for each in redactions_of(stream.root).values()])
     if operation in ("vacuum", "upkeep"):
         beside += [sorted(info.path for info in storage.list("segments")), stream.root.retired]
     return beside

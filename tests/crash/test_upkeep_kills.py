@@ -14,6 +14,7 @@ pytestmark = pytest.mark.slow
 COPIES = {"copy_file_range"}  # `drop` and `unpin` write nothing but commits
 WRITES = {name: {"write"} for name in PROGRAMS} | {
     "compact": {"writev"},
+    "redact": {"writev"},
     "copy": COPIES,
     "copy-events": {"writev"},
     "materialize": COPIES,

@@ -91,6 +91,41 @@ def _compacted(folder: Path, before: object) -> None:
     check_same(folder, before)
 
 
+def _redact(folder: Path) -> bool:
+    stream = segstore.open(folder / "stream")
+    return stream.redact([["n", "in", [3, 12]]], columns=["s"], redact_id="r").repeated
+
+
+def _redacted_rows(before: object) -> object:
+    head, tail, columns, rows = before
+    return (
+        head,
+        tail,
+        columns,
+        [{**row, "s": None if row["n"] in (3, 12) else row["s"]} for row in rows],
+    )
+
+
+def _old_or_redacted(folder: Path, before: object) -> None:
+    stream = segstore.open(folder / "stream")
+    assert content(stream) in (before, _redacted_rows(before))
+    stream.verify().check()
+
+
+def _redacted(folder: Path, before: object) -> None:
+    _redact(folder)
+    assert _redact(folder)
+    stream = check_same(folder, _redacted_rows(before))
+    assert [row["batch_id"] for row in _redactions(stream)] == [2, 0]
+    check_clean(stream)
+    check_same(folder, _redacted_rows(before))
+
+
+def _redactions(stream: Stream) -> list[dict]:
+    rows = stream.history().read_all().to_pylist()
+    return [row for row in rows if row["operation"] == "redact"]
+
+
 def _copy(folder: Path) -> bool:
     stream = segstore.open(folder / "stream")
     return stream.copy_to(folder / "copy", copy_id="c", start=2, end=ROWS * SEGMENTS).repeated
@@ -256,6 +291,7 @@ def _kept_up(folder: Path, before: object) -> None:
 PROGRAMS = {
     "upkeep": Program(_keep_up, _source_is_whole, _kept_up, make=_make_neglected),
     "compact": Program(_compact, _source_is_whole, _compacted),
+    "redact": Program(_redact, _old_or_redacted, _redacted),
     "copy": Program(_copy, _copy_is_all_or_nothing, _copied(_copy)),
     "copy-events": Program(_copy_events, _event_copy_is_unreadable_or_whole, _event_copied),
     "clone": Program(_clone, _copy_is_all_or_nothing, _copied(_clone)),

@@ -1,0 +1,325 @@
+"""Redaction: sets columns of matching events to null, and changes nothing else.
+
+`run_redact` plans, rewrites and commits until nothing matches any more below the tail that it bound
+first. Every commit replaces whole segments by others with as many events at the same offsets, as a
+compaction does, so appends, readers and cuts don't notice. What replaces a segment has a number of
+its own: a compaction that read the old one finds it gone and is skipped. What a compaction replaced
+meanwhile is looked through again.
+
+The record in the root says how far it has come, under its id: a call with the same id goes on, or
+returns what was done. The last commit says that nothing matched on the version before. A restore
+that lists old segments again behind the tail is seen by it, and later ones are refused.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from segstore_ds.commit.commit import Change
+from segstore_ds.commit.context import StreamContext
+from segstore_ds.compact.commit import check_floor
+from segstore_ds.compact.redact_plan import RedactRequest, check_reason, plan_wanted
+from segstore_ds.compact.redact_segment import RedactedSegment, RedactJob, redact_segment
+from segstore_ds.compact.replace import Replacement, listed_runs, replace_runs
+from segstore_ds.compact.rewrite import plan_job
+from segstore_ds.errors import MAYBE_COMMITTED, ConflictError, SegstoreError
+from segstore_ds.format import names
+from segstore_ds.format.operation import Operation
+from segstore_ds.format.parts.kinds import WRITERS
+from segstore_ds.format.redactions import Redaction, redactions_of, with_redaction
+from segstore_ds.format.root import Root, Writer
+from segstore_ds.log.transition import Slot
+from segstore_ds.options.compaction import CompactRules
+from segstore_ds.status.history import Note
+from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.write.layout import Layout
+from segstore_ds.write.staged import delete_staged
+
+COMMIT_BYTES = 4 << 30  # most input bytes of one commit: the work that a lost race can waste
+COMMIT_SEGMENTS = 256
+CONFLICTS = 32  # rounds in a row that changed nothing because others came first
+
+# Looks through segments of a job, here or in tasks elsewhere, in any order.
+Work = Callable[[RedactJob, Sequence[PlacedSegment]], Iterable[RedactedSegment]]
+
+
+@dataclass(frozen=True, slots=True)
+class Redacted:
+    """What a redaction did, over all calls with its id.
+
+    Attributes:
+        redact_id: Its id.
+        version: The first version without the values.
+        tail: Every event below this offset was looked at; later ones were not.
+        rows: How many events lost values.
+        segments: How many segments were replaced.
+        repeated: Whether it was done before this call.
+    """
+
+    redact_id: str
+    version: int
+    tail: int
+    rows: int
+    segments: int
+    repeated: bool = False
+
+
+def run_redact(
+    context: StreamContext, request: RedactRequest, work: Work | None = None
+) -> Redacted:
+    """Redact a stream up to its tail, in as many commits as needed.
+
+    If it fails, earlier commits of the call stay, and the same id goes on from there.
+
+    Raises:
+        InvalidInputError: A column, a filter, the reason or the id is not valid.
+        ConflictError: Others changed the segments every time, or every race was lost.
+        CommitUnknownError: The last commit may or may not be in the log.
+        SnapshotExpiredError: A segment was deleted while it was read.
+    """
+    names.check_label(request.redact_id, what="redaction")
+    check_reason(request.reason)
+    root = context.log.refresh()
+    known = redactions_of(root).get(request.redact_id)
+    if known is not None and known.done:
+        context.log.replicas.ship(root)  # this acknowledges it again
+        return _result(known, repeated=True)
+    progress = _Progress(context, request, known or _begin(root, request))
+    lost = 0
+    while lost < CONFLICTS:
+        try:
+            if progress.round(work or _here(context)):
+                return _result(progress.record)
+            lost = 0
+        except ConflictError:
+            lost += 1
+    raise ConflictError(
+        "other commits changed the segments each time",
+        remedy="call it again with the same redact_id",
+        redact_id=request.redact_id,
+    )
+
+
+def _begin(root: Root, request: RedactRequest) -> Redaction:
+    return Redaction(request.redact_id, root.version, root.tail, reason=request.reason)
+
+
+def _result(record: Redaction, *, repeated: bool = False) -> Redacted:
+    return Redacted(
+        record.redact_id, record.version, record.tail, record.rows, record.segments, repeated
+    )
+
+
+def _here(context: StreamContext) -> Work:
+    def work(job: RedactJob, chosen: Sequence[PlacedSegment]) -> Iterator[RedactedSegment]:
+        nonce = context.clock.new_id()[:12]
+        for number, placed in enumerate(chosen):
+            yield redact_segment(job, placed, number=number, nonce=nonce)
+
+    return work
+
+
+class _Progress:
+    """One call's redaction: its record, and the segments in which it found nothing."""
+
+    def __init__(self, context: StreamContext, request: RedactRequest, record: Redaction) -> None:
+        self._context = context
+        self._request = request
+        self.record = record
+        self._clean: set[tuple[int, int, str]] = set()
+
+    def round(self, work: Work) -> bool:
+        """Redact what matches on the newest version; True once a commit says nothing does."""
+        context = self._context
+        root = context.log.refresh()
+        if (root.restored or 0) > self.record.version:
+            # What a restore listed again lies behind the tail of before.
+            self.record = replace(self.record, version=root.version, tail=root.tail)
+        job = self._plan(root)
+        found = False
+        for chosen in _batches(self._candidates(root, job)):
+            found |= self._redact(work(job, chosen))
+        if found:
+            return False
+        return self._finish(root)
+
+    def _plan(self, root: Root) -> RedactJob:
+        context = self._context
+        ship_to = context.log.replicas.ready(root)
+        rules, layout = CompactRules(), Layout()
+        job = plan_job(context.storage, context.status, root, rules, layout, ship_to=ship_to)
+        wanted = plan_wanted(job.epochs, self._request.filters, self._request.columns)
+        return RedactJob(job, wanted, self.record.tail)
+
+    def _candidates(self, root: Root, job: RedactJob) -> Iterator[PlacedSegment]:
+        end = min(self.record.tail, root.tail)
+        for placed in self._context.status.segments(root, root.listed_start, end):
+            if _place(placed) not in self._clean and job.may_match(placed):
+                yield placed
+
+    def _redact(self, found: Iterable[RedactedSegment]) -> bool:
+        """Commit what replaces segments; tell whether any event matched."""
+        matched: list[RedactedSegment] = []
+        try:
+            for segment in found:
+                if segment.run is None:
+                    self._clean.add(_place(segment.placed))
+                else:
+                    matched.append(segment)
+        except BaseException:
+            _discard(self._context, matched)
+            raise
+        if matched:
+            self.record = commit_redaction(self._context, self.record, matched)
+            for segment in matched:
+                self._remember(segment)
+        return bool(matched)
+
+    def _remember(self, segment: RedactedSegment) -> None:
+        # Where the commit skipped this one, nothing is listed under these names.
+        start = segment.placed.start
+        for output in segment.run.outputs if segment.run else ():
+            self._clean.add((start, output.rows, output.path))
+            start += output.rows
+
+    def _finish(self, checked: Root) -> bool:
+        """Commit that nothing matched on a version; False if a restore came in between."""
+        clean = self.record.version if self.record.time_us else checked.version
+
+        def build(root: Root, slot: Slot) -> Change[Redaction | None]:
+            if (root.restored or 0) > checked.version:
+                return Change(None)
+            known = redactions_of(root).get(self.record.redact_id, self.record)
+            if known.done and known.tail >= self.record.tail:
+                return Change(None, known)  # another call with this id came first
+            version = max(clean, known.version)
+            done = replace(known, version=version, time_us=slot.time_us, done=True)
+            change = replace(
+                with_redaction(root, done),
+                operation=Operation.REDACT,
+                client=self._context.client,
+            )
+            return Change(self._context.status.tidy(change, slot), done, _note(done, 0))
+
+        done = self._context.log.commit(build).result
+        if done is None:
+            return False
+        self.record = done
+        return True
+
+
+def commit_redaction(
+    context: StreamContext, record: Redaction, segments: Sequence[RedactedSegment]
+) -> Redaction:
+    """Replace segments in one commit; return the record with what was replaced.
+
+    Segments that another commit changed meanwhile are skipped, and what was written for them is
+    deleted. If the commit may be in the log (`MAYBE_COMMITTED`), nothing is deleted.
+
+    Raises:
+        ConflictError: The segments were all changed, or every race was lost.
+    """
+    rows = {segment.run: segment.rows for segment in segments if segment.run is not None}
+    runs = sorted(rows, key=lambda run: run.start)
+
+    def build(root: Root, slot: Slot) -> Change[tuple[Redaction, Sequence[Replacement]]]:
+        check_floor(root, runs)
+        kept, landed = listed_runs(context.status, root, runs)
+        if landed or not kept:
+            raise ConflictError(
+                "the segments to redact are no longer listed",
+                remedy="call it again with the same redact_id",
+                stream=root.stream_id,
+            )
+        changed = sum(rows[run] for run in kept)
+        known = redactions_of(root).get(record.redact_id, record)
+        noted = replace(
+            known,
+            version=slot.version,
+            tail=max(known.tail, record.tail),
+            rows=known.rows + changed,
+            segments=known.segments + len(kept),
+            time_us=slot.time_us,
+            done=False,
+        )
+        replaced = replace_runs(context.status, root, kept, slot)
+        planned = replace(
+            with_redaction(_without_fingerprints(context.status, replaced, kept, slot), noted),
+            operation=Operation.REDACT,
+            client=context.client,
+        )
+        tidied = context.status.tidy(planned, slot)
+        return Change(tidied, (noted, kept), _note(noted, changed))
+
+    shipped = {
+        names.segment_object(output.path): frozenset(output.followers)
+        for run in runs
+        for output in run.outputs
+    }
+    try:
+        noted, kept = context.log.commit(build, shipped=shipped).result
+    except MAYBE_COMMITTED:
+        raise  # the log may name the outputs, so keep them
+    except SegstoreError:
+        _discard(context, segments)
+        raise
+    _discard(context, [segment for segment in segments if segment.run not in kept])
+    return noted
+
+
+def _note(record: Redaction, rows: int) -> Note:
+    return Note(writer_id=f"redact:{record.redact_id}", batch_id=rows)
+
+
+def _without_fingerprints(
+    status: TableStatus, root: Root, runs: Sequence[Replacement], slot: Slot
+) -> Root:
+    """Return a root that has no digests of the redacted events' old values.
+
+    A writer that repeats such a batch is recognised by its id; only its values aren't compared.
+    """
+
+    def cleared(writers: Iterable[tuple[str, Writer]]) -> dict[str, Writer]:
+        return {
+            name: replace(writer, fingerprint="")
+            for name, writer in writers
+            if writer.fingerprint
+            and any(
+                run.start < writer.end and run.start + run.rows > writer.end - writer.rows
+                for run in runs
+            )
+        }
+
+    root = replace(root, writers={**root.writers, **cleared(root.writers.items())})
+    old = root.writers_blob
+    if old is None:
+        return root
+    moved = status.writers_blob(old)
+    changed = cleared(moved.items())
+    if not changed:
+        return root
+    blob = status.put(root.version, WRITERS, {**moved, **changed}, len(moved))
+    retired = (*root.retired, slot.retire("status", old.path))
+    return replace(root, writers_blob=blob, retired=retired)
+
+
+def _place(placed: PlacedSegment) -> tuple[int, int, str]:
+    # The path of an inline segment may come to stand for others; with its range it does not.
+    return placed.start, placed.entry.rows, placed.entry.path
+
+
+def _batches(candidates: Iterable[PlacedSegment]) -> Iterator[list[PlacedSegment]]:
+    batch: list[PlacedSegment] = []
+    size = 0
+    for placed in candidates:
+        if batch and (size + placed.entry.bytes > COMMIT_BYTES or len(batch) >= COMMIT_SEGMENTS):
+            yield batch
+            batch, size = [], 0
+        batch.append(placed)
+        size += placed.entry.bytes
+    if batch:
+        yield batch
+
+
+def _discard(context: StreamContext, segments: Iterable[RedactedSegment]) -> None:
+    runs = (segment.run for segment in segments if segment.run is not None)
+    delete_staged(context.storage, (output for run in runs for output in run.outputs))

@@ -1,0 +1,148 @@
+"""Plans a redaction: what is looked for in the bytes of each epoch, and in which segments. Pure.
+
+An event matches if it passes the filters and one of the columns is not null in it, so that nothing
+matches what was redacted. Filters compare in the newest type of each column. An older epoch may
+hold a column in a type that can't be converted to it, after an overwrite with another schema: there
+literals are read in the older type. If they don't fit it, every event of that epoch matches. All of
+them lie below the head, where no reader can miss a value.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+
+from segstore_ds.errors import InvalidInputError, SchemaMismatchError
+from segstore_ds.format.fields import parse_json
+from segstore_ds.format.redactions import MOST_REASON
+from segstore_ds.format.schema.codec import decode_schema
+from segstore_ds.format.schema.widening import merge_type
+from segstore_ds.format.statistics import from_json
+from segstore_ds.read.filters import FilterLike, Filters, parse_filters
+from segstore_ds.status.table_status import PlacedSegment
+
+
+@dataclass(frozen=True, slots=True)
+class RedactRequest:
+    """What a caller asks to redact.
+
+    Attributes:
+        filters: Conditions that the events satisfy.
+        columns: The columns that become null in them.
+        reason: What the stream remembers about it.
+        redact_id: Its name; the same again is the same redaction.
+    """
+
+    filters: FilterLike = field(repr=False)
+    columns: Sequence[str]
+    reason: str
+    redact_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What is looked for in the segments of one epoch; picklable.
+
+    Attributes:
+        schema: The types in which the filters compare, of the columns that are needed.
+        columns: Those of the redacted columns that the epoch has.
+        filters: The conditions.
+        stored: The epoch's schema, of its statistics.
+    """
+
+    schema: pa.Schema
+    columns: tuple[str, ...]
+    filters: Filters = field(repr=False)
+    stored: pa.Schema
+
+    def may_match(self, segment: PlacedSegment) -> bool:
+        """Return False only if the statistics say that no event of a segment matches."""
+        entry = segment.entry
+        if not self.columns or entry.stats is None:
+            return bool(self.columns)
+        where = entry.path
+        value = parse_json(entry.stats.encode("utf-8", "surrogatepass"), where=where)
+        stats = from_json(value, where=where, schema=self.stored)
+        held = any(name not in stats or stats[name].nulls < entry.rows for name in self.columns)
+        return held and self.filters.may_match(stats, entry.rows)
+
+
+def plan_wanted(
+    epochs: Mapping[int, str], filters: FilterLike, columns: Sequence[str]
+) -> dict[int, Wanted]:
+    """Check what is to be redacted, and return what that means in each epoch.
+
+    `epochs` holds schema texts; columns of the newest one and dropped ones of older ones count.
+
+    Raises:
+        InvalidInputError: A column does not exist or a filter is not valid, or there is none.
+    """
+    schemas = {number: decode_schema(epochs[number]) for number in sorted(epochs)}
+    fields: dict[str, pa.Field] = {}
+    for schema in schemas.values():
+        fields.update((each.name, each) for each in schema)
+    newest = pa.schema(list(fields.values()))
+    chosen = check_columns(columns, newest)
+    if not parse_filters(filters, newest):
+        raise InvalidInputError(
+            "no filters: every event would lose its values",
+            remedy='say which events: filters=[["user", "==", "ada"]]',
+        )
+    return {
+        number: _in_epoch(schema, newest, filters, chosen) for number, schema in schemas.items()
+    }
+
+
+def check_columns(columns: Sequence[str], schema: pa.Schema) -> tuple[str, ...]:
+    """Return the columns to redact, each once; InvalidInputError if one can't be redacted."""
+    if isinstance(columns, str) or not isinstance(columns, Sequence) or not columns:
+        raise InvalidInputError(
+            "not a list of column names", remedy="give columns as a list of texts", columns=columns
+        )
+    known = {*schema.names}
+    unknown = [name for name in columns if name not in known]
+    if unknown:
+        raise InvalidInputError("no such columns", columns=unknown, known=schema.names)
+    return tuple(dict.fromkeys(columns))
+
+
+def check_reason(reason: str) -> str:
+    """Return the reason of a redaction unchanged; InvalidInputError if it can't be stored."""
+    try:
+        fits = isinstance(reason, str) and len(reason.encode()) <= MOST_REASON
+    except UnicodeEncodeError:
+        fits = False
+    if not fits:
+        raise InvalidInputError(
+            f"not a reason of at most {MOST_REASON} bytes",
+            remedy="name your request's number, never the person: the reason is kept",
+        )
+    return reason
+
+
+def _in_epoch(
+    stored: pa.Schema, newest: pa.Schema, filters: FilterLike, columns: tuple[str, ...]
+) -> Wanted:
+    needed = dict.fromkeys((*columns, *parse_filters(filters, newest).columns))
+    fields = [_compared(name, stored, newest) for name in needed]
+    schema = pa.schema(fields)
+    try:
+        typed = parse_filters(filters, schema)
+    except InvalidInputError:
+        typed = Filters()
+    known = {*stored.names}
+    held = tuple(name for name in columns if name in known)
+    return Wanted(schema, held, typed, stored)
+
+
+def _compared(name: str, stored: pa.Schema, newest: pa.Schema) -> pa.Field:
+    """Return the column in the type in which an epoch's values of it are compared."""
+    wanted = newest.field(name)
+    if name not in stored.names:
+        return wanted
+    own = stored.field(name)
+    try:
+        lifts = merge_type(wanted.type, own.type, name).equals(wanted.type)
+    except SchemaMismatchError:
+        lifts = False
+    return wanted if lifts else own

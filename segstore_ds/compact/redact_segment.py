@@ -1,0 +1,152 @@
+"""Redacts one segment: finds the events that match, and writes it again without their values.
+
+Everything that is written is made anew from decoded columns: dictionaries, statistics, indexes. A
+redacted column is taken by an index that has nulls, so that the slots of its nulls hold zeros and
+lists, strings and structs hold none of what was there.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import pyarrow as pa
+
+from segstore_ds.compact.plan import Group
+from segstore_ds.compact.redact_plan import Wanted
+from segstore_ds.compact.replace import Replacement
+from segstore_ds.compact.rewrite import AHEAD, CompactJob, events_of
+from segstore_ds.errors import InternalError
+from segstore_ds.format import names
+from segstore_ds.format.schema.codec import decode_schema
+from segstore_ds.read.plan import Reading, ReadTask
+from segstore_ds.read.prefetch import read_ahead
+from segstore_ds.read.scan import run_task
+from segstore_ds.status.slices import Slice
+from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.write.target import Target
+from segstore_ds.write.task_writer import TaskWriter
+
+_OFFSET = "offset"
+
+
+@dataclass(frozen=True, slots=True)
+class RedactJob:
+    """What all segments of a redaction share; picklable.
+
+    Attributes:
+        job: The stream's folder, the schemas of its epochs, and the layout of what is written.
+        wanted: What is looked for, by epoch.
+        tail: Events from this offset on stay as they are.
+    """
+
+    job: CompactJob = field(repr=False)
+    wanted: Mapping[int, Wanted] = field(repr=False)
+    tail: int
+
+    def may_match(self, placed: PlacedSegment) -> bool:
+        """Return False only if no event of a segment matches."""
+        return placed.start < self.tail and self.wanted[placed.entry.epoch].may_match(placed)
+
+
+@dataclass(frozen=True, slots=True)
+class RedactedSegment:
+    """A segment that was looked through: how many events matched, and what replaces it then."""
+
+    placed: PlacedSegment = field(repr=False)
+    rows: int = 0
+    run: Replacement | None = None
+
+
+def redact_segment(
+    job: RedactJob, placed: PlacedSegment, *, number: int, nonce: str
+) -> RedactedSegment:
+    """Look through a segment and, where an event matches, stage what replaces it.
+
+    `number` and `nonce` are parts of the staged names, as in `run_group`. The stream is as it was
+    until `commit_redaction`; what was staged is deleted if this fails.
+
+    Raises:
+        SnapshotExpiredError: The segment was replaced, retired and deleted since.
+    """
+    matched = find_matches(job, placed)
+    if matched is None:
+        return RedactedSegment(placed)
+    entry, work = placed.entry, job.job
+    schema = decode_schema(work.epochs[entry.epoch])
+    layout = replace(
+        work.layout,
+        inline_bytes=0,
+        segment_rows=None,
+        segment_bytes=1 << 62,
+        segment_format=entry.format,
+    )
+    token = names.build_token(work.version, nonce)
+    target = Target(work.storage, schema, layout, token, work.ship_to, work.key_columns)
+    batches = _without(job, placed, schema, matched)
+    staged = TaskWriter(target, number, "0").stage(read_ahead(batches, depth=AHEAD))
+    group = Group((placed,), entry.epoch)
+    inputs = ((entry.segment_id, entry.path),)
+    run = Replacement(group.start, inputs, group.rows, group.epoch, staged.segments)
+    return RedactedSegment(placed, int(matched.sum()), run)
+
+
+def find_matches(
+    job: RedactJob, placed: PlacedSegment
+) -> "np.ndarray[tuple[int], np.dtype[np.bool_]] | None":
+    """Return which events of a segment match; None if none does. Reads the columns it needs."""
+    wanted = job.wanted[placed.entry.epoch]
+    if not job.may_match(placed):
+        return None
+    end = min(placed.end, job.tail)
+    offset = _OFFSET
+    while offset in wanted.schema.names:
+        offset += "_"
+    reading = Reading(
+        storage=job.job.storage,
+        stream_id=job.job.stream_id,
+        version=job.job.version,
+        start=placed.start,
+        end=end,
+        epochs=job.job.epochs,
+        schema=wanted.schema,
+        columns=wanted.columns,
+        filters=wanted.filters,
+        offset_column=offset,
+    )
+    found = np.zeros(placed.entry.rows, np.bool_)
+    for batch in run_task(reading, ReadTask((Slice.of(placed, placed.start, end),))):
+        held = np.zeros(batch.num_rows, np.bool_)
+        for name in wanted.columns:
+            held |= batch.column(name).is_valid().to_numpy(zero_copy_only=False)
+        found[batch.column(offset).to_numpy()[held] - placed.start] = True
+    return found if found.any() else None
+
+
+def _without(
+    job: RedactJob,
+    placed: PlacedSegment,
+    schema: pa.Schema,
+    matched: "np.ndarray[tuple[int], np.dtype[np.bool_]]",
+) -> Iterator[pa.RecordBatch]:
+    """Yield a segment's events with nulls where they matched."""
+    columns, row = job.wanted[placed.entry.epoch].columns, 0
+    for batch in events_of(job.job, schema, [Slice.of(placed, placed.start, placed.end)]):
+        part = matched[row : row + batch.num_rows]
+        row += batch.num_rows
+        yield with_nulls(batch, columns, part) if part.any() else batch
+    if row != placed.entry.rows:
+        raise InternalError("a segment was not read as a whole", path=placed.entry.path, rows=row)
+
+
+def with_nulls(
+    batch: pa.RecordBatch,
+    columns: tuple[str, ...],
+    matched: "np.ndarray[tuple[int], np.dtype[np.bool_]]",
+) -> pa.RecordBatch:
+    """Return a batch with nulls in some columns of some rows; no buffer holds what was there."""
+    places = pa.array(np.arange(batch.num_rows, dtype=np.int64), mask=matched)
+    arrays = [
+        column.take(places) if name in columns else column
+        for name, column in zip(batch.schema.names, batch.columns, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=batch.schema)

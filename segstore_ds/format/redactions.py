@@ -1,0 +1,89 @@
+"""Redactions: the records by which a root knows which of its versions hold values no more.
+
+A root carries them as they were stored, the newest ones alone; whoever needs one parses it. No
+record says what was looked for: neither the filter nor a digest of it, nor a value.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from segstore_ds.format.fields import Fields
+from segstore_ds.format.root import Root
+
+MOST_REDACTIONS = 16  # a root keeps the newest; an older one is done again if it is repeated
+MOST_REASON = 200  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class Redaction:
+    """A redaction that was begun.
+
+    Attributes:
+        redact_id: Its name.
+        version: The first version without the values, as far as the redaction has come.
+        tail: Events from this offset on are not part of it.
+        rows: How many events it has changed.
+        segments: How many segments it has replaced.
+        time_us: The time of its newest commit, by which a grace counts.
+        done: Nothing matches any more below `tail`.
+        reason: What its caller says about it.
+        extra: Fields of a newer version, carried through.
+    """
+
+    redact_id: str
+    version: int
+    tail: int
+    rows: int = 0
+    segments: int = 0
+    time_us: int = 0
+    done: bool = False
+    reason: str = ""
+    extra: Mapping[str, Any] = field(default_factory=dict)
+
+    def to_value(self) -> dict[str, Any]:
+        """Return the redaction as a root stores it, under its id."""
+        return {
+            **self.extra,
+            "version": self.version,
+            "tail": self.tail,
+            "rows": self.rows,
+            "segments": self.segments,
+            "time_us": self.time_us,
+            "done": self.done,
+            "reason": self.reason,
+        }
+
+
+def parse_redaction(redact_id: str, value: Any) -> Redaction:
+    """Parse a redaction of a root; CorruptionError if it is malformed."""
+    fields = Fields(value, where=f"redaction {redact_id!r}")
+    return Redaction(
+        redact_id=redact_id,
+        version=fields.integer("version"),
+        tail=fields.integer("tail"),
+        rows=fields.integer("rows"),
+        segments=fields.integer("segments"),
+        time_us=fields.integer("time_us"),
+        done=fields.flag("done"),
+        reason=fields.text("reason", limit=MOST_REASON),
+        extra=dict(fields.rest()),
+    )
+
+
+def redactions_of(root: Root) -> dict[str, Redaction]:
+    """Return the redactions that a root knows, by id."""
+    return {name: parse_redaction(name, value) for name, value in root.redactions.items()}
+
+
+def redacted_since(root: Root) -> int:
+    """Return the version below which versions may hold values that were redacted; 0 for none."""
+    return max((known.version for known in redactions_of(root).values()), default=0)
+
+
+def with_redaction(root: Root, redaction: Redaction) -> Root:
+    """Return a root with a redaction noted, and without the oldest ones beyond the most."""
+    known = {**redactions_of(root), redaction.redact_id: redaction}
+    newest = sorted(known.values(), key=lambda each: (each.version, each.time_us))
+    kept = {each.redact_id: each.to_value() for each in newest[-MOST_REDACTIONS:]}
+    return replace(root, redactions=kept)

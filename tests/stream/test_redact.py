@@ -1,0 +1,327 @@
+"""Redaction of streams: which values go, what stays, and what comes in between."""
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import pyarrow as pa
+import pytest
+from stream_kit import STAGED, make_stream, numbers, objects
+
+from segstore_ds.compact import redact as redact_module
+from segstore_ds.compact.commit import commit_groups
+from segstore_ds.compact.redact import Redacted, run_redact
+from segstore_ds.compact.redact_plan import RedactRequest
+from segstore_ds.compact.redact_segment import RedactedSegment, RedactJob
+from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
+from segstore_ds.errors import ConflictError, InvalidInputError
+from segstore_ds.format.redactions import MOST_REDACTIONS, redacted_since, redactions_of
+from segstore_ds.log.transition import Slot
+from segstore_ds.options.compaction import CompactRules
+from segstore_ds.read.plan import ReadTask
+from segstore_ds.read.scan import run_task
+from segstore_ds.retention.restore import plan_restore
+from segstore_ds.status.slices import Slice
+from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.write.layout import Layout
+
+PARQUET = Layout(inline_bytes=0, segment_format="parquet")
+SECRET = [["s", "in", ["s13", "s27"]]]
+
+
+def _texts(stream: Stream) -> list[str | None]:
+    return stream.refresh().read().read_all()["s"].to_pylist()
+
+
+def _expected(count: int, *gone: int) -> list[str | None]:
+    return [None if n in gone else f"s{n}" for n in range(count)]
+
+
+def _hidden(stream: Stream) -> list[str | None]:
+    """Return the column of every stored event, those below the head too."""
+    root = stream.refresh().root
+    whole = stream.at_root(stream.storage, root)
+    reading = whole.plan_read(root=root)
+    placed = list(stream.context.status.segments(root, root.listed_start, root.tail))
+    reading = replace(reading, start=root.listed_start)
+    slices = tuple(Slice.of(each, each.start, each.end) for each in placed)
+    return pa.Table.from_batches(run_task(reading, ReadTask(slices)))["s"].to_pylist()
+
+
+def _redact_while(stream: Stream, happens: Callable[[Sequence[PlacedSegment]], object]) -> Redacted:
+    """Redact; something happens after segments were looked through, before each commit."""
+
+    def work(job: RedactJob, chosen: Sequence[PlacedSegment]) -> list[RedactedSegment]:
+        found = list(redact_module._here(stream.context)(job, chosen))
+        happens(chosen)
+        return found
+
+    return run_redact(stream.context, RedactRequest(SECRET, ["s"], "", "r"), work)
+
+
+@pytest.mark.parametrize("layout", [Layout(), STAGED, PARQUET], ids=["inline", "arrow", "parquet"])
+def test_redact_sets_columns_of_matching_events_to_null(layout: Layout) -> None:
+    """Nothing else changes, and only the segments that hold such events are replaced."""
+    stream, _storage = make_stream(0)
+    for n in range(4):
+        stream.append(numbers(10 * n, 10 * n + 10), layout=layout)
+    before = stream.root
+    done = stream.redact(SECRET, columns=["s"], reason="request 7", redact_id="r7")
+    assert (done.rows, done.segments, done.tail, done.repeated) == (2, 2, 40, False)
+    assert _texts(stream) == _expected(40, 13, 27)
+    assert stream.read().read_all()["n"].to_pylist() == list(range(40))
+    root = stream.root
+    assert (root.head, root.tail) == (before.head, before.tail)
+    old, new = ([entry.segment_id for entry in each.entries] for each in (before, root))
+    assert (old[0], old[3]) == (new[0], new[3])
+    assert min(new[1], new[2]) >= before.next_segment
+    assert [entry.format for entry in root.entries] == [entry.format for entry in before.entries]
+    assert stream.verify().ok
+
+
+def test_history_says_who_when_and_how_many_but_not_what() -> None:
+    """One row a commit, under the id; a root holds nothing of the filter."""
+    stream, storage = make_stream(4)
+    done = stream.redact(SECRET, columns=["s"], redact_id="r7")
+    rows = [row for row in stream.history().read_all().to_pylist() if row["operation"] == "redact"]
+    assert [(row["writer_id"], row["batch_id"]) for row in rows] == [
+        ("redact:r7", 2),
+        ("redact:r7", 0),
+    ]
+    assert done.version == rows[0]["version"]
+    record = redactions_of(stream.root)["r7"]
+    assert (record.done, record.rows, record.tail) == (True, 2, 40)
+    assert b"s13" not in storage.get(f"log/{stream.version:020}", limit_bytes=1 << 20)
+
+
+def test_the_same_id_again_does_nothing() -> None:
+    """Not even where other events match by now; another id looks again."""
+    stream, _ = make_stream(4)
+    first = stream.redact(SECRET, columns=["s"], redact_id="r7")
+    stream.append(numbers(13, 14))
+    version = stream.version
+    again = stream.redact(SECRET, columns=["s"], redact_id="r7")
+    assert (again.rows, again.tail, again.repeated) == (first.rows, 40, True)
+    assert stream.version == version
+    assert stream.redact(SECRET, columns=["s"]).rows == 1
+    assert _texts(stream) == [*_expected(40, 13, 27), None]
+
+
+def test_nothing_to_redact_is_one_commit() -> None:
+    """It still says as of which version nothing matched."""
+    stream, _ = make_stream(2)
+    version = stream.version
+    done = stream.redact([["n", "==", 99]], columns=["s"])
+    assert (done.rows, done.version, stream.version) == (0, version, version + 1)
+
+
+@pytest.mark.parametrize("compacted", [True, False], ids=["segment", "segments"])
+def test_hidden_events_are_redacted_too(monkeypatch: pytest.MonkeyPatch, compacted: bool) -> None:
+    """Events below the head, in a segment or a part that it cuts, lose their values as well."""
+    monkeypatch.setattr("segstore_ds.status.table_status.INLINE_SOFT", 11)
+    stream, _ = make_stream(0)
+    for n in range(12):
+        stream.append(numbers(10 * n, 10 * n + 10), layout=STAGED)
+    if compacted:
+        stream.compact()
+    stream.truncate(20)
+    assert stream.redact(SECRET, columns=["s"]).rows == 2
+    assert stream.head == 20
+    assert _hidden(stream) == _expected(120, 13, 27)
+
+
+def test_events_behind_the_bound_tail_stay() -> None:
+    """What is appended while it works is not part of it, and nothing of it is lost."""
+    stream, storage = make_stream(4)
+    other = open_on(storage, clock=stream.context.clock)
+    done = _redact_while(stream, lambda _: other.append(numbers(13, 14)))
+    assert done.tail == 40
+    assert _texts(stream) == [*_expected(40, 13, 27), "s13"]
+
+
+def test_ranges_that_a_compaction_replaced_are_planned_again() -> None:
+    """The compaction commits first, so what was written for its inputs is dropped."""
+    stream, storage = make_stream(4)
+    other = open_on(storage, clock=stream.context.clock)
+    done = _redact_while(stream, lambda _: other.compact(end=20))
+    assert done.rows == 2
+    assert _texts(stream) == _expected(40, 13, 27)
+    assert stream.verify().ok
+    listed = {f"segments/{entry.path}" for entry in stream.root.entries}
+    retired = {f"segments/{item.path}" for item in stream.root.retired}
+    assert {path for path in objects(storage) if path.startswith("segments/")} <= listed | retired
+
+
+def test_a_compaction_under_way_brings_nothing_back() -> None:
+    """It finds none of the segments that it read, and is skipped."""
+    stream, storage = make_stream(4)
+    other = open_on(storage, clock=stream.context.clock).context
+    root = other.log.root
+    job = plan_job(other.storage, other.status, root, CompactRules(), Layout())
+    groups = plan_range_groups(other.status, root, job, (0, 40))
+    done = [run_group(job, group, number=0, nonce=12 * "a") for group in groups]
+    stream.redact(SECRET, columns=["s"])
+    with pytest.raises(ConflictError):
+        commit_groups(other, done, transaction=32 * "b")
+    assert _texts(stream) == _expected(40, 13, 27)
+
+
+def test_a_restore_in_between_is_redacted_too() -> None:
+    """It lists old segments behind the bound tail: the tail moves."""
+    stream, storage = make_stream(4)
+    other = open_on(storage, clock=stream.context.clock)
+    version = stream.version
+
+    def restore(_chosen: Sequence[PlacedSegment]) -> None:
+        if other.refresh().version == version:
+            other.append(numbers(0, 1))
+            other.restore(version)
+
+    done = _redact_while(stream, restore)
+    assert (done.rows, done.tail) == (2, 81)
+    assert _texts(stream) == _expected(40, 13, 27)
+
+
+def test_older_versions_are_neither_restored_nor_cloned() -> None:
+    """Unless the caller says so; the version of the redaction itself can be restored."""
+    stream, _storage = make_stream(4)
+    before = stream.version
+    done = stream.redact(SECRET, columns=["s"])
+    stream.append(numbers(40, 41))
+    with pytest.raises(InvalidInputError, match="older than a redaction"):
+        stream.restore(before)
+    with pytest.raises(InvalidInputError, match="older than a redaction"):
+        stream.copy_to("memory://redacted-clone", copy_id="c", mode="clone", version=before)
+    assert not stream.refresh().pins
+    stream.restore(done.version)
+    assert _texts(stream) == _expected(40, 13, 27)
+    stream.restore(before, allow_redacted=True)
+    assert _texts(stream) == _expected(40)
+    assert stream.redact(SECRET, columns=["s"]).rows == 2
+
+
+def test_a_restore_planned_before_is_refused_by_its_commit() -> None:
+    """The rule is asked on the root that the commit follows."""
+    stream, _ = make_stream(2)
+    old = stream.root
+    stream.redact([["n", "==", 3]], columns=["s"])
+    with pytest.raises(InvalidInputError, match="older than a redaction"):
+        plan_restore(stream.root, old, [], Slot(stream.version + 1, 0, 0))
+
+
+def test_batches_of_writers_lose_their_digests() -> None:
+    """A repeat is known by its id; what was derived from the values is gone."""
+    stream, _ = make_stream(0)
+    stream.append(numbers(0, 20), writer_id="a", batch_id=0)
+    stream.append(numbers(20, 30), writer_id="b", batch_id=0)
+    stream.redact([["s", "==", "s13"]], columns=["s"])
+    writers = stream.root.writers
+    assert (writers["a"].fingerprint, bool(writers["b"].fingerprint)) == ("", True)
+    assert stream.append(numbers(0, 20), writer_id="a", batch_id=0).repeated
+
+
+def test_digests_in_a_blob_of_writers_go_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The blob is written again, and the old one retired."""
+    monkeypatch.setattr("segstore_ds.status.table_status.WRITERS_INLINE", 4)
+    stream, _ = make_stream(0)
+    for n in range(6):
+        stream.append(numbers(n, n + 1), writer_id=f"w{n}", batch_id=0)
+    old = stream.root.writers_blob
+    assert old is not None
+    stream.redact([["n", "==", 0]], columns=["s"])
+    new = stream.root.writers_blob
+    assert stream.context.status.writers_blob(new)["w0"].fingerprint == ""
+    assert old.path in {item.path for item in stream.root.retired}
+    assert stream.verify().ok
+
+
+def test_older_epochs_are_redacted_in_their_own_types() -> None:
+    """Columns widened, added and dropped since: each segment keeps its own schema."""
+    old = pa.table({"n": pa.array([1, 2], pa.int32()), "s": ["x", "y"]})
+    stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), old.schema, upkeep=None)
+    stream.append(old)
+    wide = pa.table({"n": pa.array([2, 3], pa.int64()), "s": ["z", "w"], "t": ["k", "l"]})
+    stream.append(wide, merge_schema=True)
+    done = stream.redact([["n", "==", 2]], columns=["s", "t"])
+    assert done.rows == 2
+    assert stream.read().read_all().to_pydict() == {
+        "n": [1, 2, 2, 3],
+        "s": ["x", None, None, "w"],
+        "t": [None, None, None, "l"],
+    }
+    assert stream.redact([["t", "is null"]], columns=["s"]).rows == 1
+    assert [entry.epoch for entry in stream.root.entries] == [0, 1]
+
+
+def test_a_hidden_column_of_another_type_is_redacted_as_a_whole() -> None:
+    """Nobody can say which of its events match, and no reader sees any of them."""
+    stream, _ = make_stream(1)
+    stream.compact()
+    stream.append(numbers(10, 11))
+    texts = pa.table({"n": ["ten"], "s": ["x"]})
+    stream.overwrite(texts, overwrite_schema=True)
+    hidden = stream.root.listed_start < stream.head
+    done = stream.redact([["n", "==", "ten"]], columns=["s"])
+    assert done.rows == (1 if not hidden else 12)
+    assert _texts(stream) == [None]
+
+
+def test_what_is_no_redaction_is_refused() -> None:
+    """Columns, filters, ids and reasons are checked before anything is read."""
+    stream, _ = make_stream(1)
+    version = stream.version
+    for filters, columns in (([], ["s"]), (None, ["s"]), (SECRET, []), (SECRET, "s")):
+        with pytest.raises(InvalidInputError):
+            stream.redact(filters, columns=columns)
+    with pytest.raises(InvalidInputError, match="no such columns"):
+        stream.redact(SECRET, columns=["x"])
+    with pytest.raises(InvalidInputError, match="redaction"):
+        stream.redact(SECRET, columns=["s"], redact_id="a b")
+    with pytest.raises(InvalidInputError, match="reason"):
+        stream.redact(SECRET, columns=["s"], reason=300 * "x")
+    assert stream.refresh().version == version
+
+
+def test_only_the_newest_redactions_are_remembered() -> None:
+    """A root's record is bounded; versions before them stay refused."""
+    stream, _ = make_stream(2)
+    for n in range(MOST_REDACTIONS + 2):
+        stream.redact([["n", "==", n]], columns=["s"], redact_id=f"r{n}")
+    assert len(stream.root.redactions) == MOST_REDACTIONS
+    assert "r0" not in stream.root.redactions
+    assert redacted_since(stream.root) == stream.version - 1
+
+
+def test_an_interrupted_redaction_goes_on_with_its_id(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was committed stays, the bound tail too; the rest follows."""
+    monkeypatch.setattr(redact_module, "COMMIT_SEGMENTS", 1)
+    stream, storage = make_stream(4)
+
+    def interrupt(chosen: Sequence[PlacedSegment]) -> None:
+        if chosen[0].start > 10:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        _redact_while(stream, interrupt)
+    assert _texts(stream) == _expected(40, 13)
+    assert not redactions_of(stream.root)["r"].done
+    stream.append(numbers(13, 14))
+    again = open_on(storage, clock=stream.context.clock)
+    done = again.redact(SECRET, columns=["s"], redact_id="r")
+    assert (done.rows, done.tail, done.repeated) == (2, 40, False)
+    assert _texts(stream) == [*_expected(40, 13, 27), "s13"]
+
+
+def test_redact_reaches_parts_and_sealed_streams(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments in parts and lists of parts are found and replaced there."""
+    monkeypatch.setattr("segstore_ds.status.table_status.INLINE_SOFT", 1)
+    monkeypatch.setattr("segstore_ds.status.table_status.PARTS_INLINE", 2)
+    monkeypatch.setattr("segstore_ds.status.table_status.MERGE_FAN_IN", 50)
+    stream, _ = make_stream(12)
+    assert stream.root.lists
+    stream.seal()
+    assert stream.redact(SECRET, columns=["s"]).rows == 2
+    assert _texts(stream) == _expected(120, 13, 27)
+    assert stream.verify().ok
