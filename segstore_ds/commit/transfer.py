@@ -27,9 +27,8 @@ from typing import Self, TypeVar
 from segstore_ds.cache.pool import SharedPool
 from segstore_ds.cache.scattered_service import ScatteredCacheService
 from segstore_ds.errors import CorruptionError, FormatError, InternalError
-from segstore_ds.format.arrow.index import MAX_INDEX_BYTES
 from segstore_ds.format.root import SegmentEntry
-from segstore_ds.format.segment import FORMATS, LAST_BYTES, SegmentFormat, find_format
+from segstore_ds.format.segment import FORMATS, SegmentFormat, find_end, find_format
 from segstore_ds.storage import Storage
 
 T = TypeVar("T")
@@ -288,20 +287,25 @@ class _Copy:
         elif entry is not None:
             length = entry.footer_bytes
         elif self._form is not None:
-            last = self._copied.fetch(self._size - LAST_BYTES, self._size)
-            length = self._form.measure_end(bytes(last))
-            length = length if length <= MAX_INDEX_BYTES else 0
+            length = find_end(self._form, self._fetch_last, object_bytes=self._size)
         else:
             length = 0
         start = max(self._size - length, 0)
         return start, self._copied.fetch(start, self._size) if length else memoryview(b"")
+
+    def _fetch_last(self, count: int) -> bytes:
+        return bytes(self._copied.fetch(self._size - count, self._size))
 
     def _extents(self) -> list[Extent]:
         """Return what is to be verified: a segment's frames and its end."""
         if self._form is None:
             return []
         entry, end = self._copied.entry, bytes(self._end)
-        length = self._form.measure_end(end[-LAST_BYTES:]) if entry is None else entry.footer_bytes
+        length = (
+            entry.footer_bytes
+            if entry
+            else find_end(self._form, lambda count: end[-count:], object_bytes=self._size)
+        )
         tail = end[max(len(end) - length, 0) :]
         crc = zlib.crc32(tail) if entry is None else entry.footer_crc
         try:

@@ -34,7 +34,7 @@ _SALTS = np.array(
     np.uint32,
 )
 VALUE_BITS = 16  # per distinct value: one absent value in 700 is taken for one that may be there
-_LEAST_VALUE_BITS = 4  # with fewer, every third absent value is: not worth its bytes
+LEAST_VALUE_BITS = 4  # with fewer, every third absent value is: not worth its bytes
 SHARE = 0.025  # of a frame's bytes, for all of its filters
 MOST_VALUE_BYTES = 1024  # columns with a longer value have no filter
 
@@ -70,7 +70,7 @@ def build_filters(batch: pa.RecordBatch, columns: Sequence[str], *, frame_bytes:
         values = distinct(column)
         blocks = -(-max(len(values), 1) * VALUE_BITS // _BLOCK_BITS)
         blocks = max(min(blocks, left // (len(known) - place) // BLOCK_BYTES), 1)
-        if blocks * _BLOCK_BITS < len(values) * _LEAST_VALUE_BITS:
+        if blocks * _BLOCK_BITS < len(values) * LEAST_VALUE_BITS:
             continue
         hashes = hash_distinct(values, column.type)
         if hashes is not None:

@@ -6,13 +6,13 @@ verifies these bytes and decodes them into a record batch. Readers of segments u
 a stream may mix formats. Pure: nothing here reads an object.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import pyarrow as pa
 
 from segstore_ds.errors import UnsupportedVersionError
-from segstore_ds.format.arrow.index import FrameEntry
+from segstore_ds.format.arrow.index import MAX_INDEX_BYTES, FrameEntry
 from segstore_ds.format.arrow.segment import ArrowSegments
 from segstore_ds.format.parquet.segment import ParquetSegments
 
@@ -83,11 +83,12 @@ class SegmentFormat(Protocol):
         CRC-32. A FormatError means that they are malformed or not the committed ones.
         """
 
-    def measure_end(self, last: bytes) -> int:
-        """Return the length of the end of the object that `parse_index` needs.
+    def measure_end(self, last: bytes, *, object_bytes: int) -> int:
+        """Return how many of an object's last bytes tell all that lies behind its frames.
 
-        `last` is the last `LAST_BYTES` of the object. The length is not checked; it is 0 if there
-        are too few bytes.
+        `last` is at least the last `LAST_BYTES` of the object. If it is as long as the length that
+        these tell, the result is what `parse_index` needs. The length is not checked; it is 0 if
+        there are too few bytes.
         """
 
     def check_head(self, data: bytes, *, where: str) -> None:
@@ -97,6 +98,17 @@ class SegmentFormat(Protocol):
 FORMATS: Mapping[str, SegmentFormat] = {
     form.name: form for form in (ArrowSegments(), ParquetSegments())
 }
+
+
+def find_end(form: SegmentFormat, fetch: Callable[[int], bytes], *, object_bytes: int) -> int:
+    """Return the length of the end of an object that no entry describes; 0 if it can't be told.
+
+    `fetch` returns as many of its last bytes as it is asked for.
+    """
+    length = form.measure_end(fetch(min(LAST_BYTES, object_bytes)), object_bytes=object_bytes)
+    if 0 < length <= min(object_bytes, MAX_INDEX_BYTES):
+        length = form.measure_end(fetch(length), object_bytes=object_bytes)
+    return length if length <= min(object_bytes, MAX_INDEX_BYTES) else 0
 
 
 def find_format(name: str, *, where: str) -> SegmentFormat:

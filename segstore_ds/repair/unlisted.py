@@ -16,7 +16,7 @@ from segstore_ds.errors import FormatError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.index import count_raws
 from segstore_ds.format.root import SegmentEntry
-from segstore_ds.format.segment import FORMATS, LAST_BYTES
+from segstore_ds.format.segment import FORMATS, find_end
 from segstore_ds.format.statistics import entry_stats, merge
 from segstore_ds.storage import ObjectInfo, Storage
 
@@ -70,9 +70,10 @@ def describe(storage: Storage, path: str, size: int) -> Unlisted | None:
     if form is None or not size:
         return None
     try:
-        last = storage.get_range(name, max(size - LAST_BYTES, 0), size)
-        end_bytes = form.measure_end(last)
-        if not 0 < end_bytes <= size:
+        end_bytes = find_end(
+            form, lambda count: storage.get_range(name, size - count, size), object_bytes=size
+        )
+        if not end_bytes:
             return None
         end = storage.get_range(name, size - end_bytes, size)
         crc = zlib.crc32(end)

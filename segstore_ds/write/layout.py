@@ -66,13 +66,16 @@ class Layout:
             key_columns=key_columns,
         )
 
-    def parquet_encoder(self, schema: pa.Schema, stats_columns: Sequence[str]) -> ParquetEncoder:
+    def parquet_encoder(
+        self, schema: pa.Schema, stats_columns: Sequence[str], key_columns: Sequence[str] = ()
+    ) -> ParquetEncoder:
         """Return the encoder of a Parquet segment."""
         return ParquetEncoder(
             schema,
             compression=self.compression,
             compression_level=self._level,
             stats_columns=stats_columns,
+            key_columns=key_columns,
         )
 
 

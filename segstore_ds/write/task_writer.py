@@ -346,7 +346,7 @@ class TaskWriter:
         path = names.build_segment_path(self._folder, name)
         encoder: ArrowEncoder | ParquetEncoder = ArrowEncoder()
         if form == PARQUET:
-            encoder = layout.parquet_encoder(self.schema, self._stats_columns)
+            encoder = layout.parquet_encoder(self.schema, self._stats_columns, target.key_columns)
         return SegmentWriter(
             target.storage, path, self._pool, self._counters, encoder, ship_to=target.ship_to
         )

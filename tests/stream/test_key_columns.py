@@ -10,6 +10,7 @@ import pytest
 import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.arrow.index import FrameEntry
+from segstore_ds.format.parquet.filters import CAN_WRITE
 from segstore_ds.read.segments import open_segment
 from segstore_ds.repair import verify
 from segstore_ds.status.inline import with_inline
@@ -17,19 +18,33 @@ from segstore_ds.stream.stream import Stream
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int32()), ("x", pa.float64())])
 FRAMES = segstore.Layout(inline_bytes=0, frame_rows=100, segment_format="arrow")
+FORMATS = pytest.mark.parametrize(
+    "form",
+    [
+        "arrow",
+        pytest.param(
+            "parquet", marks=pytest.mark.skipif(not CAN_WRITE, reason="from pyarrow 24 on")
+        ),
+    ],
+)
 
 
 def events(segment: int) -> pa.Table:
     rows = range(segment * 500, segment * 500 + 500)
-    users = [f"user-{segment}-{n % 25}" if n % 7 else None for n in rows]
+    users = [f"user-{segment}-{n % 10}" if n % 7 else None for n in rows]
     return pa.table([users, list(rows), [0.5] * 500], schema=SCHEMA)
 
 
 @pytest.fixture
 def stream(tmp_path: Any) -> Stream:
+    return fill(tmp_path, "arrow")
+
+
+def fill(tmp_path: Any, form: str) -> Stream:
+    """Return a stream of four segments of five frames each."""
     made = segstore.create(tmp_path / "s", SCHEMA, key_columns=["user"], upkeep=None)
     for segment in range(4):
-        made.append(events(segment), layout=FRAMES)
+        made.append(events(segment), layout=replace(FRAMES, segment_format=form))
     return made
 
 
@@ -49,20 +64,23 @@ def looked_up(stream: Stream, *filters: Any) -> tuple[list[int], int]:
     return found["n"].to_pylist(), stream.storage.stats.requests.get("get_range", 0) - before
 
 
-def test_lookup_fetches_footers_and_the_frames_that_may_match(stream: Stream) -> None:
+@FORMATS
+def test_lookup_fetches_footers_and_the_frames_that_may_match(tmp_path: Any, form: str) -> None:
+    stream = fill(tmp_path, form)
     found, ranges = looked_up(stream, ["user", "==", "user-2-7"])
-    assert found == [n for n in range(1000, 1500) if n % 25 == 7 and n % 7]
+    assert found == [n for n in range(1000, 1500) if n % 10 == 7 and n % 7]
     assert ranges == 2  # bounds tell the segments apart
     assert looked_up(stream, ["user", "==", "user-2-100"]) == ([], 1)
 
 
-def test_filters_skip_what_bounds_do_not(tmp_path: Any) -> None:
+@FORMATS
+def test_filters_skip_what_bounds_do_not(tmp_path: Any, form: str) -> None:
     stream = segstore.create(tmp_path / "s", SCHEMA, key_columns=["user"], upkeep=None)
     for segment in range(6):  # every segment, and frame, spans all names
         users = ["aaa", "zzz", *(f"user-{n % 15 * 6 + segment}" for n in range(498))]
         stream.append(
             pa.table([users, [segment] * 500, [0.0] * 500], schema=SCHEMA),
-            layout=segstore.Layout(inline_bytes=0),
+            layout=segstore.Layout(inline_bytes=0, segment_format=form),
         )
     found, ranges = looked_up(stream, ["user", "==", "user-22"])
     assert (set(found), ranges) == ({22 % 6}, 6 + 1)
@@ -81,15 +99,16 @@ def test_frames_have_filters_until_key_columns_end(stream: Stream) -> None:
     assert looked_up(stream, ["user", "==", "user-4-1"])[0]
 
 
+@FORMATS
 @pytest.mark.parametrize("mode", ["merge", "stitch"])
-def test_compaction_gives_old_segments_filters(tmp_path: Any, mode: str) -> None:
+def test_compaction_gives_old_segments_filters(tmp_path: Any, mode: str, form: str) -> None:
     stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
     for segment in range(3):
-        stream.append(events(segment), layout=FRAMES)
+        stream.append(events(segment), layout=replace(FRAMES, segment_format="arrow"))
     assert not any(frame.filters for frame in frames_of(stream))
     stream.set_key_columns(["user"])
     frames = stream.read().read_all()
-    stream.compact(mode=mode)
+    stream.compact(mode=mode, layout=segstore.Layout(segment_format=form))
     assert len(frames_of(stream)) == (1 if mode == "merge" else 15)
     assert all(set(frame.filters) == {"user"} for frame in frames_of(stream))
     assert stream.read().read_all() == frames

@@ -293,8 +293,9 @@ class ArrowSegments:
             parse_footer(tail, object_bytes=object_bytes, where=where, footer_crc=footer_crc)
         )
 
-    def measure_end(self, last: bytes) -> int:
+    def measure_end(self, last: bytes, *, object_bytes: int) -> int:
         """Return the size of footer and trailer according to the trailer, unchecked."""
+        del object_bytes
         if len(last) < TRAILER_BYTES:
             return 0
         size: int = _TRAILER.unpack(last[-TRAILER_BYTES : -_TRAILER_END.size])[1]

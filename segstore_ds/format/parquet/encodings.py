@@ -27,11 +27,13 @@ class Encodings:
 
     `dictionary` names the columns with a dictionary and `others` gives the encodings of others.
     `bounded` names the columns whose bounds other engines may rely on; None means all.
+    `batch_bytes` is about what the batch takes in the file.
     """
 
     dictionary: tuple[str, ...]
     others: dict[str, str]
     bounded: tuple[str, ...] | None = None
+    batch_bytes: int = 0
 
     def options(self) -> dict[str, Any]:
         """Return the settings as arguments of `pyarrow.parquet.ParquetWriter`."""
@@ -56,8 +58,10 @@ def choose_encodings(batch: pa.RecordBatch, options: dict[str, Any]) -> Encoding
     floats = {path for path, leaf in zip(paths, leaves, strict=True) if t.is_floating(leaf)}
     bounded = tuple(path for path in dict.fromkeys(paths) if path not in floats)
     twice = len(set(paths)) != len(paths)  # a name with a dot may look like a field of a struct
+    share = batch.num_rows / sample.num_rows
     if twice:
-        return Encodings(tuple(dict.fromkeys(paths)), {}, bounded)
+        total = int(with_dictionary.total_byte_size * share)
+        return Encodings(tuple(dict.fromkeys(paths)), {}, bounded, total)
     deltas = {
         path: "DELTA_BINARY_PACKED"
         for path, leaf in zip(paths, leaves, strict=True)
@@ -66,9 +70,11 @@ def choose_encodings(batch: pa.RecordBatch, options: dict[str, Any]) -> Encoding
     without = _trial(sample, {**options, **Encodings((), deltas).options()})
     factor = max(_FRAME_ROWS / sample.num_rows, 1.0)
     chosen = []
+    least = 0
     for place, path in enumerate(paths):
         coded, plain = with_dictionary.column(place), without.column(place)
         size = coded.total_compressed_size
+        least += min(size, plain.total_compressed_size)
         words = 0
         if coded.dictionary_page_offset is not None:
             words = coded.data_page_offset - coded.dictionary_page_offset
@@ -76,7 +82,7 @@ def choose_encodings(batch: pa.RecordBatch, options: dict[str, Any]) -> Encoding
         if expected < plain.total_compressed_size * factor:
             chosen.append(path)
     others = {path: name for path, name in deltas.items() if path not in chosen}
-    return Encodings(tuple(chosen), others, bounded)
+    return Encodings(tuple(chosen), others, bounded, int(least * share))
 
 
 def _trial(sample: pa.Table, options: dict[str, Any]) -> pq.RowGroupMetaData:

@@ -4,13 +4,14 @@
 
     PAR1                4 bytes
     row groups          one per frame, side by side
+    Bloom filters       of key columns, if there are any
     footer              as Parquet has it; our index is an entry of its key-value metadata
     length, PAR1        8 bytes
 
 A frame is a row group. Page checksums cover the content of a page but not its header, so the index
 holds a CRC-32 of every piece (header or page) as it was written. Pieces tile the row groups, so a
 checksum covers every byte, and a column's pieces are checked without reading the others. The CRC-32
-in the table status covers the footer. `ARROW:schema` is stored, so that types are restored exactly;
+in the table status covers the rest. `ARROW:schema` is stored, so that types are restored exactly;
 a schema that Parquet can't restore is not stored in it (`can_store`).
 
 Pure: bytes to values and back. FORMAT.md 6.1 is normative.
@@ -21,8 +22,8 @@ import binascii
 import struct
 import zlib
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Any
 
@@ -46,6 +47,7 @@ from segstore_ds.format.arrow.index import (
 from segstore_ds.format.fields import Fields, parse_json
 from segstore_ds.format.parquet.dictionaries import find_dictionaries
 from segstore_ds.format.parquet.encodings import leaf_types
+from segstore_ds.format.parquet.filters import read_filter
 from segstore_ds.format.parquet.window import Window
 from segstore_ds.format.parquet.writer import INDEX_KEY, MAGIC, NAME, PARQUET_ERRORS, VERSION
 
@@ -247,16 +249,7 @@ class ParquetSegments:
     ) -> ParquetIndex:
         """Parse the index; raises as `SegmentFormat.parse_index`."""
         _check_end(tail, object_bytes=object_bytes, where=where, footer_crc=footer_crc)
-        try:
-            metadata = pq.read_metadata(pa.BufferReader(tail))
-            schema = metadata.schema.to_arrow_schema()
-            text = (metadata.metadata or {})[INDEX_KEY]
-            compressed = base64.b64decode(text, validate=True)
-        except MemoryError:
-            raise
-        except (*PARQUET_ERRORS, binascii.Error) as error:
-            raise CorruptionError("a segment's footer can't be read", where=where) from error
-        fields = Fields(parse_json(_decompress(compressed, where), where=where), where=where)
+        metadata, schema, fields = _read_footer(tail, where)
         version = fields.integer("version", least=1)
         if version > VERSION:
             raise UnsupportedVersionError(
@@ -273,6 +266,22 @@ class ParquetSegments:
         _check_pieces(frames, lengths, crcs, where)
         widths = tuple(len(list(leaf_types(pa.schema([column])))) for column in schema)
         _check_groups(frames, metadata, sum(widths), where)
+        if fields.has("filters"):
+            names = fields.texts("filters")
+            leaves = dict(zip(schema.names, accumulate(widths, initial=0), strict=False))
+            frames = tuple(
+                replace(
+                    frame,
+                    filters=_filters_of(
+                        metadata.row_group(number),
+                        {name: leaves[name] for name in names if name in leaves},
+                        tail,
+                        object_bytes=object_bytes,
+                        where=where,
+                    ),
+                )
+                for number, frame in enumerate(frames)
+            )
         return ParquetIndex(
             frames,
             where,
@@ -284,12 +293,22 @@ class ParquetSegments:
             widths,
         )
 
-    def measure_end(self, last: bytes) -> int:
-        """Return the size of footer, length and magic, unchecked."""
+    def measure_end(self, last: bytes, *, object_bytes: int) -> int:
+        """Return the size of footer, length and magic; with the filters if `last` has the footer.
+
+        It is unchecked.
+        """
         if len(last) < _END.size:
             return 0
-        size: int = _END.unpack(last[-_END.size :])[0]
-        return size + _END.size
+        size = int(_END.unpack(last[-_END.size :])[0]) + _END.size
+        if size > len(last):
+            return size
+        try:
+            _, _, fields = _read_footer(last[-size:], "")
+            frames = Fields(fields.take("index"), where="").items("bytes")
+            return max(size, object_bytes - len(MAGIC) - sum(map(int, frames)))
+        except (CorruptionError, TypeError, ValueError):
+            return size
 
     def check_head(self, data: bytes, *, where: str) -> None:
         """Check the first four bytes, which reading does not need."""
@@ -297,6 +316,21 @@ class ParquetSegments:
             raise TruncatedObjectError("a segment is too short", where=where, bytes=len(data))
         if data[: len(MAGIC)] != MAGIC:
             raise CorruptionError("a segment's header is damaged", where=where)
+
+
+def _read_footer(end: bytes, where: str) -> tuple[pq.FileMetaData, pa.Schema, Fields]:
+    """Return what the end of a file says: its metadata, its schema and our index."""
+    try:
+        metadata = pq.read_metadata(pa.BufferReader(end))
+        schema = metadata.schema.to_arrow_schema()
+        text = (metadata.metadata or {})[INDEX_KEY]
+        compressed = base64.b64decode(text, validate=True)
+    except MemoryError:
+        raise
+    except (*PARQUET_ERRORS, binascii.Error) as error:
+        raise CorruptionError("a segment's footer can't be read", where=where) from error
+    fields = Fields(parse_json(_decompress(compressed, where), where=where), where=where)
+    return metadata, schema, fields
 
 
 def _check_end(tail: bytes, *, object_bytes: int, where: str, footer_crc: int) -> None:
@@ -307,8 +341,23 @@ def _check_end(tail: bytes, *, object_bytes: int, where: str, footer_crc: int) -
     size, magic = _END.unpack(tail[-_END.size :])
     if magic != MAGIC:
         raise TruncatedObjectError("a segment does not end with Parquet's magic bytes", where=where)
-    if size + _END.size != len(tail) or zlib.crc32(tail) != footer_crc:
+    if size + _END.size > len(tail) or zlib.crc32(tail) != footer_crc:
         raise CorruptionError("a segment is not the one that was committed", where=where)
+
+
+def _filters_of(
+    group: pq.RowGroupMetaData,
+    leaves: Mapping[str, int],
+    end: bytes,
+    *,
+    object_bytes: int,
+    where: str,
+) -> dict[str, bytes]:
+    found = {
+        name: read_filter(group.column(leaf), end, object_bytes=object_bytes, where=where)
+        for name, leaf in leaves.items()
+    }
+    return {name: data for name, data in found.items() if data is not None}
 
 
 def _decompress(data: bytes, where: str) -> bytes:

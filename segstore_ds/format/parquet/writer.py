@@ -22,6 +22,7 @@ from segstore_ds.format.arrow.index import (
     build_index,
 )
 from segstore_ds.format.parquet.encodings import choose_encodings, leaf_types
+from segstore_ds.format.parquet.filters import choose_filters, filter_options
 from segstore_ds.format.parquet.window import Pieces
 from segstore_ds.format.schema.codec import encode_schema, fingerprint
 from segstore_ds.format.schema.column_ids import with_column_ids
@@ -60,7 +61,8 @@ class ParquetEncoder:
 
     Call `start` once, `add` for every frame, `finish` once. `schema` is in normal form, and
     `can_store` holds for it. A level of None is the codec's own default. Statistics are computed
-    for `stats_columns`; nested columns are skipped.
+    for `stats_columns`; nested columns are skipped. Of the `key_columns` that are there, row groups
+    get Parquet's own Bloom filters.
     """
 
     name = NAME
@@ -72,6 +74,7 @@ class ParquetEncoder:
         compression: str,
         compression_level: int | None,
         stats_columns: Sequence[str],
+        key_columns: Sequence[str] = (),
     ) -> None:
         check_compression(compression, compression_level)
         self._schema = schema
@@ -87,6 +90,8 @@ class ParquetEncoder:
             **_PAGES,
         }
         self._stats_columns = list(stats_columns)
+        self._key_columns = key_columns
+        self._filtered: list[str] = []
         self._pieces = Pieces()
         self._writer: pq.ParquetWriter | None = None
         self._frames: list[FrameEntry] = []
@@ -171,7 +176,7 @@ class ParquetEncoder:
         self._check_sound()
         if self._writer is None:
             raise InvalidInputError("a segment has no frame", remedy="add a frame before finish")
-        index = _build(self._frames, self._lengths, self._crcs)
+        index = _build(self._frames, self._lengths, self._crcs, self._filtered)
         try:
             # pyarrow would store the ids here as well, as text.
             schema = encode_schema(self._schema)
@@ -218,7 +223,10 @@ class ParquetEncoder:
 
     def _open(self, batch: pa.RecordBatch) -> pq.ParquetWriter:
         encodings = choose_encodings(batch, self._options)
+        filters = choose_filters(batch, self._key_columns, frame_bytes=encodings.batch_bytes)
+        self._filtered = list(filters)
         options = {**self._options, **encodings.options(), "store_schema": False}
+        options.update(filter_options(filters))
         return pq.ParquetWriter(self._pieces, with_column_ids(self._schema), **options)
 
 
@@ -240,8 +248,16 @@ def _without_magic(pieces: list[bytes]) -> list[bytes]:
     return pieces[1:]
 
 
-def _build(frames: Sequence[FrameEntry], lengths: list[list[int]], crcs: list[list[int]]) -> bytes:
-    pieces = json.dumps({"version": VERSION, "lengths": lengths, "crcs": crcs}).encode()
+def _build(
+    frames: Sequence[FrameEntry],
+    lengths: list[list[int]],
+    crcs: list[list[int]],
+    filtered: list[str],
+) -> bytes:
+    facts: dict[str, Any] = {"version": VERSION, "lengths": lengths, "crcs": crcs}
+    if filtered:
+        facts["filters"] = filtered
+    pieces = json.dumps(facts).encode()
     raw = pieces[:-1] + b',"index":' + build_index(frames) + b"}"
     if len(raw) > MAX_INDEX_BYTES:  # statistics are optional
         bare = [replace(frame, stats={}) for frame in frames]

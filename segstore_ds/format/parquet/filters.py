@@ -1,0 +1,95 @@
+"""Bloom filters of Parquet segments: Parquet's own, which Spark and DuckDB use too.
+
+pyarrow writes them from version 24 on; with an older one, segments have none. They lie between the
+row groups and the footer, and the checksum of a segment's end covers them.
+"""
+
+from collections.abc import Mapping, Sequence
+from inspect import signature
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow import types as t
+
+from segstore_ds.format.bloom import (
+    BLOCK_BYTES,
+    LEAST_VALUE_BITS,
+    VALUE_BITS,
+    check_filter,
+    distinct,
+    filtered_columns,
+)
+
+CAN_WRITE = "bloom_filter_options" in signature(pq.ParquetWriter).parameters
+# Of a frame's bytes, as the first one has them: the last frame may be small, with as large filters.
+SHARE = 0.015
+_RATE = 0.01  # with this rate, Parquet's writer takes between 9.6 and 9.7 bits per value
+_BITS = 9.7
+# On disk, by Parquet: split blocks, xxHash, uncompressed, and the end of the header.
+_HEADER_END = bytes.fromhex("1c1c00001c1c00001c1c000000")
+_NUM_BYTES = 0x15  # On disk, by Parquet: the first field of the header.
+
+
+def choose_filters(
+    batch: pa.RecordBatch, columns: Sequence[str], *, frame_bytes: int
+) -> dict[str, int]:
+    """Return the columns that get filters in all row groups, and the bytes of each, by the first.
+
+    `frame_bytes` is about what the batch takes in the file.
+    """
+    if not CAN_WRITE:
+        return {}
+    schema = batch.schema
+    known = [
+        name
+        for name in columns
+        if name in filtered_columns(schema) and not t.is_boolean(schema.field(name).type)
+    ]
+    left = int(frame_bytes * SHARE)
+    found = {}
+    for place, name in enumerate(known):
+        count = max(len(distinct(batch.column(name))), 1)
+        size, most = BLOCK_BYTES, left // (len(known) - place)
+        while size * 8 < count * VALUE_BITS and size * 2 <= most:
+            size *= 2
+        if size * 8 >= count * LEAST_VALUE_BITS:
+            found[name] = size
+            left -= size
+    return found
+
+
+def filter_options(filters: Mapping[str, int]) -> dict[str, Any]:
+    """Return filters of so many bytes, powers of two, as arguments of Parquet's writer."""
+    if not filters:
+        return {}
+    chosen = {name: {"ndv": int(size * 8 / _BITS), "fpp": _RATE} for name, size in filters.items()}
+    return {"bloom_filter_options": chosen}
+
+
+def read_filter(
+    column: pq.ColumnChunkMetaData, end: bytes, *, object_bytes: int, where: str
+) -> bytes | None:
+    """Return the filter of a column chunk; None if it has none that we know.
+
+    `end` is the checked end of the object.
+    """
+    start = getattr(column, "bloom_filter_offset", None)  # pyarrow below 24 does not tell
+    length = getattr(column, "bloom_filter_length", None)
+    if start is None or length is None:
+        return None
+    first = start - (object_bytes - len(end))
+    stored = end[max(first, 0) : first + length]
+    head, _, bits = stored.partition(_HEADER_END)
+    if len(stored) != length or head != _header_start(len(bits)):
+        return None
+    return check_filter(bits, where=where)
+
+
+def _header_start(size: int) -> bytes:
+    """Return how the header of a filter begins: its size as a zigzag varint."""
+    found, left = bytearray([_NUM_BYTES]), size * 2
+    while left >= 0x80:
+        found.append(left & 0x7F | 0x80)
+        left >>= 7
+    return bytes([*found, left])
