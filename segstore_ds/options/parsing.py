@@ -168,7 +168,7 @@ def _names(option: Option, value: Any) -> tuple[str, ...]:
             raise _wrong(option, value, "a comma list or a JSON array of names") from error
     else:
         found = [part.strip() for part in value.split(",")]
-    if not found or not all(isinstance(name, str) and name for name in found):
+    if not (found or value == "[]") or not all(isinstance(name, str) and name for name in found):
         raise _wrong(option, value, "a comma list or a JSON array of names")
     if len(set(found)) != len(found):
         raise _wrong(option, value, "each name once")

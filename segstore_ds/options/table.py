@@ -109,7 +109,14 @@ TABLE: tuple[Option, ...] = (
         "read the stream as of this time, which has a zone; not with `versionAsOf`",
         peers=("as-of-timestamp", "scan.timestamp", "scan.timestamp-millis"),
     ),
-    Option("columns", "list", None, _READS, "columns to read: a comma list or a JSON array"),
+    Option(
+        "columns",
+        "list",
+        None,
+        _READS,
+        "columns to read: a comma list or a JSON array; `[]` for `offsetColumn` and its like "
+        "alone, which read no segment",
+    ),
     Option(
         "filters",
         "text",

@@ -22,6 +22,8 @@ from segstore_ds.read.segments import OpenSegment, fetch_frames, open_segment
 from segstore_ds.status.slices import Slice
 from segstore_ds.storage import Storage
 
+ROWS_WITHOUT_DATA = 65_536  # of a batch that has no column of the stream
+
 # The decoded bytes of a frame, and the function that decodes it; None if no row is left.
 Step = tuple[int, Callable[[], pa.RecordBatch | None]]
 
@@ -75,6 +77,9 @@ class SliceDecoder:
 
     def steps(self, storage: Storage) -> Iterator[Step]:
         """Fetch the frames to read in order, and yield a step for each."""
+        if not self.decoder.reading.needs_data:
+            yield from self._steps_without_data()
+            return
         epoch, reading = self.decoder.epoch(self.slice.entry.epoch), self.decoder.reading
         own = storage is reading.storage
         segment = self.opened if own and self.opened else self._open(storage)
@@ -82,6 +87,14 @@ class SliceDecoder:
         for number, data in fetch_frames(segment, list(rows), epoch.columns):
             decode = partial(self._decode, segment, number, rows[number], data)
             yield segment.frames[number].raw_bytes, decode
+
+    def _steps_without_data(self) -> Iterator[Step]:
+        """Yield steps that know their rows from the plan; together, tasks make each row once."""
+        start = max(self.slice.rows[0], self.slice.claim[0])
+        end = min(self.slice.rows[1], self.slice.claim[1])
+        for row in range(start, end, ROWS_WITHOUT_DATA):
+            empty = pa.record_batch({"": pa.nulls(min(end - row, ROWS_WITHOUT_DATA))}).select([])
+            yield 0, partial(self._finish, empty, self.slice.start + row)
 
     def open_ahead(self) -> "SliceDecoder":
         """Return this decoder with its segment open; as it is if that fails, until its turn."""

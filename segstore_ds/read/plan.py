@@ -127,10 +127,15 @@ class Reading:
         return pa.schema(fields)
 
     @property
+    def needs_data(self) -> bool:
+        """Whether segments are read at all: offsets, ids, times and counts need none."""
+        return bool(self.columns or self.filters)
+
+    @property
     def needed_schema(self) -> pa.Schema:
         """The schema of the columns to decode: requested columns and filtered ones."""
         wanted = dict.fromkeys((*self.columns, *self.filters.columns))
-        # If no column of the stream is requested, one is still decoded, to count rows.
+        # Spark reads one column of a Parquet file, to count rows, if none is requested.
         found = [self.schema.field(name) for name in wanted] or [self.schema.field(0)]
         return pa.schema(found)
 

@@ -75,6 +75,12 @@ def open_reader(reading: Reading, tasks: Iterable[ReadTask]) -> pa.RecordBatchRe
     )
 
 
+def count_rows(reading: Reading, tasks: Iterable[ReadTask]) -> int:
+    """Return how many events tasks give; best for a reading of no column."""
+    threads = min(os.cpu_count() or 1, READ_THREADS)
+    return sum(batch.num_rows for batch in run_tasks(reading, tasks, threads=threads))
+
+
 def first_rows(reader: pa.RecordBatchReader, limit: int) -> pa.RecordBatchReader:
     """Return the first rows of a reader, which is left alone from then on."""
 

@@ -109,6 +109,11 @@ class SegstoreDataSource(DataSource):
             segment_column=options["segmentColumn"],
             commit_time_column=options["commitTimeColumn"],
         )
+        if not reading.result_schema.names:
+            raise InvalidInputError(
+                "the requested schema has no columns",
+                remedy='to count alone, give offsetColumn="offset" as well',
+            )
         return from_stored(reading.result_schema, stream.spark_schema)
 
     def reader(self, schema: StructType) -> DataSourceReader:

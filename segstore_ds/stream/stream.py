@@ -63,7 +63,7 @@ from segstore_ds.read.plan import (
     plan_tasks,
 )
 from segstore_ds.read.reader_records import SeenReader, list_readers
-from segstore_ds.read.scan import first_rows, open_reader
+from segstore_ds.read.scan import count_rows, first_rows, open_reader
 from segstore_ds.repair.verify import Report, run_verify
 from segstore_ds.replication.followers import run_add_follower, run_promote, run_remove_follower
 from segstore_ds.retention.maintain import Maintenance, run_maintain
@@ -549,6 +549,41 @@ class Stream:
             reading = replace(reading, end=min(reading.end, reading.start + most))
         reader = open_reader(reading, self.plan_tasks(reading, root=root))
         return reader if most is None else first_rows(reader, most)
+
+    def count(
+        self,
+        start: CutLike = "head",
+        end: CutLike = "tail",
+        *,
+        filters: FilterLike = None,
+        fail_on_data_loss: bool = True,
+        read_cache_bytes: int = options.default("readCacheBytes"),
+        version_as_of: int | None = None,
+        timestamp_as_of: str | dt.datetime | None = None,
+    ) -> int:
+        """Return how many events `read` gives for the same arguments.
+
+        Without filters, the version and the cuts say it: no segment is read. With filters, segments
+        and frames are skipped by their statistics, and only the filtered columns are decoded.
+
+        Raises:
+            FormatError: As `read`.
+            NotFoundError: There is no such version.
+        """
+        self._log.refresh()
+        root = self.root_as_of(version=version_as_of, timestamp=timestamp_as_of)
+        reading = self.plan_read(
+            start,
+            end,
+            columns=(),
+            filters=filters,
+            fail_on_data_loss=fail_on_data_loss,
+            read_cache_bytes=read_cache_bytes,
+            root=root,
+        )
+        if not reading.filters:
+            return reading.end - reading.start
+        return count_rows(reading, self.plan_tasks(reading, root=root))
 
     def follow(
         self,

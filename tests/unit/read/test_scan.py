@@ -13,7 +13,7 @@ from segstore_ds.errors import (
     SnapshotExpiredError,
     TruncatedObjectError,
 )
-from segstore_ds.read import segments
+from segstore_ds.read import decode, segments
 from segstore_ds.read.scan import run_task
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
@@ -60,6 +60,25 @@ def test_offsets_and_segments_are_those_of_the_events(stream):
     assert got["g"].to_pylist() == [n // 250 for n in range(245, 505)]
     got = read(stream, filters=[["n", "in", [3, 333, 999]]], offset_column="o", columns=[])
     assert got.to_pydict() == {"o": [3, 333, 999]}
+
+
+@pytest.mark.usefixtures("no_inline")
+@pytest.mark.parametrize("partition_rows", [None, 9, 300])
+@pytest.mark.parametrize("cuts", [(0, 1000), (333, 777), (999, 1000), (400, 400)])
+def test_offsets_alone_send_no_request(stream, cuts, partition_rows, monkeypatch):
+    """Nor do segment ids, commit times and counts: the plan knows them."""
+    names = {"offset_column": "o", "segment_column": "g", "commit_time_column": "t"}
+    expected = read(stream, *cuts, columns=["n"], **names)
+    monkeypatch.setattr(decode, "ROWS_WITHOUT_DATA", 7)
+    reading = stream.plan_read(*cuts, columns=[], **names)
+    tasks = stream.plan_tasks(reading, partition_rows=partition_rows)
+    stream.storage.stats.reset()
+    batches = [batch for task in tasks for batch in run_task(reading, task)]
+    assert stream.storage.stats.total == 0
+    got = pa.Table.from_batches(batches, reading.result_schema)
+    assert got == expected.select(["o", "g", "t"])
+    counted = stream.read(*cuts, columns=[]).read_all()
+    assert (counted.num_columns, counted.num_rows) == (0, cuts[1] - cuts[0])
 
 
 @pytest.mark.usefixtures("no_inline")

@@ -1,0 +1,81 @@
+"""`Stream.count`: what `read` gives, with as little read as the answer takes."""
+
+import pytest
+from stream_kit import make_stream, numbers
+
+from segstore_ds.errors import FormatError, PositionError, TruncatedError
+from segstore_ds.read import segments
+from segstore_ds.stream import open_on
+from segstore_ds.write.layout import Layout
+
+FILTERS = [
+    None,
+    [["n", ">=", 33]],
+    [["n", "in", [5, 44, 999]]],
+    [["n", "<", 0]],
+    [["n", "is null"]],
+]
+
+
+@pytest.fixture(params=["arrow", "parquet"])
+def stream(request):
+    """Six segments of ten events, with frames of five."""
+    made, _ = make_stream(0)
+    layout = Layout(frame_rows=5, segment_format=request.param, inline_bytes=0)
+    for start in range(0, 60, 10):
+        made.append(numbers(start, start + 10), layout=layout)
+    return made
+
+
+@pytest.mark.parametrize("cuts", [("head", "tail"), (7, 48), (12, 12), (59, 60)])
+def test_count_is_what_read_gives(stream, cuts):
+    for filters in FILTERS:
+        expected = stream.read(*cuts, filters=filters).read_all().num_rows
+        assert stream.count(*cuts, filters=filters) == expected
+
+
+def test_count_without_filters_reads_no_segment(stream):
+    for info in list(stream.storage.list("segments")):
+        stream.storage.delete(info.path)
+    again = open_on(stream.storage, clock=stream._log.clock)
+    again.storage.stats.reset()
+    assert (again.count(), again.count(5), again.count(5, 50)) == (60, 55, 45)
+    assert again.storage.stats.total <= 9  # three requests look for newer commits
+    assert set(again.storage.stats.requests) <= {"get", "info"}
+
+
+def test_count_with_filters_skips_by_statistics(stream, monkeypatch):
+    monkeypatch.setattr(segments, "WHOLE_OBJECT_BYTES", 0)
+    stream.storage.stats.reset()
+    assert stream.count(filters=[["n", ">=", 57]], read_cache_bytes=0) == 3
+    assert stream.storage.stats.requests["get_range"] == 2  # the footer of one segment, one frame
+    stream.storage.stats.reset()
+    assert stream.count(filters=[["n", ">", 59]], read_cache_bytes=0) == 0
+    assert "get_range" not in stream.storage.stats.requests
+
+
+def test_damage_is_never_counted_as_nothing(stream):
+    frame = stream.metadata("frames").read_all().to_pylist()[0]
+    data = bytearray(stream.storage.get(frame["path"]))
+    stream.storage.delete(frame["path"])
+    with pytest.raises(FormatError):
+        stream.count(filters=[["n", ">=", 0]], read_cache_bytes=0)
+    data[frame["place"] + frame["bytes"] // 2] ^= 1
+    stream.storage.put(frame["path"], bytes(data))
+    with pytest.raises(FormatError):
+        stream.count(filters=[["n", "is not null"], ["n", "!=", 7]], read_cache_bytes=0)
+
+
+def test_count_takes_versions_times_and_cuts_as_read_does(stream):
+    version, at = stream.version, stream.history().read_all().to_pylist()[-1]["time"]
+    stream._log.clock.sleep(5.0)
+    stream.append(numbers(60, 70))
+    stream.truncate(8)
+    assert (stream.count(), stream.count(version_as_of=version)) == (62, 60)
+    assert stream.count(timestamp_as_of=at) == 60
+    assert stream.count(f"version:{version}", "tail") == 10
+    with pytest.raises(TruncatedError):
+        stream.count(3)
+    assert stream.count(3, fail_on_data_loss=False) == 62
+    with pytest.raises(PositionError):
+        stream.count(0, 71)
