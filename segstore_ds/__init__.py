@@ -45,6 +45,7 @@ __all__ = [
     "ParquetFile",
     "Position",
     "Problem",
+    "Published",
     "ReadCounters",
     "Redacted",
     "Report",

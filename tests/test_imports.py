@@ -22,7 +22,7 @@ LEAVES = {"errors", "options", "version"}
 GROUND = LEAVES | {"format", "cache", "storage"}
 CORE = GROUND | {"log", "status", "commit"}
 VERBS = CORE | {"write", "read"}
-ALL = VERBS | {"compact", "copy", "replication", "retention", "repair"}
+ALL = VERBS | {"compact", "copy", "replication", "retention", "repair", "publish"}
 ROOMS: dict[str, set[str]] = {
     "errors": set(),
     "version": set(),
@@ -40,6 +40,7 @@ ROOMS: dict[str, set[str]] = {
     "replication": CORE,
     "retention": VERBS | {"copy", "replication"},
     "repair": VERBS | {"copy"},
+    "publish": VERBS | {"compact"},
     "stream": ALL,
     "testing": ALL | {"stream"},
     "public": ALL | {"stream"},

@@ -15,6 +15,7 @@ HINT_PATH = "log/_latest"
 STATUS_FOLDER = "status"
 SEGMENTS_FOLDER = "segments"
 READERS_FOLDER = "readers"
+DELTA_FOLDER = "delta"  # not one of `FOLDERS`: no stream begins where a published table lies
 
 # In memory, the folder of segments that lie in the commit file; no object has such a name.
 _INLINE_FOLDER = "inline"
@@ -37,7 +38,12 @@ _OBJECT = re.compile(
     r"|segments/(?:[0-9]{20}-[0-9a-f]{12}|copy-[A-Za-z0-9][A-Za-z0-9-]{0,63})"
     r"/[0-9a-f]+-[A-Za-z0-9-]+\.(?:arrow|parquet)"
     r"|readers/[A-Za-z0-9][A-Za-z0-9._-]{0,99}/00[0-9]{18}"
+    r"|delta/_delta_log/(?:00[0-9]{18}\.(?:json|checkpoint\.parquet)|_last_checkpoint)"
+    r"|delta/files/[0-9]{20}-[0-9a-f]{16}-[0-9]{1,10}-[0-9a-f]{12}\.parquet"
+    r"|delta/segments"  # a link
 )
+_OWN_FILE = re.compile(r"(delta/files/[0-9]{20}-[0-9a-f]{16}-[0-9]{1,10})-[0-9a-f]{12}\.parquet")
+_DELTA_LOG = re.compile(r"delta/_delta_log/(00[0-9]{18})\.(json|checkpoint\.parquet)")
 _TEMPORARY = re.compile(
     r"(?:(?:log|status|(?:segments|readers)/[^/]+)/)?"
     r"\.(?:tmp-[0-9]+-[0-9a-f]{16}(?:-link)?|probe-[0-9a-f]{32})"
@@ -289,3 +295,36 @@ def check_label(label: str, *, what: str) -> str:
 def reader_folder(name: str) -> str:
     """Return the folder of a reader's records; InvalidInputError if the name is malformed."""
     return f"{READERS_FOLDER}/{check_label(name, what='reader')}"
+
+
+def build_delta_path(version: int, kind: str) -> str:
+    """Return the path of a published Delta table's commit (`json`) or checkpoint.
+
+    >>> build_delta_path(3, 'json')
+    'delta/_delta_log/00000000000000000003.json'
+    """
+    return f"{DELTA_FOLDER}/_delta_log/{build_log_name(version)}.{kind}"
+
+
+def parse_delta_path(path: str) -> tuple[int, str] | None:
+    """Return version and kind of what `build_delta_path` built; None for any other path."""
+    match = _DELTA_LOG.fullmatch(path)
+    return (int(match[1]), match[2]) if match else None
+
+
+def own_file_key(start: int, segment_id: int, epoch: int) -> str:
+    """Return what the paths of a published table's own files begin with that hold the same rows.
+
+    They hold the events of a segment from an offset on, in the columns of an epoch.
+    """
+    return f"{DELTA_FOLDER}/files/{start:020d}-{segment_id:016x}-{epoch}"
+
+
+def published_key(path: str) -> str:
+    """Return a path of a published file without what tells equal files of the table's own apart.
+
+    >>> published_key(own_file_key(0, 5, 1) + "-0123456789ab.parquet") == own_file_key(0, 5, 1)
+    True
+    """
+    match = _OWN_FILE.fullmatch(path)
+    return match[1] if match else path

@@ -39,6 +39,12 @@ from segstore_ds.log.origins import pins_of
 from segstore_ds.options.arguments import check_option, check_seconds, check_whole
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.options.quantities import Duration, Size
+from segstore_ds.publish.delta import (
+    Published,
+    published_delta,
+    run_publish_delta,
+    run_unpublish_delta,
+)
 from segstore_ds.read.cuts import (
     Cut,
     CutLike,
@@ -1271,6 +1277,48 @@ class Stream:
             NotFoundError: There is no such pin.
         """
         run_unpin(self._context, name)
+
+    # Tables of other engines.
+
+    def publish_delta(
+        self, *, settle: bool = False, strict: bool = False, links: bool | None = None
+    ) -> Published:
+        """Publish the stream as a Delta table over its own Parquet files, or bring that up to date.
+
+        The table lies in the folder `delta` of the stream. Nothing is copied but segments that
+        other engines can't read as they are: one that the head divides, and columns of decimals
+        whose scale has grown since. Events that are in no Parquet file yet are not in the table.
+        Row ids are offsets. Only segstore can write the table.
+
+        Safe to repeat, to kill at any point, and to run beside everything else, other publishers
+        included. Publish more often than vacuum's grace, or readers miss files.
+
+        Args:
+            settle: First merge what is in no Parquet file, and publish all events.
+            strict: Refuse to publish if a column has a type that Delta lacks; otherwise such
+                columns are left out.
+            links: On a local disk, make the new table name segments by a link in its folder, as
+                readers need that look for files nowhere else; None takes the table as it is.
+
+        Returns:
+            What the table shows now.
+
+        Raises:
+            CorruptionError: Another program committed to the table.
+        """
+        return run_publish_delta(self._context, settle=settle, strict=strict, links=links)
+
+    def published_delta(self) -> Published | None:
+        """Return what the stream's Delta table shows, and what it lacks; None without a table."""
+        return published_delta(self._context)
+
+    def unpublish_delta(self) -> int:
+        """Delete the Delta table's metadata and its own files, never the stream's.
+
+        Returns:
+            How many objects were deleted; 0 if there was no table.
+        """
+        return run_unpublish_delta(self._context)
 
     # Followers.
 

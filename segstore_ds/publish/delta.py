@@ -1,0 +1,337 @@
+"""Publishes a stream as a Delta table over the stream's own Parquet files.
+
+The table's metadata lies in `delta/`. One exclusive create decides each of its commits, which names
+the version of the stream that it shows, so several publishers may run at once and each may stop
+anywhere: what was staged is listed by no commit, and the next call publishes what is missing.
+"""
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any
+
+import pyarrow as pa
+
+from segstore_ds.commit.context import StreamContext
+from segstore_ds.compact.run import run_compact
+from segstore_ds.errors import ConflictError, InvalidInputError
+from segstore_ds.format import names
+from segstore_ds.format.redactions import redacted_since
+from segstore_ds.format.root import Root
+from segstore_ds.format.segment import PARQUET
+from segstore_ds.log.operations import GRACE_S
+from segstore_ds.options.compaction import CompactRules
+from segstore_ds.publish.changes import Changes, Listed, plan_changes
+from segstore_ds.publish.delta_log import (
+    CHECKPOINT,
+    COMMIT,
+    LAST_CHECKPOINT,
+    LINK,
+    DeltaTable,
+    Note,
+    encode_checkpoint,
+    encode_commit,
+    plan_metadata,
+    plan_protocol,
+    read_table,
+    table_path,
+    tracked_rows,
+)
+from segstore_ds.publish.delta_types import DeltaSchema, as_delta, as_delta_stats
+from segstore_ds.publish.listing import Listing, WantedFile, plan_listing
+from segstore_ds.publish.own_files import write_own_file
+from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.write.layout import Layout
+
+CHECKPOINT_EVERY = 10  # commits of the table
+_ATTEMPTS = 10
+_FRESH_S = 60.0  # nothing is purged that was superseded within an hour
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a published table shows.
+
+    Attributes:
+        url: The table's location, for other engines.
+        table_version: The number of the table's newest commit.
+        version: The stream's version that it shows.
+        head: Offset of its first event.
+        tail: Offset after its last event; later events are in no Parquet file yet.
+        lag: How many events of the stream's newest version the table lacks.
+        left_out: Columns that the table lacks because Delta has no such type, with their types.
+    """
+
+    url: str
+    table_version: int
+    version: int
+    head: int
+    tail: int
+    lag: int
+    left_out: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """What the table is to show: a version, its columns and its files."""
+
+    root: Root
+    schema: pa.Schema
+    columns: DeltaSchema
+    listing: Listing
+
+    @property
+    def note(self) -> Note:
+        root, listing = self.root, self.listing
+        return Note(root.stream_id, root.generation, root.version, listing.start, listing.end)
+
+
+def run_publish_delta(
+    context: StreamContext, *, settle: bool, strict: bool, links: bool | None
+) -> Published:
+    """Bring the stream's Delta table up to its newest version; make the table if there is none.
+
+    With `settle` all events are published, with `strict` no column may be left out, and with
+    `links` a new table names segments by a link in its folder; None takes the table as it is.
+
+    Raises:
+        InvalidInputError: The stream is a clone that shares objects; its folder holds another
+            stream's table; a column can't be expressed in `strict` mode; or `links` is not what the
+            table has, or what the filesystem can.
+        ConflictError: Other publishers came first every time.
+        CorruptionError: Somebody else committed to the table.
+    """
+    for _ in range(_ATTEMPTS):
+        if settle:
+            run_compact(context, CompactRules(), Layout(segment_format=PARQUET))
+        root, began_s = context.log.refresh(), context.clock.boot_s()
+        _check_own(context, root)
+        target = _plan_target(context, root, settle=settle, strict=strict)
+        table = read_table(context.storage)
+        if table.note is not None and table.note.stream_id != root.stream_id:
+            raise InvalidInputError(
+                "the folder holds the published table of another stream",
+                remedy="unpublish it: stream.unpublish_delta()",
+                url=context.storage.url,
+                stream_id=table.note.stream_id,
+            )
+        _check_links(context, table, links)
+        if not _is_due(table, target):
+            return _describe(context, table)
+        linked = table.is_linked if links is None else links
+        if not _commit(context, table, target, linked=linked):
+            continue
+        if table.version and table.version % CHECKPOINT_EVERY == 0:
+            _write_checkpoint(context, table)
+            _clean_up(context, table)
+        if context.clock.boot_s() - began_s < _FRESH_S:
+            return _describe(context, table)
+        # After a pause, what was planned may have been purged and deleted before the put.
+        if context.log.refresh().log_start <= root.version:
+            return _describe(context, table)
+    raise ConflictError(
+        "other publishers came first every time", remedy="publish again", attempts=_ATTEMPTS
+    )
+
+
+def run_unpublish_delta(context: StreamContext) -> int:
+    """Delete the table's metadata and its own files; return how many objects there were."""
+    paths = [info.path for info in context.storage.list(names.DELTA_FOLDER)]
+    ours = [path for path in paths if names.is_object(path)]
+    # Without the log's files there is no table, so they go before what they list.
+    ours.sort(key=lambda path: (names.published_key(path) != path, path), reverse=False)
+    for path in ours:
+        context.storage.delete(path)
+    return len(ours)
+
+
+def published_delta(context: StreamContext) -> Published | None:
+    """Return what the stream's table shows; None if there is none."""
+    context.log.refresh()
+    table = read_table(context.storage)
+    return _describe(context, table) if table.note is not None else None
+
+
+def _check_own(context: StreamContext, root: Root) -> None:
+    if root.origins:
+        raise InvalidInputError(
+            "a clone shares files that its table can't name",
+            remedy="call stream.materialize() first",
+            url=context.storage.url,
+        )
+
+
+def _check_links(context: StreamContext, table: DeltaTable, links: bool | None) -> None:
+    if links is None or (table.note is not None and links == table.is_linked):
+        return
+    if table.note is not None:
+        raise InvalidInputError(
+            "the table was made with another value of links",
+            remedy="call unpublish_delta() first",
+            links=links,
+        )
+    if links and not context.storage.link_folder(LINK, names.SEGMENTS_FOLDER):
+        raise InvalidInputError(
+            "the filesystem has no links",
+            remedy="publish without links=True",
+            url=context.storage.url,
+        )
+
+
+def _plan_target(context: StreamContext, root: Root, *, settle: bool, strict: bool) -> _Target:
+    schema = epoch_schema(context.status, root.epoch)
+    columns = as_delta(schema)
+    if not columns.names or (strict and columns.left_out):
+        raise InvalidInputError(
+            "Delta has no type for some columns",
+            remedy="cast them, or publish without strict=True, which leaves them out",
+            columns=columns.left_out,
+        )
+    return _Target(root, schema, columns, plan_listing(context.status, root, whole=settle))
+
+
+def _is_due(table: DeltaTable, target: _Target) -> bool:
+    """Tell whether the table shows less than the target: another publisher may be ahead."""
+    shown, note = table.note, target.note
+    if shown is None or shown.generation != note.generation:
+        return shown is None or shown.generation < note.generation
+    if shown.version == note.version:
+        return shown.tail < note.tail
+    return shown.version < note.version
+
+
+def _commit(context: StreamContext, table: DeltaTable, target: _Target, *, linked: bool) -> bool:
+    """Commit what brings the table to the target, and apply it; False if another came first."""
+    note, number = target.note, table.version + 1
+    shown = table.note or Note(note.stream_id, note.generation, -1, 0, 0)
+    starts = {names.published_key(path): add["baseRowId"] for path, add in table.adds.items()}
+    listed = Listed(shown.head, shown.tail, starts)
+    same = shown.generation == note.generation and shown.version >= redacted_since(target.root)
+    changes = plan_changes(listed, target.listing, same_events=same)
+    actions = [
+        *_head_actions(context, table, target, linked=linked),
+        *_file_actions(context, table, target, changes, linked=linked),
+    ]
+    path, data = names.build_delta_path(number, COMMIT), encode_commit(actions)
+    if not context.storage.create(path, data) and context.storage.get(path) != data:
+        return False
+    table.apply(number, actions)
+    return True
+
+
+def _head_actions(
+    context: StreamContext, table: DeltaTable, target: _Target, *, linked: bool
+) -> Iterator[dict[str, Any]]:
+    """Yield what a commit says beside its files; protocol and columns only if they change."""
+    note, time_ms = target.note, target.root.time_us // 1000
+    values = {
+        "stream_id": note.stream_id,
+        "generation": note.generation,
+        "version": note.version,
+        "head": note.head,
+        "tail": note.tail,
+    }
+    yield {
+        "commitInfo": {
+            "timestamp": time_ms,
+            "operation": "PUBLISH",
+            "operationParameters": {},
+            "engineInfo": context.client,
+            "segstore": values,
+        }
+    }
+    protocol = plan_protocol(target.columns)
+    if protocol != table.protocol:
+        yield {"protocol": protocol}
+    created_ms = table.metadata.get("createdTime", time_ms)
+    metadata = plan_metadata(note.stream_id, target.columns, created_ms, linked=linked)
+    if metadata != table.metadata:
+        yield {"metaData": metadata}
+    yield {"txn": {"appId": note.stream_id, "version": note.version}}
+    yield tracked_rows(note.tail)
+
+
+def _file_actions(
+    context: StreamContext, table: DeltaTable, target: _Target, changes: Changes, *, linked: bool
+) -> Iterator[dict[str, Any]]:
+    time_ms = target.root.time_us // 1000
+    paths = {names.published_key(path): path for path in table.adds}
+    for key, changes_rows in changes.removed:
+        add = table.adds[paths[key]]
+        yield {
+            "remove": {
+                "path": add["path"],
+                "deletionTimestamp": time_ms,
+                "dataChange": changes_rows,
+                "extendedFileMetadata": True,
+                "partitionValues": {},
+                "size": add["size"],
+                "baseRowId": add["baseRowId"],
+                "defaultRowCommitVersion": add["defaultRowCommitVersion"],
+            }
+        }
+    for wanted, changes_rows in changes.added:
+        path, size = _file_of(context, target, wanted)
+        rows = wanted.end - wanted.start
+        stats = as_delta_stats(wanted.stats, rows, target.schema, target.columns.names)
+        yield {
+            "add": {
+                "path": table_path(path, linked=linked),
+                "partitionValues": {},
+                "size": size,
+                "modificationTime": time_ms,
+                "dataChange": changes_rows,
+                "stats": stats,
+                "baseRowId": wanted.start,
+                "defaultRowCommitVersion": table.version + 1,
+            }
+        }
+
+
+def _file_of(context: StreamContext, target: _Target, wanted: WantedFile) -> tuple[str, int]:
+    if not wanted.is_own:
+        return wanted.key, wanted.bytes
+    return write_own_file(context, target.root, wanted, target.columns.names)
+
+
+def _write_checkpoint(context: StreamContext, table: DeltaTable) -> None:
+    """Write the table's state as of its newest commit, and delete what it makes superfluous."""
+    if table.note is None:
+        return
+    storage = context.storage
+    data = encode_checkpoint(table, table.note)
+    storage.create(names.build_delta_path(table.version, CHECKPOINT), data)
+    hint = {"version": table.version, "size": len(table.adds) + 4, "sizeInBytes": len(data)}
+    storage.put(LAST_CHECKPOINT, json.dumps(hint).encode())
+
+
+def _clean_up(context: StreamContext, table: DeltaTable) -> None:
+    """Delete what a checkpoint made superfluous, and files that the table lists no more.
+
+    Readers of older states have the grace, by the store's times, as those of the stream have.
+    """
+    objects = [info for info in context.storage.list(names.DELTA_FOLDER) if info.path != LINK]
+    until_us = max(info.modified_us for info in objects) - int(GRACE_S * 1e6)
+    for info in sorted(objects, key=attrgetter("path")):
+        version, _ = names.parse_delta_path(info.path) or (None, None)
+        own = names.published_key(info.path) != info.path and info.path not in table.adds
+        superseded = version is not None and version < table.version
+        if info.modified_us < until_us and (own or superseded):
+            context.storage.delete(info.path)
+
+
+def _describe(context: StreamContext, table: DeltaTable) -> Published:
+    note, root = table.note, context.log.root
+    if note is None:  # `read_table` has checked every table that has commits
+        raise InvalidInputError("the stream is not published", remedy="call publish_delta()")
+    columns = as_delta(epoch_schema(context.status, root.epoch))
+    return Published(
+        f"{context.storage.url}/{names.DELTA_FOLDER}",
+        table.version,
+        note.version,
+        note.head,
+        note.tail,
+        max(root.tail - note.tail, 0),
+        columns.left_out,
+    )

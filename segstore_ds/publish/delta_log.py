@@ -1,0 +1,262 @@
+"""The log of a published Delta table: its newest state, its commits and checkpoints.
+
+Only segstore writes it: the protocol names a writer feature that nobody else knows, so foreign
+writers, OPTIMIZE, VACUUM and RESTORE are refused.
+"""
+
+import hashlib
+import io
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from segstore_ds.errors import CorruptionError
+from segstore_ds.format import names
+from segstore_ds.format.fields import parse_json
+from segstore_ds.publish.delta_types import DeltaSchema
+from segstore_ds.storage import ObjectInfo, Storage
+
+LOG_FOLDER = f"{names.DELTA_FOLDER}/_delta_log"
+LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
+COMMIT, CHECKPOINT = "json", "checkpoint.parquet"
+FEATURE = "segstore"  # On disk: the writer feature that keeps every other writer out.
+# Readers resolve a path against the table's folder, which lies beside that of the segments.
+_UPWARDS = "../"
+LINK = f"{names.DELTA_FOLDER}/{names.SEGMENTS_FOLDER}"
+LINKED = "segstore.linked"  # On disk: the table's property that says that its paths use the link.
+_WRITER_FEATURES = (FEATURE, "domainMetadata", "rowTracking")
+_TEXTS = pa.map_(pa.string(), pa.string())
+_CHECKPOINT_SCHEMA = pa.schema(
+    [
+        ("protocol", pa.struct(
+            [
+                ("minReaderVersion", pa.int32()),
+                ("minWriterVersion", pa.int32()),
+                ("readerFeatures", pa.list_(pa.string())),
+                ("writerFeatures", pa.list_(pa.string())),
+            ]
+        )),
+        ("metaData", pa.struct(
+            [
+                ("id", pa.string()),
+                ("format", pa.struct([("provider", pa.string()), ("options", _TEXTS)])),
+                ("schemaString", pa.string()),
+                ("partitionColumns", pa.list_(pa.string())),
+                ("configuration", _TEXTS),
+                ("createdTime", pa.int64()),
+            ]
+        )),
+        ("txn", pa.struct([("appId", pa.string()), ("version", pa.int64())])),
+        ("domainMetadata", pa.struct(
+            [("domain", pa.string()), ("configuration", pa.string()), ("removed", pa.bool_())]
+        )),
+        ("add", pa.struct(
+            [
+                ("path", pa.string()),
+                ("partitionValues", _TEXTS),
+                ("size", pa.int64()),
+                ("modificationTime", pa.int64()),
+                ("dataChange", pa.bool_()),
+                ("stats", pa.string()),
+                ("baseRowId", pa.int64()),
+                ("defaultRowCommitVersion", pa.int64()),
+            ]
+        )),
+    ]
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What our commits to the table say of the stream.
+
+    Attributes:
+        stream_id: The stream.
+        generation: Its generation.
+        version: The stream's version that was published.
+        head: Offset of the table's first event.
+        tail: Offset after its last one.
+    """
+
+    stream_id: str
+    generation: int
+    version: int
+    head: int
+    tail: int
+
+
+@dataclass(slots=True)
+class DeltaTable:
+    """The newest state of a table.
+
+    Attributes:
+        version: The number of its newest commit; -1 before the first.
+        note: What that commit says of the stream.
+        protocol: The newest `protocol` action.
+        metadata: The newest `metaData` action.
+        adds: The newest `add` action of each listed file, by its path in the stream's folder.
+        files: What lies in the log's folder.
+    """
+
+    version: int = -1
+    note: Note | None = None
+    protocol: dict[str, Any] = field(default_factory=dict)
+    metadata: dict[str, Any] = field(default_factory=dict)
+    adds: dict[str, dict[str, Any]] = field(default_factory=dict)
+    files: tuple[ObjectInfo, ...] = ()
+
+    @property
+    def is_linked(self) -> bool:
+        """Whether the table names segments by a link in its folder."""
+        return LINKED in self.metadata.get("configuration", ())
+
+    def apply(self, version: int, actions: Iterable[Mapping[str, Any]]) -> None:
+        """Take over one commit."""
+        note = None
+        for action in actions:
+            match action:
+                case {"commitInfo": {"segstore": dict(values)}}:
+                    note = values
+                case {"protocol": dict(values)}:
+                    self.protocol = values
+                case {"metaData": dict(values)}:
+                    self.metadata = values
+                case {"add": {"path": str(path)} as values}:
+                    self.adds[_stream_path(path)] = dict(values)
+                case {"remove": {"path": str(path)}}:
+                    self.adds.pop(_stream_path(path), None)
+        self.version, self.note = version, Note(**note) if note else None
+
+
+def read_table(storage: Storage) -> DeltaTable:
+    """Return the newest state of the stream's table, from its newest checkpoint on.
+
+    Raises:
+        CorruptionError: Its log has a gap, or somebody else committed to it.
+    """
+    files = tuple(storage.list(LOG_FOLDER))
+    found = sorted(filter(None, (names.parse_delta_path(info.path) for info in files)))
+    commits = [version for version, kind in found if kind == COMMIT]
+    table = DeltaTable(files=files)
+    if not commits:
+        return table
+    checkpoints = [version for version, kind in found if kind == CHECKPOINT]
+    first = max((version for version in checkpoints if version <= commits[-1]), default=-1)
+    if first >= 0:
+        data = storage.get(names.build_delta_path(first, CHECKPOINT))
+        table.apply(first, _read_checkpoint(data))
+    for version in range(min(first + 1, commits[-1]), commits[-1] + 1):
+        data = storage.get(names.build_delta_path(version, COMMIT))
+        table.apply(version, [parse_json(line, where="delta") for line in data.splitlines()])
+    if table.note is None:
+        raise CorruptionError(
+            "another program committed to the published table",
+            remedy="unpublish the stream, then publish it again",
+            where=f"{storage.url}/{names.build_delta_path(commits[-1], COMMIT)}",
+        )
+    return table
+
+
+def encode_commit(actions: Iterable[Mapping[str, Any]]) -> bytes:
+    """Return the bytes of a commit: one JSON object a line."""
+    lines = (json.dumps(action, separators=(",", ":")) for action in actions)
+    return "".join(f"{line}\n" for line in lines).encode()
+
+
+def plan_protocol(schema: DeltaSchema) -> dict[str, Any]:
+    """Return the protocol of a table with such columns."""
+    writers = sorted({*_WRITER_FEATURES, *schema.features})
+    if not schema.features:
+        return {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": writers}
+    readers = list(schema.features)
+    return {
+        "minReaderVersion": 3,
+        "minWriterVersion": 7,
+        "readerFeatures": readers,
+        "writerFeatures": writers,
+    }
+
+
+def plan_metadata(
+    stream_id: str, schema: DeltaSchema, created_ms: int, *, linked: bool
+) -> dict[str, Any]:
+    """Return the table's id, columns and properties."""
+    digest = hashlib.blake2b(stream_id.encode(), digest_size=16).digest()
+    number = str(uuid.UUID(bytes=digest, version=4))
+    tracking = "delta.rowTracking.materializedRow"
+    return {
+        "id": number,
+        "format": {"provider": "parquet", "options": {}},
+        "schemaString": schema.text,
+        "partitionColumns": [],
+        "configuration": {
+            "delta.enableRowTracking": "true",
+            f"{tracking}IdColumnName": f"_row-id-col-{number}",
+            f"{tracking}CommitVersionColumnName": f"_row-commit-version-col-{number}",
+            **({LINKED: "true"} if linked else {}),
+        },
+        "createdTime": created_ms,
+    }
+
+
+def tracked_rows(tail: int) -> dict[str, Any]:
+    """Return the action that says how far row ids go."""
+    mark = json.dumps({"rowIdHighWaterMark": tail - 1})
+    return {
+        "domainMetadata": {"domain": "delta.rowTracking", "configuration": mark, "removed": False}
+    }
+
+
+def table_path(path: str, *, linked: bool) -> str:
+    """Return a path in the stream's folder as the table names it.
+
+    >>> table_path("segments/t/0.parquet", linked=False), table_path("delta/files/x", linked=False)
+    ('../segments/t/0.parquet', 'files/x')
+    """
+    inside = path.removeprefix(f"{names.DELTA_FOLDER}/")
+    return inside if linked or inside != path else f"{_UPWARDS}{path}"
+
+
+def _stream_path(path: str) -> str:
+    """Return a path that the table names as one in the stream's folder."""
+    above = path.removeprefix(_UPWARDS)
+    linked = path.startswith(f"{names.SEGMENTS_FOLDER}/")
+    return above if linked or above != path else f"{names.DELTA_FOLDER}/{path}"
+
+
+def encode_checkpoint(table: DeltaTable, note: Note) -> bytes:
+    """Return a table's state as one Parquet file."""
+    rows: list[dict[str, Any]] = [
+        {"protocol": table.protocol},
+        {"metaData": _with_pairs(table.metadata)},
+        {"txn": {"appId": note.stream_id, "version": note.version}},
+        tracked_rows(note.tail),
+    ]
+    rows += [{"add": {**add, "partitionValues": []}} for add in table.adds.values()]
+    sink = io.BytesIO()
+    pq.write_table(pa.Table.from_pylist(rows, _CHECKPOINT_SCHEMA), sink, compression="zstd")
+    return sink.getvalue()
+
+
+def _with_pairs(metadata: dict[str, Any]) -> dict[str, Any]:
+    pairs = list(metadata["configuration"].items())
+    return {**metadata, "configuration": pairs, "format": {"provider": "parquet", "options": []}}
+
+
+def _read_checkpoint(data: bytes) -> Iterable[dict[str, Any]]:
+    for row in pq.read_table(io.BytesIO(data)).to_pylist():
+        for kind, values in row.items():
+            if values is None:
+                continue
+            known = {name: value for name, value in values.items() if value is not None}
+            if kind == "metaData":
+                known["configuration"] = dict(known["configuration"])
+                known["format"] = {"provider": "parquet", "options": {}}
+            if kind == "add":
+                known["partitionValues"] = {}
+            yield {kind: known}

@@ -1,0 +1,51 @@
+"""Files of a table's own: events that another engine can't read from the stream's segments."""
+
+from collections.abc import Iterator
+
+import pyarrow as pa
+
+from segstore_ds.commit.context import StreamContext
+from segstore_ds.format.parquet.writer import ParquetEncoder
+from segstore_ds.format.root import Root
+from segstore_ds.publish.listing import WantedFile
+from segstore_ds.read.plan import ReadRequest, plan_range, plan_reading, plan_tasks
+from segstore_ds.read.scan import open_reader
+from segstore_ds.write.layout import Layout
+
+_FRAME_ROWS = 65_536
+_FRAME_BYTES = 64 << 20
+
+
+def write_own_file(
+    context: StreamContext, root: Root, wanted: WantedFile, columns: tuple[str, ...]
+) -> tuple[str, int]:
+    """Write the events of a wanted file in the newest schema; return its path and size.
+
+    Nothing lists the file yet. Its name is unique, so no other publisher's file is touched.
+    """
+    request = ReadRequest(wanted.start, wanted.end, columns=columns, read_cache_bytes=0)
+    reading = plan_reading(context, root, request)
+    slices = plan_range(context.status, root, reading)
+    tasks = plan_tasks(slices, partition_bytes=Layout().segment_bytes)
+    path = f"{wanted.key}-{context.clock.new_id()[:12]}.parquet"
+    layout = Layout()
+    encoder: ParquetEncoder = layout.parquet_encoder(reading.result_schema, ())
+    with context.storage.open_staged(path) as file:
+        file.write(encoder.start())
+        for frame in _frames(open_reader(reading, tasks)):
+            file.write(encoder.add(frame)[0])
+        file.write(encoder.finish()[0])
+        return path, file.commit()
+
+
+def _frames(batches: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    """Join small batches, as rows of one segment may come in very many."""
+    held: list[pa.RecordBatch] = []
+    for batch in batches:
+        held.append(batch)
+        rows, size = sum(map(len, held)), sum(part.nbytes for part in held)
+        if rows >= _FRAME_ROWS or size >= _FRAME_BYTES:
+            yield pa.concat_batches(held)
+            held = []
+    if held:
+        yield pa.concat_batches(held)

@@ -1,0 +1,284 @@
+"""A stream as a Delta table: equal rows through other engines after every operation."""
+
+import json
+import os
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import deltalake
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import segstore_ds as segstore
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.stream import Stream
+from segstore_ds.write.layout import Layout
+
+SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])
+SETTLED = Layout(inline_bytes=0, segment_format="parquet")
+HOT = Layout(inline_bytes=0, segment_format="arrow")
+
+
+def events(start: int, end: int) -> pa.Table:
+    """Return the events start to end."""
+    words = [["", "ada", "größe", None][n % 4] for n in range(start, end)]
+    return pa.table({"n": list(range(start, end)), "word": words}, SCHEMA)
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> Stream:
+    """Return a stream without events and without upkeep."""
+    made = segstore.create(tmp_path / "stream", SCHEMA)
+    made.set_upkeep(None)
+    return made
+
+
+def table_of(stream: Stream) -> deltalake.DeltaTable:
+    """Open the table with delta-rs."""
+    return deltalake.DeltaTable(stream.url.removeprefix("file://") + "/delta")
+
+
+def query(stream: Stream, text: str) -> list[dict[str, Any]]:
+    """Ask delta-rs."""
+    engine = deltalake.QueryBuilder().register("t", table_of(stream))
+    return pa.table(engine.execute(text).read_all()).to_pylist()
+
+
+def check(stream: Stream) -> None:
+    """Publish, then compare all rows, and row ids with offsets."""
+    found = stream.publish_delta()
+    wanted = stream.read(found.head, found.tail).read_all().to_pylist()
+    rows = query(stream, "select * from t")
+    assert sorted(rows, key=str) == sorted(wanted, key=str)
+    assert (found.head, found.tail + found.lag) == (stream.head, stream.tail)
+    spans = []
+    for add in adds_of(stream):
+        rows = json.loads(add["stats"])["numRecords"]
+        spans.append((add["baseRowId"], add["baseRowId"] + rows))
+    spans.sort()
+    assert [end for _, end in spans[:-1]] == [start for start, _ in spans[1:]]
+    assert (spans[0][0], spans[-1][1]) == (found.head, found.tail) if spans else not wanted
+
+
+def adds_of(stream: Stream) -> list[dict[str, Any]]:
+    """Return the files that the table lists, as a reader of the protocol alone finds them."""
+    listed: dict[str, dict[str, Any]] = {}
+    for commit in sorted(log_of(stream).glob("*.json")):
+        for line in commit.read_text().splitlines():
+            action = json.loads(line)
+            if "add" in action:
+                listed[action["add"]["path"]] = action["add"]
+            elif "remove" in action:
+                del listed[action["remove"]["path"]]
+    return list(listed.values())
+
+
+def log_of(stream: Stream) -> Path:
+    """Return the folder of the table's log."""
+    return Path(stream.url.removeprefix("file://")) / "delta" / "_delta_log"
+
+
+def changes_of(stream: Stream) -> list[tuple[str, bool]]:
+    """Return what the newest commit did to files, and whether it changed rows."""
+    newest = max(log_of(stream).glob("*.json"))
+    found = [json.loads(line) for line in newest.read_text().splitlines()]
+    return sorted(
+        (kind, action[kind]["dataChange"])
+        for action in found
+        for kind in ("add", "remove")
+        if kind in action
+    )
+
+
+def test_delta_table_has_the_rows_of_every_operation(stream: Stream) -> None:
+    """Appends, merges, truncation, restore and overwrite; what is in Arrow yet is lag."""
+    for start in range(0, 60, 20):
+        stream.append(events(start, start + 20), layout=SETTLED)
+    check(stream)
+    assert changes_of(stream) == [("add", True)] * 3
+    stream.append(events(60, 70), layout=HOT)
+    check(stream)
+    assert stream.published_delta().lag == 10
+    stream.compact(layout=SETTLED)
+    check(stream)
+    assert changes_of(stream) == [("add", True)] + [("remove", True)] * 3
+    version = stream.version
+    stream.append(events(70, 80), layout=SETTLED)
+    stream.append(events(80, 90), layout=SETTLED)
+    check(stream)
+    stream.compact(start=70, layout=SETTLED)
+    check(stream)
+    assert all(not change for _, change in changes_of(stream))
+    stream.truncate(33)
+    check(stream)
+    stream.truncate(70)
+    check(stream)
+    stream.restore(version)
+    check(stream)
+    stream.overwrite(events(0, 5), layout=SETTLED)
+    check(stream)
+
+
+def test_publishing_twice_changes_nothing(stream: Stream) -> None:
+    """A table that shows the newest version is left alone."""
+    stream.append(events(0, 20), layout=SETTLED)
+    first = stream.publish_delta()
+    assert stream.publish_delta() == first == stream.published_delta()
+    assert len(list(log_of(stream).iterdir())) == 1
+
+
+def test_settled_table_has_all_events(stream: Stream) -> None:
+    """Lone segments of Arrow, and events in the commit file, get files of the table's own."""
+    stream.append(events(0, 30), layout=SETTLED)
+    stream.append(events(30, 33))
+    assert stream.publish_delta().lag == 3
+    assert stream.publish_delta(settle=True).lag == 0
+    assert query(stream, "select count(*) as c, sum(n) as s from t") == [{"c": 33, "s": 528}]
+    assert stream.read().read_all().num_rows == 33
+
+
+def test_columns_are_added_widened_and_left_out(stream: Stream) -> None:
+    """New columns are null before, wider ones are cast, and durations are not in the table."""
+    stream.append(events(0, 10), layout=SETTLED)
+    price = pa.array([Decimal("1.25")] * 10, pa.decimal128(9, 2))
+    more = events(10, 20).append_column("price", price)
+    stream.append(
+        more.append_column("i", pa.array([1] * 10, pa.int32())), layout=SETTLED, merge_schema=True
+    )
+    check(stream)
+    wide = events(20, 30).append_column("price", price.cast(pa.decimal128(20, 4)))
+    wide = wide.append_column("i", pa.array([2**40] * 10))
+    stream.append(wide, layout=SETTLED, merge_schema=True)
+    check(stream)
+    odd = events(30, 40).append_column("took", pa.array([5] * 10, pa.duration("us")))
+    stream.append(odd, layout=SETTLED, merge_schema=True)
+    with pytest.raises(InvalidInputError, match="took"):
+        stream.publish_delta(strict=True)
+    assert stream.publish_delta().left_out == {"took": "duration[us]"}
+    assert query(stream, "select max(i) as i, count(*) as c from t") == [{"i": 2**40, "c": 40}]
+
+
+def test_checkpoints_hold_the_whole_table(stream: Stream) -> None:
+    """After many commits the log is read from its newest checkpoint on."""
+    for start in range(0, 120, 10):
+        stream.append(events(start, start + 10), layout=SETTLED)
+        stream.publish_delta()
+    hint = json.loads((log_of(stream) / "_last_checkpoint").read_text())
+    assert hint["version"] == 10
+    for commit in range(10):
+        (log_of(stream) / f"{commit:020d}.json").unlink()
+    assert query(stream, "select count(*) as c, max(n) as m from t") == [{"c": 120, "m": 119}]
+    stream.append(events(120, 130), layout=SETTLED)
+    assert stream.publish_delta().tail == 130
+    assert query(stream, "select count(*) as c from t where n > 100") == [{"c": 29}]
+
+
+def test_foreign_writers_are_refused(stream: Stream) -> None:
+    """The protocol names a feature that only segstore knows; nothing is deleted or written."""
+    stream.append(events(0, 20), layout=SETTLED)
+    stream.publish_delta()
+    stream.append(events(20, 40), layout=SETTLED)
+    stream.compact(layout=SETTLED)
+    stream.publish_delta()
+    table, rows = table_of(stream), pa.table({"n": [1], "word": ["x"]})
+    before = sorted(Path(stream.url.removeprefix("file://")).rglob("*"))
+    hours = {"retention_hours": 0, "enforce_retention_duration": False, "dry_run": False}
+    for change in (
+        lambda: deltalake.write_deltalake(table, rows, mode="append"),
+        lambda: deltalake.write_deltalake(table, rows, mode="overwrite"),
+        table.optimize.compact,
+        lambda: table.optimize.z_order(["n"]),
+        lambda: table.vacuum(full=True, **hours),
+        lambda: table.vacuum(**hours),
+        lambda: table.restore(0),
+        table.delete,
+        lambda: table.update({"n": "1"}),
+        lambda: table.alter.set_table_properties({"delta.appendOnly": "true"}),
+    ):
+        with pytest.raises(deltalake.exceptions.DeltaError):
+            change()
+    assert sorted(Path(stream.url.removeprefix("file://")).rglob("*")) == before
+    assert query(stream, "select count(*) as c from t") == [{"c": 40}]
+
+
+def test_unpublished_stream_has_no_table(stream: Stream) -> None:
+    """The stream itself stays, and may be published again; a drop takes the table with it."""
+    stream.append(events(0, 20), layout=SETTLED)
+    stream.truncate(5)
+    stream.publish_delta()
+    assert stream.unpublish_delta() == 2
+    assert stream.published_delta() is None
+    assert stream.unpublish_delta() == 0
+    stream.verify().check()
+    check(stream)
+    segstore.drop(stream.url, confirm=stream.url)
+    assert not [path for path in log_of(stream).parent.rglob("*") if path.is_file()]
+
+
+def test_clone_is_published_once_it_is_materialized(stream: Stream, tmp_path: Path) -> None:
+    """Until then, its files lie elsewhere."""
+    stream.append(events(0, 20), layout=SETTLED)
+    stream.copy_to(tmp_path / "clone", copy_id="c", mode="clone")
+    clone = segstore.open(tmp_path / "clone")
+    with pytest.raises(InvalidInputError, match="materialize"):
+        clone.publish_delta()
+    clone.materialize()
+    clone.set_upkeep(None)
+    check(clone)
+
+
+def test_readers_that_stay_in_the_folder_take_links(stream: Stream) -> None:
+    """Polars and delta-rs' Arrow tables resolve no path upwards; Polars knows no row ids either."""
+    for start in (0, 20):
+        stream.append(events(start, start + 20), layout=SETTLED)
+        stream.publish_delta(links=True)
+    stream.truncate(7)
+    stream.publish_delta()
+    folder = stream.url.removeprefix("file://") + "/delta"
+    wanted = stream.read().read_all()
+    found = pl.scan_delta(folder).sort("n").collect()
+    assert found.to_dicts() == wanted.to_pylist()
+    assert pl.scan_delta(folder).filter(pl.col("n") > 30).collect().height == 9
+    assert table_of(stream).to_pyarrow_table().sort_by("n").to_pylist() == wanted.to_pylist()
+    assert query(stream, "select count(*) as c from t") == [{"c": 33}]
+    with pytest.raises(InvalidInputError, match="links"):
+        stream.publish_delta(links=False)
+    stream.verify().check()
+    stream.unpublish_delta()
+    assert not Path(folder, "segments").exists()
+    assert stream.read().read_all().num_rows == 33
+
+
+def test_redacted_values_leave_the_table(stream: Stream) -> None:
+    """Readers of changes see that rows changed, at the offsets that they had."""
+    stream.append(events(0, 20), layout=SETTLED)
+    stream.truncate(3)
+    check(stream)
+    stream.redact([["n", "==", 5]], columns=["word"], redact_id="r")
+    check(stream)
+    assert changes_of(stream) == [("add", True), ("remove", True)]
+    assert query(stream, "select word from t where n = 5") == [{"word": None}]
+
+
+def test_superseded_metadata_and_files_go_after_the_grace(stream: Stream) -> None:
+    """What the newest checkpoint covers, and the table's own files that it lists no more."""
+    for start in range(0, 100, 10):
+        stream.append(events(start, start + 10), layout=SETTLED)
+        stream.truncate(start + 1)
+        stream.publish_delta()
+    folder = log_of(stream).parent
+    assert len([*folder.rglob("*.parquet")]) == 10
+    for path in folder.rglob("*"):
+        if path.is_file() and path.name != f"{9:020d}.json":
+            os.utime(path, (1, 1))
+    stream.append(events(100, 110), layout=SETTLED)
+    stream.publish_delta()
+    kept = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    (own,) = [path for path in kept if path.startswith("files/")]
+    log = {f"{9:020d}.json", f"{10:020d}.json", f"{10:020d}.checkpoint.parquet", "_last_checkpoint"}
+    assert kept - {own} == {f"_delta_log/{name}" for name in log}
+    assert query(stream, "select count(*) as c from t") == [{"c": 19}]
+    stream.append(events(110, 120), layout=SETTLED)
+    assert stream.publish_delta().tail == 120
