@@ -73,6 +73,7 @@ __all__ = [
     "run_task",
     "salvage",
     "streams",
+    "verify",
     "write",
 ]
 

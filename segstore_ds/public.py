@@ -30,6 +30,7 @@ from segstore_ds.stream import (
     repair,
     salvage,
     streams,
+    verify,
 )
 from segstore_ds.write.layout import Layout
 
@@ -67,4 +68,5 @@ __all__ = [
     "run_task",
     "salvage",
     "streams",
+    "verify",
 ]

@@ -1,18 +1,19 @@
 """The README's reference: it names what is public, with the arguments and fields that it has."""
 
-import argparse
 import dataclasses
 import inspect
 import re
 from pathlib import Path
 
-import pytest
+import typer
 
 import segstore_ds as segstore
 from segstore_ds import errors, options
-from segstore_ds.cli.main import _parser
+from segstore_ds.cli.app import build_app
+from segstore_ds.cli.status import MEANINGS
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
 HIDDEN = {"self", "clock", "spark_schema"}  # of tests and of connectors
 # Shown in an example, or named beside it.
 FOR_CONNECTORS = {"plan_write", "commit", "discard", "plan_read", "plan_tasks", "at_root", "plan"}
@@ -107,21 +108,47 @@ def test_errors_are_the_programs():
         assert row != f"{begin}|"
 
 
-def commands(parser: argparse.ArgumentParser) -> dict[str, argparse.ArgumentParser]:
-    (found,) = (action.choices for action in parser._actions if isinstance(action.choices, dict))
+EVERYWHERE = {"--storage-options", "--json", "-y"}
+
+
+def all_commands() -> dict[str, object]:
+    """Return every command by its whole name."""
+    found = {}
+    for name, command in typer.main.get_command(build_app()).commands.items():
+        inner = getattr(command, "commands", None)
+        found |= {f"{name} {n}": c for n, c in inner.items()} if inner else {name: command}
     return found
 
 
-def flags(parser: argparse.ArgumentParser) -> set[str]:
-    given = {text for action in parser._actions for text in action.option_strings}
-    return {text for text in given if text not in ("-h", "--help")}
+def command_rows() -> list[str]:
+    """Return the rows of the table of commands."""
+    rows = []
+    for name, command in all_commands().items():
+        kinds = [(param, param.param_type_name == "argument") for param in command.params]
+        words = ["segstore", name, *(param.metavar for param, place in kinds if place)]
+        flags = [flag for param, place in kinds if not place for flag in param.opts]
+        shown = " ".join(f"`{flag}`" for flag in flags if flag not in EVERYWHERE)
+        rows.append(f"| `{' '.join(words)}` | {command.help} | {shown} |")
+    return rows
 
 
-@pytest.mark.parametrize("name", ["", *commands(_parser())])
-def test_commands_are_listed_with_their_flags(name):
-    text, parser = section("Command line"), _parser()
-    if name:
-        parser = commands(parser)[name]
-        places = [action.dest.upper() for action in parser._actions if not action.option_strings]
-        assert f"| `{' '.join(['segstore', name, *places])}` |" in text
-    assert flags(parser) <= {*re.findall(r"`(--[\w-]+)`", text)}
+def test_commands_are_listed_with_their_flags():
+    page = (ROOT / "segstore_ds/docs/command_line.md").read_text()
+    table = page.split("## Commands")[1].split("## ")[0]
+    assert re.findall(r"^\| `segstore .*$", table, re.MULTILINE) == command_rows()
+    statuses = page.split("## Status")[1].split("## ")[0]
+    assert [int(n) for n in re.findall(r"^\| (\d+) \|", statuses, re.MULTILINE)] == [*MEANINGS]
+    assert all(f"| {meaning} |" in statuses for meaning in MEANINGS.values())
+
+
+def test_every_command_has_json_and_asks_before_it_deletes():
+    for name, command in all_commands().items():
+        flags = {flag for param in command.params for flag in param.opts}
+        assert "--json" in flags or name == "demo"
+        assert "--yes" in flags or "--dry-run" not in flags
+
+
+def test_commands_of_the_readme_are_there():
+    shown = re.findall(r"^segstore (\w+)", README, re.MULTILINE)
+    assert shown
+    assert {*shown} <= {name.split()[0] for name in all_commands()}

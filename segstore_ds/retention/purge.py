@@ -64,10 +64,13 @@ def _lower(context: StreamContext, root: Root, start: int, before_us: int) -> in
     return low
 
 
-def run_purge(context: StreamContext, *, older_than_s: float, keep_versions: int = 1) -> int:
+def run_purge(
+    context: StreamContext, *, older_than_s: float, keep_versions: int = 1, dry_run: bool = False
+) -> int:
     """Delete the versions superseded more than `older_than_s` ago; safe to repeat after a crash.
 
-    The newest `keep_versions` (>= 1) always stay. Returns the oldest version kept.
+    The newest `keep_versions` (>= 1) always stay. Returns the oldest version kept; a dry run
+    deletes nothing.
 
     Raises:
         InvalidInputError: Fewer than one version would stay.
@@ -83,8 +86,15 @@ def run_purge(context: StreamContext, *, older_than_s: float, keep_versions: int
         )
     target = plan_purge(context, older_than_s=older_than_s)
 
+    def lowest(version: int) -> int:
+        return min(target, version - 1, version - keep_versions)
+
+    if dry_run:
+        newest = context.log.root
+        return max(lowest(newest.version + 1), newest.log_start)
+
     def build(root: Root, slot: Slot) -> Change[None]:
-        start = min(target, slot.version - 1, slot.version - keep_versions)
+        start = lowest(slot.version)
         if start <= root.log_start:
             return NOTHING
         return Change(replace(root, log_start=start, operation=Operation.PURGE))

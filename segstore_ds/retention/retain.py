@@ -135,8 +135,10 @@ class Found:
     tags: Mapping[str, Tag]
 
 
-def apply_policy(context: StreamContext, policy: RetentionPolicy) -> Committed[Found]:
-    """Move the head as far as a policy allows; safe to repeat."""
+def apply_policy(
+    context: StreamContext, policy: RetentionPolicy, *, dry_run: bool = False
+) -> Committed[Found]:
+    """Move the head as far as a policy allows; safe to repeat. A dry run only plans it."""
     context.log.refresh()
     now_us = store_now_us(context)
     aged = _tail_at(context, now_us, policy.max_age)
@@ -152,7 +154,7 @@ def apply_policy(context: StreamContext, policy: RetentionPolicy) -> Committed[F
         offsets = Offsets(aged, young, held, [tag.offset for tag in tags.values()])
         runs = context.status.runs(root, root.head, root.tail)
         plan = plan_retain(root, runs, policy, offsets)
-        planned = plan_truncate(root, plan.offset, slot)
+        planned = None if dry_run else plan_truncate(root, plan.offset, slot)
         root_after = None if planned is None else finish_truncate(context, planned, slot)
         return Change(root_after, Found(root, plan, offsets, readers, tags))
 
@@ -169,9 +171,11 @@ def apply_policy(context: StreamContext, policy: RetentionPolicy) -> Committed[F
     return done
 
 
-def run_retain(context: StreamContext, policy: RetentionPolicy) -> Retained:
+def run_retain(
+    context: StreamContext, policy: RetentionPolicy, *, dry_run: bool = False
+) -> Retained:
     """Move the head as far as a policy allows, and say what keeps it from moving further."""
-    done = apply_policy(context, policy)
+    done = apply_policy(context, policy, dry_run=dry_run)
     found = done.result
     dropped = found.plan.offset - found.before.head
     return Retained(found.plan.offset, dropped, tuple(_blockers(context, policy, found)))

@@ -12,7 +12,7 @@ from segstore_ds.stream.opening import (
     open,  # noqa: A004 - segstore.open(url) is the name users expect
     open_on,
 )
-from segstore_ds.stream.rescue import repair, salvage
+from segstore_ds.stream.rescue import repair, salvage, verify
 from segstore_ds.stream.stream import Stream, client_name
 
 __all__ = [
@@ -28,4 +28,5 @@ __all__ = [
     "repair",
     "salvage",
     "streams",
+    "verify",
 ]

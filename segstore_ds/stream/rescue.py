@@ -62,14 +62,32 @@ def repair(
     return repair_on(storage, allow_loss=allow_loss, ignore_followers=ignore_followers, clock=clock)
 
 
-def verify_on(storage: Storage, *, clock: Clock = SYSTEM_CLOCK) -> Report:
-    """Read a whole stream and report what is wrong with it, even if damage keeps it from opening.
+def verify(
+    url: str | os.PathLike[str],
+    *,
+    storage_options: Mapping[str, Any] | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Report:
+    """Read a whole stream and report what is wrong with it, also if damage keeps it from opening.
+
+    Changes nothing. `Stream.verify` does the same for a stream that opens.
+
+    Args:
+        url: The stream.
+        storage_options: As in `open`.
+        clock: Time and ids.
 
     Raises:
         NotFoundError: There is no stream.
         IncompleteStreamError: A copy into it is not done.
         UnsupportedVersionError: A newer version of segstore wrote it, so nothing can be said.
+        StorageError: The storage failed, so nothing can be said.
     """
+    return verify_on(open_storage(url, storage_options, single_writer=True), clock=clock)
+
+
+def verify_on(storage: Storage, *, clock: Clock = SYSTEM_CLOCK) -> Report:
+    """Verify a stream on an open storage; see `verify`, raises as it does."""
     log, damage = StreamLog(storage, clock=clock), None
     try:
         log.open()

@@ -887,6 +887,7 @@ class Stream:
         min_bytes: Size | None = None,
         min_age: Duration | None = None,
         respect_readers: bool = True,
+        dry_run: bool = False,
     ) -> Retained:
         """Forget what exceeds a maximum, once; a minimum wins. Safe to repeat.
 
@@ -904,18 +905,19 @@ class Stream:
             min_bytes: Keep at least this many encoded bytes.
             min_age: Keep events that were committed within this time.
             respect_readers: Keep what a tag or a live reader needs.
+            dry_run: Drop nothing, and return what would be done.
 
         Returns:
             The head, how many events were dropped, and what kept more from being dropped.
         """
         bounds = (max_bytes, max_age, min_bytes, min_age, respect_readers)
         if policy is None:
-            return run_retain(self._context, RetentionPolicy(*bounds))
+            return run_retain(self._context, RetentionPolicy(*bounds), dry_run=dry_run)
         if bounds != (None, None, None, None, True):
             raise InvalidInputError(
                 "bounds are given twice", remedy="give them in the policy alone"
             )
-        return run_retain(self._context, as_policy(policy))
+        return run_retain(self._context, as_policy(policy), dry_run=dry_run)
 
     @property
     def retention(self) -> RetentionPolicy | None:
@@ -1059,7 +1061,13 @@ class Stream:
         """
         return run_maintain(self._context)
 
-    def purge(self, *, older_than_s: float = 30 * 86400.0, keep_versions: int = 1) -> int:
+    def purge(
+        self,
+        *,
+        older_than_s: float = 30 * 86400.0,
+        keep_versions: int = 1,
+        dry_run: bool = False,
+    ) -> int:
         """Forget versions that were superseded longer ago than that (an hour at least).
 
         Their events and their rows of the history stay; only reading *as of* those versions ends.
@@ -1068,12 +1076,15 @@ class Stream:
         Args:
             older_than_s: Least number of seconds since they were superseded.
             keep_versions: How many of the newest versions stay, however old they are.
+            dry_run: Delete nothing, and return which version would be the oldest.
 
         Returns:
             The oldest version kept.
         """
         check_seconds("older_than_s", older_than_s)
-        return run_purge(self._context, older_than_s=older_than_s, keep_versions=keep_versions)
+        return run_purge(
+            self._context, older_than_s=older_than_s, keep_versions=keep_versions, dry_run=dry_run
+        )
 
     def vacuum(
         self, *, dry_run: bool = True, grace_s: float = GRACE_S, short_grace: bool = False

@@ -4,7 +4,8 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
-from segstore_ds.cli.main import FAILED, main
+from segstore_ds.cli.main import main
+from segstore_ds.cli.status import FAILED, NOT_CONFIRMED
 
 EVENTS = pa.table({"n": [1, 2, 3]})
 
@@ -17,9 +18,17 @@ def url(tmp_path):
 
 
 def test_retain_drops_and_says_how_much(url, capsys):
-    assert main(["retain", url, "--max-bytes", "0k"]) == 0
+    assert main(["retain", url, "--max-bytes", "0k", "--yes"]) == 0
     assert capsys.readouterr().out == "dropped 3 events, the head is 3\n"
     assert segstore.open(url).head == 3
+
+
+def test_retain_asks_first_and_a_dry_run_only_tells(url, capsys):
+    assert main(["retain", url, "--max-bytes", "0"]) == NOT_CONFIRMED
+    assert "Drop 3 events" in capsys.readouterr().err
+    assert main(["retain", url, "--max-bytes", "0", "--dry-run"]) == 0
+    assert capsys.readouterr().out == "would have dropped 3 events, the head is 3\n"
+    assert segstore.open(url).version == 1
 
 
 def test_retain_says_what_keeps_events(url, capsys):
@@ -30,7 +39,7 @@ def test_retain_says_what_keeps_events(url, capsys):
     assert "kept: reader 'etl' of 'ada' has read up to 1" in printed
     assert "kept: min_age=86400 s keeps the events from 0 on until" in printed
     assert "kept: min_bytes=1073741824 keeps the events from 0 on" in printed
-    assert main(["retain", url, "--max-age", "0s", "--ignore-readers"]) == 0
+    assert main(["retain", url, "--max-age", "0s", "--ignore-readers", "-y"]) == 0
     assert "dropped 3 events" in capsys.readouterr().out
 
 

@@ -1,0 +1,267 @@
+"""Commands that change what a stream holds or names: truncate to drop, copies and followers."""
+
+import hashlib
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+
+import segstore_ds as segstore
+from segstore_ds.cli import settings
+from segstore_ds.cli.arguments import Cut, DryRun, End, Json, Options, Start, Url, Yes
+from segstore_ds.cli.show import Table, ask, report
+
+Name = Annotated[str, typer.Argument(metavar="NAME")]
+Target = Annotated[str, typer.Argument(metavar="TARGET", help="A location without a stream.")]
+CopyId = Annotated[
+    str | None,
+    typer.Option(
+        "--id",
+        help="The same id again is the same copy; one made of the target's URL if none is given.",
+        show_default=False,
+    ),
+]
+
+
+def truncate(
+    url: Url,
+    cut: Cut,
+    *,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    storage_options: Options = None,
+    as_json: Json = False,
+) -> None:
+    """Forget the events before a cut."""
+    stream = settings.open_to_change(url, storage_options)
+    before, offset = stream.head, stream.position(cut).offset
+    lost = f"the {max(offset - before, 0):,} events [{before}, {offset}) of {stream.url}"
+    if dry_run:
+        done = {"dry_run": True, "head": before, "dropped": max(offset - before, 0)}
+        report(done, as_json=as_json, text=f"would forget {lost}")
+        return
+    ask(f"Forget {lost}?", yes=yes)
+    now = stream.truncate(offset)
+    report({"head": now, "dropped": now - before}, as_json=as_json, text=f"the head is {now}")
+
+
+def seal(
+    url: Url, *, yes: Yes = False, storage_options: Options = None, as_json: Json = False
+) -> None:
+    """End a stream: nothing can be appended any more."""
+    stream = settings.open_to_change(url, storage_options)
+    ask(f"End {stream.url} for good?", yes=yes)
+    end = stream.seal()
+    report({"tail": end, "sealed": True}, as_json=as_json, text=f"sealed at {end}")
+
+
+def restore(
+    url: Url,
+    version: Annotated[int, typer.Argument(metavar="VERSION", help="A version that is kept.")],
+    *,
+    yes: Yes = False,
+    storage_options: Options = None,
+    as_json: Json = False,
+) -> None:
+    """Bring back the events of an earlier version, at new offsets."""
+    stream = settings.open_to_change(url, storage_options)
+    ask(f"Replace the events of {stream.url} by those of version {version}?", yes=yes)
+    commit = stream.restore(version)
+    text = f"offsets [{commit.start}, {commit.end}) in version {commit.version}"
+    report(commit, as_json=as_json, text=text)
+
+
+def tag(
+    url: Url,
+    name: Name,
+    cut: Cut = "tail",
+    *,
+    move: Annotated[bool, typer.Option("--move", help="Move a tag of that name here.")] = False,
+    storage_options: Options = None,
+    as_json: Json = False,
+) -> None:
+    """Give a cut a name, which retain respects."""
+    stream = settings.open_to_change(url, storage_options)
+    made = stream.tag(name, cut, move=move)
+    done = {"name": name, "offset": made.offset, "version": made.version}
+    report(done, as_json=as_json, text=f"{name} is at {made.offset}")
+
+
+def untag(
+    url: Url,
+    name: Name,
+    *,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    storage_options: Options = None,
+    as_json: Json = False,
+) -> None:
+    """Remove a tag."""
+    stream = settings.open_to_change(url, storage_options)
+    if dry_run:
+        place = stream.position(f"tag:{name}").offset
+        report(
+            {"dry_run": True, "name": name, "offset": place},
+            as_json=as_json,
+            text=f"would remove the tag {name} at {place}",
+        )
+        return
+    ask(f"Remove the tag {name} of {stream.url}?", yes=yes)
+    stream.untag(name)
+    report({"name": name, "removed": True}, as_json=as_json, text=f"removed {name}")
+
+
+def release(
+    url: Url,
+    name: Name,
+    *,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    storage_options: Options = None,
+    as_json: Json = False,
+) -> None:
+    """Release a named reader: it holds back no events any more."""
+    stream = settings.open_to_change(url, storage_options)
+    if dry_run:
+        place = stream.position(f"reader:{name}").offset
+        report(
+            {"dry_run": True, "name": name, "offset": place},
+            as_json=as_json,
+            text=f"would release the reader {name} at {place}",
+        )
+        return
+    ask(f"Release the reader {name} of {stream.url}?", yes=yes)
+    done = stream.release_reader(name)
+    text = f"released {name}" if done else f"there is no reader {name} to release"
+    report({"name": name, "released": done}, as_json=as_json, text=text)
+
+
+def drop(
+    url: Url,
+    *,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    storage_options: Options = None,
+    as_json: Json = False,
+) -> None:
+    """Delete a stream."""
+    options = settings.storage_options(storage_options)
+    if dry_run or not yes:
+        stream = settings.open_to_read(url, storage_options, incomplete=True)
+        held = stream.metadata("storage").read_all().to_pylist()
+        objects, size = (sum(row[name] for row in held) for name in ("objects", "bytes"))
+        what = f"{stream.url}: {stream.tail - stream.head:,} events, {objects} objects, {size:,} B"
+        if dry_run:
+            done = {"dry_run": True, "url": stream.url, "objects": objects, "bytes": size}
+            report(done, as_json=as_json, text=f"would delete {what}")
+            return
+        ask(f"Delete {what}?", yes=yes)
+    dropped = segstore.drop(url, confirm=url, storage_options=options)
+    kept = "".join(f"\nnot the stream's, kept: {name}" for name in dropped.kept)
+    report(dropped, as_json=as_json, text=f"deleted {dropped.deleted} objects{kept}")
+
+
+def copy(
+    url: Url,
+    target: Target,
+    *,
+    copy_id: CopyId = None,
+    mode: Annotated[str, typer.Option(help="segments: the objects; events: anew.")] = "segments",
+    start: Start = "head",
+    end: End = "tail",
+    seal: Annotated[bool, typer.Option("--seal", help="Seal the copy.")] = False,
+    storage_options: Options = None,
+    as_json: Json = False,
+) -> None:
+    """Copy a stream or a range of it, on any filesystem; again continues where it stopped."""
+    stream = settings.open_to_read(url, storage_options)
+    copied = stream.copy_to(
+        target,
+        copy_id=copy_id or _id_of(target),
+        mode=mode,
+        start=start,
+        end=end,
+        seal=seal,
+        storage_options=settings.storage_options(storage_options),
+    )
+    report(copied, as_json=as_json, text=_said(copied, target))
+
+
+def clone(
+    url: Url,
+    target: Target,
+    *,
+    copy_id: CopyId = None,
+    end: End = "tail",
+    version: Annotated[
+        int | None, typer.Option(metavar="N", help="Of this kept version.", show_default=False)
+    ] = None,
+    storage_options: Options = None,
+    as_json: Json = False,
+) -> None:
+    """Make a stream that shares this one's segments, in three commits for any length."""
+    stream = settings.open_to_change(url, storage_options)
+    copied = stream.copy_to(
+        target, copy_id=copy_id or _id_of(target), mode="clone", end=end, version=version
+    )
+    report(copied, as_json=as_json, text=_said(copied, target))
+
+
+def _id_of(target: str) -> str:
+    return f"to-{hashlib.blake2b(target.encode(), digest_size=8).hexdigest()}"
+
+
+def _said(copied: "segstore.Copied", target: str) -> str:
+    again = ", as it was before" if copied.repeated else ""
+    events = f"events [{copied.start}, {copied.end})"
+    return f"{target} holds the {events} in {copied.segments} segments{again}"
+
+
+def list_followers(url: Url, *, storage_options: Options = None, as_json: Json = False) -> None:
+    """List the folders that hold a second copy of a stream."""
+    stream = settings.open_to_read(url, storage_options)
+    Table(as_json=as_json).rows([{"url": found} for found in stream.followers])
+
+
+def add_follower(
+    url: Url, follower: Target, *, storage_options: Options = None, as_json: Json = False
+) -> None:
+    """Keep a second copy of the whole stream in another folder."""
+    stream = settings.open_to_change(url, storage_options)
+    stream.add_follower(follower)
+    report({"followers": stream.followers}, as_json=as_json, text=f"{follower} follows")
+
+
+def remove_follower(
+    url: Url,
+    follower: Annotated[str, typer.Argument(metavar="FOLLOWER")],
+    *,
+    yes: Yes = False,
+    storage_options: Options = None,
+    as_json: Json = False,
+) -> None:
+    """Continue without a follower; its folder stays."""
+    stream = settings.open_to_change(url, storage_options)
+    ask(f"Continue {stream.url} without {follower}?", yes=yes)
+    stream.remove_follower(follower)
+    report({"followers": stream.followers}, as_json=as_json, text=f"{follower} follows no more")
+
+
+def promote_follower(
+    url: Url, *, yes: Yes = False, storage_options: Options = None, as_json: Json = False
+) -> None:
+    """Make this follower the primary, when the old one is lost or given up."""
+    stream = settings.open_to_change(url, storage_options)
+    ask(f"Make {stream.url} the primary? The old one can commit nothing any more.", yes=yes)
+    generation = stream.promote()
+    text = f"primary, in generation {generation}"
+    report({"generation": generation}, as_json=as_json, text=text)
+
+
+VERBS = (truncate, seal, restore, tag, untag, release, drop, copy, clone)
+FOLLOWER_VERBS: dict[str, Callable[..., None]] = {
+    "list": list_followers,
+    "add": add_follower,
+    "remove": remove_follower,
+    "promote": promote_follower,
+}

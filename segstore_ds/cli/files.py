@@ -1,0 +1,193 @@
+"""Rows from and to files and pipes: Parquet, CSV, JSON lines and Arrow, by pyarrow."""
+
+import base64
+import json
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import typer
+
+from segstore_ds.cli.show import to_json
+
+PIPE = "-"
+_ENDINGS = {
+    ".parquet": "parquet",
+    ".pq": "parquet",
+    ".csv": "csv",
+    ".jsonl": "json",
+    ".ndjson": "json",
+    ".json": "json",
+    ".arrow": "arrow",
+    ".arrows": "arrow",
+    ".feather": "arrow",
+    ".ipc": "arrow",
+}
+
+
+class Format(StrEnum):
+    """The formats that files and pipes may have."""
+
+    PARQUET = "parquet"
+    CSV = "csv"
+    JSON = "json"
+    ARROW = "arrow"
+
+
+def find_format(name: str, given: Format | None) -> Format:
+    """Return the format that was given, or that of a file's ending."""
+    if given is not None:
+        return given
+    found = _ENDINGS.get(Path(name).suffix.lower())
+    if found is None:
+        known = ", ".join(Format)
+        raise typer.BadParameter(f"the format of {name} is not known: give --format ({known})")
+    return Format(found)
+
+
+@contextmanager
+def open_rows(name: str, form: Format, schema: Any = None) -> Iterator[Any]:
+    """Open a file, or standard input for "-", as a `RecordBatchReader`.
+
+    CSV and JSON have no types of their own: columns of `schema` get those that it has there.
+    """
+    import pyarrow as pa
+
+    with ExitStack() as stack:
+        if name == PIPE:
+            source: BinaryIO = sys.stdin.buffer
+            if form is Format.PARQUET:  # read from its end
+                source = stack.enter_context(tempfile.TemporaryFile())
+                shutil.copyfileobj(sys.stdin.buffer, source)
+                source.seek(0)
+        else:
+            source = stack.enter_context(Path(name).open("rb"))
+        match form:
+            case Format.PARQUET:
+                import pyarrow.parquet as pq
+
+                file = pq.ParquetFile(source)
+                batches = file.iter_batches()
+                yield pa.RecordBatchReader.from_batches(file.schema_arrow, batches)
+            case Format.CSV:
+                from pyarrow import csv
+
+                types = {} if schema is None else {one.name: one.type for one in schema}
+                # An empty text has quotes, null has none.
+                options = csv.ConvertOptions(
+                    column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False
+                )
+                yield csv.open_csv(source, convert_options=options)
+            case Format.JSON:
+                yield _open_json(source, schema)
+            case Format.ARROW:
+                yield _open_arrow(source)
+
+
+def _open_json(source: BinaryIO, schema: Any) -> Any:
+    import pyarrow as pa
+    from pyarrow import json as pa_json
+
+    binary = [one.name for one in schema or () if pa.types.is_binary(one.type)]
+    given = schema
+    for name in binary:
+        given = given.set(given.get_field_index(name), pa.field(name, pa.string()))
+    found = pa_json.open_json(source, parse_options=pa_json.ParseOptions(explicit_schema=given))
+    return _from_base64(found, binary) if binary else found
+
+
+def _from_base64(reader: Any, names: list[str]) -> Any:
+    """Return a reader whose columns of texts in base64 are bytes, as `JsonWriter` writes them."""
+    import pyarrow as pa
+
+    schema = reader.schema
+    for name in names:
+        schema = schema.set(schema.get_field_index(name), pa.field(name, pa.binary()))
+
+    def decoded(batch: pa.RecordBatch) -> pa.RecordBatch:
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        for name in names:
+            texts = columns[name].to_pylist()
+            values = [None if text is None else base64.b64decode(text) for text in texts]
+            columns[name] = pa.array(values, pa.binary())
+        return pa.RecordBatch.from_arrays([*columns.values()], schema=schema)
+
+    return pa.RecordBatchReader.from_batches(schema, (decoded(batch) for batch in reader))
+
+
+def _open_arrow(source: BinaryIO) -> Any:
+    import pyarrow as pa
+
+    if source.seekable():
+        magic = source.read(6)
+        source.seek(0)
+        if magic == b"ARROW1":
+            file = pa.ipc.open_file(source)
+            batches = (file.get_batch(n) for n in range(file.num_record_batches))
+            return pa.RecordBatchReader.from_batches(file.schema, batches)
+    return pa.ipc.open_stream(source)
+
+
+class JsonWriter:
+    """Writes batches as JSON lines; bytes in base64, times in ISO 8601."""
+
+    def __init__(self, sink: BinaryIO) -> None:
+        self._sink = sink
+
+    def write_batch(self, batch: Any) -> None:
+        """Write the rows of a batch."""
+        for row in batch.to_pylist():
+            self._sink.write(json.dumps(to_json(row), ensure_ascii=False).encode() + b"\n")
+
+    def close(self) -> None:
+        """Do nothing: every line is written."""
+
+
+@contextmanager
+def open_sink(name: str, form: Format, schema: Any, *, force: bool = False) -> Iterator[Any]:
+    """Open a writer of batches to a file, or to standard output for "-".
+
+    The file has its name only when all of it is written.
+    """
+    if name == PIPE:
+        writer = _writer(sys.stdout.buffer, form, schema)
+        yield writer
+        writer.close()
+        sys.stdout.buffer.flush()
+        return
+    path = Path(name)
+    if path.exists() and not force:
+        raise typer.BadParameter(f"{name} exists: give --force to replace it")
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with part.open("wb") as sink:
+            writer = _writer(sink, form, schema)
+            yield writer
+            writer.close()
+        part.replace(path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def _writer(sink: BinaryIO, form: Format, schema: Any) -> Any:
+    import pyarrow as pa
+
+    match form:
+        case Format.PARQUET:
+            import pyarrow.parquet as pq
+
+            return pq.ParquetWriter(sink, schema, compression="zstd")
+        case Format.CSV:
+            from pyarrow import csv
+
+            return csv.CSVWriter(sink, schema)
+        case Format.JSON:
+            return JsonWriter(sink)
+        case Format.ARROW:
+            return pa.ipc.new_stream(sink, schema)

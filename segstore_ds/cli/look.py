@@ -1,0 +1,121 @@
+"""Commands that look: ls, info, history, segments, readers, tags, metrics."""
+
+from typing import Annotated
+
+import typer
+
+import segstore_ds as segstore
+from segstore_ds.cli import settings
+from segstore_ds.cli.arguments import Json, Options, Rows, Url
+from segstore_ds.cli.metrics import prometheus_text
+from segstore_ds.cli.show import Table, print_json, say
+from segstore_ds.cli.status import DAMAGED
+from segstore_ds.cli.story import with_unit
+
+SHOWN_WRITERS = 20
+
+
+def ls(
+    url: Url,
+    *,
+    depth: Annotated[int, typer.Option(min=0, help="How many folders deep to look.")] = 3,
+    storage_options: Options = None,
+    as_json: Json = False,
+) -> None:
+    """List the streams in a folder."""
+    table = Table(as_json=as_json)
+    options = settings.storage_options(storage_options)
+    rows = []
+    for found in segstore.list_streams(url, storage_options=options, depth=depth):
+        try:
+            stream = settings.open_to_read(found, storage_options, incomplete=True)
+        except segstore.SegstoreError as error:
+            rows.append({"url": found, **dict.fromkeys(_LS), "error": error.code})
+            continue
+        facts = (stream.tail - stream.head, stream.head, stream.tail, stream.version)
+        row = dict(zip(_LS, (*facts, stream.sealed), strict=True))
+        rows.append({"url": found, **row, "error": None})
+    if not as_json and not any(row["error"] for row in rows):
+        table = Table(as_json=False, columns=["url", *_LS])
+    table.rows(rows)
+    if any(row["error"] for row in rows):
+        raise typer.Exit(DAMAGED)
+
+
+_LS = ("events", "head", "tail", "version", "sealed")
+
+
+def info(url: Url, *, storage_options: Options = None, as_json: Json = False) -> None:
+    """Say what a stream holds."""
+    stream = settings.open_to_read(url, storage_options, incomplete=True)
+    known = stream.info()
+    columns = {column.name: str(column.type) for column in stream.schema}
+    if as_json:
+        print_json({"url": stream.url, **known, "columns": columns})
+        return
+    writers = stream.metadata("writers").read_all().to_pylist() if stream.tail else []
+    named = [
+        f"{writer['writer_id']} (batch {writer['batch_id']})" for writer in writers[:SHOWN_WRITERS]
+    ]
+    if len(writers) > len(named):
+        named.append(f"and {len(writers) - len(named):,} more")
+    facts = {
+        "stream": stream.url,
+        "id": stream.stream_id,
+        "version": f"{stream.version} ({stream.root.operation})",
+        "events": f"{stream.tail - stream.head:,}, offsets [{stream.head}, {stream.tail})",
+        "segments": f"{known['segments']:,}, {with_unit(known['bytes'])}",
+        "writers": ", ".join(named),
+        "followers": ", ".join(stream.followers),
+        "sealed": "yes" if stream.sealed else "",
+    }
+    for name, fact in facts.items():
+        if fact:
+            say(f"{name:9} {fact}")
+    for name, kind in columns.items():
+        say(f"{'column':9} {name}: {kind}")
+
+
+def history(
+    url: Url, *, rows: Rows = 50, storage_options: Options = None, as_json: Json = False
+) -> None:
+    """List the newest commits, oldest first; -n 0 lists all."""
+    stream = settings.open_to_read(url, storage_options, incomplete=True)
+    columns = ["version", "time", "operation", "head", "tail", "rows", "writer_id", "batch_id"]
+    start = max(0, stream.version + 1 - rows) if rows else 0
+    found = stream.history(start)
+    known = [name for name in columns if name in found.schema.names]
+    Table(as_json=as_json, columns=known).batches(found)
+
+
+def segments(url: Url, *, storage_options: Options = None, as_json: Json = False) -> None:
+    """List the segments, in offset order."""
+    stream = settings.open_to_read(url, storage_options)
+    columns = ["segment_id", "start", "end", "rows", "bytes", "format", "path"]
+    Table(as_json=as_json, columns=columns).batches(stream.segments())
+
+
+def readers(url: Url, *, storage_options: Options = None, as_json: Json = False) -> None:
+    """List the named readers, and how many events each is behind."""
+    stream = settings.open_to_read(url, storage_options)
+    columns = ["name", "owner", "offset", "behind", "lost", "renewed", "live", "released"]
+    Table(as_json=as_json, columns=columns).batches(stream.metadata("readers"))
+
+
+def tags(url: Url, *, storage_options: Options = None, as_json: Json = False) -> None:
+    """List the named cuts."""
+    stream = settings.open_to_read(url, storage_options)
+    Table(as_json=as_json).batches(stream.metadata("tags"))
+
+
+def metrics(url: Url, *, storage_options: Options = None, as_json: Json = False) -> None:
+    """Print the numbers of a stream and its readers, as Prometheus scrapes them."""
+    stream = settings.open_to_read(url, storage_options)
+    facts, lags = stream.info(), stream.metadata("readers").read_all().to_pylist()
+    if as_json:
+        print_json({"url": stream.url, **facts, "readers": lags})
+    else:
+        say(prometheus_text(stream.url, facts, lags))
+
+
+VERBS = (ls, info, history, segments, readers, tags, metrics)

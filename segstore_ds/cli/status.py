@@ -1,0 +1,18 @@
+"""The exit statuses of commands, as `docs/command_line.md` lists them."""
+
+DAMAGED = 1
+FAILED = 2
+NOT_CONFIRMED = 3
+RETRYABLE = 4
+INTERRUPTED = 130
+BROKEN_PIPE = 141
+
+MEANINGS = {
+    0: "done",
+    DAMAGED: "`verify`, `repair` or `salvage` found damage, `ls` a stream that can't be opened",
+    FAILED: "a failure, named on stderr, or arguments that are not valid",
+    NOT_CONFIRMED: "the question was not answered with yes, or there was nobody to ask",
+    RETRYABLE: "a failure that may be gone when the same command runs again",
+    INTERRUPTED: "interrupted by Ctrl-C",
+    BROKEN_PIPE: "the reader of the output has gone",
+}

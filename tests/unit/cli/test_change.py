@@ -1,0 +1,115 @@
+"""The commands that change a stream: what they do, and what they ask first."""
+
+import json
+import sys
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+
+import segstore_ds as segstore
+from segstore_ds.cli.main import main
+from segstore_ds.cli.status import DAMAGED, NOT_CONFIRMED
+
+EVENTS = pa.table({"n": [1, 2, 3]})
+
+
+@pytest.fixture
+def stream(tmp_path):
+    made = segstore.create(tmp_path / "clicks", EVENTS.schema, upkeep=None)
+    made.append(EVENTS)
+    return made
+
+
+def done(capsys):
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize(
+    ("command", "after"),
+    [
+        (["truncate", "2"], lambda stream: stream.head == 2),
+        (["seal"], lambda stream: stream.sealed),
+        (["restore", "0"], lambda stream: stream.head == stream.tail == 3),
+        (["untag", "t"], lambda stream: not stream.tags),
+        (["release", "r"], lambda stream: stream.readers()[0].record.released),
+        (["drop"], lambda stream: not segstore.exists(stream.url)),
+        (["purge"], lambda stream: stream.version == 3),
+        (["vacuum"], lambda stream: stream.version >= 3),
+        (["maintain"], lambda stream: stream.version >= 3),
+        (["retain", "--max-bytes", "0", "--ignore-readers"], lambda stream: stream.head == 3),
+    ],
+)
+def test_what_deletes_or_ends_asks_first(stream, command, after, capsys):
+    stream.tag("t", 1)
+    stream.reader("r", start=0)
+    line = [command[0], stream.url, *command[1:]]
+    before = stream.refresh().version
+    assert main(line) == NOT_CONFIRMED
+    assert capsys.readouterr().err.endswith("Not without --yes, where nobody can be asked.\n")
+    assert stream.refresh().version == before
+    if command[0] not in ("seal", "restore"):
+        assert main([*line, "--dry-run", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out.splitlines()[0])
+        assert stream.refresh().version == before
+    assert main([*line, "--yes", "--json"]) == 0
+    assert isinstance(done(capsys), dict)
+    assert after(stream if command[0] == "drop" else stream.refresh())
+
+
+@pytest.mark.parametrize(("answer", "status"), [("y\n", 0), ("n\n", NOT_CONFIRMED)])
+def test_question_on_a_terminal(stream, answer, status, monkeypatch):
+    monkeypatch.setattr("segstore_ds.cli.show.typer.confirm", lambda *_, **__: answer == "y\n")
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(isatty=lambda: True))
+    assert main(["seal", stream.url]) == status
+    assert stream.refresh().sealed == (status == 0)
+
+
+def test_tags_and_copies(stream, tmp_path, capsys):
+    assert main(["tag", stream.url, "t", "1", "--json"]) == 0
+    assert done(capsys) == {"name": "t", "offset": 1, "version": stream.refresh().tags["t"].version}
+    for repeated in (False, True):
+        assert main(["copy", stream.url, str(tmp_path / "b"), "--start", "tag:t", "--json"]) == 0
+        row = done(capsys)
+        assert (row["start"], row["end"], row["repeated"]) == (1, 3, repeated)
+    assert main(["clone", stream.url, str(tmp_path / "c"), "--id", "mine", "--json"]) == 0
+    assert segstore.open(tmp_path / "c").tail == 3
+    assert list(stream.refresh().pins) == ["mine"]
+
+
+def test_followers(stream, tmp_path, capsys):
+    url = str(tmp_path / "second")
+    assert main(["follower", "add", stream.url, url]) == 0
+    capsys.readouterr()
+    assert main(["follower", "list", stream.url, "--json"]) == 0
+    assert done(capsys) == {"url": f"file://{url}"}
+    assert main(["follower", "promote", url, "--yes", "--json"]) == 0
+    assert done(capsys) == {"generation": 1}
+    assert main(["follower", "remove", stream.url, url]) == NOT_CONFIRMED
+
+
+def test_compact_and_rescue(stream, tmp_path, capsys):
+    stream.append(EVENTS)
+    assert main(["compact", stream.url, "--json"]) == 0
+    row = done(capsys)
+    assert (row["segments_before"], row["segments_after"]) == (2, 1)
+    assert main(["verify", stream.url, "--json"]) == 0
+    assert (done(capsys)["rows"]) == 6
+    assert main(["repair", stream.url, "--json"]) == 0
+    assert done(capsys)["damaged"] == []
+    assert main(["repair", stream.url, "--allow-loss"]) == NOT_CONFIRMED
+    assert main(["salvage", stream.url, str(tmp_path / "new")]) == 0
+    assert "[0, 6) is now at 0" in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("no_inline")
+def test_salvage_with_losses_has_a_status_of_its_own(tmp_path, capsys):
+    stream = segstore.create(tmp_path / "clicks", EVENTS.schema, upkeep=None)
+    stream.append(EVENTS)
+    (segment,) = (tmp_path / "clicks").rglob("*.arrow")
+    data = bytearray(segment.read_bytes())
+    data[200] ^= 1
+    segment.write_bytes(data)
+    new = str(tmp_path / "new")
+    assert main(["salvage", stream.url, new, "--skip-damaged"]) == DAMAGED
+    assert "LOST [0, 3)" in capsys.readouterr().out

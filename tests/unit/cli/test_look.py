@@ -1,0 +1,88 @@
+"""The commands that look, for people and for programs."""
+
+import json
+
+import pyarrow as pa
+import pytest
+
+import segstore_ds as segstore
+from segstore_ds.cli.main import main
+from segstore_ds.cli.status import DAMAGED
+
+EVENTS = pa.table({"user": ["ada", "b\x1b[31m", None], "n": [1, 2, 3]})
+
+
+@pytest.fixture
+def stream(tmp_path):
+    made = segstore.create(tmp_path / "clicks", EVENTS.schema)
+    made.append(EVENTS, writer_id="etl", batch_id=7)
+    return made
+
+
+def lines(capsys):
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+@pytest.mark.usefixtures("stream")
+def test_ls_lists_streams_and_says_which_does_not_open(tmp_path, capsys):
+    segstore.create(tmp_path / "views", EVENTS.schema)
+    assert main(["ls", str(tmp_path)]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [row.split() for row in shown[1:]] == [
+        [f"file://{tmp_path}/clicks", "3", "0", "3", "1"],
+        [f"file://{tmp_path}/views", "0", "0", "0", "0"],
+    ]
+    (tmp_path / "views/log/00000000000000000000").write_bytes(b"v1 no commit")
+    assert main(["ls", str(tmp_path), "--json"]) == DAMAGED
+    first, second = lines(capsys)
+    assert (first["events"], first["error"]) == (3, None)
+    assert second["error"].startswith("SEG_")
+
+
+def test_info_for_programs_has_the_numbers_and_the_columns(stream, capsys):
+    assert main(["info", stream.url, "--json"]) == 0
+    (row,) = lines(capsys)
+    assert (row["events"], row["columns"]) == (3, {"user": "string", "n": "int64"})
+    assert row["time"].endswith("Z")
+
+
+def test_history_shows_the_newest_commits(stream, capsys):
+    stream.append(EVENTS)
+    assert main(["history", stream.url, "-n", "2", "--json"]) == 0
+    assert [row["version"] for row in lines(capsys)] == [1, 2]
+    assert main(["history", stream.url]) == 0
+    shown = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in shown] == ["version", "0", "1", "2"]
+
+
+def test_segments_readers_and_tags_are_tables(stream, capsys):
+    stream.reader("billing", owner="a", start=1)
+    stream.tag("monday", 2)
+    assert main(["segments", stream.url]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:4] == ["0", "0", "3", "3"]
+    assert main(["readers", stream.url, "--json"]) == 0
+    (row,) = lines(capsys)
+    assert (row["name"], row["behind"], row["live"]) == ("billing", 2, True)
+    assert main(["tags", stream.url]) == 0
+    assert capsys.readouterr().out.splitlines()[1].split()[:2] == ["monday", "2"]
+
+
+def test_metrics_are_in_prometheus_text(stream, capsys):
+    stream.reader("billing", owner="a", start=1)
+    stream.reader("old", owner="a").release()
+    assert main(["metrics", stream.url]) == 0
+    printed = capsys.readouterr().out
+    label = f'stream="{stream.url}"'
+    assert f"\nsegstore_events{{{label}}} 3\n" in printed
+    assert "# TYPE segstore_reader_lag_events gauge" in printed
+    assert f'segstore_reader_lag_events{{{label},reader="billing"}} 2' in printed
+    assert 'reader="old"' not in printed
+
+
+def test_docs_lists_pages_and_prints_one(capsys):
+    assert main(["docs", "--json"]) == 0
+    pages = {row["page"]: row["title"] for row in lines(capsys)}
+    assert (pages["glossary"], pages["command_line"]) == ("Glossary", "Command line")
+    assert main(["docs", "glossary"]) == 0
+    assert capsys.readouterr().out.startswith("# Glossary")
+    assert main(["docs", "nowhere"]) == 2

@@ -1,0 +1,69 @@
+"""The command as a process: pipes, Ctrl-C, a reader that goes away, the page's commands."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import segstore_ds as segstore
+from segstore_ds.cli.status import BROKEN_PIPE, INTERRUPTED
+
+PAGE = Path(__file__).parents[3] / "segstore_ds/docs/command_line.md"
+COMMAND = [sys.executable, "-m", "segstore_ds.cli.main"]
+EVENTS = pa.table({"n": [1, 2, 3]})
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def stream(tmp_path):
+    made = segstore.create(tmp_path / "clicks", EVENTS.schema, upkeep=None)
+    made.append(EVENTS)
+    return made
+
+
+def test_tail_follows_until_it_is_interrupted(stream):
+    line = [*COMMAND, "tail", stream.url, "-f", "-n", "1", "--json"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as tail:
+        assert json.loads(tail.stdout.readline()) == {"n": 3}
+        for n in (4, 5):
+            stream.append(pa.table({"n": [n]}))
+            assert json.loads(tail.stdout.readline()) == {"n": n}
+        tail.send_signal(signal.SIGINT)
+        assert tail.wait(60) == INTERRUPTED
+        assert tail.stderr.read() == b""
+
+
+def test_reader_that_goes_away_ends_the_command_quietly(stream):
+    stream.append(pa.table({"n": range(100_000)}))
+    line = [*COMMAND, "cat", stream.url, "--json"]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as cat:
+        assert json.loads(cat.stdout.readline()) == {"n": 1}
+        cat.stdout.close()
+        assert cat.wait(60) == BROKEN_PIPE
+        assert cat.stderr.read() == b""
+
+
+def test_commands_of_the_page_run(tmp_path):
+    """As a shell runs them, in one go."""
+    (block,) = re.findall(r"```sh\n(segstore create.*?)```", PAGE.read_text(), re.DOTALL)
+    program = tmp_path / "segstore"
+    program.write_text(f'#!/bin/sh\nexec {sys.executable} -m segstore_ds.cli.main "$@"\n')
+    program.chmod(0o755)
+    script = "set -e\n" + block.replace("/tmp/", f"{tmp_path}/")  # noqa: S108 - of the page
+    done = subprocess.run(
+        ["sh", "-c", script],
+        env={**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    assert '{"user": "bob", "n": 2}' in done.stdout.splitlines()
+    left = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert left == {"segstore", "visits.parquet"}

@@ -1,0 +1,138 @@
+"""The commands for rows, and files of every format to and fro."""
+
+import datetime as dt
+import decimal
+import io
+import json
+import sys
+from types import SimpleNamespace
+
+import pyarrow as pa
+import pytest
+
+import segstore_ds as segstore
+from segstore_ds.cli.files import Format
+from segstore_ds.cli.main import main
+
+EVENTS = pa.table({"user": ["ada", "b\x1b[31m", None], "n": [1, 2, 3]})
+WHEN = dt.datetime(2026, 1, 2, 3, 4, 5, 6, dt.UTC)
+MANY = pa.table(
+    {
+        "n": pa.array([1, None], pa.int64()),
+        "text": ["ä\n", None],
+        "empty": ["", None],
+        "time": pa.array([WHEN, None], pa.timestamp("us", "UTC")),
+        "flag": [True, None],
+        "share": [0.5, None],
+        "cost": pa.array([decimal.Decimal("1.20"), None], pa.decimal128(9, 2)),
+        "raw": pa.array([b"\xff\x00", None]),
+        "list": [[1, 2], None],
+    }
+)
+
+
+@pytest.fixture
+def stream(tmp_path):
+    made = segstore.create(tmp_path / "clicks", EVENTS.schema)
+    made.append(EVENTS)
+    return made
+
+
+def lines(capsys):
+    return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+
+def test_head_is_a_table_that_can_t_steer_the_terminal(stream, capsys):
+    assert main(["head", stream.url, "--offsets", "-n", "2"]) == 0
+    shown = capsys.readouterr().out
+    assert [line.split() for line in shown.splitlines()] == [
+        ["user", "n", "offset"],
+        ["ada", "1", "0"],
+        ["b\\x1b[31m", "2", "1"],
+    ]
+
+
+def test_cat_takes_cuts_columns_and_conditions(stream, capsys):
+    where = ["--where", '["n", ">", 1]', "--where", '["n", "<", 3]']
+    assert main(["cat", stream.url, "-c", "n", *where, "--json"]) == 0
+    assert lines(capsys) == [{"n": 2}]
+    assert main(["cat", stream.url, "--start", "1", "--end", "2", "--json"]) == 0
+    assert lines(capsys) == [{"user": "b\x1b[31m", "n": 2}]
+    assert main(["cat", stream.url, "--version-as-of", "0", "--json"]) == 0
+    assert lines(capsys) == []
+    assert main(["cat", stream.url, "--where", "n > 1"]) == 2
+
+
+def test_tail_shows_the_last_and_follows_to_a_seal(stream, capsys):
+    assert main(["tail", stream.url, "-n", "1", "--json"]) == 0
+    assert [row["n"] for row in lines(capsys)] == [3]
+    stream.seal()
+    assert main(["tail", stream.url, "-n", "2", "-f", "--json"]) == 0
+    assert [row["n"] for row in lines(capsys)] == [2, 3]
+    for shown in ([1, 2, 3], []):
+        assert main(["tail", stream.url, "-f", "--reader", "r", "--owner", "a", "--json"]) == 0
+        assert [row["n"] for row in lines(capsys)] == shown
+    assert main(["tail", stream.url, "--reader", "r"]) == 2
+
+
+def test_create_by_columns_and_by_a_file(stream, tmp_path, capsys):
+    columns = ["--column", "t:timestamp", "--column", "n:int64"]
+    assert main(["create", str(tmp_path / "a"), *columns]) == 0
+    found = segstore.open(tmp_path / "a").schema
+    assert found == pa.schema([("t", pa.timestamp("us", "UTC")), ("n", pa.int64())])
+    assert main(["export", stream.url, str(tmp_path / "x.parquet")]) == 0
+    assert main(["create", str(tmp_path / "b"), "--like", str(tmp_path / "x.parquet")]) == 0
+    assert segstore.open(tmp_path / "b").schema == EVENTS.schema
+    assert main(["create", str(tmp_path / "c"), "--column", "n:whole"]) == 2
+    assert main(["create", str(tmp_path / "c")]) == 2
+    assert "no type 'whole'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("ending", ["parquet", "jsonl", "arrow", "csv"])
+def test_rows_survive_a_file(tmp_path, ending, capsys):
+    events = MANY.drop_columns(["raw", "list"]) if ending == "csv" else MANY
+    segstore.create(tmp_path / "a", events.schema).append(events)
+    copied = segstore.create(tmp_path / "b", events.schema)
+    file = str(tmp_path / f"rows.{ending}")
+    assert main(["export", str(tmp_path / "a"), file]) == 0
+    assert main(["import", copied.url, file]) == 0
+    assert copied.read().read_all().to_pylist() == events.to_pylist()
+    assert main(["export", copied.url, file]) == 2
+    assert "--force" in capsys.readouterr().err
+    assert main(["export", copied.url, file, "--force", "--json"]) == 0
+    assert lines(capsys) == [{"file": file, "events": 2}]
+    assert [path.name for path in tmp_path.glob("*rows*")] == [f"rows.{ending}"]
+
+
+@pytest.mark.parametrize("form", Format)
+def test_rows_survive_a_pipe(tmp_path, stream, form, monkeypatch):
+    piped = io.BytesIO()
+    monkeypatch.setattr(sys, "stdout", SimpleNamespace(buffer=piped))
+    assert main(["export", stream.url, "--format", form, "-"]) == 0
+    monkeypatch.undo()
+    monkeypatch.setattr(sys, "stdin", SimpleNamespace(buffer=io.BytesIO(piped.getvalue())))
+    assert main(["import", str(tmp_path / "copied"), "--create", "--format", form]) == 0
+    found = segstore.open(tmp_path / "copied").read().read_all().to_pylist()
+    assert [row["n"] for row in found] == [1, 2, 3]
+
+
+def test_import_of_a_batch_again_changes_nothing(tmp_path, stream, capsys):
+    file = tmp_path / "more.csv"
+    file.write_text("user,n\neve,4\n")
+    for repeated in (False, True):
+        args = ["import", stream.url, str(file), "--writer", "etl", "--batch", "1", "--json"]
+        assert main(args) == 0
+        (row,) = lines(capsys)
+        assert (row["start"], row["end"], row["repeated"]) == (3, 4, repeated)
+    assert main(["import", stream.url, str(tmp_path / "rows.txt")]) == 2
+    assert "give --format" in capsys.readouterr().err
+
+
+def test_export_that_fails_leaves_the_old_file(tmp_path, capsys):
+    events = pa.table({"list": [[1]]})
+    segstore.create(tmp_path / "lists", events.schema).append(events)
+    file = tmp_path / "rows.csv"
+    file.write_text("old")
+    assert main(["export", str(tmp_path / "lists"), str(file), "--force"]) == 2
+    assert (file.read_text(), len([*tmp_path.iterdir()])) == ("old", 2)
+    assert capsys.readouterr().err.startswith("segstore: ")
