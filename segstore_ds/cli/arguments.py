@@ -1,6 +1,7 @@
 """Arguments and flags that several commands have."""
 
-from typing import Annotated
+import json
+from typing import Annotated, Any
 
 import typer
 
@@ -49,3 +50,11 @@ AsOf = Annotated[
 ]
 Offsets = Annotated[bool, typer.Option("--offsets", help="Add a column `offset`.")]
 Rows = Annotated[int, typer.Option("--rows", "-n", min=0, help="How many.")]
+
+
+def parse_conditions(where: list[str] | None) -> list[list[Any]] | None:
+    """Return the conditions of `--where`; None for none."""
+    try:
+        return [json.loads(text) for text in where] if where else None
+    except ValueError:
+        raise typer.BadParameter('--where must be JSON, such as \'["n", ">", 3]\'') from None

@@ -8,7 +8,18 @@ import typer
 
 import segstore_ds as segstore
 from segstore_ds.cli import settings
-from segstore_ds.cli.arguments import Cut, DryRun, End, Json, Options, Start, Url, Yes
+from segstore_ds.cli.arguments import (
+    Cut,
+    DryRun,
+    End,
+    Json,
+    Options,
+    Start,
+    Url,
+    Where,
+    Yes,
+    parse_conditions,
+)
 from segstore_ds.cli.show import Table, ask, report
 
 Name = Annotated[str, typer.Argument(metavar="NAME")]
@@ -136,6 +147,37 @@ def release(
     report({"name": name, "released": done}, as_json=as_json, text=text)
 
 
+def redact(
+    url: Url,
+    *,
+    where: Where,
+    columns: Annotated[str, typer.Option("--columns", "-c", metavar="A,B", help="Which to clear.")],
+    reason: Annotated[str, typer.Option(help="Kept with the record; never a person.")] = "",
+    redact_id: Annotated[
+        str | None, typer.Option("--id", help="The same id goes on.", show_default=False)
+    ] = None,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    storage_options: Options = None,
+    as_json: Json = False,
+) -> None:
+    """Set columns of matching events to null, in all that is stored."""
+    stream = settings.open_to_change(url, storage_options)
+    filters, names = parse_conditions(where), columns.split(",")
+    if dry_run:
+        kept = stream.read(filters=filters, columns=names)
+        found = sum(batch.num_rows for batch in kept)
+        text = f"{found:,} kept events match"
+        report({"dry_run": True, "rows": found}, as_json=as_json, text=text)
+        return
+    ask(f"Set {', '.join(names)} of matching events of {stream.url} to null for good?", yes=yes)
+    done = stream.redact(filters, columns=names, reason=reason, redact_id=redact_id)
+    text = (
+        f"{done.rows:,} events of {done.segments} segments below {done.tail}, id {done.redact_id}"
+    )
+    report(done, as_json=as_json, text=text)
+
+
 def drop(
     url: Url,
     *,
@@ -258,7 +300,7 @@ def promote_follower(
     report({"generation": generation}, as_json=as_json, text=text)
 
 
-VERBS = (truncate, seal, restore, tag, untag, release, drop, copy, clone)
+VERBS = (truncate, seal, restore, tag, untag, release, redact, drop, copy, clone)
 FOLLOWER_VERBS: dict[str, Callable[..., None]] = {
     "list": list_followers,
     "add": add_follower,

@@ -22,27 +22,15 @@ def ls(
     storage_options: Options = None,
     as_json: Json = False,
 ) -> None:
-    """List the streams in a folder."""
-    table = Table(as_json=as_json)
+    """List the streams in a folder; status 1 if one can't be read."""
     options = settings.storage_options(storage_options)
-    rows = []
-    for found in segstore.list_streams(url, storage_options=options, depth=depth):
-        try:
-            stream = settings.open_to_read(found, storage_options, incomplete=True)
-        except segstore.SegstoreError as error:
-            rows.append({"url": found, **dict.fromkeys(_LS), "error": error.code})
-            continue
-        facts = (stream.tail - stream.head, stream.head, stream.tail, stream.version)
-        row = dict(zip(_LS, (*facts, stream.sealed), strict=True))
-        rows.append({"url": found, **row, "error": None})
-    if not as_json and not any(row["error"] for row in rows):
-        table = Table(as_json=False, columns=["url", *_LS])
-    table.rows(rows)
-    if any(row["error"] for row in rows):
+    found = segstore.streams(url, storage_options=options, depth=depth)
+    failed = any(found["code"].to_pylist())
+    columns = ["path", "events", "head", "tail", "version", "time", "sealed"]
+    table = Table(as_json=as_json, columns=[*columns, "error"] if failed else columns)
+    table.batches(found.to_batches())
+    if failed:
         raise typer.Exit(DAMAGED)
-
-
-_LS = ("events", "head", "tail", "version", "sealed")
 
 
 def info(url: Url, *, storage_options: Options = None, as_json: Json = False) -> None:

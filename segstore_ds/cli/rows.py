@@ -1,6 +1,5 @@
 """Commands for rows: head, cat, tail, create, import, export."""
 
-import json
 from typing import Annotated, Any
 
 import typer
@@ -18,6 +17,7 @@ from segstore_ds.cli.arguments import (
     Start,
     Url,
     Where,
+    parse_conditions,
 )
 from segstore_ds.cli.files import PIPE, Format, find_format, open_rows, open_sink
 from segstore_ds.cli.progress import counted
@@ -31,12 +31,9 @@ Form = Annotated[
 
 def _chosen(columns: str | None, where: list[str] | None, *, offsets: bool) -> dict[str, Any]:
     """Return the arguments of `Stream.read` for flags that several commands have."""
-    try:
-        filters = [json.loads(text) for text in where or ()]
-    except ValueError:
-        raise typer.BadParameter('--where must be JSON, such as \'["n", ">", 3]\'') from None
+    filters = parse_conditions(where)
     chosen: dict[str, Any] = {"columns": columns.split(",") if columns else None}
-    chosen |= {"filters": filters or None, "offset_column": "offset" if offsets else None}
+    chosen |= {"filters": filters, "offset_column": "offset" if offsets else None}
     return chosen
 
 

@@ -77,6 +77,17 @@ def test_tags_and_copies(stream, tmp_path, capsys):
     assert list(stream.refresh().pins) == ["mine"]
 
 
+def test_redact_counts_asks_and_clears(stream, capsys):
+    line = ["redact", stream.url, "--where", '["n", "==", 2]', "-c", "n", "--json"]
+    assert main(line) == NOT_CONFIRMED
+    assert main([*line, "--dry-run"]) == 0
+    assert done(capsys) == {"dry_run": True, "rows": 1}
+    assert main([*line, "--yes"]) == 0
+    assert done(capsys)["rows"] == 1
+    assert stream.read().read_all()["n"].to_pylist() == [1, None, 3]
+    assert main(["redact", stream.url, "-c", "n", "--yes"]) == 2
+
+
 def test_followers(stream, tmp_path, capsys):
     url = str(tmp_path / "second")
     assert main(["follower", "add", stream.url, url]) == 0
