@@ -3,7 +3,7 @@
 from segstore_ds.cache.read_cache import ReadCounters
 from segstore_ds.commit.lookup import Outcome, OutcomeState
 from segstore_ds.compact.commit import Compaction
-from segstore_ds.compact.redact import Redacted
+from segstore_ds.compact.redacted import Forgotten, Left, Redacted
 from segstore_ds.copy.request import Copied
 from segstore_ds.errors import SegstoreError
 from segstore_ds.format.retention import RetentionPolicy
@@ -40,7 +40,9 @@ __all__ = [
     "Compaction",
     "Copied",
     "Dropped",
+    "Forgotten",
     "Layout",
+    "Left",
     "Maintenance",
     "NamedReader",
     "Outcome",

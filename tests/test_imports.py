@@ -38,7 +38,7 @@ ROOMS: dict[str, set[str]] = {
     "compact": VERBS,
     "copy": VERBS | {"compact"},
     "replication": CORE,
-    "retention": VERBS | {"copy", "replication"},
+    "retention": VERBS | {"compact", "copy", "replication"},
     "repair": VERBS | {"copy"},
     "publish": VERBS | {"compact"},
     "stream": ALL,

@@ -12,13 +12,14 @@ that lists old segments again behind the tail is seen by it, and later ones are 
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from segstore_ds.commit.commit import Change
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.commit import check_floor
 from segstore_ds.compact.redact_plan import RedactRequest, check_reason, plan_wanted
 from segstore_ds.compact.redact_segment import RedactedSegment, RedactJob, redact_segment
+from segstore_ds.compact.redacted import Redacted
 from segstore_ds.compact.replace import Replacement, listed_runs, replace_runs
 from segstore_ds.compact.rewrite import plan_job
 from segstore_ds.errors import MAYBE_COMMITTED, ConflictError, SegstoreError
@@ -40,27 +41,6 @@ CONFLICTS = 32  # rounds in a row that changed nothing because others came first
 
 # Looks through segments of a job, here or in tasks elsewhere, in any order.
 Work = Callable[[RedactJob, Sequence[PlacedSegment]], Iterable[RedactedSegment]]
-
-
-@dataclass(frozen=True, slots=True)
-class Redacted:
-    """What a redaction did, over all calls with its id.
-
-    Attributes:
-        redact_id: Its id.
-        version: The first version without the values.
-        tail: Every event below this offset was looked at; later ones were not.
-        rows: How many events lost values.
-        segments: How many segments were replaced.
-        repeated: Whether it was done before this call.
-    """
-
-    redact_id: str
-    version: int
-    tail: int
-    rows: int
-    segments: int
-    repeated: bool = False
 
 
 def run_redact(

@@ -65,12 +65,17 @@ def _lower(context: StreamContext, root: Root, start: int, before_us: int) -> in
 
 
 def run_purge(
-    context: StreamContext, *, older_than_s: float, keep_versions: int = 1, dry_run: bool = False
+    context: StreamContext,
+    *,
+    older_than_s: float,
+    keep_versions: int = 1,
+    most: int | None = None,
+    dry_run: bool = False,
 ) -> int:
     """Delete the versions superseded more than `older_than_s` ago; safe to repeat after a crash.
 
-    The newest `keep_versions` (>= 1) always stay. Returns the oldest version kept; a dry run
-    deletes nothing.
+    The newest `keep_versions` (>= 1) always stay, and so do versions from `most` on. Returns the
+    oldest version kept; a dry run deletes nothing.
 
     Raises:
         InvalidInputError: Fewer than one version would stay.
@@ -85,6 +90,7 @@ def run_purge(
             keep=keep_versions,
         )
     target = plan_purge(context, older_than_s=older_than_s)
+    target = target if most is None else min(target, most)
 
     def lowest(version: int) -> int:
         return min(target, version - 1, version - keep_versions)

@@ -16,8 +16,9 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import Outcome, find_outcome
 from segstore_ds.commit.properties import run_set_properties
 from segstore_ds.compact.commit import Compaction
-from segstore_ds.compact.redact import Redacted, run_redact
+from segstore_ds.compact.redact import run_redact
 from segstore_ds.compact.redact_plan import RedactRequest
+from segstore_ds.compact.redacted import Redacted
 from segstore_ds.compact.run import run_compact
 from segstore_ds.copy.clone import run_materialize
 from segstore_ds.copy.copy_to import run_copy_to
@@ -72,6 +73,7 @@ from segstore_ds.read.reader_records import SeenReader, list_readers
 from segstore_ds.read.scan import count_rows, first_rows, open_reader
 from segstore_ds.repair.verify import Report, run_verify
 from segstore_ds.replication.followers import run_add_follower, run_promote, run_remove_follower
+from segstore_ds.retention.forget import run_forget
 from segstore_ds.retention.maintain import Maintenance, run_maintain
 from segstore_ds.retention.purge import run_purge
 from segstore_ds.retention.readers import LAPSE_S, NamedReader, register_reader, release_reader
@@ -1164,6 +1166,8 @@ class Stream:
         columns: Sequence[str],
         reason: str = "",
         redact_id: str | None = None,
+        forget: bool = False,
+        short_grace: bool = False,
     ) -> Redacted:
         """Set columns of matching events to null for good, and change nothing else.
 
@@ -1175,6 +1179,8 @@ class Stream:
 
         Restoring or cloning a version from before it is refused from then on. Such versions can
         still be read until they are purged, and their objects stay until vacuum's grace is over.
+        With `forget` both are seen to: the call purges and deletes what may go by now, in followers
+        too, and reports what is left and when the same call can end it.
 
         Args:
             filters: Conditions that the events satisfy, as in `read`; at least one.
@@ -1182,9 +1188,12 @@ class Stream:
             reason: What the stream keeps about it: a request's number, never the person.
             redact_id: Letters, digits, dots, dashes and underscores: the same id again is the same
                 redaction. None makes a random one.
+            forget: Delete what still holds the values.
+            short_grace: With `forget`: don't keep the replaced objects for the grace of the
+                stream's upkeep. You promise that nobody reads an older version, and no job writes.
 
         Returns:
-            What was redacted, the id and the bound tail.
+            What was redacted, the id and the bound tail; `forgotten` is the report of `forget`.
 
         Raises:
             ConflictError: Others changed the segments every time, or every race was lost.
@@ -1193,6 +1202,9 @@ class Stream:
         redact_id = self._context.clock.new_id() if redact_id is None else redact_id
         request = RedactRequest(filters, columns, reason, redact_id)
         done = run_redact(self._context, request)
+        if forget:
+            forgotten = run_forget(self._context, redact_id, short_grace=short_grace)
+            done = replace(done, forgotten=forgotten)
         self._commits.keep_up()
         return done
 

@@ -10,9 +10,10 @@ from stream_kit import STAGED, make_stream, numbers, objects
 
 from segstore_ds.compact import redact as redact_module
 from segstore_ds.compact.commit import commit_groups
-from segstore_ds.compact.redact import Redacted, run_redact
+from segstore_ds.compact.redact import run_redact
 from segstore_ds.compact.redact_plan import RedactRequest
 from segstore_ds.compact.redact_segment import RedactedSegment, RedactJob
+from segstore_ds.compact.redacted import Redacted
 from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
 from segstore_ds.errors import ConflictError, InvalidInputError
 from segstore_ds.format.redactions import MOST_REDACTIONS, redacted_since, redactions_of

@@ -1,0 +1,147 @@
+"""Forgets what a redaction replaced: old versions, old objects, and what dead jobs left of them.
+
+It purges the versions from before the redaction and no later ones, and vacuums. Both keep to their
+own rules, so what they may not delete yet stays, and is found by looking at what is there: in the
+stream's folder and in each follower's. The same call later goes on. A report says what is left,
+what it waits for, and which call ends it.
+"""
+
+import datetime as dt
+from collections.abc import Iterable, Iterator
+
+from segstore_ds.commit.context import StreamContext
+from segstore_ds.compact.redacted import Forgotten, Left
+from segstore_ds.errors import StorageError
+from segstore_ds.format import names
+from segstore_ds.format.redactions import redactions_of
+from segstore_ds.format.root import Root
+from segstore_ds.format.upkeep import DEFAULT_POLICY, upkeep_of
+from segstore_ds.log.origins import origins_of, pins_of
+from segstore_ds.read.cached import PROCESS_CACHE
+from segstore_ds.retention.purge import run_purge
+from segstore_ds.retention.vacuum import (
+    Deleted,
+    Horizon,
+    Kept,
+    plan_horizon,
+    plan_temporaries,
+    plan_vacuum,
+    run_vacuum,
+    staged_version,
+)
+from segstore_ds.status.references import References, read_references
+from segstore_ds.storage import ObjectInfo, Storage
+
+_FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
+_AGAIN = "the same call again"
+
+
+def run_forget(context: StreamContext, redact_id: str, *, short_grace: bool = False) -> Forgotten:
+    """Delete what may still hold the values of a finished redaction, as far as that may go now.
+
+    The grace is that of the stream's upkeep. With `short_grace` objects go as soon as no version
+    lists them, which breaks readers of those versions and jobs that write now. Safe to repeat.
+
+    Raises:
+        ConflictError: Every race was lost; what was deleted stays deleted.
+        CommitUnknownError: A commit may or may not be in the log: call it again.
+    """
+    root = context.log.refresh()
+    record = redactions_of(root)[redact_id]
+    policy = upkeep_of(root) or DEFAULT_POLICY
+    grace_s = 0 if short_grace else policy.grace_s
+    PROCESS_CACHE.reset()
+    run_purge(context, older_than_s=0, most=record.version)
+    report = run_vacuum(context, dry_run=False, grace_s=grace_s, short_grace=short_grace)
+    root, now_us = context.log.root, context.storage.info(context.log.files.hint_path).modified_us
+    left = list(_waiting(context.storage, report.kept, record.version))
+    left += _versions(context.storage, context.log.files.numbers(), record.version)
+    left += _followers(context, root, now_us - int(grace_s * 1e6), record.version)
+    waits = bool(left)
+    left += _elsewhere(root, record.version)
+    due_us = record.time_us + int(max(grace_s, context.log.grace_s) * 1e6)
+    due = dt.datetime.fromtimestamp(max(due_us, now_us) / 1e6, dt.UTC) if waits else None
+    return Forgotten(not left, due, tuple(left))
+
+
+def _waiting(storage: Storage, kept: Iterable[Kept | Deleted], version: int) -> Iterator[Left]:
+    """Yield the objects that may be from before a version, counted by what they wait for."""
+    counts: dict[str, int] = {}
+    for entry in kept:
+        if _may_be_older(entry, version):
+            why = "replaced" if entry.dropped is not None else "never committed"
+            counts[why] = counts.get(why, 0) + 1
+    for why, count in sorted(counts.items()):
+        waits = "for readers until the grace is over, and for pins"
+        if why != "replaced":
+            waits = "staged by a job that may still run"
+        yield Left(storage.url, f"objects {why}: {count}", waits, _AGAIN)
+
+
+def _may_be_older(entry: Kept | Deleted, version: int) -> bool:
+    if entry.dropped is not None:
+        return entry.dropped <= version
+    staged = staged_version(entry.path)
+    return names.is_object(entry.path) and (staged is None or staged < version)
+
+
+def _versions(storage: Storage, numbers: Iterable[int], version: int) -> Iterator[Left]:
+    count = sum(number < version for number in numbers)
+    if count:
+        yield Left(
+            storage.url,
+            f"commit files from before version {version}: {count}",
+            "kept for an hour after the redaction for handles that are open",
+            _AGAIN,
+        )
+
+
+def _followers(context: StreamContext, root: Root, until_us: int, version: int) -> Iterator[Left]:
+    followers = context.log.replicas.of(root)
+    if not followers:
+        return
+    horizon = plan_horizon(root, floor=0, until_us=until_us)
+    refs = read_references(
+        context.status, root, gone_before=horizon.version, gone_until_us=horizon.time_us
+    )
+    for follower in followers:
+        storage = follower.storage
+        try:
+            yield from _waiting(storage, _unlisted(storage, refs, horizon), version)
+            yield from _versions(storage, follower.files.numbers(), version)
+        except StorageError:
+            yield Left(
+                storage.url,
+                "the follower",
+                "it can't be reached",
+                f"{_AGAIN}; or remove_follower({storage.url!r}) and delete the folder",
+            )
+
+
+def _unlisted(storage: Storage, refs: References, horizon: Horizon) -> Iterator[Kept | Deleted]:
+    """Yield what a follower holds and the stream does not list, with what may be deleted first."""
+    objects: list[ObjectInfo] = [info for folder in _FOLDERS for info in storage.list(folder)]
+    deleted, kept = plan_vacuum(refs, horizon, objects)
+    yield from deleted
+    yield from kept
+    yield from plan_temporaries(storage.temporaries(), horizon.time_us)
+
+
+def _elsewhere(root: Root, version: int) -> Iterator[Left]:
+    """Yield the other streams that share objects of before a version with this one."""
+    for name, pin in pins_of(root).items():
+        if pin.version < version:
+            yield Left(
+                pin.url,
+                "a clone of a version from before the redaction",
+                "it lists the old objects, and its pin keeps them here",
+                "redact the clone and materialize() it, or drop it; where it is gone, "
+                f"unpin({name!r})",
+            )
+    for origin in origins_of(root):
+        yield Left(
+            origin.url,
+            "the origin of this clone",
+            "the replaced objects that were shared lie there",
+            "redact the origin with forget=True, or materialize() this clone and drop the origin",
+        )

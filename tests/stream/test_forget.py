@@ -1,0 +1,239 @@
+"""Forgetting: no byte of any object holds a redacted value after it; a report says so before.
+
+Objects are searched as they are stored and decoded by what FORMAT.md says, with pyarrow alone.
+"""
+
+import struct
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+from io import BytesIO
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from follower_kit import Pair
+from stream_kit import DAY, HOUR, make_stream, numbers, wait
+
+from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
+from segstore_ds.errors import SegstoreError, StorageError
+from segstore_ds.options.compaction import CompactRules
+from segstore_ds.retention import forget
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.testing.faults import Crash, Fault, FaultStorage
+from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
+from segstore_ds.write.layout import Layout
+
+NEEDLE = "ada.lovelace@example"
+SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
+ROWS = 6
+LAYOUTS = [
+    Layout(),
+    Layout(inline_bytes=0, segment_format="arrow", compression="none"),
+    Layout(inline_bytes=0, segment_format="arrow"),
+    Layout(inline_bytes=0, segment_format="parquet"),
+]
+
+
+def _events(start: int) -> pa.Table:
+    texts = [NEEDLE if row == 1 else f"s{start + row}" for row in range(ROWS)]
+    return pa.table({"n": range(start, start + ROWS), "s": texts}, SCHEMA)
+
+
+def _envelopes(data: bytes) -> Iterator[bytes]:
+    """Yield the bodies of envelopes, and what lies behind the last one."""
+    while data.startswith(b"v1\n"):
+        line, _, rest = data[3:].partition(b"\n")
+        codec, stored, raw, _ = line.split(b" ")
+        body, data = rest[: int(stored)], rest[int(stored) :]
+        yield body if codec == b"plain" else pa.decompress(body, int(raw), "zstd", asbytes=True)
+    yield from _frames(data)
+
+
+def _frames(data: bytes) -> Iterator[bytes]:
+    """Yield the events of frames that lie one behind the other."""
+    source = pa.BufferReader(data)
+    while source.tell() < len(data):
+        with pa.ipc.open_stream(source) as reader:
+            yield str(reader.read_all().to_pydict()).encode()
+        source.seek(-(-source.tell() // 64) * 64)
+
+
+def _decoded(path: str, data: bytes) -> Iterator[bytes]:
+    yield data
+    if path.endswith(".parquet"):
+        file = pq.ParquetFile(BytesIO(data))
+        yield str(file.read().to_pydict()).encode()
+        groups = (file.metadata.row_group(n) for n in range(file.metadata.num_row_groups))
+        yield str([group.to_dict() for group in groups]).encode()
+    elif path.endswith(".arrow"):
+        place, length, raw = struct.unpack_from("<QII", data, len(data) - 40)
+        yield pa.decompress(data[place : place + length], raw, "zstd", asbytes=True)
+        yield from _frames(data[64:place])
+    elif path.startswith(("log/0", "status/")):
+        yield from _envelopes(data)
+
+
+def _holders(url: str, needle: str = NEEDLE) -> list[str]:
+    """Return the objects of a folder that hold a value, as stored or decoded."""
+    storage = open_storage(url)
+    found = {info.path: storage.get(info.path) for info in storage.list("")}
+    return sorted(
+        path
+        for path, data in found.items()
+        if any(needle.encode() in text for text in _decoded(path, data))
+    )
+
+
+def _secretive(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Stream:
+    """Return a stream with a follower that holds the value wherever a value can be."""
+    monkeypatch.setattr("segstore_ds.status.table_status.INLINE_SOFT", 5)
+    stream = pair.stream
+    stream.add_follower(pair.follower)
+    for place in range(8):
+        pair.time.advance(60)
+        layout = LAYOUTS[place % 4]
+        write = stream.overwrite if place == 2 else stream.append
+        write(_events(ROWS * place), layout=layout, writer_id=f"w{place}", batch_id=0)
+    # What killed jobs left: of an append and of a compaction.
+    job = stream.plan_write(SCHEMA, layout=LAYOUTS[1])
+    task = job.open_task(0, "a")
+    task.append(_events(0).to_batches()[0])
+    task.finish()
+    root, context = stream.root, stream.context
+    job = plan_job(context.storage, context.status, root, CompactRules(), LAYOUTS[1])
+    for group in plan_range_groups(context.status, root, job, (root.listed_start, root.tail)):
+        run_group(job, group, number=0, nonce=12 * "a")
+    stream.truncate(root.head + 2)
+    return stream
+
+
+def _redact(stream: Stream, **options: bool) -> object:
+    filters = [["s", "==", NEEDLE]]
+    done = stream.refresh().redact(filters, columns=["s"], redact_id="r", forget=True, **options)
+    return done.forgotten
+
+
+def test_forgotten_values_are_in_no_byte_of_any_object(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments, statistics, commit files, orphans: here and in the follower, after the grace."""
+    pair = Pair()
+    stream = _secretive(pair, monkeypatch)
+    for url in (pair.primary, pair.follower):
+        held = _holders(url)
+        for kind in (".arrow", ".parquet", "-segments-"):
+            assert any(kind in path for path in held), (kind, held)
+        assert sum(path.startswith("log/") for path in held) > 5
+    first = _redact(stream)
+    assert not first.done
+    assert {left.where for left in first.left} == {pair.primary, pair.follower}
+    pair.time.advance(2 * HOUR)
+    second = _redact(stream)
+    assert not second.done
+    assert not any("commit files" in left.what for left in second.left)
+    assert not [path for path in _holders(pair.primary) if path.startswith("log/")]
+    pair.time.advance((second.due.timestamp() * 1e6 - pair.time.now_us) / 1e6)
+    third = _redact(stream)
+    assert (third.done, third.due, third.left) == (True, None, ())
+    assert "noncurrent" in str(third)
+    assert _holders(pair.primary) == _holders(pair.follower) == []
+    assert stream.read().read_all()["s"].to_pylist() == [
+        None if n % ROWS == 1 else f"s{n}" for n in range(2 * ROWS + 2, 8 * ROWS)
+    ]
+    assert stream.verify().ok
+    assert pair.reopen(pair.follower).verify().ok
+
+
+def test_a_shorter_grace_needs_a_second_word(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With it objects go as soon as the versions have, which takes an hour."""
+    pair = Pair()
+    stream = _secretive(pair, monkeypatch)
+    assert not _redact(stream, short_grace=True).done
+    pair.time.advance(HOUR + 60)
+    assert _redact(stream, short_grace=True).done
+    assert _holders(pair.primary) == _holders(pair.follower) == []
+
+
+def test_versions_since_the_redaction_stay() -> None:
+    """Forgetting purges no version that is clean already."""
+    stream, storage = make_stream(4)
+    done = stream.redact([["n", "==", 3]], columns=["s"], redact_id="r")
+    for n in range(3):
+        wait(storage, DAY)
+        stream.append(numbers(40 + n, 41 + n))
+    wait(storage, 8 * DAY)
+    again = stream.redact([["n", "==", 3]], columns=["s"], redact_id="r", forget=True)
+    assert again.forgotten.done
+    assert stream.refresh().root.log_start == done.version
+    assert stream.root_as_of(version=done.version).tail == 40
+
+
+def test_a_lost_follower_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It may hold the values for as long as nobody can tell."""
+    pair = Pair()
+    stream = _secretive(pair, monkeypatch)
+    _redact(stream)
+    root = stream.root
+    (left,) = list(forget._followers(stream.context, root, 0, root.version))[1:2]
+    assert (left.where, left.what.split(":")[0]) == (pair.follower, "objects replaced")
+    pair.world.lost.add(pair.follower)
+    (left,) = forget._followers(stream.context, root, 0, root.version)
+    assert (left.where, left.why) == (pair.follower, "it can't be reached")
+    assert "remove_follower" in left.call
+    with pytest.raises(SegstoreError):
+        _redact(stream)
+
+
+def test_clones_and_origins_are_reported() -> None:
+    """A pin keeps the old objects; the clone has to be redacted itself, or given up."""
+    time = VirtualTime(3)
+    place = f"memory://{uuid.uuid4().hex}"
+    storage = TimedStorage(open_storage(place), time)
+    stream = create_on(storage, SCHEMA, clock=time.clock, upkeep=None)
+    stream.append(_events(0), layout=LAYOUTS[1])
+    clone_url = f"memory://{uuid.uuid4().hex}"
+    stream.copy_to(clone_url, copy_id="c", mode="clone")
+    for _ in range(2):
+        report = _redact(stream)
+        time.advance(8 * DAY)
+    assert not report.done
+    assert [left.where for left in _redact(stream).left if "clone" in left.what] == [
+        open_storage(clone_url).url
+    ]
+    clone = open_on(TimedStorage(open_storage(clone_url), time), clock=time.clock)
+    assert [left.where for left in _redact(clone).left if "origin" in left.what] == [storage.url]
+    clone.materialize()
+    time.advance(16 * DAY)
+    _redact(clone)
+    time.advance(8 * DAY)
+    assert _redact(stream).done
+    assert _redact(clone).done
+    assert _holders(place) == _holders(clone_url) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["fail", "crash"])
+def test_forgetting_goes_on_after_a_fault_at_every_call(kind: str) -> None:
+    """Whatever call fails, the next one finishes, and the stream is whole."""
+    for number in range(1 + (kind == "crash"), 1000, 4):
+        time = VirtualTime(number)
+        place = f"memory://{uuid.uuid4().hex}"
+        storage = FaultStorage(TimedStorage(open_storage(place), time))
+        stream = create_on(storage, SCHEMA, clock=time.clock, upkeep=None)
+        stream.append(_events(0), layout=LAYOUTS[1])
+        stream.append(_events(ROWS))
+        _redact(stream)
+        time.advance(8 * DAY)
+        storage.fault = Fault(len(storage.calls) + number, kind, "after")
+        with suppress(Crash, StorageError):
+            _redact(open_on(storage, clock=time.clock))
+        struck = storage.struck
+        storage.fault = None
+        again = open_on(storage, clock=time.clock)
+        assert _redact(again).done
+        assert _holders(place) == []
+        again.verify().check()
+        if not struck:
+            assert number > 20
+            return
+    pytest.fail("forgetting never succeeds")
