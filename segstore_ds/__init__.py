@@ -22,13 +22,14 @@ if TYPE_CHECKING:
         copy,
         read,
         recommended_conf,
+        redact,
         register,
         write,
     )
 
 _SPARK_HELPERS = (
     *("activated", "clone", "compact", "copy", "read"),
-    *("recommended_conf", "register", "write"),
+    *("recommended_conf", "redact", "register", "write"),
 )
 
 __all__ = [
@@ -70,6 +71,7 @@ __all__ = [
     "read",
     "read_cache_counters",
     "recommended_conf",
+    "redact",
     "register",
     "repair",
     "run_task",

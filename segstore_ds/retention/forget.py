@@ -8,9 +8,13 @@ what it waits for, and which call ends it.
 
 import datetime as dt
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
+from segstore_ds.commit.commit import CLOCK_LIMIT_US
 from segstore_ds.commit.context import StreamContext
-from segstore_ds.compact.redacted import Forgotten, Left
+from segstore_ds.compact.redact import Work, run_redact
+from segstore_ds.compact.redact_plan import RedactRequest
+from segstore_ds.compact.redacted import Forgotten, Left, Redacted
 from segstore_ds.errors import StorageError
 from segstore_ds.format import names
 from segstore_ds.format.redactions import redactions_of
@@ -36,6 +40,22 @@ _FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
 _AGAIN = "the same call again"
 
 
+def redact_and_forget(
+    context: StreamContext,
+    request: RedactRequest,
+    work: Work | None = None,
+    *,
+    forget: bool,
+    short_grace: bool,
+) -> Redacted:
+    """Redact, and on request forget; raises as both."""
+    done = run_redact(context, request, work)
+    if not forget:
+        return done
+    forgotten = run_forget(context, request.redact_id, short_grace=short_grace)
+    return replace(done, forgotten=forgotten)
+
+
 def run_forget(context: StreamContext, redact_id: str, *, short_grace: bool = False) -> Forgotten:
     """Delete what may still hold the values of a finished redaction, as far as that may go now.
 
@@ -58,6 +78,7 @@ def run_forget(context: StreamContext, redact_id: str, *, short_grace: bool = Fa
     left += _versions(context.storage, context.log.files.numbers(), record.version)
     left += _followers(context, root, now_us - int(grace_s * 1e6), record.version)
     waits = bool(left)
+    left += _published(context.storage, record.time_us)
     left += _elsewhere(root, record.version)
     due_us = record.time_us + int(max(grace_s, context.log.grace_s) * 1e6)
     due = dt.datetime.fromtimestamp(max(due_us, now_us) / 1e6, dt.UTC) if waits else None
@@ -125,6 +146,23 @@ def _unlisted(storage: Storage, refs: References, horizon: Horizon) -> Iterator[
     yield from deleted
     yield from kept
     yield from plan_temporaries(storage.temporaries(), horizon.time_us)
+
+
+def _published(storage: Storage, time_us: int) -> Iterator[Left]:
+    """Yield the published table if it has files from before a time: those list bounds, or events.
+
+    Clocks of machines and the store's may differ by that much.
+    """
+    until_us = time_us + CLOCK_LIMIT_US
+    files = storage.list(names.DELTA_FOLDER)
+    count = sum(info.modified_us <= until_us and names.is_object(info.path) for info in files)
+    if count:
+        yield Left(
+            storage.url,
+            f"files of the published table: {count}",
+            "older than the redaction, or as young as clocks may differ",
+            "unpublish_delta(), then publish_delta() again, five minutes after the redaction",
+        )
 
 
 def _elsewhere(root: Root, version: int) -> Iterator[Left]:

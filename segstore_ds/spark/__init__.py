@@ -7,6 +7,7 @@ and what needs the JVM has a fallback, so everything works the same through Spar
 from segstore_ds.spark.active import activated
 from segstore_ds.spark.jobs.compaction import compact
 from segstore_ds.spark.jobs.copy_helpers import clone, copy
+from segstore_ds.spark.jobs.redaction import redact
 from segstore_ds.spark.parquet_scan.read import read
 from segstore_ds.spark.session import Registration, recommended_conf, register, write
 from segstore_ds.spark.source import SegstoreDataSource
@@ -20,6 +21,7 @@ __all__ = [
     "copy",
     "read",
     "recommended_conf",
+    "redact",
     "register",
     "write",
 ]

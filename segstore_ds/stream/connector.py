@@ -11,6 +11,11 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds.commit.best_effort import best_effort
+from segstore_ds.compact.redact import Work
+from segstore_ds.compact.redact_plan import RedactRequest
+from segstore_ds.compact.redact_segment import RedactedSegment, RedactJob
+from segstore_ds.compact.redact_tasks import parse_answer, redact_places
+from segstore_ds.compact.redacted import Redacted
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.compact.rows import PLAN_SCHEMA
 from segstore_ds.compact.tasks import CompactTasks, plan_compact_tasks, plan_compaction_rows
@@ -34,13 +39,14 @@ from segstore_ds.log.origins import origins_of
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.cuts import Position, parse_cut
 from segstore_ds.read.filter_literals import NAN
-from segstore_ds.read.filters import Condition, Filters
+from segstore_ds.read.filters import Condition, FilterLike, Filters
 from segstore_ds.read.find_streams import DEPTH
 from segstore_ds.read.metadata_tables import METADATA_TABLES
 from segstore_ds.read.micro_batch import BatchLimits
 from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.scan import run_task
 from segstore_ds.read.streams_table import STREAMS_SCHEMA, read_streams
+from segstore_ds.retention.forget import redact_and_forget
 from segstore_ds.retention.readers import NamedReader
 from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import PlacedSegment
@@ -71,6 +77,7 @@ __all__ = [
     "Copied",
     "CopyJob",
     "CopyRequest",
+    "FilterLike",
     "Filters",
     "Layout",
     "Location",
@@ -80,6 +87,10 @@ __all__ = [
     "Position",
     "ReadTask",
     "Reading",
+    "RedactJob",
+    "RedactRequest",
+    "Redacted",
+    "RedactedSegment",
     "Replacement",
     "Root",
     "RowsCopy",
@@ -106,6 +117,7 @@ __all__ = [
     "open_or_create",
     "open_storage",
     "open_to_commit",
+    "parse_answer",
     "parse_cut",
     "plan_batch_write",
     "plan_compaction",
@@ -113,6 +125,8 @@ __all__ = [
     "plan_copy_job",
     "plan_parquet",
     "plan_rows_copy",
+    "redact_places",
+    "redact_stream",
     "resolve_location",
     "run_task",
     "segment_object",
@@ -163,6 +177,22 @@ def commit_compaction(work: CompactTasks, done: Sequence[Replacement]) -> None:
     work.commit(done)
     with best_effort("upkeep"):
         AfterCommit(open_to_commit(work.job.storage).context).keep_up()
+
+
+def redact_stream(
+    stream: Stream,
+    request: RedactRequest,
+    work: Work,
+    *,
+    forget: bool,
+    short_grace: bool,
+) -> Redacted:
+    """Redact a stream by an engine's tasks, then start upkeep; raises as `Stream.redact`."""
+    context = stream.context
+    done = redact_and_forget(context, request, work, forget=forget, short_grace=short_grace)
+    with best_effort("upkeep"):
+        AfterCommit(context).keep_up()
+    return done
 
 
 def encode_pinned(root: Root) -> bytes:

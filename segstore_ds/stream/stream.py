@@ -16,7 +16,6 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import Outcome, find_outcome
 from segstore_ds.commit.properties import run_set_properties
 from segstore_ds.compact.commit import Compaction
-from segstore_ds.compact.redact import run_redact
 from segstore_ds.compact.redact_plan import RedactRequest
 from segstore_ds.compact.redacted import Redacted
 from segstore_ds.compact.run import run_compact
@@ -73,7 +72,7 @@ from segstore_ds.read.reader_records import SeenReader, list_readers
 from segstore_ds.read.scan import count_rows, first_rows, open_reader
 from segstore_ds.repair.verify import Report, run_verify
 from segstore_ds.replication.followers import run_add_follower, run_promote, run_remove_follower
-from segstore_ds.retention.forget import run_forget
+from segstore_ds.retention.forget import redact_and_forget
 from segstore_ds.retention.maintain import Maintenance, run_maintain
 from segstore_ds.retention.purge import run_purge
 from segstore_ds.retention.readers import LAPSE_S, NamedReader, register_reader, release_reader
@@ -1201,10 +1200,7 @@ class Stream:
         """
         redact_id = self._context.clock.new_id() if redact_id is None else redact_id
         request = RedactRequest(filters, columns, reason, redact_id)
-        done = run_redact(self._context, request)
-        if forget:
-            forgotten = run_forget(self._context, redact_id, short_grace=short_grace)
-            done = replace(done, forgotten=forgotten)
+        done = redact_and_forget(self._context, request, forget=forget, short_grace=short_grace)
         self._commits.keep_up()
         return done
 

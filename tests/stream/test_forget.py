@@ -211,6 +211,24 @@ def test_clones_and_origins_are_reported() -> None:
     assert _holders(place) == _holders(clone_url) == []
 
 
+def test_a_published_table_is_reported() -> None:
+    """Its log lists bounds, and its own files hold events, until it is made again."""
+    stream, storage = make_stream(0)
+    stream.append(_events(0), layout=LAYOUTS[3])
+    stream.publish_delta()
+    _redact(stream)
+    wait(storage, HOUR)
+    stream.publish_delta()
+    wait(storage, 8 * DAY)
+    (left,) = _redact(stream).left
+    assert "unpublish_delta" in left.call
+    assert any(path.startswith("delta/") for path in _holders(stream.url))
+    stream.unpublish_delta()
+    stream.publish_delta()
+    assert _redact(stream).done
+    assert _holders(stream.url) == []
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", ["fail", "crash"])
 def test_forgetting_goes_on_after_a_fault_at_every_call(kind: str) -> None:

@@ -1,0 +1,51 @@
+"""A redaction in many tasks: each takes some segments, and the driver commits what they staged.
+
+Tasks name segments by their place in the driver's list, and answer with texts.
+"""
+
+import secrets
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+
+from segstore_ds.compact.redact_segment import RedactedSegment, RedactJob, redact_segment
+from segstore_ds.compact.replace import Replacement
+from segstore_ds.format.fields import build_json, parse_json
+from segstore_ds.status.table_status import PlacedSegment
+from segstore_ds.write.staged import StagedSegment, delete_staged
+
+_WHERE = "answer of a redaction's task"
+
+
+def redact_places(
+    job: RedactJob, chosen: Sequence[PlacedSegment], places: Iterable[int]
+) -> list[str]:
+    """Look through some of the segments; if one fails, what the others staged is deleted."""
+    nonce = secrets.token_hex(6)
+    staged: list[StagedSegment] = []
+    answers: list[str] = []
+    try:
+        for place in places:
+            done = redact_segment(job, chosen[place], number=place, nonce=nonce)
+            outputs = done.run.outputs if done.run else ()
+            staged.extend(outputs)
+            answer = [place, done.rows, [asdict(output) for output in outputs]]
+            answers.append(build_json(answer).decode())
+    except BaseException:
+        delete_staged(job.job.storage, staged)
+        raise
+    return answers
+
+
+def parse_answer(text: str, chosen: Sequence[PlacedSegment]) -> RedactedSegment:
+    """Return what a task found in one of the segments."""
+    place, rows, outputs = parse_json(text.encode(), where=_WHERE)
+    placed = chosen[place]
+    if not outputs:
+        return RedactedSegment(placed)
+    entry = placed.entry
+    staged = (
+        StagedSegment(**{**output, "followers": tuple(output["followers"])}) for output in outputs
+    )
+    inputs = ((entry.segment_id, entry.path),)
+    run = Replacement(placed.start, inputs, entry.rows, entry.epoch, tuple(staged))
+    return RedactedSegment(placed, rows, run)
