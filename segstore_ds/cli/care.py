@@ -7,6 +7,7 @@ import typer
 import segstore_ds as segstore
 from segstore_ds.cli import settings
 from segstore_ds.cli.arguments import DryRun, End, Json, Options, Url, Yes
+from segstore_ds.cli.progress import shown
 from segstore_ds.cli.show import Table, ask, report, say
 from segstore_ds.cli.status import DAMAGED
 
@@ -29,7 +30,9 @@ def compact(
     as_json: Json = False,
 ) -> None:
     """Replace runs of small segments by a few large ones; events and offsets stay."""
-    done = settings.open_to_change(url, storage_options).compact(start, end, mode=mode)
+    stream = settings.open_to_change(url, storage_options)
+    with shown("compacting") as progress:
+        done = stream.compact(start, end, mode=mode, progress=progress)
     text = f"{done.segments_before} segments became {done.segments_after}, at {done.version}"
     report(done, as_json=as_json, text=text if done.commits else "nothing to do")
 
@@ -124,7 +127,10 @@ def vacuum(
     if not dry_run:
         size = f"{len(found.deleted)} objects, {found.bytes:,} B"
         ask(f"Delete {size} of {stream.url}?", yes=yes)
-        found = stream.vacuum(dry_run=False, grace_s=seconds, short_grace=short_grace)
+        with shown("deleting", "objects") as progress:
+            found = stream.vacuum(
+                dry_run=False, grace_s=seconds, short_grace=short_grace, progress=progress
+            )
     report(found, as_json=as_json)
 
 
@@ -149,7 +155,8 @@ def maintain(
 def verify(url: Url, *, storage_options: Options = None, as_json: Json = False) -> None:
     """Read a whole stream and say what is wrong where; status 1 for damage."""
     options = settings.storage_options(storage_options)
-    found = segstore.verify(url, storage_options=options)
+    with shown("verifying") as progress:
+        found = segstore.verify(url, storage_options=options, progress=progress)
     if as_json:
         report(found, as_json=True)
     else:

@@ -20,6 +20,7 @@ from segstore_ds.cli.arguments import (
     Yes,
     parse_conditions,
 )
+from segstore_ds.cli.progress import shown
 from segstore_ds.cli.show import Table, ask, report
 
 Name = Annotated[str, typer.Argument(metavar="NAME")]
@@ -217,15 +218,17 @@ def copy(
 ) -> None:
     """Copy a stream or a range of it, on any filesystem; again continues where it stopped."""
     stream = settings.open_to_read(url, storage_options)
-    copied = stream.copy_to(
-        target,
-        copy_id=copy_id or _id_of(target),
-        mode=mode,
-        start=start,
-        end=end,
-        seal=seal,
-        storage_options=settings.storage_options(storage_options),
-    )
+    with shown("copying") as progress:
+        copied = stream.copy_to(
+            target,
+            copy_id=copy_id or _id_of(target),
+            mode=mode,
+            start=start,
+            end=end,
+            seal=seal,
+            storage_options=settings.storage_options(storage_options),
+            progress=progress,
+        )
     report(copied, as_json=as_json, text=_said(copied, target))
 
 
@@ -257,6 +260,38 @@ def _said(copied: "segstore.Copied", target: str) -> str:
     again = ", as it was before" if copied.repeated else ""
     events = f"events [{copied.start}, {copied.end})"
     return f"{target} holds the {events} in {copied.segments} segments{again}"
+
+
+def publish(
+    url: Url,
+    *,
+    settle: Annotated[
+        bool, typer.Option("--settle", help="First merge what is in no Parquet file.")
+    ] = False,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Refuse columns that Delta lacks.")
+    ] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the table.")] = False,
+    dry_run: DryRun = False,
+    yes: Yes = False,
+    storage_options: Options = None,
+    as_json: Json = False,
+) -> None:
+    """Publish the stream as a Delta table over its own files, or bring that up to date."""
+    stream = settings.open_to_change(url, storage_options)
+    if dry_run:
+        shows = stream.published_delta()
+        text = f"{shows.url} lacks {shows.lag:,} events" if shows else "there is no table"
+        report(shows or {"url": None}, as_json=as_json, text=text)
+    elif remove:
+        ask(f"Remove the Delta table of {stream.url}?", yes=yes)
+        count = stream.unpublish_delta()
+        report({"deleted": count}, as_json=as_json, text=f"deleted {count} objects")
+    else:
+        done = stream.publish_delta(settle=settle, strict=strict)
+        out = f"; left out: {', '.join(done.left_out)}" if done.left_out else ""
+        text = f"{done.url} shows offsets [{done.head}, {done.tail}), {done.lag:,} behind{out}"
+        report(done, as_json=as_json, text=text)
 
 
 def list_followers(url: Url, *, storage_options: Options = None, as_json: Json = False) -> None:
@@ -300,7 +335,7 @@ def promote_follower(
     report({"generation": generation}, as_json=as_json, text=text)
 
 
-VERBS = (truncate, seal, restore, tag, untag, release, redact, drop, copy, clone)
+VERBS = (truncate, seal, restore, tag, untag, release, redact, drop, copy, clone, publish)
 FOLLOWER_VERBS: dict[str, Callable[..., None]] = {
     "list": list_followers,
     "add": add_follower,

@@ -4,7 +4,7 @@ A round that changes nothing is the last one. Segments that can't become fewer a
 so repeated calls do not rewrite them.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from segstore_ds.commit.commit import COMMIT_ATTEMPTS
 from segstore_ds.commit.context import StreamContext
@@ -14,6 +14,7 @@ from segstore_ds.compact.replace import Replacement
 from segstore_ds.compact.rewrite import CompactJob, plan_job, plan_range_groups, run_group
 from segstore_ds.errors import ConflictError
 from segstore_ds.options.compaction import CompactRules
+from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.staged import delete_staged
 
@@ -29,6 +30,7 @@ def run_compact(
     layout: Layout,
     *,
     bounds: tuple[int, int] | None = None,
+    progress: Progress = unheard,
 ) -> Compaction:
     """Compact a range of a stream, in as many commits as needed.
 
@@ -42,6 +44,12 @@ def run_compact(
         SnapshotExpiredError: An input was deleted while it was read.
     """
     total, conflicts = Compaction(context.log.refresh().version), 0
+    rows = [0, 0]  # done, and planned so far
+
+    def note(group: Group) -> None:
+        rows[0] += group.rows
+        progress(rows[0], rows[1])
+
     for _ in range(ROUNDS):
         root = context.log.refresh()
         start, end = bounds or (root.listed_start, root.tail)
@@ -51,9 +59,10 @@ def run_compact(
         if not groups:
             break
         commits = total.commits
+        rows[1] = rows[0] + sum(group.rows for group in groups)
         try:
             for batch in _batches(groups):
-                total += run_batch(context, job, batch)
+                total += run_batch(context, job, batch, note=note)
         except ConflictError:
             conflicts += 1
             if conflicts >= CONFLICTS:
@@ -82,13 +91,16 @@ def run_batch(
     groups: Sequence[Group],
     *,
     attempts: int = COMMIT_ATTEMPTS,
+    note: Callable[[Group], None] | None = None,
 ) -> Compaction:
-    """Write the outputs of some groups and replace them in one commit."""
+    """Write the outputs of some groups and replace them in one commit; `note` hears of each."""
     done: list[Replacement] = []
     nonce = context.clock.new_id()[:12]
     try:
         for number, group in enumerate(groups):
             done.append(run_group(job, group, number=number, nonce=nonce))
+            if note is not None:
+                note(group)
     except BaseException:
         delete_staged(context.storage, (output for run in done for output in run.outputs))
         raise

@@ -11,6 +11,7 @@ from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.copy.segments import run_copy
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
+from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.read.cuts import CutLike, parse_cut, resolve_range
 from segstore_ds.storage import Storage, open_storage
 
@@ -21,6 +22,8 @@ def run_copy_to(
     request: CopyRequest,
     cuts: tuple[CutLike, CutLike],
     storage_options: Mapping[str, Any] | None,
+    *,
+    progress: Progress = unheard,
 ) -> Copied:
     """Make the copy that a request asks for, or finish it; `Stream.copy_to` describes it."""
     start, end = map(parse_cut, cuts)
@@ -44,9 +47,9 @@ def run_copy_to(
         )
     target = open_storage(url, storage_options)
     if request.mode == "events":
-        return run_copy_events(context, target, request, bind)
+        return run_copy_events(context, target, request, bind, progress=progress)
     context.log.refresh()
-    return run_copy(context, target, request, bind)
+    return run_copy(context, target, request, bind, progress=progress)
 
 
 def _clone_storage(

@@ -39,6 +39,7 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.conversion import convert
 from segstore_ds.log.transition import Slot
+from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.read.plan import (
     Reading,
     ReadRequest,
@@ -66,6 +67,8 @@ def run_copy_events(
     target: Storage,
     request: CopyRequest,
     bind: Callable[[Root], tuple[int, int]],
+    *,
+    progress: Progress = unheard,
 ) -> Copied:
     """Copy a range to a stream that does not exist yet, or continue a copy that was begun.
 
@@ -90,7 +93,7 @@ def run_copy_events(
     state, is_new = begin_copy(made, context, request, bind)
     if state.done:
         return copied_of(state, repeated=not is_new)
-    runner = _Runner(made, context, request)
+    runner = _Runner(made, context, request, progress)
     state = runner.run(state)
     return copied_of(state, repeated=runner.steps == 0)
 
@@ -194,8 +197,14 @@ def commit_step(context: StreamContext, step: CopyStep) -> tuple[CopyRecord, boo
 class _Runner:
     """Runs the steps of one copy."""
 
-    def __init__(self, context: StreamContext, source: StreamContext, request: CopyRequest) -> None:
-        self.steps = 0
+    def __init__(
+        self,
+        context: StreamContext,
+        source: StreamContext,
+        request: CopyRequest,
+        progress: Progress,
+    ) -> None:
+        self.steps, self._progress = 0, progress
         self._context, self._source, self._request = context, source, request
         self._appender = Appender(context)
         self._schema = epoch_schema(context.status, context.log.root.epoch)
@@ -208,6 +217,7 @@ class _Runner:
             try:
                 for reading, task in self._plan(state, root):
                     state, ours = self._step(state, reading, task)
+                    self._progress(state.progress, state.end - state.start)
                     if state.done or not ours:
                         break  # done, or another runner committed the planned step
                 else:

@@ -30,6 +30,7 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
 from segstore_ds.log.transition import Slot
 from segstore_ds.options.compaction import CompactRules
+from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.status.history import begin_history
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
@@ -41,6 +42,8 @@ def run_copy(
     target: Storage,
     request: CopyRequest,
     bind: Callable[[Root], tuple[int, int]],
+    *,
+    progress: Progress = unheard,
 ) -> Copied:
     """Copy a range to a stream that does not exist yet.
 
@@ -62,13 +65,17 @@ def run_copy(
     bounds = bind(root)
     job = plan_job(context.storage, context.status, root, CompactRules(), Layout(inline_bytes=0))
     with SegmentCopier(job, target, root, token=request.token, clock=context.clock) as work:
-        entries = tuple(work.entries(context.status, bounds))
+        entries, rows = list[SegmentEntry](), 0
+        for entry in work.entries(context.status, bounds):
+            entries.append(entry)
+            rows += entry.rows
+            progress(rows, bounds[1] - bounds[0])
     copied = commit_copy(
         StreamContext.of(log, client=context.client),
         root,
         context.status,
         request,
-        entries,
+        tuple(entries),
         bounds=bounds,
         next_segment=work.next_segment,
     )

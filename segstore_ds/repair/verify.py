@@ -20,6 +20,7 @@ from segstore_ds.format.statistics import Stats, compute, from_json, merge
 from segstore_ds.log.metadata_log import find_gaps
 from segstore_ds.log.seen import lost_commits
 from segstore_ds.log.transition import broken_invariants, broken_rules
+from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.read.segments import OpenSegment, open_segment
 from segstore_ds.repair.lists import readable_parts
 from segstore_ds.repair.witnesses import find_witnesses, planned_on
@@ -84,7 +85,7 @@ class Report:
         return self
 
 
-def run_verify(context: StreamContext) -> Report:
+def run_verify(context: StreamContext, *, progress: Progress = unheard) -> Report:
     """Read every commit file, status object and segment and check all invariants.
 
     Damage is reported, not raised.
@@ -93,12 +94,12 @@ def run_verify(context: StreamContext) -> Report:
         NotFoundError: There is no stream.
         StorageError: The storage failed, so nothing can be said about the stream.
     """
-    return _Verifier(context.fresh()).run()
+    return _Verifier(context.fresh(), progress).run()
 
 
 class _Verifier:
-    def __init__(self, context: StreamContext) -> None:
-        self._context = context
+    def __init__(self, context: StreamContext, progress: Progress) -> None:
+        self._context, self._progress = context, progress
         self._url = context.storage.url
         self._report = Report()
         self._named: set[str] = set()
@@ -213,8 +214,11 @@ class _Verifier:
         if len(set(numbers)) != len(numbers):
             self._wrong("status", "segment numbers are not unique")
         storage = with_inline(self._context.storage, root)
+        done, total = 0, sum(item.entry.rows for item in placed)
         for item in placed:
             self._verify_segment(storage, item, schemas)
+            done += item.entry.rows
+            self._progress(done, total)
         self._find_leftovers(root)
 
     def _verify_history(self, root: Root) -> None:

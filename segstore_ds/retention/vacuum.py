@@ -30,6 +30,7 @@ from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Retired, Root
 from segstore_ds.log.operations import GRACE_S, ObjectState, check_move
 from segstore_ds.log.transition import Slot
+from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.read.reader_records import store_now_us
 from segstore_ds.replication.followers import follower_storages
 from segstore_ds.status.references import (
@@ -187,6 +188,7 @@ def run_vacuum(
     dry_run: bool = True,
     grace_s: float = GRACE_S,
     short_grace: bool = False,
+    progress: Progress = unheard,
 ) -> VacuumReport:
     """Delete objects that can't be needed any more; a dry run (the default) only reports them.
 
@@ -219,9 +221,10 @@ def run_vacuum(
     deleted, kept = plan_vacuum(refs, horizon, objects)
     deleted += plan_temporaries(context.storage.temporaries(), until_us)
     if not dry_run:
-        for entry in deleted:
+        for count, entry in enumerate(deleted, 1):
             check_move(entry.path, entry.state, ObjectState.DELETED)
             context.storage.delete(entry.path)
+            progress(count, len(deleted))
         _vacuum_followers(context, root, refs, horizon)
         _forget(context, horizon)
     return VacuumReport(dry_run, root.version, horizon.floor, tuple(deleted), tuple(kept))

@@ -11,6 +11,7 @@ from segstore_ds.errors import FormatError, UnsupportedVersionError
 from segstore_ds.format import names
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.log.copy_record import check_complete
+from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.repair.repair import RepairReport, newest_readable, run_repair
 from segstore_ds.repair.salvage import Salvager, SalvageReport
 from segstore_ds.repair.verify import Problem, Report, run_verify
@@ -66,6 +67,7 @@ def verify(
     url: str | os.PathLike[str],
     *,
     storage_options: Mapping[str, Any] | None = None,
+    progress: Progress = unheard,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Report:
     """Read a whole stream and report what is wrong with it, also if damage keeps it from opening.
@@ -75,6 +77,7 @@ def verify(
     Args:
         url: The stream.
         storage_options: As in `open`.
+        progress: Gets how many events are done, and how many there are, after each step.
         clock: Time and ids.
 
     Raises:
@@ -83,10 +86,13 @@ def verify(
         UnsupportedVersionError: A newer version of segstore wrote it, so nothing can be said.
         StorageError: The storage failed, so nothing can be said.
     """
-    return verify_on(open_storage(url, storage_options, single_writer=True), clock=clock)
+    storage = open_storage(url, storage_options, single_writer=True)
+    return verify_on(storage, progress=progress, clock=clock)
 
 
-def verify_on(storage: Storage, *, clock: Clock = SYSTEM_CLOCK) -> Report:
+def verify_on(
+    storage: Storage, *, progress: Progress = unheard, clock: Clock = SYSTEM_CLOCK
+) -> Report:
     """Verify a stream on an open storage; see `verify`, raises as it does."""
     log, damage = StreamLog(storage, clock=clock), None
     try:
@@ -95,7 +101,7 @@ def verify_on(storage: Storage, *, clock: Clock = SYSTEM_CLOCK) -> Report:
         raise
     except FormatError as error:
         damage = error
-    report = run_verify(context_of(log))
+    report = run_verify(context_of(log), progress=progress)
     if damage is not None and all(problem.what != str(damage) for problem in report.problems):
         # What keeps the stream from opening is damage, even if no object is at fault.
         report.problems.append(Problem(damage.code, names.LOG_FOLDER, str(damage)))

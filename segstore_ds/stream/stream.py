@@ -38,6 +38,7 @@ from segstore_ds.log.operations import GRACE_S
 from segstore_ds.log.origins import pins_of
 from segstore_ds.options.arguments import check_option, check_seconds, check_whole
 from segstore_ds.options.compaction import CompactRules
+from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.options.quantities import Duration, Size
 from segstore_ds.publish.delta import (
     Published,
@@ -827,14 +828,17 @@ class Stream:
         pinned = root or self._log.refresh()
         return plan_table(self._status, pinned, find_table(table))
 
-    def verify(self) -> Report:
+    def verify(self, *, progress: Progress = unheard) -> Report:
         """Read the whole stream and report everything that is wrong; changes nothing.
+
+        Args:
+            progress: Gets how many events are done, and how many there are, after each step.
 
         Raises:
             NotFoundError: The stream is gone.
             StorageError: The storage failed, so nothing can be said about the stream.
         """
-        return run_verify(self._context)
+        return run_verify(self._context, progress=progress)
 
     # What belongs to the stream.
 
@@ -1088,7 +1092,12 @@ class Stream:
         )
 
     def vacuum(
-        self, *, dry_run: bool = True, grace_s: float = GRACE_S, short_grace: bool = False
+        self,
+        *,
+        dry_run: bool = True,
+        grace_s: float = GRACE_S,
+        short_grace: bool = False,
+        progress: Progress = unheard,
     ) -> VacuumReport:
         """Delete what no version, pin or commit in flight can need; by default only report it.
 
@@ -1102,12 +1111,19 @@ class Stream:
             grace_s: How many seconds dropped objects stay for readers of older versions, and how
                 long a writing job may take.
             short_grace: Allow a grace of less than a day: you promise that nobody needs it.
+            progress: Gets how many objects are done, and how many there are, after each step.
 
         Returns:
             What was deleted, or would be, and what stays for now.
         """
         check_seconds("grace_s", grace_s)
-        return run_vacuum(self._context, dry_run=dry_run, grace_s=grace_s, short_grace=short_grace)
+        return run_vacuum(
+            self._context,
+            dry_run=dry_run,
+            grace_s=grace_s,
+            short_grace=short_grace,
+            progress=progress,
+        )
 
     def compact(
         self,
@@ -1120,6 +1136,7 @@ class Stream:
         minor: tuple[int, int] | None = None,
         budget_bytes: int | None = None,
         layout: Layout | None = None,
+        progress: Progress = unheard,
     ) -> Compaction:
         """Replace runs of neighbouring segments by a few large ones, or a large one by several.
 
@@ -1141,6 +1158,7 @@ class Stream:
                 pass after every few commits, such as ``(4, 3)``. None takes every run.
             budget_bytes: Most encoded bytes to rewrite, the newest first; None for no limit.
             layout: Compression and frames of what is written.
+            progress: Gets how many events are done, and how many there are, after each step.
 
         Returns:
             What was done; `commits` is 0 if there was nothing to do.
@@ -1154,7 +1172,9 @@ class Stream:
         remedy = "start at 'head', or give no start"
         root = self._log.refresh()
         bounds = resolve_range(self._context, root, first, parse_cut(end), remedy=remedy)
-        done = run_compact(self._context, rules, as_layout(layout), bounds=bounds)
+        done = run_compact(
+            self._context, rules, as_layout(layout), bounds=bounds, progress=progress
+        )
         self._commits.keep_up()
         return done
 
@@ -1218,6 +1238,7 @@ class Stream:
         seal: bool = False,
         allow_redacted: bool = False,
         storage_options: Mapping[str, Any] | None = None,
+        progress: Progress = unheard,
     ) -> Copied:
         """Make a new stream of this one's segments, or of its events.
 
@@ -1246,6 +1267,7 @@ class Stream:
             seal: Seal the copy after its last event: nothing can be appended to it.
             allow_redacted: Allow a clone of a version from before a redaction, with the values.
             storage_options: For the destination's filesystem; a clone takes this stream's.
+            progress: Gets how many events are done, and how many there are, after each step.
 
         Returns:
             What was copied; `repeated` if it had been done before.
@@ -1266,7 +1288,9 @@ class Stream:
         """
         check_whole("version", version, optional=True)
         request = CopyRequest(copy_id, str(start), str(end), seal, mode, version, allow_redacted)
-        return run_copy_to(self._context, url, request, (start, end), storage_options)
+        return run_copy_to(
+            self._context, url, request, (start, end), storage_options, progress=progress
+        )
 
     def materialize(self) -> int:
         """Copy the objects that this clone shares with its origin, and release the pin.

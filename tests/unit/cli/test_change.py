@@ -88,6 +88,16 @@ def test_redact_counts_asks_and_clears(stream, capsys):
     assert main(["redact", stream.url, "-c", "n", "--yes"]) == 2
 
 
+def test_publish_shows_removes_and_asks(stream, capsys):
+    assert main(["publish", stream.url, "--settle", "--json"]) == 0
+    assert done(capsys)["tail"] == 3
+    assert main(["publish", stream.url, "--dry-run"]) == 0
+    assert "lacks 0 events" in capsys.readouterr().out
+    assert main(["publish", stream.url, "--remove"]) == NOT_CONFIRMED
+    assert main(["publish", stream.url, "--remove", "--yes", "--json"]) == 0
+    assert done(capsys)["deleted"] > 0
+
+
 def test_followers(stream, tmp_path, capsys):
     url = str(tmp_path / "second")
     assert main(["follower", "add", stream.url, url]) == 0
