@@ -51,6 +51,16 @@ def find_moment(log: StreamLog, newest: Root, time_us: int) -> Moment | None:
     return log.history.latest(newest, time_us)
 
 
+def newest_replicated(log: StreamLog) -> Root:
+    """Return the newest root seen that every follower holds; what is acknowledged is in it.
+
+    Raises:
+        FencedError: A follower was promoted.
+        StorageError: A follower can't be asked.
+    """
+    return log.read_version(log.replicas.find_replicated(log.root))
+
+
 def find_outcome(log: StreamLog, transaction: str, version: int | None) -> Outcome:
     """Tell a caller whether a transaction is in the log; `Stream.outcome` describes it."""
     if not isinstance(transaction, str) or not transaction:

@@ -192,6 +192,34 @@ class Replicas:
                 followers=sorted(missing),
             ) from missing[min(missing)]
 
+    def find_replicated(self, root: Root) -> int:
+        """Return the newest version, up to `root`, that every follower of `root` holds.
+
+        Raises:
+            FencedError: A follower was promoted: nobody follows this log any more.
+            StorageError: A follower can't be asked.
+        """
+
+        def ask(follower: Follower) -> int:
+            try:
+                theirs = follower.held(root)
+                if theirs.version < root.version:
+                    self._check_ours(follower, theirs, root)
+            except FencedError:
+                raise
+            except (StorageError, FormatError) as error:
+                raise StorageError(
+                    "a follower can't be asked which commits it has",
+                    remedy="repair the follower, remove it with remove_follower(url), or read "
+                    "without replicated=True (replicatedOnly)",
+                    follower=follower.url,
+                    version=root.version,
+                ) from error
+            return theirs.version
+
+        versions = at_once([partial(ask, follower) for follower in self.of(root)])
+        return min([root.version, *versions])
+
     def _open(self, url: str) -> "Follower":
         if url not in self._followers:
             self._followers[url] = Follower(self._storage.sibling(url), self._codec, self._clock)
@@ -287,6 +315,16 @@ class Follower:
         except (StorageError, FormatError, FencedError):
             return False
         return known.transaction == root.transaction
+
+    def held(self, root: Root) -> Root:
+        """Return the newest root that it holds, asked of its store; raises as `newest`."""
+        if self._known is None or self._known.transaction != root.transaction:
+            # Another process may have shipped it meanwhile.
+            self._known = found = self.files.get(root.version)
+            if found is not None and found.transaction != root.transaction:
+                self._known = None
+                raise self.fenced(root)
+        return self.newest(root)
 
     def newest(self, root: Root, *, asked: bool = False) -> Root:
         """Return the newest root that it holds, where `root` is what it should hold.

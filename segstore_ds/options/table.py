@@ -110,6 +110,15 @@ TABLE: tuple[Option, ...] = (
         peers=("as-of-timestamp", "scan.timestamp", "scan.timestamp-millis"),
     ),
     Option(
+        "replicatedOnly",
+        "bool",
+        False,
+        _READS,
+        "read up to the newest version that every follower has, so that a follower that is "
+        "promoted lacks nothing that was read; an error if one can't be asked. Not with "
+        "`versionAsOf`, `timestampAsOf`",
+    ),
+    Option(
         "columns",
         "list",
         None,

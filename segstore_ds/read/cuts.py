@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Self
 
 from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.lookup import moment_at, version_at
+from segstore_ds.commit.lookup import moment_at, newest_replicated, version_at
 from segstore_ds.errors import InvalidInputError, NotFoundError, PositionError, TruncatedError
 from segstore_ds.format import names
 from segstore_ds.format.reader_record import ReaderRecord
@@ -318,12 +318,18 @@ def resolve_range(
 
 
 def root_as_of(
-    context: StreamContext, version: int | None, timestamp: str | dt.datetime | None
+    context: StreamContext,
+    version: int | None,
+    timestamp: str | dt.datetime | None,
+    *,
+    replicated: bool = False,
 ) -> Root:
     """Return the root of a version, or of the newest one at a time; without either the newest seen.
 
+    With `replicated` it is the newest seen that every follower has.
+
     Raises:
-        InvalidInputError: Both are given, or one is not a number or not a time with a zone.
+        InvalidInputError: Two are given, or one is not a number or not a time with a zone.
         NotFoundError: The stream has no such version yet, or was created later.
         SnapshotExpiredError: The version was purged.
         IncompleteStreamError: A copy into the stream was not done at that version.
@@ -335,12 +341,19 @@ def root_as_of(
             version=version,
             timestamp=timestamp,
         )
+    if replicated and (version is not None or timestamp is not None):
+        raise InvalidInputError(
+            "a version or a time was given to read as of, and replicated as well",
+            remedy="leave one of them out; what root_as_of(replicated=True) lists is replicated",
+            version=version,
+            timestamp=timestamp,
+        )
     if timestamp is not None:
         root = version_at(context.log, parse_moment(timestamp))
     elif version is not None:
         root = context.log.read_version(check_version(version))
     else:
-        return context.log.root
+        return newest_replicated(context.log) if replicated else context.log.root
     if root is None:
         raise NotFoundError(
             "stream was created after that time", url=context.storage.url, timestamp=str(timestamp)

@@ -189,9 +189,10 @@ class SegstoreDataSource(DataSource):
         """Open the stream at the version that the options name, or at the newest one."""
         stream = open_on(storage)
         version, timestamp = options["versionAsOf"], options["timestampAsOf"]
-        if version is None and timestamp is None:
+        replicated = options["replicatedOnly"]
+        if version is None and timestamp is None and not replicated:
             return stream
-        root = stream.root_as_of(version=version, timestamp=timestamp)
+        root = stream.root_as_of(version=version, timestamp=timestamp, replicated=replicated)
         return Stream.at_root(storage, root)
 
     def open_storage(self, options: Mapping[str, Any]) -> Storage:

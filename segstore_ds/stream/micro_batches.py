@@ -5,6 +5,7 @@ per idle poll. Every version holds the same events, so nothing is pinned.
 """
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.lookup import newest_replicated
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
 from segstore_ds.read.cuts import (
@@ -38,6 +39,7 @@ class MicroBatches:
         *,
         limits: BatchLimits,
         fail_on_data_loss: bool,
+        replicated: bool = False,
     ) -> None:
         self._context = context_of(StreamLog(storage))
         self.stream = Stream(self._context)
@@ -48,10 +50,19 @@ class MicroBatches:
         self._end_cut = _parse_end(end)
         self._end: int | None = None
         self._held = False
+        self._replicated = replicated
+        self._shown: Root | None = None  # the newest that every follower has
 
     def follow(self) -> Root:
-        """Return the newest root."""
-        return self._context.log.follow()
+        """Return the newest root, or the newest that every follower has."""
+        newest, shown = self._context.log.follow(), self._shown
+        if self._replicated and (shown is None or shown.transaction != newest.transaction):
+            self._shown = newest_replicated(self._context.log)
+        return self._root
+
+    @property
+    def _root(self) -> Root:
+        return self._context.log.root if self._shown is None else self._shown
 
     def begin(self) -> int:
         """Bind the start to an offset.
@@ -59,7 +70,7 @@ class MicroBatches:
         Raises:
             InvalidInputError: The start is after the end.
         """
-        root, cut = self._context.log.root, parse_cut(self._start)
+        root, cut = self._root, parse_cut(self._start)
         offset = resolve_cut(self._context, root, cut)
         if cut.kind == "tail" and self.target is not None:
             offset = min(offset, self.target)
@@ -76,14 +87,14 @@ class MicroBatches:
         Raises:
             PositionError: It is of another stream or generation, or has seen commits that are gone.
         """
-        check_position(self._context.log.root, position)
+        check_position(self._root, position)
         if logged and not self._held:
             check_held(self._context, position)
             self._held = True
 
     def available(self) -> int:
         """Return how far the query may go as of the newest root seen."""
-        root = self._context.log.root
+        root = self._root
         bounds = (root.tail, self.target, self._bound_end(root))
         return min(bound for bound in bounds if bound is not None)
 
@@ -94,7 +105,7 @@ class MicroBatches:
             TruncatedError: Events that are due are below the head.
             PositionError: The offset is beyond the tail.
         """
-        root = self._context.log.root
+        root = self._root
         first, last = take_range(
             root,
             start,

@@ -219,24 +219,34 @@ class Stream:
         self._log.refresh()
         return self
 
-    def position(self, cut: CutLike = "tail") -> Position:
-        """Return a cut together with its stream, for a checkpoint."""
-        root = self._log.root
+    def position(self, cut: CutLike = "tail", *, replicated: bool = False) -> Position:
+        """Return a cut together with its stream, for a checkpoint.
+
+        With `replicated` it is a position of the newest version that every follower has.
+        """
+        root = self.root_as_of(replicated=replicated)
         return Position.of(root, resolve_cut(self._context, root, parse_cut(cut)))
 
     def root_as_of(
-        self, *, version: int | None = None, timestamp: str | dt.datetime | None = None
+        self,
+        *,
+        version: int | None = None,
+        timestamp: str | dt.datetime | None = None,
+        replicated: bool = False,
     ) -> Root:
         """Return the root of an earlier version; without arguments the newest one seen.
 
         Args:
             version: Its number.
             timestamp: A datetime or text with a zone: the newest version committed at or before it.
+            replicated: The newest one seen that every follower has; asks each of them.
 
         Raises:
             NotFoundError: The stream has no such version yet, or was created later.
+            FencedError: With `replicated`: a follower was promoted.
+            StorageError: With `replicated`: a follower can't be asked.
         """
-        return root_as_of(self._context, version, timestamp)
+        return root_as_of(self._context, version, timestamp, replicated=replicated)
 
     def outcome(self, transaction: str, version: int | None = None) -> Outcome:
         """Tell whether a transaction is in the log, after a CommitUnknownError.
@@ -501,6 +511,7 @@ class Stream:
         read_cache_bytes: int = options.default("readCacheBytes"),
         version_as_of: int | None = None,
         timestamp_as_of: str | dt.datetime | None = None,
+        replicated: bool = False,
         limit: int | None = None,
     ) -> pa.RecordBatchReader:
         """Read the events between two cuts, in offset order, as of one version.
@@ -520,6 +531,8 @@ class Stream:
                 later reads; the least recently used leave first. 0 reads without the cache.
             version_as_of: Read this version; None for the newest.
             timestamp_as_of: Or the newest version at that time, a datetime or text with a zone.
+            replicated: Or the newest version that every follower has: a follower that is promoted
+                lacks nothing that was read. An error if a follower can't be asked.
             limit: The most events to return, the first ones that match; None for all.
 
         Returns:
@@ -551,7 +564,9 @@ class Stream:
         )
         most = check_whole("limit", limit, optional=True)
         self._log.refresh()
-        root = self.root_as_of(version=version_as_of, timestamp=timestamp_as_of)
+        root = self.root_as_of(
+            version=version_as_of, timestamp=timestamp_as_of, replicated=replicated
+        )
         reading = plan_reading(self._context, root, request)
         if most is not None and not reading.filters:
             reading = replace(reading, end=min(reading.end, reading.start + most))

@@ -101,6 +101,14 @@ def die_at_system_call(reply: Connection, url: str, number: int) -> None:
     reply.send(made)
 
 
+def append_and_die(reply: Connection, url: str, batch: int, fatal: int) -> None:
+    """Append a batch and be killed at the n-th system call that changes a file."""
+    stream = open(url)
+    with deadly(fatal):
+        stream.append(numbered(0, batch))
+    reply.send("alive")
+
+
 def leave_in_part(pipe: Connection, url: str, path: str) -> None:
     """Write a large part of what is to replace an object, say so, and wait to be killed."""
     writer = open_storage(url).open_staged(path, replace=True)

@@ -64,6 +64,37 @@ def test_each_micro_batch_reaches_the_follower(
     assert sorted(found) == list(range(3000))
 
 
+def test_replicated_reads_end_where_the_follower_ends(
+    spark: SparkSession, url: str, follower: str, tmp_path: Path
+) -> None:
+    """In batch and in streaming; a follower that is gone is an error."""
+    stream = segstore.open(url)
+    stream.append(pa.table({"id": [1, 2]}, SCHEMA))
+    stream.append(pa.table({"id": [3]}, SCHEMA))
+    newest = Path(follower) / "log" / f"{stream.version:020d}"
+    newest.rename(tmp_path / "aside")  # as if the primary had died before it was shipped
+
+    def batch(only: str) -> list[int]:
+        reads = spark.read.format("segstore").option("replicatedOnly", only)
+        return sorted(row.id for row in reads.load(url).collect())
+
+    def streamed() -> list[int]:
+        reads = spark.readStream.format("segstore").option("replicatedOnly", "true")
+        writes = reads.load(url).writeStream.format("segstore").trigger(availableNow=True)
+        checkpoint = f"{tmp_path}/checkpoint"
+        query = writes.option("checkpointLocation", checkpoint).start(f"{tmp_path}/copy")
+        query.awaitTermination()
+        return sorted(segstore.open(f"{tmp_path}/copy").read().read_all()["id"].to_pylist())
+
+    assert (batch("false"), batch("true"), streamed()) == ([1, 2, 3], [1, 2], [1, 2])
+    (tmp_path / "aside").rename(newest)
+    assert (batch("true"), streamed()) == ([1, 2, 3], [1, 2, 3])
+    Path(follower).rename(tmp_path / "gone")
+    with pytest.raises(Exception, match="can't be asked which commits it has"):
+        batch("true")
+    (tmp_path / "gone").rename(follower)
+
+
 def test_worker_log_holds_the_counters_of_the_write_cache(
     spark: SparkSession, append: Callable[..., None]
 ) -> None:

@@ -142,7 +142,14 @@ def test_every_read_option_of_the_table_is_taken(stream, url, load):
         "singleWriter": "true",
     }
     # These are read with others, or instead of events.
-    elsewhere = {"timestampAsOf", "metadata", "compactRows", "compactBytes", "compactMode"}
+    elsewhere = {
+        "timestampAsOf",
+        "replicatedOnly",
+        "metadata",
+        "compactRows",
+        "compactBytes",
+        "compactMode",
+    }
     assert values.keys() | elsewhere == {o.name for o in TABLE if READ in o.scopes}
     del values["path"]
     df = load(**values)

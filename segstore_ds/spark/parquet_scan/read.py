@@ -123,7 +123,8 @@ def read(spark: SparkSession, url: str | os.PathLike[str], **options: Any) -> Da
         return _read_source(spark, url, given)
     if not whole:
         pinned = {"startCut": reading.start, "endCut": reading.end, "versionAsOf": root.version}
-        rest = {name: value for name, value in given.items() if name != "timestampAsOf"}
+        bound = ("timestampAsOf", "replicatedOnly")
+        rest = {name: value for name, value in given.items() if name not in bound}
         rest |= as_texts(pinned) | {NATIVE: json.dumps(epochs)}
         halves.append(_read_source(spark, url, rest))
     return reduce(DataFrame.unionAll, halves)

@@ -103,6 +103,7 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
                 options["maxSegmentsPerTrigger"],
             ),
             fail_on_data_loss=options["failOnDataLoss"],
+            replicated=options["replicatedOnly"],
         )
         self._origin: StreamOffset | None = None
         self._published: PublishedPosition | None = None
