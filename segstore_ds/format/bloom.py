@@ -57,22 +57,24 @@ def has_filter(data_type: pa.DataType) -> bool:
     return not (t.is_nested(data_type) or t.is_floating(data_type) or t.is_null(data_type))
 
 
-def build_filters(batch: pa.RecordBatch, columns: Sequence[str], *, frame_bytes: int) -> Filters:
-    """Return the filters of the named columns, as far as `SHARE` of a frame's bytes allows.
+def distinct_values(batch: pa.RecordBatch, columns: Sequence[str]) -> dict[str, pa.Array]:
+    """Return the `distinct` values of those of the named columns that may be keys."""
+    known = set(filtered_columns(batch.schema)) if columns else ()
+    return {name: distinct(batch.column(name)) for name in columns if name in known}
 
-    Columns that the batch lacks, or whose type has no filter, are passed over.
-    """
-    known = [name for name in columns if name in filtered_columns(batch.schema)]
+
+def build_filters(
+    schema: pa.Schema, columns: Mapping[str, pa.Array], *, frame_bytes: int
+) -> Filters:
+    """Return filters of the `distinct_values` of a frame, as far as `SHARE` of its bytes allows."""
     found = {}
     left = int(frame_bytes * SHARE)
-    for place, name in enumerate(known):
-        column = batch.column(name)
-        values = distinct(column)
+    for place, (name, values) in enumerate(columns.items()):
         blocks = -(-max(len(values), 1) * VALUE_BITS // _BLOCK_BITS)
-        blocks = max(min(blocks, left // (len(known) - place) // BLOCK_BYTES), 1)
+        blocks = max(min(blocks, left // (len(columns) - place) // BLOCK_BYTES), 1)
         if blocks * _BLOCK_BITS < len(values) * LEAST_VALUE_BITS:
             continue
-        hashes = hash_distinct(values, column.type)
+        hashes = hash_distinct(values, schema.field(name).type)
         if hashes is not None:
             found[name] = insert(hashes, blocks)
             left -= blocks * BLOCK_BYTES

@@ -17,7 +17,12 @@ import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.arrow.offsets import check_offsets
-from segstore_ds.format.bloom import Filters, build_filters, filtered_columns
+from segstore_ds.format.bloom import (
+    Filters,
+    build_filters,
+    distinct_values,
+    filtered_columns,
+)
 from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.format.statistics import Stats, compute
 
@@ -69,7 +74,8 @@ def encode_frame(
     large for one frame is an InvalidInputError.
     """
     check_size(batch)
-    stats = compute(batch, stats_columns)
+    values = distinct_values(batch, key_columns)
+    stats = compute(batch, stats_columns, distinct=values)
     options = pa.ipc.IpcWriteOptions(
         compression=_codec(compression, compression_level),
         use_threads=batch.nbytes >= _THREADED_BYTES,
@@ -86,7 +92,7 @@ def encode_frame(
         stats=stats,
         fingerprint=fingerprint(batch.schema),
         raw_bytes=declared_bytes(memoryview(data)),
-        filters=build_filters(batch, key_columns, frame_bytes=data.size),
+        filters=build_filters(batch.schema, values, frame_bytes=data.size),
     )
 
 
@@ -109,7 +115,8 @@ def with_filters(
         where=where,
         limit_bytes=max(frame.raw_bytes, 1),
     )
-    return replace(frame, filters=build_filters(batch, wanted, frame_bytes=frame.data.size))
+    values = distinct_values(batch, wanted)
+    return replace(frame, filters=build_filters(schema, values, frame_bytes=frame.data.size))
 
 
 def check_size(batch: pa.RecordBatch) -> None:

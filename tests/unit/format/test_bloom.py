@@ -37,6 +37,12 @@ COLUMNS: dict[str, tuple[list[Any], pa.DataType]] = {
 }
 
 
+def build(batch: pa.RecordBatch, columns: list[str], frame_bytes: int) -> bloom.Filters:
+    """Return the filters of a frame of so many bytes."""
+    values = bloom.distinct_values(batch, columns)
+    return bloom.build_filters(batch.schema, values, frame_bytes=frame_bytes)
+
+
 @pytest.mark.parametrize(
     ("value", "expected"),
     [
@@ -77,7 +83,7 @@ def test_filter_holds_every_value_and_few_others(name: str) -> None:
     values, data_type = COLUMNS.get(name, ([True, None], pa.bool_()))
     array = pa.array([None, *values], data_type).slice(1)
     batch = pa.record_batch([array], names=["key"])
-    filters = bloom.build_filters(batch, ["key", "missing"], frame_bytes=1 << 20)
+    filters = build(batch, ["key", "missing"], 1 << 20)
     assert not bloom.lacks_value(filters["key"], array)
     others = bloom.hash_values(pa.array([RANDOM.randbytes(20) for _ in range(2000)], pa.binary()))
     assert bloom.may_hold(filters["key"], others).mean() < 0.01
@@ -86,7 +92,7 @@ def test_filter_holds_every_value_and_few_others(name: str) -> None:
 def test_filters_take_their_share_of_a_frame_at_most() -> None:
     batch = pa.record_batch({"a": range(10_000), "b": [n % 10 for n in range(10_000)]})
     for frame_bytes in (1 << 10, 1 << 17, 1 << 18, 1 << 19, 1 << 22):
-        found = bloom.build_filters(batch, ["a", "b"], frame_bytes=frame_bytes)
+        found = build(batch, ["a", "b"], frame_bytes)
         assert sum(map(len, found.values())) <= max(frame_bytes * bloom.SHARE, 32)
         assert ("a" in found) == (frame_bytes >= 1 << 19)  # below it has less than 4 bits a value
         assert len(found["b"]) == bloom.BLOCK_BYTES
@@ -94,13 +100,13 @@ def test_filters_take_their_share_of_a_frame_at_most() -> None:
 
 def test_column_with_a_very_long_value_has_no_filter() -> None:
     batch = pa.record_batch({"a": ["x" * (bloom.MOST_VALUE_BYTES + 1), "y"]})
-    assert bloom.build_filters(batch, ["a"], frame_bytes=1 << 20) == {}
+    assert build(batch, ["a"], 1 << 20) == {}
 
 
 def test_columns_without_values_have_an_empty_filter() -> None:
     for data_type in (pa.string(), pa.int64(), pa.decimal128(20, 1), pa.bool_()):
         batch = pa.record_batch([pa.array([None, None], data_type)], names=["a"])
-        filters = bloom.build_filters(batch, ["a"], frame_bytes=1 << 10)
+        filters = build(batch, ["a"], 1 << 10)
         assert not np.frombuffer(filters["a"], np.uint8).any()
 
 
