@@ -418,6 +418,14 @@ TABLE: tuple[Option, ...] = (
         peers=("dataskippingnumindexedcols", "delta.dataskippingstatscolumns"),
     ),
     Option(
+        "keyColumns",
+        "list",
+        None,
+        _WRITES,
+        "where this write creates the stream: columns by whose values events are looked up; a "
+        "comma list or a JSON array",
+    ),
+    Option(
         "compact",
         "choice",
         None,

@@ -161,7 +161,12 @@ def open_or_create(storage: Storage, request: WriteRequest, *, create: bool) -> 
     # Check before creating: a refused write must leave no stream behind.
     check_arguments(request, request.schema)
     try:
-        return create_on(storage, request.schema, spark_schema=request.spark_schema)
+        return create_on(
+            storage,
+            request.schema,
+            spark_schema=request.spark_schema,
+            key_columns=request.key_columns,
+        )
     except AlreadyExistsError:
         # Another job created it between the two calls.
         return open_on(storage)

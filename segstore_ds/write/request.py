@@ -24,7 +24,8 @@ class AutoRules:
 class WriteRequest:
     """A request to write; `Stream.plan_write` describes each field.
 
-    `compact` says what to compact after the commit; None for nothing.
+    `compact` says what to compact after the commit; None for nothing. `key_columns` are those of
+    the stream if the write creates it.
     """
 
     schema: pa.Schema = field(repr=False)
@@ -38,6 +39,7 @@ class WriteRequest:
     replace_schema: bool = False
     spark_schema: str | None = field(default=None, repr=False)
     compact: AutoRules | None = None
+    key_columns: tuple[str, ...] | None = None
 
     @property
     def change(self) -> SchemaChange:

@@ -155,6 +155,7 @@ def test_empty_batch_of_a_writer_is_remembered(spark, url, append):
         ({"compression": "gzip"}, "one of zstd, lz4, none"),
         ({"frameRows": 0}, "an integer of at least 1"),
         ({"statsColumns": "id,gone"}, "columns=['gone']"),
+        ({"keyColumns": "id,gone"}, "no such key column"),
         ({"overwriteSchema": "true"}, "overwrite the events as well, or set mergeSchema=true"),
         ({"createIfMissing": "false"}, "SEG_NOT_FOUND"),
         ({"expectedTail": 3}, "SEG_NOT_FOUND"),
@@ -189,6 +190,7 @@ def test_every_write_option_of_the_table_is_taken(spark, url, append):
         "mergeSchema": "true",
         "overwriteSchema": "true",
         "statsColumns": '["id"]',
+        "keyColumns": "id",
         "compact": "auto",
         "operation": "append",
         "copyFrom": "",
@@ -206,6 +208,7 @@ def test_every_write_option_of_the_table_is_taken(spark, url, append):
     report = segstore.open(url).verify()
     assert (report.segments, report.frames, report.rows) == (5, 10, 100)
     assert report.ok
+    assert segstore.open(url).key_columns == ("id",)
 
 
 def test_compression_and_frames(spark, url, append):

@@ -87,6 +87,7 @@ def build_request(
         replace_schema=options["overwriteSchema"],
         client=client_of(options),
         compact=compact_rules(options) if (options["compact"] or unset) == "auto" else None,
+        key_columns=options["keyColumns"],
     )
 
 
