@@ -5,6 +5,7 @@
     PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1
     PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1-levels
     PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1-parquet
+    PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1-keys
 
 When: once per version of the format, or feature of it, in the commit that begins it. Streams of a
 version that was released are never written again, whatever the code does today: they are what users
@@ -26,6 +27,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import golden_keys
 import golden_levels
 import golden_parquet
 import pyarrow as pa
@@ -214,6 +216,7 @@ SETS: dict[str, dict[str, Callable[[Stream], None]]] = {
     "v1": STREAMS,
     "v1-levels": golden_levels.LEVELS,
     "v1-parquet": golden_parquet.PARQUET,
+    "v1-keys": golden_keys.KEYS,
 }
 
 

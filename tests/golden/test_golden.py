@@ -12,6 +12,7 @@ import make_golden
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from golden_keys import KEYS, filtered, hashed_bytes, holds
 from golden_levels import LEVELS, described
 from golden_metadata import read_history, read_readers
 from golden_parquet import PARQUET
@@ -95,6 +96,19 @@ def test_golden_parquet_files_have_the_ids_of_the_format(name: str) -> None:
         text = json.dumps(words, separators=(",", ":")).encode()
         digest = hashlib.blake2b(text, digest_size=4).digest()
         assert number == int.from_bytes(digest, "big") % 2**31
+
+
+@pytest.mark.parametrize("name", KEYS)
+def test_golden_filters_hold_what_the_format_says(name: str) -> None:
+    """Every value of a frame is in its filters, by FORMAT.md 6 alone, and few others are."""
+    found = list(filtered(HERE / "v1-keys" / name))
+    types = {column for column, _, _ in found}
+    known = {*segstore.open(HERE / "v1-keys" / name).schema.names}
+    assert types == known - ({"bool"} if name == "keys-parquet" else set())
+    for column, data, values in found:
+        assert all(holds(data, value) for value in hashed_bytes(values)), column
+        others = [holds(data, f"other {n}".encode()) for n in range(200)]
+        assert sum(others) <= 20, column
 
 
 def ids_of(fields: Iterable[pa.Field], path: tuple[str, ...]) -> Iterator[tuple[tuple, int]]:
