@@ -1,6 +1,7 @@
 """Key columns: reads that look a key up open only what may hold it, and lose nothing."""
 
 import random
+import threading
 from dataclasses import replace
 from typing import Any
 
@@ -8,13 +9,15 @@ import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
-from segstore_ds.errors import InvalidInputError
+from segstore_ds.errors import FormatError, InvalidInputError
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.parquet.filters import CAN_WRITE
 from segstore_ds.read.segments import open_segment
 from segstore_ds.repair import verify
 from segstore_ds.status.inline import with_inline
-from segstore_ds.stream.stream import Stream
+from segstore_ds.storage import Storage
+from segstore_ds.stream import Stream, open_on
+from segstore_ds.testing.faults import WrappedStorage
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int32()), ("x", pa.float64())])
 FRAMES = segstore.Layout(inline_bytes=0, frame_rows=100, segment_format="arrow")
@@ -183,3 +186,43 @@ def test_verify_reports_a_filter_that_lacks_a_value(
     problems = stream.verify().problems
     assert len(problems) == 20
     assert "the filter of column 'user' lacks a value" in problems[0].what
+
+
+@FORMATS
+def test_damage_of_filters_is_an_error_or_changes_nothing(tmp_path: Any, form: str) -> None:
+    stream = fill(tmp_path, form)
+    asked = ["user", "==", "user-2-7"]
+    found, _ = looked_up(stream, asked)
+    entry = [item.entry for item in stream._status.segments(stream.root, 0, stream.tail)][2]
+    path = tmp_path / "s/segments" / entry.path
+    whole = path.read_bytes()
+    errors, end = 0, entry.footer_bytes
+    for place in range(len(whole) - end, len(whole), end // 40):
+        path.write_bytes(whole[:place] + bytes([whole[place] ^ 0x10]) + whole[place + 1 :])
+        try:
+            assert looked_up(stream, asked)[0] == found
+        except FormatError:
+            errors += 1
+    assert errors > 20
+    path.write_bytes(whole)
+    assert looked_up(stream, asked)[0] == found
+
+
+class _Meeting(WrappedStorage):
+    """A storage whose reads of segments wait until four of them are under way."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self._met = threading.Barrier(4)
+
+    def around(self, verb: str, path: str, work: Any) -> Any:
+        if verb == "get_range" and path.startswith("segments/"):
+            self._met.wait(timeout=60)
+        return work()
+
+
+def test_lookup_asks_several_segments_at_once(stream: Stream) -> None:
+    # The four bounds overlap, and none of the segments has the value.
+    meeting = open_on(_Meeting(stream.storage))
+    asked = ["user", "in", [f"user-{segment}-100" for segment in range(4)]]
+    assert meeting.read(filters=[asked], read_cache_bytes=0).read_all().num_rows == 0
