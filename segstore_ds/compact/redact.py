@@ -133,8 +133,11 @@ class _Progress:
     def _candidates(self, root: Root, job: RedactJob) -> Iterator[PlacedSegment]:
         end = min(self.record.tail, root.tail)
         for placed in self._context.status.segments(root, root.listed_start, end):
-            if _place(placed) not in self._clean and job.may_match(placed):
+            place = _place(placed)
+            if place not in self._clean and job.may_match(placed):
                 yield placed
+            else:
+                self._clean.add(place)
 
     def _redact(self, found: Iterable[RedactedSegment]) -> bool:
         """Commit what replaces segments; tell whether any event matched."""

@@ -4,36 +4,24 @@ Tasks name segments by their place in the driver's list, and answer with texts.
 """
 
 import secrets
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from segstore_ds.compact.redact_segment import RedactedSegment, RedactJob, redact_segment
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.format.fields import build_json, parse_json
 from segstore_ds.status.table_status import PlacedSegment
-from segstore_ds.write.staged import StagedSegment, delete_staged
+from segstore_ds.write.staged import StagedSegment
 
 _WHERE = "answer of a redaction's task"
 
 
-def redact_places(
-    job: RedactJob, chosen: Sequence[PlacedSegment], places: Iterable[int]
-) -> list[str]:
-    """Look through some of the segments; if one fails, what the others staged is deleted."""
+def redact_place(job: RedactJob, chosen: Sequence[PlacedSegment], place: int) -> str:
+    """Look through one of the segments; if that fails, nothing that it staged is left."""
     nonce = secrets.token_hex(6)
-    staged: list[StagedSegment] = []
-    answers: list[str] = []
-    try:
-        for place in places:
-            done = redact_segment(job, chosen[place], number=place, nonce=nonce)
-            outputs = done.run.outputs if done.run else ()
-            staged.extend(outputs)
-            answer = [place, done.rows, [asdict(output) for output in outputs]]
-            answers.append(build_json(answer).decode())
-    except BaseException:
-        delete_staged(job.job.storage, staged)
-        raise
-    return answers
+    done = redact_segment(job, chosen[place], number=place, nonce=nonce)
+    outputs = done.run.outputs if done.run else ()
+    return build_json([place, done.rows, [asdict(output) for output in outputs]]).decode()
 
 
 def parse_answer(text: str, chosen: Sequence[PlacedSegment]) -> RedactedSegment:

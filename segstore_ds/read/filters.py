@@ -8,10 +8,11 @@ their UTF-8 bytes, and a comparison with null is never true.
 
 import difflib
 import json
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
-from functools import reduce
+from functools import lru_cache, reduce
 from typing import Any
 
 import pyarrow as pa
@@ -57,10 +58,19 @@ class Condition:
         if self.op == "is not null" or (stats.min is None and stats.max is None):
             return True
         if self.op == "in":
-            return any(self._may_compare("==", literal, stats) for literal in _many(self.literal))
+            return self._may_be_in(stats)
         if self.op == "not in":
             return all(self._may_compare("!=", literal, stats) for literal in _many(self.literal))
         return self._may_compare(self.op, self.literal, stats)
+
+    def _may_be_in(self, stats: ColumnStats) -> bool:
+        literals = _many(self.literal)
+        ordered = _ordered(literals)
+        if not ordered or not type(stats.min) is type(stats.max) is type(ordered[0]):
+            return any(self._may_compare("==", literal, stats) for literal in literals)
+        # A thousand segments and a thousand literals would be a million comparisons.
+        place = bisect_left(ordered, stats.min)
+        return place < len(ordered) and bool(ordered[place] <= stats.max)
 
     def _may_compare(self, op: str, literal: Any, stats: ColumnStats) -> bool:
         if literal is None:
@@ -90,6 +100,13 @@ class Condition:
 
 def _many(literal: Any) -> tuple[Any, ...]:
     return tuple(literal)
+
+
+@lru_cache(maxsize=16)
+def _ordered(literals: tuple[Any, ...]) -> list[Any]:
+    """Return literals in order, without nulls; none if they are of several types."""
+    known = [literal for literal in literals if literal is not None]
+    return sorted(known) if len({*map(type, known)}) == 1 else []
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from segstore_ds.commit.best_effort import best_effort
 from segstore_ds.compact.redact import Work
 from segstore_ds.compact.redact_plan import RedactRequest
 from segstore_ds.compact.redact_segment import RedactedSegment, RedactJob
-from segstore_ds.compact.redact_tasks import parse_answer, redact_places
+from segstore_ds.compact.redact_tasks import parse_answer, redact_place
 from segstore_ds.compact.redacted import Redacted
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.compact.rows import PLAN_SCHEMA
@@ -125,7 +125,7 @@ __all__ = [
     "plan_copy_job",
     "plan_parquet",
     "plan_rows_copy",
-    "redact_places",
+    "redact_place",
     "redact_stream",
     "resolve_location",
     "run_task",

@@ -41,6 +41,7 @@ PLAIN = (
     "cache_overlap",
     "appender_events",
     "python_rivals",
+    "redact",
     "wide_tables",
 )
 # On a real S3 server, which the first run fetches.

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-import pyarrow as pa
-from pyspark.sql import SparkSession
+from pyspark.sql import Column, SparkSession
+from pyspark.sql.functions import udf
 
 from segstore_ds.options import WRITE, parse_options
 from segstore_ds.spark.boundary import in_sparks_words
@@ -18,12 +18,11 @@ from segstore_ds.stream.connector import (
     RedactRequest,
     open_on,
     parse_answer,
-    redact_places,
+    redact_place,
     redact_stream,
 )
 
 MOST_TASKS = 256
-_ANSWER = pa.schema([("answer", pa.string())])
 
 
 @in_sparks_words
@@ -67,8 +66,8 @@ def redact(
     def work(job: RedactJob, chosen: Sequence[PlacedSegment]) -> Iterator[RedactedSegment]:
         tasks = min(len(chosen), MOST_TASKS)
         places = spark.range(0, len(chosen), 1, tasks)
-        answers = places.mapInArrow(_task(job, chosen), "answer string").collect()
-        return (parse_answer(row[0], chosen) for row in answers)
+        rows = places.select(_task(job, chosen)("id")).collect()
+        return (parse_answer(row[0], chosen) for row in rows)
 
     stream = open_on(storage)
     redact_id = stream.context.clock.new_id() if redact_id is None else redact_id
@@ -76,14 +75,11 @@ def redact(
     return redact_stream(stream, request, work, forget=forget, short_grace=short_grace)
 
 
-def _task(
-    job: RedactJob, chosen: Sequence[PlacedSegment]
-) -> Callable[[Iterator[pa.RecordBatch]], Iterator[pa.RecordBatch]]:
-    """Return what a task runs on the places of its segments."""
+def _task(job: RedactJob, chosen: Sequence[PlacedSegment]) -> Callable[..., Column]:
+    """Return the function of a segment's place that tasks call, once for each."""
 
-    def run(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        places = (place for batch in batches for place in batch.column(0).to_pylist())
-        answers = redact_places(job, chosen, places)
-        yield pa.record_batch([pa.array(answers, pa.string())], schema=_ANSWER)
+    def run(place: int) -> str:
+        return redact_place(job, chosen, place)
 
-    return run
+    # Functions of Arrow batches need pandas, which a job has no other use for.
+    return udf(run, "string", useArrow=False).asNondeterministic()

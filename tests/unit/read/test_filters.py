@@ -338,3 +338,18 @@ def test_filters_that_keep_everything_or_nothing_do_not_copy():
     nothing = parse_filters([("long", ">", 5)], SCHEMA).apply(batch)
     assert (nothing.num_rows, nothing.schema) == (0, batch.schema)
     assert Filters().apply(batch) is batch
+
+
+@pytest.mark.parametrize(
+    ("literals", "low", "high", "may"),
+    [
+        ([5, 1, 9], 2, 4, False),
+        ([5, 1, 9], 5, 5, True),
+        ([5, 1, 9], 10, 12, False),
+        ([5, None, 1], 6, 9, False),
+        ([5, None, 1], 0, 1, True),
+    ],
+)
+def test_lists_of_literals_skip_what_lies_between_them(literals, low, high, may):
+    filters = parse_filters([["n", "in", literals]], pa.schema([("n", pa.int64())]))
+    assert filters.may_match({"n": ColumnStats(low, high, 0)}, 3) is may
