@@ -1,0 +1,150 @@
+"""Publishing, failing and crashing at its 1st, 2nd, 3rd... storage call until it succeeds.
+
+After each the table shows the old or the new state whole, the stream is what it was, and publishing
+again ends in the new state.
+"""
+
+import io
+from dataclasses import replace
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from crash_kit import SCHEMA, content_on, discard, events, files_of, fresh_storage, restore
+from publish_kit import shown
+from stream_kit import Meddling
+
+from segstore_ds.errors import SegstoreError
+from segstore_ds.log.clock import Clock
+from segstore_ds.publish import delta
+from segstore_ds.publish.delta_log import read_table
+from segstore_ds.storage import Storage
+from segstore_ds.stream import create_on, open_on
+from segstore_ds.testing.faults import Crash, Fault, FaultStorage
+from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
+from segstore_ds.write.layout import Layout
+
+SETTLED = Layout(inline_bytes=0, segment_format="parquet")
+FAULTS = [
+    Fault(1, kind, when, calls=calls)
+    for kind, calls in (("fail", 1), ("fail", 10**9), ("crash", 1))
+    for when in ("before", "after")
+]
+
+
+def prepare(storage: Storage, clock: Clock) -> None:
+    """Make a stream that is published, and then changes in every way that the table has to see."""
+    stream = create_on(storage, SCHEMA, clock=clock)
+    stream.set_upkeep(None)
+    for start in range(0, 20, 5):
+        stream.append(events(start, start + 5), layout=SETTLED)
+    stream.publish_delta()
+    stream.compact(start=5, layout=SETTLED)
+    stream.append(events(20, 25), layout=SETTLED)
+    stream.truncate(2)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kind}-{fault.when}")
+def test_publishing_survives_a_fault_at_every_call(
+    fault: Fault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The table is never between two states, and the stream never changes."""
+    monkeypatch.setattr(delta, "CHECKPOINT_EVERY", 1)
+    time = VirtualTime(1)
+    start = TimedStorage(fresh_storage("memory", None), time)
+    prepare(start, time.clock)
+    files, now_us = files_of(start), time.now_us
+    before, events_then = shown(start), content_on(start)
+    open_on(start, clock=time.clock).publish_delta()
+    after = shown(start)
+    assert [len(rows) for _, rows in (before, after)] == [20, 23]
+    for number in range(1, 200):
+        later = VirtualTime(1 + number, now_us=now_us)
+        inner = TimedStorage(restore(fresh_storage("memory", None), files), later, like=start)
+        faulty = FaultStorage(inner, replace(fault, at=number))
+        ended = None
+        try:
+            open_on(faulty, clock=later.clock).publish_delta()
+        except (Crash, SegstoreError) as error:
+            ended = error
+        found = shown(inner)
+        assert found in ([after] if ended is None else [before, after]), faulty.calls[number - 1]
+        assert content_on(inner) == events_then
+        open_on(inner, clock=later.clock).publish_delta()
+        assert shown(inner) == after
+        discard(inner)
+        if not faulty.struck:
+            assert number > 10
+            return
+    pytest.fail("publishing never succeeds")
+
+
+def test_stranger_who_committed_is_an_error() -> None:
+    """Another program's commit is never taken for the stream's."""
+    time = VirtualTime(1)
+    storage = TimedStorage(fresh_storage("memory", None), time)
+    prepare(storage, time.clock)
+    storage.create(f"delta/_delta_log/{1:020d}.json", b'{"commitInfo":{"operation":"WRITE"}}\n')
+    stream = open_on(storage, clock=time.clock)
+    with pytest.raises(SegstoreError, match="another program"):
+        stream.publish_delta()
+    stream.unpublish_delta()
+    assert stream.publish_delta().tail == 25
+
+
+def test_schema_of_a_checkpoint_is_that_of_the_log() -> None:
+    """A table that is read from a checkpoint alone lists the same files, columns and protocol."""
+    time = VirtualTime(1)
+    storage = TimedStorage(fresh_storage("memory", None), time)
+    prepare(storage, time.clock)
+    found = read_table(storage)
+    assert found.note is not None
+    data = delta.encode_checkpoint(found, found.note)
+    storage.create(f"delta/_delta_log/{0:020d}.checkpoint.parquet", data)
+    again = read_table(storage)
+    assert (again.adds, again.metadata) == (found.adds, found.metadata)
+    assert (again.protocol, again.note) == (found.protocol, found.note)
+    assert pa.types.is_map(pq.read_schema(io.BytesIO(data)).field("add").type.field(1).type)
+
+
+@pytest.mark.parametrize("also", ["append", "nothing"])
+def test_publisher_that_loses_a_race_plans_again(also: str) -> None:
+    """Two publishers at once leave the table that one of them alone would."""
+    time = VirtualTime(1)
+    storage = TimedStorage(fresh_storage("memory", None), time)
+    prepare(storage, time.clock)
+
+    def come_first() -> None:
+        other = open_on(storage, clock=time.clock)
+        if also == "append":
+            other.append(events(25, 28), layout=SETTLED)
+        other.publish_delta()
+
+    raced = Meddling(storage, f"create delta/_delta_log/{1:020d}", come_first)
+    found = open_on(raced, clock=time.clock).publish_delta()
+    assert raced.met
+    assert (found.table_version, found.tail) == (1, 28 if also == "append" else 25)
+    assert [row["n"] for row in shown(storage)[1]] == list(range(2, found.tail))
+
+
+def test_publisher_that_slept_past_a_purge_publishes_again() -> None:
+    """What it listed may have been deleted while it slept."""
+    time = VirtualTime(1)
+    storage = TimedStorage(fresh_storage("memory", None), time)
+    prepare(storage, time.clock)
+
+    def sleep() -> None:
+        other = open_on(storage, clock=time.clock)
+        other.compact(layout=SETTLED)
+        time.advance(20 * 86_400)
+        other.append(events(25, 28), layout=SETTLED)
+        time.advance(2 * 3600)
+        other.append(events(28, 30), layout=SETTLED)
+        other.purge(older_than_s=3600)
+        other.vacuum(dry_run=False)
+
+    slept = Meddling(storage, f"create delta/_delta_log/{1:020d}", sleep)
+    found = open_on(slept, clock=time.clock).publish_delta()
+    assert (found.table_version, found.tail) == (2, 30)
+    assert [row["n"] for row in shown(storage)[1]] == list(range(2, 30))
