@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from segstore_ds.commit.at_once import at_once
+from segstore_ds.commit.follower import Follower
 from segstore_ds.commit.objects import (
     copy_objects,
     copy_small,
@@ -44,7 +45,6 @@ from segstore_ds.log.seen import lost_commits
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import Storage
 
-HINT_EVERY = 16
 _NONE: Mapping[str, frozenset[str]] = {}
 
 
@@ -73,7 +73,7 @@ class Replicas:
         self._clock = clock
         self._followers: dict[str, Follower] = {}
 
-    def of(self, root: Root) -> list["Follower"]:
+    def of(self, root: Root) -> list[Follower]:
         """Return the followers that a root names; sends no request."""
         known = replication_of(root)
         return [self._open(url) for url in known.followers] if known else []
@@ -127,7 +127,7 @@ class Replicas:
         at_once([*looks, *checks])
         return whole
 
-    def _bring_up_to_base(self, follower: "Follower", base: Root) -> None:
+    def _bring_up_to_base(self, follower: Follower, base: Root) -> None:
         try:
             self._bring_up(follower, base)
         except FencedError:
@@ -141,7 +141,7 @@ class Replicas:
             ) from error
         self._refuse_ahead(follower, base)
 
-    def _refuse_ahead(self, follower: "Follower", base: Root) -> None:
+    def _refuse_ahead(self, follower: Follower, base: Root) -> None:
         """Raise MissingObjectError when a follower holds commits that the primary has lost."""
         theirs = follower.known
         # If the base is only outdated, the log holds that version and this commit loses its race.
@@ -220,14 +220,14 @@ class Replicas:
         versions = at_once([partial(ask, follower) for follower in self.of(root)])
         return min([root.version, *versions])
 
-    def _open(self, url: str) -> "Follower":
+    def _open(self, url: str) -> Follower:
         if url not in self._followers:
             self._followers[url] = Follower(self._storage.sibling(url), self._codec, self._clock)
         return self._followers[url]
 
     def _bring_up(
         self,
-        follower: "Follower",
+        follower: Follower,
         root: Root,
         there: frozenset[str] = frozenset(),
         *,
@@ -245,7 +245,7 @@ class Replicas:
 
     def _copy_objects(
         self,
-        follower: "Follower",
+        follower: Follower,
         status: TableStatus,
         before: Root,
         after: Root,
@@ -265,7 +265,7 @@ class Replicas:
         for _ in copy_objects(missing) if missing else ():
             pass
 
-    def _lacking(self, follower: "Follower", before: Root, root: Root) -> Iterator[Root]:
+    def _lacking(self, follower: Follower, before: Root, root: Root) -> Iterator[Root]:
         """Yield the commits from the newest that a follower holds to a root, every one of them."""
         try:
             yield from self._files.get_range(before.version + 1, root.version)
@@ -278,7 +278,7 @@ class Replicas:
             ) from error
         yield root
 
-    def _check_ours(self, follower: "Follower", theirs: Root, root: Root) -> None:
+    def _check_ours(self, follower: Follower, theirs: Root, root: Root) -> None:
         if theirs.version == root.version - 1:
             same = theirs.transaction == root.parent
         else:
@@ -286,137 +286,6 @@ class Replicas:
             same = ours is None or ours.transaction == theirs.transaction
         if not same:
             raise follower.fenced(root)
-
-
-class Follower:
-    """One follower: its storage, and the newest version that it is known to hold."""
-
-    def __init__(self, storage: Storage, codec: Codec[Root], clock: Clock) -> None:
-        self.storage = storage
-        self.files = MetadataLog(storage, names.LOG_FOLDER, codec, clock=clock)
-        self._known: Root | None = None
-
-    @property
-    def url(self) -> str:
-        """Its location."""
-        return self.storage.url
-
-    @property
-    def known(self) -> Root | None:
-        """The newest root that it was seen to hold."""
-        return self._known
-
-    def holds(self, root: Root) -> bool:
-        """Tell whether it holds a root, or recently did; also False where it can't be reached."""
-        try:
-            known = self._known
-            if known is None or known.transaction != root.transaction:
-                known = self.newest(root)
-        except (StorageError, FormatError, FencedError):
-            return False
-        return known.transaction == root.transaction
-
-    def held(self, root: Root) -> Root:
-        """Return the newest root that it holds, asked of its store; raises as `newest`."""
-        if self._known is None or self._known.transaction != root.transaction:
-            # Another process may have shipped it meanwhile.
-            self._known = found = self.files.get(root.version)
-            if found is not None and found.transaction != root.transaction:
-                self._known = None
-                raise self.fenced(root)
-        return self.newest(root)
-
-    def newest(self, root: Root, *, asked: bool = False) -> Root:
-        """Return the newest root that it holds, where `root` is what it should hold.
-
-        The remembered root counts only while its file and the one before exist, because a folder
-        may be emptied at any time. `asked` says that they were there a moment ago, which saves the
-        requests.
-
-        Raises:
-            FencedError: It holds another commit in the place of `root`, or a newer generation.
-            MissingObjectError: It does not hold this stream, or its log has a hole.
-        """
-        known = self._known
-        if known is not None and known.version in (root.version - 1, root.version):
-            ours = root.transaction if known.version == root.version else root.parent
-            if known.transaction == ours and (asked or self._has_two(known, root)):
-                return known
-        self._known = None
-        numbers = self.files.numbers()
-        found = self.files.get(numbers[-1]) if numbers else None
-        if found is None or found.stream_id != root.stream_id:
-            raise MissingObjectError(
-                "the follower's folder does not hold this stream",
-                remedy="call remove_follower(url), then add a follower in an empty folder",
-                follower=self.url,
-                stream=root.stream_id,
-            )
-        if found.generation > root.generation:
-            raise self.fenced(root)
-        if numbers[0] > max(root.log_start, found.log_start):
-            raise self._holed(numbers[0])
-        if found.version >= root.version:
-            same = found if found.version == root.version else self.files.get(root.version)
-            if same is not None and same.transaction != root.transaction:
-                raise self.fenced(root)
-        self._known = found
-        return found
-
-    def add(self, root: Root) -> None:
-        """Put the commit file of a root directly after its newest one.
-
-        In an emptied folder every name is free, so it is asked at the same time whether the
-        version before is there. A folder that is emptied between the two requests is found out by
-        `newest`, as one that is emptied later.
-
-        Raises:
-            FencedError: Another commit has that version.
-            MissingObjectError: The previous version is gone: the folder was deleted meanwhile.
-        """
-        self._known = None
-        works = [partial(self.files.add, root.version, root)]
-        if root.version > root.log_start:
-            works.append(partial(self.files.exists, root.version - 1))
-        try:
-            ours, *before = at_once(works)
-        except StorageError:
-            raise
-        except SegstoreError as error:
-            raise StorageError("follower did not answer", follower=self.url) from error
-        if not ours:
-            raise self.fenced(root)
-        if not all(before):
-            raise self._holed(root.version)
-        self._known = root
-        if root.version % HINT_EVERY == 0:
-            self.files.write_hint(
-                root.version, generation=root.generation, stream_id=root.stream_id
-            )
-
-    def _has_two(self, known: Root, root: Root) -> bool:
-        """Tell whether the file of a root is there, and the one before unless it was purged."""
-        first = known.version <= max(known.log_start, root.log_start)
-        versions = range(known.version - (0 if first else 1), known.version + 1)
-        return all(at_once([partial(self.files.exists, version) for version in versions]))
-
-    def _holed(self, version: int) -> MissingObjectError:
-        return MissingObjectError(
-            "a version is missing in a follower's log",
-            remedy="call remove_follower(url), then add a follower in an empty folder",
-            follower=self.url,
-            version=version,
-        )
-
-    def fenced(self, root: Root) -> FencedError:
-        """Return the error for a primary that another folder has replaced."""
-        return FencedError(
-            "a follower was promoted, so this folder is no longer the primary",
-            remedy="write to the promoted stream; it lacks commits that were not acknowledged here",
-            follower=self.url,
-            version=root.version,
-            transaction=root.transaction,
-        )
 
 
 def _note_whole(

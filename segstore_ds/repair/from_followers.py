@@ -10,8 +10,8 @@ import re
 
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.commit.context import StreamContext
+from segstore_ds.commit.follower import Follower
 from segstore_ds.commit.objects import copy_object, copy_objects
-from segstore_ds.commit.replicas import Follower
 from segstore_ds.commit.transfer import CopiedObject
 from segstore_ds.errors import FormatError, NotFoundError, StorageError
 from segstore_ds.format import names

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 from segstore_ds.commit.commit import NOTHING, Change, Committed
 from segstore_ds.commit.context import StreamContext
+from segstore_ds.commit.follower import Follower
 from segstore_ds.commit.objects import copy_objects, copy_small, has_same_end
-from segstore_ds.commit.replicas import Follower
 from segstore_ds.commit.transfer import CopiedObject
 from segstore_ds.errors import (
     AlreadyExistsError,

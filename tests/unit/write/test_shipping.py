@@ -1,5 +1,6 @@
 """Buffers on their way to followers: what a receiver takes, and what the commit still has to do."""
 
+import threading
 import uuid
 from dataclasses import replace
 
@@ -15,7 +16,10 @@ from segstore_ds.errors import (
     StorageError,
     UnderReplicatedError,
 )
+from segstore_ds.log.clock import BRIEF_CLOCK
 from segstore_ds.storage import open_storage
+from segstore_ds.stream import open_on
+from segstore_ds.testing.faults import WrappedStorage
 from segstore_ds.write import segment_writer
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.shipping import BufferMessage, Receiver
@@ -245,6 +249,42 @@ def test_recreated_follower_is_checked_before_the_commit(pair):
     for segment in staged.segments:
         old.delete(f"segments/{segment.path}")
     pair.stream.commit(job, [staged])
+    assert content(pair.follower) == content(pair.primary)
+
+
+def test_what_a_follower_acknowledged_is_read_back(pair):
+    """Of the right size and with another end, it is sent again before the commit is."""
+    job = pair.stream.plan_write(SCHEMA, layout=BUFFERS)
+    task = job.open_task(0, "a")
+    for batch in numbers(0, 1000).to_batches():
+        task.append(batch)
+    staged = task.finish()
+    folder = open_storage(pair.follower)
+    for segment in staged.segments:
+        assert segment.followers == (pair.follower,)
+        data = bytearray(folder.get(f"segments/{segment.path}"))
+        data[-20] ^= 1
+        folder.put(f"segments/{segment.path}", bytes(data))
+    pair.stream.commit(job, [staged])
+    assert content(pair.follower) == content(pair.primary)
+
+
+def test_places_take_a_segment_at_the_same_time(pair):
+    """Each place waits for the other one, with every buffer and with the end."""
+    together = threading.Barrier(2, timeout=30)
+    pair.stream.append(numbers(0, 10))
+
+    class Together(WrappedStorage):
+        def around(self, verb, path, work):
+            if verb in ("write", "commit") and path.startswith("segments/"):
+                together.wait()
+            return work()
+
+        def sibling(self, url):
+            return Together(self.inner.sibling(url))
+
+    stream = open_on(Together(open_storage(pair.primary)), clock=BRIEF_CLOCK)
+    stream.append(numbers(10, 1000), layout=BUFFERS)
     assert content(pair.follower) == content(pair.primary)
 
 
