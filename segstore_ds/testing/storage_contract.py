@@ -454,7 +454,9 @@ class StorageContract:
     def test_processes_that_race_have_one_winner_each(self, storage: Storage) -> None:
         if not self.shared_by_processes:
             pytest.skip("lives in one process only")
-        context = multiprocessing.get_context("spawn")
+        # Its children start quickly: one process imports, and each child is a fork of it.
+        context = multiprocessing.get_context("forkserver")
+        context.set_forkserver_preload([__name__])
         barrier, results = context.Barrier(_PROCESSES), context.Queue()
         racers = [
             context.Process(target=_race_in_process, args=(storage, barrier, racer, results))

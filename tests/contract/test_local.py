@@ -1,7 +1,6 @@
 """The storage contract on local disk, and what only a disk can show."""
 
 import errno
-import multiprocessing
 import os
 import shutil
 import signal
@@ -9,6 +8,7 @@ import stat
 from pathlib import Path
 
 import pytest
+from process_kit import forkserver
 
 from segstore_ds.errors import CorruptionError, StorageError, UnsafeFilesystemError
 from segstore_ds.log.metadata_log import Codec, MetadataLog
@@ -41,7 +41,7 @@ def _create_for_ever(storage, started):
 
 def test_killed_creator_leaves_only_whole_objects(tmp_path):
     """SIGKILL at any moment: a name that shows has its whole content."""
-    context = multiprocessing.get_context("spawn")
+    context = forkserver()
     for attempt in range(5):
         storage = open_storage(tmp_path / str(attempt))
         started = context.Event()

@@ -1,6 +1,5 @@
 """The same life of a stream on every filesystem: appended to, raced for, read, verified."""
 
-import multiprocessing
 import pickle
 import uuid
 from pathlib import Path
@@ -12,6 +11,8 @@ import polars as pl
 import pyarrow as pa
 import pytest
 from fixtures_s3 import S3Server
+from numbered_kit import SCHEMA, append_in_child, numbered, reopen
+from process_kit import forkserver
 
 import segstore_ds as segstore
 from segstore_ds.errors import (
@@ -20,17 +21,6 @@ from segstore_ds.errors import (
     NotFoundError,
     StorageError,
 )
-
-SCHEMA = pa.schema([("writer", pa.int64()), ("n", pa.int64()), ("text", pa.string())])
-
-
-def numbered(writer: int, start: int, count: int) -> pa.Table:
-    """Return events that say who wrote them and in which order."""
-    numbers = range(start, start + count)
-    return pa.table(
-        {"writer": [writer] * count, "n": list(numbers), "text": [f"event {n}" for n in numbers]},
-        schema=SCHEMA,
-    )
 
 
 @pytest.fixture(params=["local", "memory", "s3"])
@@ -47,11 +37,6 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
 def make(place: dict[str, Any], schema: pa.Schema = SCHEMA) -> segstore.Stream:
     """Create a stream at a place."""
     return segstore.create(place["url"], schema, storage_options=place.get("storage_options"))
-
-
-def reopen(place: dict[str, Any]) -> segstore.Stream:
-    """Open the stream at a place."""
-    return segstore.open(place["url"], storage_options=place.get("storage_options"))
 
 
 def test_stream_lives_the_same_everywhere(place: dict[str, Any]) -> None:
@@ -99,18 +84,12 @@ def test_other_libraries_take_a_reader(place: dict[str, Any]) -> None:
     assert stream.read(10).read_pandas()["text"].tolist() == ["pandas"]
 
 
-def _append_in_child(place: dict[str, Any], writer: int, batches: int) -> None:
-    stream = reopen(place)
-    for batch in range(batches):
-        stream.append(numbered(writer, batch * 3, 3))
-
-
 @pytest.mark.parametrize("place", ["local", "s3"], indirect=True)
 def test_processes_append_at_once(place: dict[str, Any]) -> None:
     """Four processes lose nothing, repeat nothing, and each keeps its order."""
     stream = make(place)
-    context = multiprocessing.get_context("spawn")
-    children = [context.Process(target=_append_in_child, args=(place, w, 6)) for w in range(4)]
+    context = forkserver()
+    children = [context.Process(target=append_in_child, args=(place, w, 6)) for w in range(4)]
     for child in children:
         child.start()
     for child in children:

@@ -1,7 +1,6 @@
 """The batch metadata log keeps HDFSMetadataLog's contract: its suite's cases, and ours."""
 
 import json
-import multiprocessing
 import secrets
 import threading
 import uuid
@@ -11,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from process_kit import forkserver
 
 from segstore_ds.errors import (
     CommitUnknownError,
@@ -307,7 +307,7 @@ def race_in_child(path: str, racer: int, results: Any) -> None:
 
 
 def test_processes_that_race_win_each_number_once(tmp_path: Path):
-    context = multiprocessing.get_context("spawn")
+    context = forkserver()
     results = context.Queue()
     children = [
         context.Process(target=race_in_child, args=(str(tmp_path), racer, results))

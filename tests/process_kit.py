@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
-PRELOAD = ["segstore_ds.stream", "segstore_ds.storage.local"]
+PRELOAD = ["segstore_ds.public", "segstore_ds.storage.local", "pytest"]
 
 
 def forkserver() -> Any:
