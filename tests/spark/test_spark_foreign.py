@@ -16,7 +16,19 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in found}
 
 
-def test_no_write_begins_in_a_parquet_table(spark: SparkSession, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("append", "copy segments"),
+        pytest.param(
+            ("overwrite", "helper", "query", "copy events", "clone"), marks=pytest.mark.slow
+        ),
+    ],
+    ids=["plain", "others"],
+)
+def test_no_write_begins_in_a_parquet_table(
+    spark: SparkSession, tmp_path: Path, kinds: tuple[str, ...]
+) -> None:
     """Append, overwrite, the helper, a streaming query and copies name what the folder holds."""
     table, stream = tmp_path / "table", tmp_path / "stream"
     rows = spark.range(10).selectExpr("id", "id % 2 AS day")
@@ -40,17 +52,19 @@ def test_no_write_begins_in_a_parquet_table(spark: SparkSession, tmp_path: Path)
     def save(mode: str) -> None:
         rows.write.format("segstore").mode(mode).save(str(table))
 
-    for call in (
-        lambda: save("append"),
-        lambda: save("overwrite"),
-        lambda: segstore.write(rows, table),
-        query,
-        lambda: segstore.copy(spark, str(stream), str(table), "c"),
-        lambda: segstore.copy(spark, str(stream), str(table), "c", lambda events: events),
-        lambda: segstore.clone(spark, str(stream), str(table), "c"),
-    ):
+    copied = (spark, str(stream), str(table), "c")
+    writes = {
+        "append": lambda: save("append"),
+        "overwrite": lambda: save("overwrite"),
+        "helper": lambda: segstore.write(rows, table),
+        "query": query,
+        "copy segments": lambda: segstore.copy(*copied),
+        "copy events": lambda: segstore.copy(*copied, lambda events: events),
+        "clone": lambda: segstore.clone(*copied),
+    }
+    for kind in kinds:
         with pytest.raises((PySparkException, InvalidInputError)) as caught:
-            call()
+            writes[kind]()
         assert "a new stream needs a missing or empty folder" in str(caught.value)
         assert "looks_like='a Parquet table'" in str(caught.value)
         assert contents(table) == before
