@@ -31,6 +31,7 @@ from segstore_ds.format.schema.codec import encode_schema
 
 PAGE = Path(__file__).parents[2] / "segstore_ds/format/FORMAT.md"
 TITLE = "## 10. Worked examples and test vectors\n"
+NEXT = "\n## 11. "
 SCHEMA = pa.schema([("n", pa.int64())])
 EVENTS = pa.record_batch([pa.array([7, None], pa.int64())], schema=SCHEMA)
 PATH = "00000000000000000000-0123456789ab/0-0-0.arrow"
@@ -206,8 +207,9 @@ Section 6 has vectors of schema fingerprints. Packed columns (5) of three rows: 
 
 def main() -> None:
     """Write section 10 of the page."""
-    before, _, _ = PAGE.read_text(encoding="utf-8").partition(TITLE)
-    PAGE.write_text(before + render(), encoding="utf-8")
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(TITLE)
+    _, title, behind = rest.partition(NEXT)
+    PAGE.write_text(before + render() + title + behind, encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ FOOTER, STORED = SEGMENT[384:-40], LONG.split(b"\n", 2)[2]
 def test_page_is_what_the_code_writes():
     """Of zstd frames only the content counts: another version compresses it differently."""
     _, title, rest = PAGE.partition(make_examples.TITLE)
-    assert title + rest == make_examples.render(FOOTER, STORED)
+    assert title + rest.partition(make_examples.NEXT)[0] == make_examples.render(FOOTER, STORED)
 
 
 def test_changed_byte_on_the_page_is_noticed():
