@@ -18,14 +18,16 @@ from segstore_ds.format.tag import SHOWN_TAGS
 from segstore_ds.log.copy_record import check_complete
 from segstore_ds.log.seen import RESTORE, is_gone, seen_by
 from segstore_ds.options.arguments import check_whole
+from segstore_ds.options.quantities import parse_duration
 from segstore_ds.read.reader_records import find_reader
 
 FORMS = (
-    "an offset, 'head', 'tail', 'version:N', 'tag:NAME', 'reader:NAME', a position, or a time like "
-    "2026-11-20T10:00:00Z"
+    "an offset, 'head', 'tail', 'version:N', 'tag:NAME', 'reader:NAME', a position, a time like "
+    "2026-11-20T10:00:00Z, or one like -1h (s, m, h, d, w) before now"
 )
 GO_ON = "start at 'head', or set fail_on_data_loss=False to continue without them"
 _LOG = logging.getLogger(__name__)
+_ENDS = {"head": "head", "tail": "tail", "earliest": "head", "latest": "tail"}
 _VERSION = re.compile(r"version:([0-9]{1,18})")
 _OFFSET = re.compile(r"[0-9]{1,18}")
 _NAMED = re.compile(r"(tag|reader):(.*)")
@@ -99,8 +101,8 @@ def parse_cut(given: Any) -> Cut:
 
 
 def _parse_text(text: str) -> Cut:
-    if text.lower() in ("head", "tail"):
-        return Cut(text.lower())
+    if text.lower() in _ENDS:
+        return Cut(_ENDS[text.lower()])
     if _OFFSET.fullmatch(text):
         return Cut("offset", int(text))
     if match := _VERSION.fullmatch(text):
@@ -109,7 +111,8 @@ def _parse_text(text: str) -> Cut:
         return Cut(match[1], names.check_label(match[2], what=match[1]))
     if text.startswith("{"):
         return Cut("position", _parse_position(text))
-    return Cut("time", parse_time(text))
+    ago_s = parse_duration(text[1:]) if text.startswith("-") else None
+    return Cut("time", parse_time(text)) if ago_s is None else Cut("ago", ago_s)
 
 
 def parse_time(text: str) -> int:
@@ -173,8 +176,9 @@ def resolve_cut(context: StreamContext, root: Root, cut: Cut) -> int:
             return root.head if cut.kind == "head" else root.tail
         case "version":
             return tail_of(context, cut.value)
-        case "time":
-            return min(tail_at(context, cut.value), root.tail)
+        case "time" | "ago":
+            ago_us = context.clock.wall_us() - cut.value * 1_000_000
+            return min(tail_at(context, cut.value if cut.kind == "time" else ago_us), root.tail)
         case "tag" | "reader":
             return _resolve_named(context, root, cut)
         case "position":

@@ -7,6 +7,7 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds.commit.commit import StreamLog
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.retention import PROPERTY as RETENTION
 from segstore_ds.format.retention import RetentionPolicy, as_policy
 from segstore_ds.format.upkeep import DEFAULT_POLICY, UpkeepPolicy, build_upkeep
@@ -15,12 +16,14 @@ from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.stream import Stream, client_name, context_of
 from segstore_ds.write.create import run_create
+from segstore_ds.write.inputs import schema_of
 
 
 def create(
     url: str | os.PathLike[str],
-    schema: pa.Schema,
+    schema: pa.Schema | None = None,
     *,
+    like: Any = None,
     storage_options: Mapping[str, Any] | None = None,
     spark_schema: str | None = None,
     single_writer: bool = False,
@@ -37,6 +40,8 @@ def create(
         url: Where; a folder of its own, missing or empty.
         schema: Columns of the events. Stored as nullable, zones as UTC, large and dictionary types
             as plain ones.
+        like: Instead of a schema: data that `append` takes, or a stream, for its columns; no row of
+            it is written.
         storage_options: For the filesystem, flat or keyed by URL prefix; `env:NAME` values allowed.
         spark_schema: Spark's JSON of the schema, if Spark creates the stream.
         single_writer: Allow a filesystem without exclusive create.
@@ -58,10 +63,12 @@ def create(
         UnsafeFilesystemError: The filesystem can't create exclusively.
         StorageError: The filesystem failed.
     """
+    if schema is not None and like is not None:
+        raise InvalidInputError("two schemas were given", remedy="give a schema, or like=")
     storage = open_storage(url, storage_options, single_writer=single_writer)
     return create_on(
         storage,
-        schema,
+        schema if like is None else schema_of(like),
         spark_schema=spark_schema,
         upkeep=upkeep,
         retention=retention,

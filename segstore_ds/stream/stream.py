@@ -287,7 +287,9 @@ class Stream:
 
         Args:
             data: A Table, RecordBatch, RecordBatchReader, iterable of batches, or anything with
-                `__arrow_c_stream__` (pandas, Polars, DuckDB).
+                `__arrow_c_stream__` (pandas, Polars, DuckDB); a Polars LazyFrame; or events as a
+                dict or a list of dicts, whose values must fit their columns exactly and whose
+                missing columns are null.
             writer_id: Name of an idempotent writer.
             batch_id: Number of its batch; grows.
             writer_takeover: Take the writer id over from another owner, or set it back.
@@ -311,7 +313,7 @@ class Stream:
         """
         key = writer_key(writer_id, batch_id, takeover=writer_takeover, on_repeat=on_repeat)
         auto = options.parse_value(options.BY_NAME["compact"], compact) == "auto"
-        given, layout = as_input(data), as_layout(layout)
+        given, layout = as_input(data, lambda: self.schema), as_layout(layout)
         request = WriteRequest(
             schema=given.schema,
             layout=layout,
@@ -343,7 +345,7 @@ class Stream:
         `overwrite_schema` the schema is replaced as well.
         """
         key = writer_key(writer_id, batch_id, takeover=writer_takeover, on_repeat=on_repeat)
-        given = as_input(data)
+        given = as_input(data, None if overwrite_schema else lambda: self.schema)
         request = WriteRequest(
             schema=given.schema,
             layout=as_layout(layout),

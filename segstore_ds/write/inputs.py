@@ -4,7 +4,7 @@ import itertools
 import operator
 import re
 import weakref
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -21,6 +21,7 @@ from segstore_ds.errors import (
 from segstore_ds.format.arrow.offsets import check_offsets
 from segstore_ds.options.arguments import check_option
 from segstore_ds.status.writers import WriterKey
+from segstore_ds.write.event_rows import EventRows
 
 WRITER_ID_LIMIT = 200
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
@@ -103,12 +104,13 @@ def _checked(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
     return batch
 
 
-def as_input(data: Any) -> ArrowInput:
+def as_input(data: Any, events_schema: Callable[[], pa.Schema] | None = None) -> ArrowInput:
     """Return Arrow data of any form as schema and batches.
 
     `data` is a Table, RecordBatch, RecordBatchReader, iterable of batches, or anything with
-    `__arrow_c_stream__` or `__arrow_c_array__`. Nothing is taken from a reader. The first batch is
-    taken from a generator, because only that batch has the schema.
+    `__arrow_c_stream__` or `__arrow_c_array__`; a lazy frame, which is collected; or a dict or a
+    list of dicts: events of the schema that `events_schema` returns. Nothing is taken from a
+    reader. The first batch is taken from a generator, because only that batch has the schema.
 
     Raises:
         InvalidInputError: The data is none of these, an iterable without a batch, or a reader or
@@ -118,6 +120,11 @@ def as_input(data: Any) -> ArrowInput:
         raise InvalidInputError(
             "the input was already consumed", remedy=_ONCE, type=type(data).__name__
         )
+    events = [data] if isinstance(data, Mapping) else data
+    if isinstance(events, list | tuple) and events and isinstance(events[0], Mapping):
+        return _of_events(events, events_schema)
+    if is_lazy(data):
+        data = data.collect()
     if isinstance(data, pa.RecordBatchReader):
         return ArrowInput(data.schema, data, source=data)
     if isinstance(data, pa.RecordBatch):
@@ -128,6 +135,39 @@ def as_input(data: Any) -> ArrowInput:
     if hasattr(data, "__arrow_c_stream__") or hasattr(data, "__arrow_c_array__"):
         return _of_interface(data)
     return _of_iterable(data)
+
+
+def is_lazy(data: Any) -> bool:
+    """Tell whether this is a query of Polars, which has no rows before it is collected."""
+    return hasattr(data, "collect") and hasattr(data, "collect_schema")
+
+
+def _of_events(events: Sequence[Any], events_schema: Callable[[], pa.Schema] | None) -> ArrowInput:
+    if events_schema is None:
+        return ArrowInput((table := pa.Table.from_pylist(list(events))).schema, table.to_batches())
+    rows, batches = EventRows(events_schema()), list[pa.RecordBatch]()
+    for place, event in enumerate(events):
+        if not isinstance(event, Mapping):
+            raise InvalidInputError(
+                "not an event", remedy="give dicts alone", place=place, type=type(event).__name__
+            )
+        rows.add(event)
+        if rows.full:
+            batches.append(rows.peek())
+            rows.clear()
+    return ArrowInput(rows.schema, [*batches, rows.peek()])
+
+
+def schema_of(data: Any) -> pa.Schema:
+    """Return the schema of data in any form that `as_input` takes, or of a stream.
+
+    Raises:
+        InvalidInputError: The data is none of these.
+    """
+    if is_lazy(data):
+        data = data.head(0).collect()
+    found = data if isinstance(data, pa.Schema) else getattr(data, "schema", None)
+    return found if isinstance(found, pa.Schema) else as_input(data).schema
 
 
 def _of_interface(data: Any) -> ArrowInput:
@@ -159,8 +199,8 @@ def _not_arrow(data: Any) -> InvalidInputError:
     return InvalidInputError(
         "not Arrow data",
         remedy="give a pyarrow Table, RecordBatch or RecordBatchReader, a non-empty iterable "
-        "of batches that was not read yet, or a DataFrame of pandas or Polars, with one type of "
-        "value per column",
+        "of batches that was not read yet, a DataFrame of pandas or Polars, with one type of "
+        "value per column, or events as dicts",
         type=type(data).__name__,
     )
 
