@@ -12,11 +12,11 @@ from segstore_ds.publish.listing import Listing, WantedFile
 
 @dataclass(frozen=True, slots=True)
 class Listed:
-    """What a table lists: the start of each file by its key, and the offsets that they tile."""
+    """What a table lists: offsets `[start, end)` of each file by its key, and of all of them."""
 
     start: int
     end: int
-    starts: Mapping[str, int]
+    spans: Mapping[str, tuple[int, int]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,19 +33,19 @@ class Changes:
 def plan_changes(listed: Listed, wanted: Listing, *, same_events: bool = True) -> Changes:
     """Compare a table with what a version publishes.
 
-    `same_events` says that an offset stands for the same event in both. A file that is listed again
-    at other offsets is added, which replaces it in the table.
+    Files that both have may be left out on both sides. `same_events` says that an offset stands for
+    the same event in both. A file that is listed again at other offsets is added, which replaces it
+    in the table.
 
-    >>> listed = Listed(0, 20, {"a": 0, "b": 10})
+    >>> listed = Listed(0, 20, {"a": (0, 10), "b": (10, 20)})
     >>> merged = Listing(0, 20, (WantedFile("c", 0, 20, 5),))
     >>> changes = plan_changes(listed, merged)
     >>> [(file.key, change) for file, change in changes.added], changes.removed
     ([('c', False)], (('a', False), ('b', False)))
     """
     kept = {file.key for file in wanted.files}
-    added = [file for file in wanted.files if listed.starts.get(file.key) != file.start]
-    ends = _ends(listed)
-    removed = {key: (start, ends[start]) for key, start in listed.starts.items() if key not in kept}
+    added = [file for file in wanted.files if listed.spans.get(file.key) != (file.start, file.end)]
+    removed = {key: span for key, span in listed.spans.items() if key not in kept}
     spans = [(file.start, file.end) for file in added] + list(removed.values())
     low, high = _moved_range(listed, wanted, spans) if same_events else (0, 0)
 
@@ -70,8 +70,3 @@ def _moved_range(listed: Listed, wanted: Listing, spans: list[tuple[int, int]]) 
         if (next_low, next_high) == (low, high):
             return low, high
         low, high = next_low, next_high
-
-
-def _ends(listed: Listed) -> dict[int, int]:
-    starts = sorted(listed.starts.values())
-    return dict(zip(starts, [*starts[1:], listed.end], strict=True)) if starts else {}

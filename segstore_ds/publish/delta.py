@@ -6,8 +6,8 @@ anywhere: what was staged is listed by no commit, and the next call publishes wh
 """
 
 import json
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass
 from operator import attrgetter
 from typing import Any
 
@@ -15,10 +15,15 @@ import pyarrow as pa
 
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.run import run_compact
-from segstore_ds.errors import ConflictError, InvalidInputError
+from segstore_ds.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    SnapshotExpiredError,
+)
 from segstore_ds.format import names
 from segstore_ds.format.redactions import redacted_since
-from segstore_ds.format.root import Root
+from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.options.compaction import CompactRules
@@ -34,12 +39,13 @@ from segstore_ds.publish.delta_log import (
     encode_commit,
     plan_metadata,
     plan_protocol,
+    read_newest,
     read_table,
     table_path,
     tracked_rows,
 )
 from segstore_ds.publish.delta_types import DeltaSchema, as_delta, as_delta_stats
-from segstore_ds.publish.listing import Listing, WantedFile, plan_listing
+from segstore_ds.publish.listing import Listing, WantedFile, plan_listing, shared_parts
 from segstore_ds.publish.own_files import write_own_file
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.write.layout import Layout
@@ -81,11 +87,6 @@ class _Target:
     columns: DeltaSchema
     listing: Listing
 
-    @property
-    def note(self) -> Note:
-        root, listing = self.root, self.listing
-        return Note(root.stream_id, root.generation, root.version, listing.start, listing.end)
-
 
 def run_publish_delta(
     context: StreamContext, *, settle: bool, strict: bool, links: bool | None
@@ -107,8 +108,7 @@ def run_publish_delta(
             run_compact(context, CompactRules(), Layout(segment_format=PARQUET))
         root, began_s = context.log.refresh(), context.clock.boot_s()
         _check_own(context, root)
-        target = _plan_target(context, root, settle=settle, strict=strict)
-        table = read_table(context.storage)
+        table = read_newest(context.storage)
         if table.note is not None and table.note.stream_id != root.stream_id:
             raise InvalidInputError(
                 "the folder holds the published table of another stream",
@@ -116,15 +116,17 @@ def run_publish_delta(
                 url=context.storage.url,
                 stream_id=table.note.stream_id,
             )
-        _check_links(context, table, links)
+        linked = _check_links(context, table, links)
+        table, known = _recall(context, table, root)
+        target = _plan_target(context, root, known, settle=settle, strict=strict)
         if not _is_due(table, target):
             return _describe(context, table)
-        linked = table.is_linked if links is None else links
         if not _commit(context, table, target, linked=linked):
             continue
         if table.version and table.version % CHECKPOINT_EVERY == 0:
-            _write_checkpoint(context, table)
-            _clean_up(context, table)
+            whole = read_table(context.storage, read_newest(context.storage))
+            _write_checkpoint(context, whole)
+            _clean_up(context, whole)
         if context.clock.boot_s() - began_s < _FRESH_S:
             return _describe(context, table)
         # After a pause, what was planned may have been purged and deleted before the put.
@@ -149,7 +151,7 @@ def run_unpublish_delta(context: StreamContext) -> int:
 def published_delta(context: StreamContext) -> Published | None:
     """Return what the stream's table shows; None if there is none."""
     context.log.refresh()
-    table = read_table(context.storage)
+    table = read_newest(context.storage)
     return _describe(context, table) if table.note is not None else None
 
 
@@ -162,24 +164,71 @@ def _check_own(context: StreamContext, root: Root) -> None:
         )
 
 
-def _check_links(context: StreamContext, table: DeltaTable, links: bool | None) -> None:
-    if links is None or (table.note is not None and links == table.is_linked):
-        return
+def _check_links(context: StreamContext, table: DeltaTable, links: bool | None) -> bool:
+    """Return whether the table names segments by a link, which is made for a new one."""
     if table.note is not None:
-        raise InvalidInputError(
-            "the table was made with another value of links",
-            remedy="call unpublish_delta() first",
-            links=links,
-        )
+        if links not in (None, table.note.linked):
+            raise InvalidInputError(
+                "the table was made with another value of links",
+                remedy="call unpublish_delta() first",
+                links=links,
+            )
+        return table.note.linked
     if links and not context.storage.link_folder(LINK, names.SEGMENTS_FOLDER):
         raise InvalidInputError(
             "the filesystem has no links",
             remedy="publish without links=True",
             url=context.storage.url,
         )
+    return bool(links)
 
 
-def _plan_target(context: StreamContext, root: Root, *, settle: bool, strict: bool) -> _Target:
+def _recall(
+    context: StreamContext, newest: DeltaTable, root: Root
+) -> tuple[DeltaTable, frozenset[PartRef]]:
+    """Return what a table lists, without the files of parts that the stream still has.
+
+    The version that the table shows says it, so that the table's log need not be read. Without that
+    version, and where files may have to be written, the log says all of it.
+    """
+    note = newest.note
+    if note is None or note.own or note.generation != root.generation:
+        return read_table(context.storage, newest), frozenset()
+    try:
+        old = context.log.read_version(note.version)
+    except (SnapshotExpiredError, NotFoundError):
+        return read_table(context.storage, newest), frozenset()
+    if old.epoch.number != root.epoch.number:
+        return read_table(context.storage, newest), frozenset()
+    known = shared_parts(context.status, old, root, (note.head, note.tail))
+    listing = plan_listing(context.status, old, known=known, end=note.tail)
+    columns = as_delta(epoch_schema(context.status, old.epoch))
+    recalled = DeltaTable(
+        newest.version,
+        note,
+        plan_protocol(columns),
+        plan_metadata(note.stream_id, columns, note.created_ms, linked=note.linked),
+        {
+            file.key: {
+                "path": table_path(file.key, linked=note.linked),
+                "size": file.bytes,
+                "baseRowId": file.start,
+                "rows": file.end - file.start,
+            }
+            for file in listing.files
+        },
+    )
+    return recalled, known
+
+
+def _plan_target(
+    context: StreamContext,
+    root: Root,
+    known: frozenset[PartRef],
+    *,
+    settle: bool,
+    strict: bool,
+) -> _Target:
     schema = epoch_schema(context.status, root.epoch)
     columns = as_delta(schema)
     if not columns.names or (strict and columns.left_out):
@@ -188,29 +237,46 @@ def _plan_target(context: StreamContext, root: Root, *, settle: bool, strict: bo
             remedy="cast them, or publish without strict=True, which leaves them out",
             columns=columns.left_out,
         )
-    return _Target(root, schema, columns, plan_listing(context.status, root, whole=settle))
+    listing = plan_listing(context.status, root, whole=settle, known=known)
+    return _Target(root, schema, columns, listing)
 
 
 def _is_due(table: DeltaTable, target: _Target) -> bool:
     """Tell whether the table shows less than the target: another publisher may be ahead."""
-    shown, note = table.note, target.note
-    if shown is None or shown.generation != note.generation:
-        return shown is None or shown.generation < note.generation
-    if shown.version == note.version:
-        return shown.tail < note.tail
-    return shown.version < note.version
+    shown, root = table.note, target.root
+    if shown is None or shown.generation != root.generation:
+        return shown is None or shown.generation < root.generation
+    if shown.version == root.version:
+        return shown.tail < target.listing.end
+    return shown.version < root.version
 
 
 def _commit(context: StreamContext, table: DeltaTable, target: _Target, *, linked: bool) -> bool:
     """Commit what brings the table to the target, and apply it; False if another came first."""
-    note, number = target.note, table.version + 1
-    shown = table.note or Note(note.stream_id, note.generation, -1, 0, 0)
-    starts = {names.published_key(path): add["baseRowId"] for path, add in table.adds.items()}
-    listed = Listed(shown.head, shown.tail, starts)
-    same = shown.generation == note.generation and shown.version >= redacted_since(target.root)
+    root, number, shown = target.root, table.version + 1, table.note
+    spans = {
+        names.published_key(path): (add["baseRowId"], add["baseRowId"] + _rows_of(add))
+        for path, add in table.adds.items()
+    }
+    listed = Listed(shown.head, shown.tail, spans) if shown else Listed(0, 0, {})
+    same = (
+        shown is not None
+        and shown.generation == root.generation
+        and shown.version >= redacted_since(root)
+    )
     changes = plan_changes(listed, target.listing, same_events=same)
+    note = Note(
+        root.stream_id,
+        root.generation,
+        root.version,
+        target.listing.start,
+        target.listing.end,
+        shown.created_ms if shown else root.time_us // 1000,
+        sum(file.is_own for file in target.listing.files),
+        linked,
+    )
     actions = [
-        *_head_actions(context, table, target, linked=linked),
+        *_head_actions(context, table, target, note),
         *_file_actions(context, table, target, changes, linked=linked),
     ]
     path, data = names.build_delta_path(number, COMMIT), encode_commit(actions)
@@ -220,32 +286,31 @@ def _commit(context: StreamContext, table: DeltaTable, target: _Target, *, linke
     return True
 
 
+def _rows_of(add: Mapping[str, Any]) -> int:
+    """Return how many events a listed file holds."""
+    rows: int = add["rows"] if "rows" in add else json.loads(add["stats"])["numRecords"]
+    return rows
+
+
 def _head_actions(
-    context: StreamContext, table: DeltaTable, target: _Target, *, linked: bool
+    context: StreamContext, table: DeltaTable, target: _Target, note: Note
 ) -> Iterator[dict[str, Any]]:
     """Yield what a commit says beside its files; protocol and columns only if they change."""
-    note, time_ms = target.note, target.root.time_us // 1000
-    values = {
-        "stream_id": note.stream_id,
-        "generation": note.generation,
-        "version": note.version,
-        "head": note.head,
-        "tail": note.tail,
-    }
+    time_ms = target.root.time_us // 1000
     yield {
         "commitInfo": {
             "timestamp": time_ms,
             "operation": "PUBLISH",
             "operationParameters": {},
             "engineInfo": context.client,
-            "segstore": values,
+            "segstore": asdict(note),
         }
     }
     protocol = plan_protocol(target.columns)
     if protocol != table.protocol:
         yield {"protocol": protocol}
-    created_ms = table.metadata.get("createdTime", time_ms)
-    metadata = plan_metadata(note.stream_id, target.columns, created_ms, linked=linked)
+    columns = target.columns
+    metadata = plan_metadata(note.stream_id, columns, note.created_ms, linked=note.linked)
     if metadata != table.metadata:
         yield {"metaData": metadata}
     yield {"txn": {"appId": note.stream_id, "version": note.version}}
@@ -268,7 +333,6 @@ def _file_actions(
                 "partitionValues": {},
                 "size": add["size"],
                 "baseRowId": add["baseRowId"],
-                "defaultRowCommitVersion": add["defaultRowCommitVersion"],
             }
         }
     for wanted, changes_rows in changes.added:

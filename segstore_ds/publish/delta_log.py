@@ -81,6 +81,9 @@ class Note:
         version: The stream's version that was published.
         head: Offset of the table's first event.
         tail: Offset after its last one.
+        created_ms: When the table was made.
+        own: How many files of its own it lists.
+        linked: Whether it names segments by a link in its folder.
     """
 
     stream_id: str
@@ -88,6 +91,9 @@ class Note:
     version: int
     head: int
     tail: int
+    created_ms: int
+    own: int = 0
+    linked: bool = False
 
 
 @dataclass(slots=True)
@@ -110,11 +116,6 @@ class DeltaTable:
     adds: dict[str, dict[str, Any]] = field(default_factory=dict)
     files: tuple[ObjectInfo, ...] = ()
 
-    @property
-    def is_linked(self) -> bool:
-        """Whether the table names segments by a link in its folder."""
-        return LINKED in self.metadata.get("configuration", ())
-
     def apply(self, version: int, actions: Iterable[Mapping[str, Any]]) -> None:
         """Take over one commit."""
         note = None
@@ -133,33 +134,53 @@ class DeltaTable:
         self.version, self.note = version, Note(**note) if note else None
 
 
-def read_table(storage: Storage) -> DeltaTable:
-    """Return the newest state of the stream's table, from its newest checkpoint on.
+def read_newest(storage: Storage) -> DeltaTable:
+    """Return the version of the stream's table, and what its newest commit says; -1 without one.
 
     Raises:
-        CorruptionError: Its log has a gap, or somebody else committed to it.
+        CorruptionError: Somebody else committed to the table.
     """
     files = tuple(storage.list(LOG_FOLDER))
-    found = sorted(filter(None, (names.parse_delta_path(info.path) for info in files)))
-    commits = [version for version, kind in found if kind == COMMIT]
+    found = (names.parse_delta_path(info.path) for info in files)
+    commits = [entry[0] for entry in found if entry is not None and entry[1] == COMMIT]
     table = DeltaTable(files=files)
-    if not commits:
-        return table
-    checkpoints = [version for version, kind in found if kind == CHECKPOINT]
-    first = max((version for version in checkpoints if version <= commits[-1]), default=-1)
+    if commits:
+        _apply_commit(storage, table, max(commits))
+        _check_ours(storage, table)
+    return DeltaTable(table.version, table.note, files=files)
+
+
+def read_table(storage: Storage, newest: DeltaTable) -> DeltaTable:
+    """Return the whole state of a table, from its newest checkpoint on.
+
+    Raises:
+        MissingObjectError: Its log has a gap.
+    """
+    found = (names.parse_delta_path(info.path) for info in newest.files)
+    checkpoints = [entry[0] for entry in found if entry is not None and entry[1] == CHECKPOINT]
+    first = max((version for version in checkpoints if version <= newest.version), default=-1)
+    table = DeltaTable(files=newest.files)
     if first >= 0:
         data = storage.get(names.build_delta_path(first, CHECKPOINT))
         table.apply(first, _read_checkpoint(data))
-    for version in range(min(first + 1, commits[-1]), commits[-1] + 1):
-        data = storage.get(names.build_delta_path(version, COMMIT))
-        table.apply(version, [parse_json(line, where="delta") for line in data.splitlines()])
+    for version in range(first + 1, newest.version + 1):
+        _apply_commit(storage, table, version)
+    table.version, table.note = newest.version, newest.note
+    return table
+
+
+def _apply_commit(storage: Storage, table: DeltaTable, version: int) -> None:
+    data = storage.get(names.build_delta_path(version, COMMIT))
+    table.apply(version, [parse_json(line, where="delta") for line in data.splitlines()])
+
+
+def _check_ours(storage: Storage, table: DeltaTable) -> None:
     if table.note is None:
         raise CorruptionError(
             "another program committed to the published table",
             remedy="unpublish the stream, then publish it again",
-            where=f"{storage.url}/{names.build_delta_path(commits[-1], COMMIT)}",
+            where=f"{storage.url}/{names.build_delta_path(table.version, COMMIT)}",
         )
-    return table
 
 
 def encode_commit(actions: Iterable[Mapping[str, Any]]) -> bytes:

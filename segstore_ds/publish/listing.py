@@ -5,14 +5,14 @@ Parquet file yet. A segment that another engine could not read as the stream doe
 own in the table's folder.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.format import names
-from segstore_ds.format.root import Root
+from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.schema.normal_form import children_of
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.status.epochs import epoch_schema
@@ -53,17 +53,43 @@ class Listing:
     files: tuple[WantedFile, ...]
 
 
-def plan_listing(status: TableStatus, root: Root, *, whole: bool) -> Listing:
-    """Return what a version publishes; with `whole`, also what is in no Parquet file yet."""
+def plan_listing(
+    status: TableStatus,
+    root: Root,
+    *,
+    whole: bool = False,
+    known: Collection[PartRef] = (),
+    end: int | None = None,
+) -> Listing:
+    """Return what a version publishes; with `whole`, also what is in no Parquet file yet.
+
+    The files of `known` parts, all of them published, are left out and not read. Nothing from `end`
+    on is published.
+    """
     recast = _recast_epochs(status, root)
     files: list[WantedFile] = []
-    end = root.head
-    for placed in status.segments(root, root.head, root.tail):
-        if placed.entry.format != PARQUET and not whole:
-            break
-        files.append(_wanted(placed, root, recast))
-        end = placed.end
-    return Listing(root.head, end, tuple(files))
+    last = root.tail if end is None else end
+    place = root.head
+    for part in (*status.levels.parts(root, root.head, last), None):
+        if part in known and part is not None:
+            place = part.end
+            continue
+        upto = last if part is None else min(part.end, last)
+        for placed in status.segments(root, place, upto):
+            if placed.entry.format != PARQUET and not whole:
+                return Listing(root.head, place, tuple(files))
+            files.append(_wanted(placed, root, recast))
+            place = placed.end
+    return Listing(root.head, place, tuple(files))
+
+
+def shared_parts(
+    status: TableStatus, old: Root, new: Root, published: tuple[int, int]
+) -> frozenset[PartRef]:
+    """Return the parts that two versions have in common, with published segments alone."""
+    start, end = max(published[0], new.head), published[1]
+    both = {*status.levels.parts(old, start, end)} & {*status.levels.parts(new, start, end)}
+    return frozenset(part for part in both if part.start >= start and part.end <= end)
 
 
 def _wanted(placed: PlacedSegment, root: Root, recast: Mapping[int, bool]) -> WantedFile:

@@ -17,7 +17,7 @@ from stream_kit import Meddling
 from segstore_ds.errors import SegstoreError
 from segstore_ds.log.clock import Clock
 from segstore_ds.publish import delta
-from segstore_ds.publish.delta_log import read_table
+from segstore_ds.publish.delta_log import read_newest, read_table
 from segstore_ds.storage import Storage
 from segstore_ds.stream import create_on, open_on
 from segstore_ds.testing.faults import Crash, Fault, FaultStorage
@@ -98,11 +98,11 @@ def test_schema_of_a_checkpoint_is_that_of_the_log() -> None:
     time = VirtualTime(1)
     storage = TimedStorage(fresh_storage("memory", None), time)
     prepare(storage, time.clock)
-    found = read_table(storage)
+    found = read_table(storage, read_newest(storage))
     assert found.note is not None
     data = delta.encode_checkpoint(found, found.note)
     storage.create(f"delta/_delta_log/{0:020d}.checkpoint.parquet", data)
-    again = read_table(storage)
+    again = read_table(storage, read_newest(storage))
     assert (again.adds, again.metadata) == (found.adds, found.metadata)
     assert (again.protocol, again.note) == (found.protocol, found.note)
     assert pa.types.is_map(pq.read_schema(io.BytesIO(data)).field("add").type.field(1).type)

@@ -2,6 +2,7 @@
 
 import json
 import os
+from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -282,3 +283,20 @@ def test_superseded_metadata_and_files_go_after_the_grace(stream: Stream) -> Non
     assert query(stream, "select count(*) as c from t") == [{"c": 19}]
     stream.append(events(110, 120), layout=SETTLED)
     assert stream.publish_delta().tail == 120
+
+
+def test_publishing_reads_what_changed_and_no_more(stream: Stream) -> None:
+    """Neither the table's log nor parts that both versions have are read."""
+    layout = replace(SETTLED, segment_rows=1, frame_rows=1)
+    stream.append(events(0, 70), layout=layout)
+    for _ in range(2):
+        stream.append(events(70, 140), layout=layout)
+        stream.publish_delta()
+    assert len(stream.root.parts) > 1
+    stream.append(events(140, 141), layout=layout)
+    fresh = segstore.open(stream.url)
+    fresh.storage.stats.reset()
+    assert fresh.publish_delta().lag == 0
+    assert fresh.storage.stats.total <= 8
+    assert len(changes_of(stream)) == 1
+    check(stream)
