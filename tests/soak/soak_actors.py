@@ -64,9 +64,10 @@ def insist(work: Callable[..., Any], *args: Any, **options: Any) -> Any:
 
 
 def write(plan: Plan) -> None:
-    """Append batches of changing sizes; after a kill the last one comes again."""
+    """Append batches of changing sizes; after a kill the last one comes again, before any end."""
     stream = insist(plan.open)
-    while not plan.ended:
+    while True:
+        last = plan.ended
         batch, start = plan.journal([0, 0])
         end = start + (batch * 37) % 400 + 1
         numbers = pa.array(range(start, end), pa.int64())
@@ -74,6 +75,8 @@ def write(plan: Plan) -> None:
         rows = pa.table(columns, schema=SCHEMA)
         insist(stream.append, rows, writer_id=plan.role, batch_id=batch)
         plan.note([batch + 1, end])
+        if last:
+            return
         time.sleep(LOOK_EVERY_S)
 
 
