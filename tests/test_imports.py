@@ -64,7 +64,7 @@ OWNERS = {
     "azure": {"storage"},
     "google": {"storage"},
     "pyspark": {"spark", "cli"},
-    "duckdb": {"cli"},
+    "duckdb": {"cli", "stream"},
     "pandas": {"cli"},
     "jdk": {"cli"},
     "argparse": {"cli"},

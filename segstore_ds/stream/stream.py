@@ -6,6 +6,7 @@ import platform
 import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from importlib import import_module
 from typing import Any, Self
 
 import pyarrow as pa
@@ -90,6 +91,7 @@ from segstore_ds.status.writers import Commit, WriterKey
 from segstore_ds.storage import Storage
 from segstore_ds.stream.commits import Commits
 from segstore_ds.stream.follow import POLL_S, Follow
+from segstore_ds.stream.notebook import to_html
 from segstore_ds.version import __version__
 from segstore_ds.write.appender import FlushLimits, LiveAppender, StreamEnds
 from segstore_ds.write.inputs import as_input, writer_key
@@ -152,6 +154,21 @@ class Stream:
     def __repr__(self) -> str:
         root = self._log.root
         return f"<Stream {self.url} version={root.version} head={root.head} tail={root.tail}>"
+
+    def _repr_html_(self) -> str:
+        root = self._log.root
+        facts: dict[str, object] = {
+            "events": f"{root.tail - root.head:,}",
+            "offsets": f"[{root.head}, {root.tail})",
+            "version": f"{root.version} ({root.operation})",
+            "sealed": "yes" if root.sealed else "no",
+        }
+        facts |= {f"column {column.name}": column.type for column in self.schema}
+        return to_html(self.url, facts)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the location and the newest root seen; a copy looks for newer ones by itself."""
+        return type(self).at_root, (self.storage, self.root)
 
     # What this handle has seen.
 
@@ -609,6 +626,46 @@ class Stream:
         if not reading.filters:
             return reading.end - reading.start
         return count_rows(reading, self.plan_tasks(reading, root=root))
+
+    def to_pandas(self, start: CutLike = "head", end: CutLike = "tail", **how: Any) -> Any:
+        """Return the events between two cuts as a pandas DataFrame, all of them in memory.
+
+        Args:
+            start: First event.
+            end: The event after the last.
+            how: Other arguments of `read`.
+        """
+        return self.read(start, end, **how).read_pandas()
+
+    def to_polars(self, start: CutLike = "head", end: CutLike = "tail", **how: Any) -> Any:
+        """Return the events between two cuts as a Polars DataFrame, all of them in memory.
+
+        Args:
+            start: First event.
+            end: The event after the last.
+            how: Other arguments of `read`.
+        """
+        polars = import_module("polars")
+        return polars.from_arrow(self.read(start, end, **how).read_all())
+
+    def to_duckdb(
+        self,
+        start: CutLike = "head",
+        end: CutLike = "tail",
+        *,
+        connection: Any = None,
+        **how: Any,
+    ) -> Any:
+        """Return the events between two cuts as a DuckDB relation, all of them in memory.
+
+        Args:
+            start: First event.
+            end: The event after the last.
+            connection: Of DuckDB; None for its default one.
+            how: Other arguments of `read`.
+        """
+        table = self.read(start, end, **how).read_all()
+        return (connection or import_module("duckdb")).from_arrow(table)
 
     def follow(
         self,

@@ -1,0 +1,47 @@
+"""What Python callers get: frames of other libraries, handles that pickle, a notebook's table."""
+
+import pickle
+
+import duckdb
+import pyarrow as pa
+import pytest
+
+import segstore_ds as segstore
+
+ROWS = [{"n": 1, "<b>": "a"}, {"n": 2, "<b>": None}, {"n": 3, "<b>": "c"}]
+
+
+@pytest.fixture
+def stream(tmp_path):
+    schema = pa.schema([("n", pa.int64()), ("<b>", pa.string())])
+    made = segstore.create(tmp_path / "s", schema, upkeep=None)
+    made.append(ROWS)
+    return made
+
+
+def test_events_come_as_frames_of_other_libraries(stream):
+    assert stream.to_pandas(1, columns=["n"])["n"].tolist() == [2, 3]
+    assert stream.to_polars(filters=[["n", ">", 2]]).to_dicts() == ROWS[2:]
+    assert stream.to_duckdb(0, 2).fetchall() == [(1, "a"), (2, None)]
+    with duckdb.connect() as connection:
+        relation = stream.to_duckdb(limit=2, connection=connection)
+        # A relation may be asked again.
+        assert [relation.sum("n").fetchall()[0][0] for _ in range(2)] == [3, 3]
+
+
+def test_a_handle_pickles_and_sees_what_came_since(stream):
+    data = pickle.dumps(stream)
+    stream.append({"n": 4})
+    copied = pickle.loads(data)  # noqa: S301 - of this test
+    assert (copied.url, copied.version) == (stream.url, 1)
+    assert copied.refresh().tail == 4
+    assert copied.append({"n": 5}).start == 4
+    again = pickle.loads(pickle.dumps(copied))  # noqa: S301 - of this test
+    assert again.read().read_all().num_rows == 5
+
+
+def test_a_notebook_shows_facts_and_no_markup_of_data(stream):
+    shown = stream._repr_html_()
+    assert "<th>events</th><td>3</td>" in shown
+    assert "column &lt;b&gt;" in shown
+    assert "<b>" not in shown
