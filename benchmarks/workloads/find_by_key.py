@@ -32,7 +32,7 @@ SCHEMA = pa.schema(
 )
 FLATTERS = (
     "each segment has 1,000 of a million users in random order; bounds rule no segment out",
-    "the far store is the local disk with a wait before every request, in up to 16 threads",
+    "the far store is the local disk with a wait before every request, in up to 32 threads",
     "read without the read cache, page cache warm; the stream is opened before the clock starts",
     "against us: 100,000 different users in a frame would take 5 % of it, so it had no filter",
 )

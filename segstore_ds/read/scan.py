@@ -25,7 +25,7 @@ from segstore_ds.read.segments import WHOLE_OBJECT_BYTES
 from segstore_ds.storage import Storage
 
 READ_THREADS = 4  # frames decoded at once; twice as many are held, `AHEAD_BYTES` at most
-LOOKUP_THREADS = 16  # segments opened at once to look keys up; mostly they wait for the storage
+LOOKUP_THREADS = 32  # segments opened at once to look keys up; mostly they wait for the storage
 _SMALL_ROWS = 65_536  # usually one frame: opened and read as one unit
 _SMALL_RAW_BYTES = 16 << 20  # the most that is decoded of a small segment ahead of its turn
 
