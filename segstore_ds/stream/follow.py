@@ -12,6 +12,7 @@ from typing import Self
 import pyarrow as pa
 
 from segstore_ds.commit.context import StreamContext
+from segstore_ds.commit.lookup import newest_replicated
 from segstore_ds.format.root import Root
 from segstore_ds.read.cuts import Position
 from segstore_ds.read.plan import ReadRequest
@@ -44,9 +45,11 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         start: int,
         reader: NamedReader | None,
         poll_s: float,
+        replicated: bool = False,
     ) -> None:
         self._context, self._request, self._read = context, _with_offsets(request), read
         self._poll_s = poll_s
+        self._replicated = replicated
         self._wait_s = _FIRST_WAIT_S
         self._batches: Iterator[pa.RecordBatch] | None = None
         self._pending: asyncio.Future[pa.RecordBatch | None] | None = None
@@ -109,6 +112,10 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         if root.tail == self._next and root.stream_id == before.stream_id:
             self._ended = root.sealed
             return False
+        if self._replicated:
+            root = newest_replicated(log)
+            if root.tail <= self._next and root.stream_id == before.stream_id:
+                return False
         # The position holds the root seen before: the read checks that it continues that history.
         request = replace(self._request, start=Position.of(before, self._next), end=root.tail)
         self._batches = iter(self._read(self._context, root, request))

@@ -14,7 +14,7 @@ import pyarrow as pa
 from segstore_ds import options
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.lookup import Outcome, find_outcome
+from segstore_ds.commit.lookup import Outcome, find_outcome, newest_replicated
 from segstore_ds.commit.properties import run_set_properties
 from segstore_ds.compact.commit import Compaction
 from segstore_ds.compact.redact_plan import RedactRequest
@@ -678,6 +678,7 @@ class Stream:
         offset_column: str | None = None,
         commit_time_column: str | None = None,
         poll_s: float = POLL_S,
+        replicated: bool = False,
     ) -> Follow:
         """Read events as they are committed: a loop, ``for`` or ``async for``, over batches.
 
@@ -695,6 +696,7 @@ class Stream:
             offset_column: Name of an extra int64 column with each event's offset.
             commit_time_column: Name of an extra column with the time of each event's commit (UTC).
             poll_s: Most seconds between two polls, which begin 5 ms apart after each batch.
+            replicated: Wait with each event until every follower has it, as for `read`.
 
         Returns:
             The batches; they end when the stream is sealed.
@@ -709,6 +711,7 @@ class Stream:
             reader = type(self)(context).reader(name, owner=owner, start=start)
             offset = reader.offset
         else:
+            root = newest_replicated(context.log) if replicated else root
             offset = resolve_cut(context, root, parse_cut("tail" if start is None else start))
         request = ReadRequest(
             columns=columns,
@@ -722,7 +725,15 @@ class Stream:
             reading = plan_reading(context, root, request)
             return open_reader(reading, own.plan_tasks(reading, root=root))
 
-        return Follow(context, request, read, start=offset, reader=reader, poll_s=poll_s)
+        return Follow(
+            context,
+            request,
+            read,
+            start=offset,
+            reader=reader,
+            poll_s=poll_s,
+            replicated=replicated,
+        )
 
     def plan_read(
         self,

@@ -109,6 +109,27 @@ def test_a_version_is_not_given_as_well(pair):
         pair.stream.read(replicated=True, version_as_of=0)
 
 
+def test_following_waits_for_the_follower(pair):
+    """A poll returns nothing while the follower lacks what the primary has."""
+    pair.stream.add_follower(pair.follower)
+    pair.stream.append(numbers(0, 3))
+    follow = pair.reopen(pair.primary).follow(start="head", columns=["n"], replicated=True)
+    assert next(follow)["n"].to_pylist() == [0, 1, 2]
+    commit_without_follower(pair, 3, 5)
+    assert follow._take() is None
+    late = pair.reopen(pair.primary).follow(columns=["n"], replicated=True)
+    pair.reopen(pair.primary).append(numbers(5, 6))
+    for events in (follow, late):
+        got = []
+        while len(got) < 3:
+            got += next(events)["n"].to_pylist()
+        assert got == [3, 4, 5]
+    commit_without_follower(pair, 6, 7)
+    pair.world.lost.add(pair.follower)
+    with pytest.raises(StorageError, match="can't be asked"):
+        next(follow)
+
+
 def test_micro_batches_end_where_one_follower_ends(pair):
     """Their positions name commits that a promoted follower has."""
     pair.stream.add_follower(pair.follower)
