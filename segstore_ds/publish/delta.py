@@ -51,6 +51,7 @@ from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.write.layout import Layout
 
 CHECKPOINT_EVERY = 10  # commits of the table
+_LARGE_BYTES = 1 << 20  # of a commit, which readers had better find in a checkpoint
 _ATTEMPTS = 10
 _FRESH_S = 60.0  # nothing is purged that was superseded within an hour
 
@@ -121,9 +122,10 @@ def run_publish_delta(
         target = _plan_target(context, root, known, settle=settle, strict=strict)
         if not _is_due(table, target):
             return _describe(context, table)
-        if not _commit(context, table, target, linked=linked):
+        size = _commit(context, table, target, linked=linked)
+        if not size:
             continue
-        if table.version and table.version % CHECKPOINT_EVERY == 0:
+        if size > _LARGE_BYTES or (table.version and table.version % CHECKPOINT_EVERY == 0):
             whole = read_table(context.storage, read_newest(context.storage))
             _write_checkpoint(context, whole)
             _clean_up(context, whole)
@@ -251,8 +253,8 @@ def _is_due(table: DeltaTable, target: _Target) -> bool:
     return shown.version < root.version
 
 
-def _commit(context: StreamContext, table: DeltaTable, target: _Target, *, linked: bool) -> bool:
-    """Commit what brings the table to the target, and apply it; False if another came first."""
+def _commit(context: StreamContext, table: DeltaTable, target: _Target, *, linked: bool) -> int:
+    """Commit what brings the table to the target; return the bytes, 0 if another came first."""
     root, number, shown = target.root, table.version + 1, table.note
     spans = {
         names.published_key(path): (add["baseRowId"], add["baseRowId"] + _rows_of(add))
@@ -281,9 +283,9 @@ def _commit(context: StreamContext, table: DeltaTable, target: _Target, *, linke
     ]
     path, data = names.build_delta_path(number, COMMIT), encode_commit(actions)
     if not context.storage.create(path, data) and context.storage.get(path) != data:
-        return False
+        return 0
     table.apply(number, actions)
-    return True
+    return len(data)
 
 
 def _rows_of(add: Mapping[str, Any]) -> int:

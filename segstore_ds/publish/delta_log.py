@@ -29,6 +29,7 @@ FEATURE = "segstore"  # On disk: the writer feature that keeps every other write
 _UPWARDS = "../"
 LINK = f"{names.DELTA_FOLDER}/{names.SEGMENTS_FOLDER}"
 LINKED = "segstore.linked"  # On disk: the table's property that says that its paths use the link.
+_FIRST_LINE_BYTES = 4096  # our `commitInfo` is shorter
 _WRITER_FEATURES = (FEATURE, "domainMetadata", "rowTracking")
 _TEXTS = pa.map_(pa.string(), pa.string())
 _CHECKPOINT_SCHEMA = pa.schema(
@@ -140,14 +141,20 @@ def read_newest(storage: Storage) -> DeltaTable:
     Raises:
         CorruptionError: Somebody else committed to the table.
     """
-    files = tuple(storage.list(LOG_FOLDER))
-    found = (names.parse_delta_path(info.path) for info in files)
-    commits = [entry[0] for entry in found if entry is not None and entry[1] == COMMIT]
-    table = DeltaTable(files=files)
+    table = DeltaTable(files=tuple(storage.list(LOG_FOLDER)))
+    commits = {}
+    for info in table.files:
+        match names.parse_delta_path(info.path):
+            case int(version), kind if kind == COMMIT:
+                commits[version] = info
     if commits:
-        _apply_commit(storage, table, max(commits))
+        newest = max(commits)
+        info = commits[newest]
+        start = storage.get_range(info.path, 0, min(info.size, _FIRST_LINE_BYTES))
+        line = start.split(b"\n", 1)[0]  # a commit of many files may be large
+        table.apply(newest, [parse_json(line, where=storage.describe(info.path))])
         _check_ours(storage, table)
-    return DeltaTable(table.version, table.note, files=files)
+    return table
 
 
 def read_table(storage: Storage, newest: DeltaTable) -> DeltaTable:
