@@ -32,6 +32,7 @@ PLAIN = (
     "append_latency",
     "small_appends",
     "commit_rate",
+    "find_by_key",
     "follower_append",
     "shared_commits",
     "compaction",
