@@ -1,6 +1,7 @@
 """Following a stream: what a loop over batches sees, publishes and costs."""
 
 import asyncio
+import threading
 from dataclasses import replace
 from itertools import pairwise
 
@@ -70,6 +71,14 @@ def test_position_passes_what_a_filter_drops():
     assert taken(stream.follow(start=3, columns=["n"], filters=[["n", "<", 5]])) == [[3, 4]]
 
 
+def test_position_after_a_filtered_batch_is_behind_its_last_event():
+    stream, _ = make_stream(2)
+    follow = stream.follow("odd", filters=[["n", "==", 12]])
+    next(follow)
+    follow.publish()
+    assert stream.reader("odd").offset == 13
+
+
 def test_owner_of_a_reader_is_checked():
     stream, _ = make_stream(1)
     stream.reader("billing", owner="a")
@@ -98,6 +107,21 @@ def test_async_loop_loses_nothing_to_a_cancelled_wait():
         return found, follow.offset
 
     assert asyncio.run(run()) == (list(range(12)), 12)
+
+
+def test_batch_that_a_cancelled_wait_took_comes_next():
+    stream, _ = make_stream(1)
+
+    async def run():
+        follow, goes_on = stream.follow("billing"), threading.Event()
+        take = follow._take
+        follow._take = lambda: (take(), goes_on.wait(60))[0]
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(anext(follow), 0.02)
+        goes_on.set()
+        return (await anext(follow))["n"].to_pylist()
+
+    assert asyncio.run(run()) == list(range(10))
 
 
 def test_limit_takes_the_first_events():

@@ -439,3 +439,17 @@ def test_divided_segment_counts_only_its_kept_bytes():
         return plan_retain(root, runs, policy, Offsets(aged=0, young=4)).offset
 
     assert (plan(4), plan(3)) == (2, 4)
+
+
+def test_dry_runs_tell_what_would_be_done_and_do_nothing():
+    stream, storage = make_stream(5)
+    wait(storage, 40 * DAY)
+    stream.seal()
+    version = stream.version
+    planned = stream.retain(max_age=30 * 86_400, dry_run=True)
+    assert (planned.head, planned.dropped, stream.refresh().head) == (50, 50, 0)
+    kept = stream.purge(dry_run=True)
+    assert kept > stream.root.log_start
+    assert stream.refresh().version == version
+    assert stream.retain(max_age=30 * 86_400) == planned
+    assert stream.purge() == kept
