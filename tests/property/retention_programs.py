@@ -6,8 +6,10 @@ to such a version, however slow, misses one. And no retention passes a reader th
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import count
 
 import pyarrow as pa
 from commit_ghost import NOW_S, first_root
@@ -16,11 +18,15 @@ from commit_programs import open_log
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.commit import commit_groups
+from segstore_ds.compact.redact import run_redact
+from segstore_ds.compact.redact_plan import RedactRequest
+from segstore_ds.compact.redact_segment import RedactedSegment, RedactJob
 from segstore_ds.compact.replace import Replacement
 from segstore_ds.errors import (
     CommitUnknownError,
     ConflictError,
     FormatError,
+    InvalidInputError,
     MissingObjectError,
     SnapshotExpiredError,
     StorageError,
@@ -43,7 +49,7 @@ from segstore_ds.retention.retain import apply_policy
 from segstore_ds.retention.truncate import run_truncate
 from segstore_ds.retention.upkeep import run_upkeep
 from segstore_ds.retention.vacuum import run_vacuum
-from segstore_ds.status.table_status import TableStatus
+from segstore_ds.status.table_status import PlacedSegment, TableStatus
 from segstore_ds.testing.actors import Actor, Program, Request, answer
 from segstore_ds.testing.interleaving import Event, Play, Scene, Violation
 from segstore_ds.write.append import Appender, AppendPlan
@@ -54,6 +60,7 @@ from segstore_ds.write.staged import StagedSegment
 
 DAY = 86_400
 GRACE_S = DAY
+CLEAN = b"clean!"  # the bytes of a segment without values
 SCHEMA = pa.schema([("n", pa.int64())])
 GIVEN_UP = (CommitUnknownError, ConflictError, StorageError, SnapshotExpiredError, FormatError)
 
@@ -68,6 +75,7 @@ class Past:
     landed: tuple[tuple[str, int], ...] = ()  # name -> when its newest record came
     held: tuple[tuple[str, int, int], ...] = ()  # name, offset, until when; as publishing returned
     deleted: frozenset[str] = frozenset()
+    redacted: tuple[tuple[int, int], ...] = ()  # tail and version of redactions that returned
 
 
 @functools.cache
@@ -102,6 +110,8 @@ def _noted(past: Past, event: Event) -> Past:
             raise Violation(f"a reader of version {version} misses {path}")
     if kind == "acknowledged":
         return replace(past, acknowledged=past.acknowledged | {payload[0]})
+    if kind == "redacted":
+        return replace(past, redacted=(*past.redacted, (payload[0], payload[1])))
     if kind == "registered":
         return replace(past, readers=(*past.readers, (payload[0], payload[1])))
     if kind == "held":
@@ -123,10 +133,22 @@ def check(files: Mapping[str, bytes], now_s: int, past: Past) -> None:
         missing = sorted(path for path in _listed(data, files) if path not in files)
         if missing:
             raise Violation(f"version {version} misses {missing}")
+    _check_redacted(files, past)
     for name, offset in past.readers:
         if newest.head > offset:
             raise Violation(f"reader {name} at {offset} lost events below {newest.head}")
     _check_held(past, now_s)
+
+
+def _check_redacted(files: Mapping[str, bytes], past: Past) -> None:
+    """From its version on, no root lists values below a redaction's tail, or lists them again."""
+    for tail, first in past.redacted:
+        older = (_placed(data, files) for data, _ in past.chain[:first])
+        before = {path for placed in older for start, path in placed if start < tail}
+        for version in range(first, len(past.chain)):
+            for start, path in _placed(past.chain[version][0], files):
+                if (start < tail or path in before) and files[path] != CLEAN:
+                    raise Violation(f"version {version} lists {path}, which was redacted")
 
 
 def _check_held(past: Past, now_s: int) -> None:
@@ -140,17 +162,22 @@ def _check_held(past: Past, now_s: int) -> None:
 @functools.cache
 def _listed(data: bytes, files: Mapping[str, bytes]) -> frozenset[str]:
     """Return the objects that a commit lists; a part that is missing is one of them."""
+    parts = {part.path for part in decode(data).parts}
+    if not parts <= set(files):
+        return frozenset(parts)
+    return frozenset(parts | {path for _, path in _placed(data, files)})
+
+
+@functools.cache
+def _placed(data: bytes, files: Mapping[str, bytes]) -> tuple[tuple[int, str], ...]:
+    """Return the offset and the object of each segment that a commit lists from the head on."""
 
     def ask(request: Request) -> object:
         return answer(files, 0, request)
 
-    root = decode(data)
-    parts = {part.path for part in root.parts}
-    if not parts <= set(files):
-        return frozenset(parts)
-    status = TableStatus(Actor("checker", ask).storage)
+    root, status = decode(data), TableStatus(Actor("checker", ask).storage)
     placed = status.segments(root, root.head, root.tail)
-    return frozenset(parts | {names.segment_object(segment.entry.path) for segment in placed})
+    return tuple((each.start, names.segment_object(each.entry.path)) for each in placed)
 
 
 # --- programs ------------------------------------------------------------------------------------
@@ -252,14 +279,81 @@ def compactor(nonce: str) -> Program:
     return acting(work)
 
 
+def redactor(nonce: str) -> Program:
+    """Redact all that is stored, where a segment's bytes say whether its values are there."""
+
+    def run(actor: Actor) -> None:
+        log = open_log(actor, hints=False)
+        log.reopen()
+        actor.note("ready")
+        context = StreamContext.of(log)
+        tries = count()
+
+        def work(job: RedactJob, chosen: Sequence[PlacedSegment]) -> list[RedactedSegment]:
+            attempt = next(tries)
+            return [
+                _redacted(actor, job, placed, f"{number}-{attempt}-0.arrow", nonce)
+                for number, placed in enumerate(chosen)
+            ]
+
+        request = RedactRequest([["n", ">=", 0]], ["n"], "", "r")
+        try:
+            done = run_redact(context, request, work)
+        except GIVEN_UP:
+            return
+        actor.note("redacted", done.tail, done.version)
+        with suppress(StorageError):  # only where something changes all is checked
+            actor.storage.create(f"status/.tmp-{actor.name}", b"")
+
+    return run
+
+
+def _redacted(
+    actor: Actor, job: RedactJob, placed: PlacedSegment, name: str, nonce: str
+) -> RedactedSegment:
+    entry = placed.entry
+    if actor.storage.get(names.segment_object(entry.path)) == CLEAN:
+        return RedactedSegment(placed)
+    path = names.build_segment_path(names.build_token(job.job.version, nonce), name)
+    actor.storage.create(names.segment_object(path), CLEAN)
+    output = StagedSegment(path, entry.rows, 6, 1, 0, None)
+    inputs = ((entry.segment_id, entry.path),)
+    run = Replacement(placed.start, inputs, entry.rows, entry.epoch, (output,))
+    return RedactedSegment(placed, 1, run)
+
+
+def merger(nonce: str) -> Program:
+    """Compact as `compactor`, but the bytes are those of what was read."""
+
+    def work(actor: Actor, context: StreamContext) -> None:
+        root = context.log.root
+        placed = list(context.status.segments(root, root.head, root.tail))
+        read = [actor.storage.get(names.segment_object(each.entry.path)) for each in placed]
+        path = names.build_segment_path(names.build_token(root.version, nonce), "0-0-0.arrow")
+        data = CLEAN if {*read} == {CLEAN} else b"events"
+        actor.storage.create(names.segment_object(path), data)
+        rows = sum(each.entry.rows for each in placed)
+        inputs = tuple((each.entry.segment_id, each.entry.path) for each in placed)
+        output = StagedSegment(path, rows, 6, 1, 0, None)
+        run = Replacement(placed[0].start, inputs, rows, root.epoch.number, (output,))
+        commit_groups(context, [run], transaction=nonce)
+
+    return acting(work)
+
+
 def truncater(offset: int) -> Program:
     """Truncate to an offset."""
     return acting(lambda _, context: run_truncate(context, Cut("offset", offset)))
 
 
 def restorer(version: int) -> Program:
-    """Bring a version back."""
-    return acting(lambda _, context: run_restore(context, version))
+    """Bring a version back, where no redaction came first."""
+
+    def work(_: Actor, context: StreamContext) -> None:
+        with suppress(InvalidInputError):
+            run_restore(context, version)
+
+    return acting(work)
 
 
 def vacuumer(grace_s: int = GRACE_S) -> Program:

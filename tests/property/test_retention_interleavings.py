@@ -11,9 +11,11 @@ from retention_programs import (
     decode,
     empty_scene,
     job,
+    merger,
     pinned,
     publisher,
     purger,
+    redactor,
     registrar,
     restorer,
     retainer,
@@ -179,6 +181,9 @@ UPKEEP = {
 SCENES |= UPKEEP
 # The longest two, which no mutant needs.
 SWEEPS = {
+    "two redactions of one id, a failure": lambda: scene(
+        {"r": redactor("e" * 12), "s": redactor("f" * 12)}, *OLD[:1], faults=1
+    ),
     "two vacuums and an append": lambda: scene(
         {"v": vacuumer(), "w": vacuumer(), "a": appender("e" * 12)}, *DROPPED
     ),
@@ -220,7 +225,18 @@ COMPACTED = {
         HOURS,
     ),
 }
-SCENES |= COMPACTED
+REDACTED = {
+    "a redaction and a compaction": lambda: scene(
+        {"r": redactor("e" * 12), "c": merger("f" * 12)}, *OLD[:2]
+    ),
+    "a redaction and an append": lambda: scene(
+        {"r": redactor("e" * 12), "a": appender("f" * 12)}, *OLD[:2]
+    ),
+    "a redaction and a restore": lambda: scene(
+        {"r": redactor("e" * 12), "o": restorer(1)}, *OLD[:2]
+    ),
+}
+SCENES |= COMPACTED | REDACTED
 
 
 @pytest.fixture(autouse=True)
