@@ -241,13 +241,14 @@ class ObjectStorage(CheckedStorage):
         full = f"{self.location.path}/{PROBE}{secrets.token_hex(16)}"
         first, second = secrets.token_bytes(16), secrets.token_bytes(16)
         try:
-            made = self._create(full, first)
+            # The first answer counts for nothing: it is a no if the client had to try again.
+            self._create(full, first)
             again = self._create(full, second)
             kept = self._store.read_whole(self.fs, full) == first
         finally:
             with suppress(*self._foreign()):
                 self._delete(full)
-        if not (made and not again and kept):
+        if again or not kept:
             raise UnsafeFilesystemError(
                 "endpoint does not honour conditional puts, so two writers could both win",
                 remedy="use a store that answers If-None-Match: * with 412, or single_writer=True "

@@ -1,6 +1,7 @@
 """The storage contract on a real S3 server, MinIO, and a real one that must be refused."""
 
 import pytest
+from fault_proxy import Answer, HttpFault, fault_proxy
 from fixtures_servers import FETCHES
 from s3fs.core import S3FileSystem
 
@@ -39,3 +40,21 @@ def test_gateway_that_ignores_conditions_is_refused(versitygw):
         storage.ensure_exclusive()
     assert list(storage.temporaries()) == list(storage.list("")) == []
     open_storage(location, versitygw.options, single_writer=True).ensure_exclusive()
+
+
+@pytest.mark.parametrize("lost", [1, 2])
+def test_endpoint_that_loses_an_answer_is_not_refused(minio, lost):
+    """The client tries again and finds its own object in the way."""
+    busy = Answer(503, b"<Error><Code>SlowDown</Code><Message>made by the tests</Message></Error>")
+    with fault_proxy(minio.endpoint) as proxy:
+        storage = open_storage(f"{minio.new_bucket()}/s", minio.behind(proxy.endpoint).options)
+        proxy.arm(HttpFault("lose", busy, calls=lost, text=".probe-"))
+        storage.ensure_exclusive()
+        assert len(proxy.struck) == lost
+    assert list(minio_names(minio, storage)) == []
+
+
+def minio_names(minio, storage: Storage) -> list[str]:
+    """Return what lies below a place."""
+    fs = S3FileSystem(**minio.options, use_listings_cache=False)
+    return fs.find(storage.url.removeprefix("s3://"))
