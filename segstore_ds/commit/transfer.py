@@ -8,12 +8,13 @@ fetched ahead.
 The object gets its name in one step, after every byte was verified: a segment's frames and footer
 by their checksums, the head by its own, and that no byte is missing by the cache. Frames that span
 parts are verified by combining the checksums of their pieces, so nothing is read twice. Parts that
-fail are fetched once more, which repairs what was damaged on the way; what is damaged in the source
-fails again, and the error names it.
+fail are fetched once more, which repairs what was damaged on the way, and then from the followers,
+for what is damaged in the source. What fails everywhere is an error that names it.
 
 Source: the parallel transfers of object stores' own tools.
 """
 
+import logging
 import threading
 import zlib
 from bisect import bisect_right
@@ -26,10 +27,12 @@ from typing import Self, TypeVar
 
 from segstore_ds.cache.pool import SharedPool
 from segstore_ds.cache.scattered_service import ScatteredCacheService
-from segstore_ds.errors import CorruptionError, FormatError, InternalError
+from segstore_ds.errors import CorruptionError, FormatError, InternalError, StorageError
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.segment import FORMATS, SegmentFormat, find_end, find_format
 from segstore_ds.storage import Storage
+
+_LOG = logging.getLogger(__name__)
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -102,7 +105,8 @@ class CopiedObject:
     """One object to copy.
 
     `entry` is that of a segment that the source lists; its checksums count then. Otherwise `size`
-    saves a request, and a segment is verified by its own index if it has one.
+    saves a request, and a segment is verified by its own index if it has one. In each folder of
+    `others`, which are URLs, the same bytes lie under the same name.
     """
 
     source: Storage
@@ -111,15 +115,12 @@ class CopiedObject:
     to: str
     entry: SegmentEntry | None = None
     size: int | None = None
+    others: Sequence[str] = ()
 
     @property
     def where(self) -> str:
         """The source's object, for errors."""
         return self.source.describe(self.name)
-
-    def fetch(self, start: int, end: int) -> memoryview:
-        """Read a range of the source."""
-        return memoryview(self.source.get_range(self.name, start, end))
 
 
 class Transfer:
@@ -137,7 +138,7 @@ class Transfer:
 
         Raises:
             MissingObjectError: The source has no such object.
-            CorruptionError: The source's object is damaged; nothing was created.
+            CorruptionError: The object is damaged wherever it lies; nothing was created.
         """
         _Copy(copied, self._each, self._pool).run()
 
@@ -207,8 +208,7 @@ class _Copy:
         size = copied.size if copied.entry is None else copied.entry.bytes
         self._size = copied.source.info(copied.name).size if size is None else size
         self._form = _find_form(copied)
-        self._end_start, self._end = self._fetch_end()
-        self._checks = Checks(self._extents())
+        self._end_start, self._end, self._checks = self._open()
 
     def run(self) -> None:
         """Copy the object."""
@@ -225,12 +225,35 @@ class _Copy:
             for start, end in cut(self._end_start, self._size):
                 out.write(start, self._take_end(start, end), frozen=True)
             self._each(land, [*cut(0, self._end_start)])
-            wrong = self._checks.failed()
-            if wrong:
-                again = {part for extent in wrong for part in self._parts_of(extent)}
-                self._each(land, sorted(again))
-                self._refuse(self._checks.failed())
+            self._fetch_again(out, land)
+            self._refuse(self._checks.failed())
             out.commit()
+
+    def _fetch_again(self, out: ScatteredCacheService, land: Callable[[Range], None]) -> None:
+        """Replace the parts that fail by what the source gives now, or else by others' bytes."""
+        if wrong := self._wrong_parts():
+            self._each(land, wrong)
+        for url in self._copied.others:
+            if not (wrong := self._wrong_parts()):
+                return
+            for range_ in wrong:
+                self._fetch_elsewhere(url, range_, out)
+            if not self._wrong_parts():
+                _LOG.warning("%s is damaged; its copy has bytes of %s", self._copied.where, url)
+
+    def _fetch_elsewhere(self, url: str, range_: Range, out: ScatteredCacheService) -> None:
+        try:
+            other = self._copied.source.sibling(url)
+            data = memoryview(other.get_range(self._copied.name, *range_))
+            self._check(range_[0], data)
+        except (FormatError, StorageError) as error:
+            _LOG.warning("%s has no sound copy of %s: %s", url, self._copied.where, error)
+            return
+        out.write(range_[0], data, frozen=True)
+
+    def _wrong_parts(self) -> list[Range]:
+        wrong = self._checks.failed()
+        return sorted({part for extent in wrong for part in self._parts_of(extent)})
 
     def _in_order(self) -> None:
         """Write the ranges in order, each fetched ahead, for a store that takes no parts."""
@@ -252,7 +275,7 @@ class _Copy:
             out.commit()
 
     def _fetch(self, range_: Range) -> memoryview:
-        data = self._copied.fetch(*range_)
+        data = memoryview(self._copied.source.get_range(self._copied.name, *range_))
         self._check(range_[0], data)
         return data
 
@@ -279,28 +302,45 @@ class _Copy:
         first = extent.start // PART_BYTES * PART_BYTES
         return cut(first, min(-(-extent.end // PART_BYTES) * PART_BYTES, self._size))
 
-    def _fetch_end(self) -> tuple[int, memoryview]:
+    def _open(self) -> tuple[int, memoryview, Checks]:
+        """Return where the end begins, the end, and what is verified by it; or raise the error."""
+        failed: FormatError | None = None
+        for url in (None, *self._copied.others):
+            try:
+                source = self._copied.source.sibling(url) if url else self._copied.source
+                start, end = self._fetch_end(source)
+                return start, end, Checks(self._extents(bytes(end)))
+            except FormatError as error:
+                failed = failed or error
+            except StorageError:
+                if url is None:
+                    raise
+        raise failed or InternalError("a segment was opened nowhere", where=self._copied.where)
+
+    def _fetch_end(self, source: Storage) -> tuple[int, memoryview]:
         """Fetch the bytes that tell how to verify the rest; a small object is fetched whole."""
+        name = self._copied.name
+
+        def fetch_last(count: int) -> bytes:
+            return bytes(source.get_range(name, self._size - count, self._size))
+
         entry = self._copied.entry
         if self._size <= PART_BYTES:
             length = self._size
         elif entry is not None:
             length = entry.footer_bytes
         elif self._form is not None:
-            length = find_end(self._form, self._fetch_last, object_bytes=self._size)
+            length = find_end(self._form, fetch_last, object_bytes=self._size)
         else:
             length = 0
         start = max(self._size - length, 0)
-        return start, self._copied.fetch(start, self._size) if length else memoryview(b"")
+        return start, memoryview(source.get_range(name, start, self._size) if length else b"")
 
-    def _fetch_last(self, count: int) -> bytes:
-        return bytes(self._copied.fetch(self._size - count, self._size))
-
-    def _extents(self) -> list[Extent]:
+    def _extents(self, end: bytes) -> list[Extent]:
         """Return what is to be verified: a segment's frames and its end."""
         if self._form is None:
             return []
-        entry, end = self._copied.entry, bytes(self._end)
+        entry = self._copied.entry
         length = (
             entry.footer_bytes
             if entry

@@ -18,6 +18,7 @@ from segstore_ds.commit.transfer import OBJECTS, CopiedObject, Transfer
 from segstore_ds.compact.rewrite import CompactJob, events_of
 from segstore_ds.errors import FormatError, MissingObjectError, SnapshotExpiredError
 from segstore_ds.format import names
+from segstore_ds.format.replication import followers_of
 from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.segment import find_format
@@ -142,9 +143,17 @@ class SegmentCopier:
         if self._target.copy_from(self._source.holder(source_name), source_name, name):
             if self._is_sound(path, slice_):
                 return
-            self._target.delete(name)  # the source is damaged; the copy below reports where
-        copied = CopiedObject(self._source, source_name, self._target, name, slice_.entry)
-        self._transfer.copy(copied)
+            self._target.delete(name)  # damaged in the source, or on the way
+        self._transfer.copy(
+            CopiedObject(
+                self._source,
+                source_name,
+                self._target,
+                name,
+                slice_.entry,
+                others=followers_of(self._root),
+            )
+        )
 
     def _is_sound(self, path: str, slice_: Slice) -> bool:
         """Read back a copy that the store made, and check every byte against its checksum."""

@@ -77,6 +77,25 @@ def test_followers_are_not_copied() -> None:
     assert segstore.open(follower).tail == 30
 
 
+def test_a_damaged_segment_is_copied_from_a_follower() -> None:
+    """The copy has the bytes that its entry promises, the source stays as damaged as it was."""
+    stream, _ = make_stream(0)
+    stream.append(numbers(0, 500), layout=STAGED)
+    follower, url = _place(), _place()
+    stream.add_follower(follower)
+    [segment] = _segments(stream)
+    name = names.segment_object(segment.entry.path)
+    whole = stream.storage.get(name)
+    middle = len(whole) // 2
+    stream.storage.delete(name)
+    stream.storage.create(name, whole[:middle] + bytes([whole[middle] ^ 1]) + whole[middle + 1 :])
+    stream.copy_to(url, copy_id="c")
+    copy = segstore.open(url)
+    copy.verify().check()
+    assert values(copy) == list(range(500))
+    assert not stream.verify().ok
+
+
 def test_cuts_within_segments_rewrite_only_the_edges() -> None:
     """Edge segments get new numbers, those between keep theirs."""
     stream, _ = make_stream(5)

@@ -155,6 +155,22 @@ def test_what_is_damaged_in_the_source_makes_no_object(copied, share, listed):
     assert _objects(copied.target) == []
 
 
+@pytest.mark.parametrize("share", [0.2, 0.85])
+def test_what_is_damaged_in_the_source_comes_from_elsewhere(copied, share):
+    """From the first of the others whose bytes pass, whatever is wrong with those before it."""
+    place, whole = int(copied.entry.bytes * share), copied.source.get(copied.name)
+    empty, damaged, sound = (_place() for _ in range(3))
+    damaged.create(copied.name, b"\0" * len(whole))
+    source = Flipping(copied.source, place, 10)
+    there = _with(copied, source=source, others=(empty.url, damaged.url))
+    with pytest.raises(CorruptionError, match="checksum"):
+        _copy(there)
+    assert _objects(copied.target) == []
+    sound.create(copied.name, whole)
+    _copy(_with(there, others=(empty.url, damaged.url, sound.url)))
+    assert copied.target.get(copied.to) == whole
+
+
 def test_head_and_footer_are_verified(copied):
     for place in (2, copied.entry.bytes - 6):
         with pytest.raises(FormatError, match="segment"):
