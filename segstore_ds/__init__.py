@@ -106,5 +106,9 @@ class _Package(ModuleType):
         if name not in __all__ or not isinstance(value, ModuleType):
             super().__setattr__(name, value)
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        # A function that Spark sends to its workers may hold the package.
+        return import_module, (self.__name__,)
+
 
 sys.modules[__name__].__class__ = _Package

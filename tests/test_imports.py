@@ -2,6 +2,7 @@
 
 import ast
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -319,6 +320,11 @@ def test_importing_the_package_loads_what_is_used() -> None:
         [sys.executable, "-c", _LOADED], check=True, capture_output=True, text=True, cwd=ROOT
     )
     assert done.stdout.split("\n")[0] == "[] False"
+
+
+def test_functions_that_hold_the_package_can_be_sent_to_workers() -> None:
+    sent = pickle.dumps(segstore_ds)
+    assert pickle.loads(sent) is segstore_ds  # noqa: S301 - our own
 
 
 def test_public_names_are_those_of_the_package() -> None:

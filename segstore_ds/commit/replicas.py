@@ -210,8 +210,8 @@ class Replicas:
             except (StorageError, FormatError) as error:
                 raise StorageError(
                     "a follower can't be asked which commits it has",
-                    remedy="repair the follower, remove it with remove_follower(url), or read "
-                    "without replicated=True (replicatedOnly)",
+                    remedy="repair the follower, remove it with remove_follower(url), or do not "
+                    "ask for replicated events alone",
                     follower=follower.url,
                     version=root.version,
                 ) from error

@@ -11,8 +11,8 @@ from segstore_ds.format.root_codec import decode_root, encode_root
 
 FORMAT = resources.files("segstore_ds.format").joinpath("FORMAT.md").read_text(encoding="utf-8")
 STORED = (
-    "create append overwrite copy compact truncate seal restore drop tag untag reader pin unpin "
-    "materialize set-properties follow promote repair purge vacuum upkeep "
+    "create append overwrite copy compact redact truncate seal restore drop tag untag reader "
+    "pin unpin materialize set-properties follow promote repair purge vacuum upkeep "
     "merge-status merge-history lost unknown"
 )
 

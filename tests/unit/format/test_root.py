@@ -62,6 +62,7 @@ FULL = Root(
     pins={"clone": {"version": 3}},
     origins={"o": "s3://x"},
     copies={"c": [1]},
+    redactions={"r": {"version": 8}},
     history=(
         HistoryRow(9, 7, "append", 3, 30, writer_id="etl", batch_id=4, client="ä", transaction="t"),
     ),
@@ -130,7 +131,7 @@ def test_a_newer_root_format_is_named():
         decode({"format": 2, "nothing": "else"})
 
 
-OPTIONAL = {"upkeep", "restored"}
+OPTIONAL = {"redactions", "upkeep", "restored"}
 
 
 @pytest.mark.parametrize("name", sorted(set(value_of()) - OPTIONAL - set(FULL.extra)))
