@@ -140,6 +140,29 @@ def test_order_is_kept_over_many_tasks_in_one_write(spark, url, tmp_path):
     assert "leave operation out" in error(lambda: write(operation="copy"))
 
 
+def test_order_is_kept_where_spark_reads_the_parquet_itself(spark, url, tmp_path):
+    """Spark would read the files of one scan by size, and what is in Arrow before or behind."""
+    forms = ("parquet", "arrow")
+    parquet, arrow = (segstore.Layout(segment_format=form, inline_bytes=0) for form in forms)
+    stream, tail = segstore.create(url, pa.schema([("id", pa.int64())])), 0
+    for rows, layout in ((10, parquet), (5_000, parquet), (7, arrow), (300, parquet), (9, arrow)):
+        stream.append(pa.table({"id": range(tail, tail + rows)}), layout=layout)
+        tail += rows
+    target = f"file://{tmp_path}/copied"
+
+    plans = []
+
+    def placed(rows):
+        plans.append(rows._jdf.queryExecution().executedPlan().toString())
+        return rows.selectExpr("id", "spark_partition_id() AS part")
+
+    segstore.copy(spark, url, target, "c", placed, start=4, end=tail - 3)
+    assert plans[-1].count("FileScan parquet") == 3
+    table = segstore.open(target).read().read_all()
+    assert table["id"].to_pylist() == list(range(4, tail - 3))
+    assert len(set(table["part"].to_pylist())) >= 5
+
+
 def test_clone_is_read_in_the_session(spark, url, tmp_path):
     stream = fill(url, 3)
     target = f"file://{tmp_path}/cloned"

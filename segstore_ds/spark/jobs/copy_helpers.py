@@ -12,6 +12,7 @@ from segstore_ds.spark.active import activated
 from segstore_ds.spark.jobs.copying import EVENTS, MOST_TASKS, SEGMENTS, TASK_BYTES
 from segstore_ds.spark.jobs.event_copying import plan_events_copy
 from segstore_ds.spark.option_texts import as_location
+from segstore_ds.spark.parquet_scan.read import read_in_order
 from segstore_ds.spark.session import bound_source, write
 from segstore_ds.stream.connector import (
     ROWS,
@@ -139,16 +140,15 @@ def _copy_events(
     if known is not None and known.done:
         return copied_of(known, repeated=True)
 
-    def rows_between(start: int | str, end: int | str) -> DataFrame:
-        return transform(_rows(spark, options, startCut=start, endCut=end))
-
     # The rows' schema must be known before the destination is created and binds the range.
     asked = {**options, "copyMode": EVENTS}
     parsed = {**parse_options(asked, WRITE), COPIED: json.dumps(cuts)}
-    asked_for = rows_between(*cuts) if known is None else rows_between(known.start, known.end)
+    first, last = cuts if known is None else (known.start, known.end)
+    asked_for = transform(_rows(spark, options, startCut=first, endCut=last))
     state = plan_events_copy(old, new, parsed, asked_for.schema).state
-    rows = rows_between(state.start, state.end)
-    write(rows, target, **asked, **{COPIED: json.dumps(cuts)})
+    given = {"singleWriter": single, "startCut": state.start, "endCut": state.end}
+    rows = read_in_order(spark, options["copyFrom"], **given)
+    write(transform(rows), target, **asked, **{COPIED: json.dumps(cuts)})
     done = find_rows_copy(old, new, request)
     if done is None or not done.done:
         raise InternalError("a copy that was committed can't be found", url=new.url)

@@ -55,6 +55,7 @@ from segstore_ds.stream.connector import (
     segment_object,
 )
 
+_MOST_SCANS = 256  # of `read_in_order`
 _warned: set[str] = set()
 
 
@@ -102,32 +103,84 @@ def read(spark: SparkSession, url: str | os.PathLike[str], **options: Any) -> Da
     given = as_texts(options)
     if "path" in given:
         raise InvalidInputError("a stream is named twice", remedy="remove path", url=url, **given)
-    parsed = parse_options({**given, "path": url}, READ)
-    source = bound_source(spark)({**given, "path": url})
-    stream = None if parsed["metadata"] == STREAMS else source.open_stream(parsed)
-    if stream is None or parsed["metadata"] is not None:
+    split = _split(spark, url, given)
+    if split is None:
         return _read_source(spark, url, given)
-    root = stream.root
-    reading = plan_reading(stream, parsed, root)
-    needed = from_stored(reading.needed_schema, stream.spark_schema)
-    result = from_stored(reading.result_schema, stream.spark_schema)
-    scan = _Scan(spark, stream, root, reading, needed, result)
-    epochs = find_native_epochs(reading, needed) if reading.end <= MAX_START else ()
-    native, whole = plan_parquet(stream, reading, root, epochs)
-    if not native:
-        return _read_source(spark, url, given)
+    scan, native, whole, epochs = split
     try:
         halves = _read_native(scan, native)
     except UnreachableError as error:
         _warn_once(error)
         return _read_source(spark, url, given)
     if not whole:
-        pinned = {"startCut": reading.start, "endCut": reading.end, "versionAsOf": root.version}
-        bound = ("timestampAsOf", "replicatedOnly")
-        rest = {name: value for name, value in given.items() if name not in bound}
-        rest |= as_texts(pinned) | {NATIVE: json.dumps(epochs)}
-        halves.append(_read_source(spark, url, rest))
+        bounds = (scan.reading.start, scan.reading.end)
+        halves.append(_read_rest(scan, url, given, bounds, {NATIVE: json.dumps(epochs)}))
     return reduce(DataFrame.unionAll, halves)
+
+
+def read_in_order(spark: SparkSession, url: str, **options: Any) -> DataFrame:
+    """Read a stream's events as `read` does, with partitions in the order of offsets.
+
+    Spark sorts the files of one scan by size, so each Parquet segment is a scan of its own, and
+    what lies between is read through the source. A stream of very many segments is read through
+    the source as a whole: planning so many scans would take longer than it saves.
+    """
+    url, given = as_location(url), as_texts(options)
+    split = _split(spark, url, given)
+    if split is None or len(split[1]) > _MOST_SCANS:
+        return _read_source(spark, url, given)
+    scan, native, _, _ = split
+    place, pieces = scan.reading.start, []
+    try:
+        base = _find_base(scan, native)
+        for piece in native:
+            start, end = (piece.start + row for row in piece.rows)
+            if place < start:
+                pieces.append(_read_rest(scan, url, given, (place, start), {}))
+            pieces.append(_read_files(scan, base, [piece], divided=_is_divided(piece)))
+            place = end
+    except UnreachableError as error:
+        _warn_once(error)
+        return _read_source(spark, url, given)
+    if place < scan.reading.end:
+        pieces.append(_read_rest(scan, url, given, (place, scan.reading.end), {}))
+    return reduce(DataFrame.unionAll, pieces)
+
+
+def _split(
+    spark: SparkSession, url: str, given: Mapping[str, str]
+) -> tuple[_Scan, list[Slice], bool, tuple[int, ...]] | None:
+    """Return the segments that Spark reads itself, if they are all, and their epochs.
+
+    None if it reads none of them.
+    """
+    parsed = parse_options({**given, "path": url}, READ)
+    source = bound_source(spark)({**given, "path": url})
+    stream = None if parsed["metadata"] == STREAMS else source.open_stream(parsed)
+    if stream is None or parsed["metadata"] is not None:
+        return None
+    root = stream.root
+    reading = plan_reading(stream, parsed, root)
+    needed = from_stored(reading.needed_schema, stream.spark_schema)
+    result = from_stored(reading.result_schema, stream.spark_schema)
+    epochs = find_native_epochs(reading, needed) if reading.end <= MAX_START else ()
+    native, whole = plan_parquet(stream, reading, root, epochs)
+    scan = _Scan(spark, stream, root, reading, needed, result)
+    return (scan, native, whole, epochs) if native else None
+
+
+def _read_rest(
+    scan: _Scan,
+    url: str,
+    given: Mapping[str, str],
+    bounds: tuple[int, int],
+    more: Mapping[str, str],
+) -> DataFrame:
+    """Read a range of the same version through the source."""
+    pinned = {"startCut": bounds[0], "endCut": bounds[1], "versionAsOf": scan.root.version}
+    bound = ("timestampAsOf", "replicatedOnly")
+    rest = {name: value for name, value in given.items() if name not in bound}
+    return _read_source(scan.spark, url, {**rest, **as_texts(pinned), **more})
 
 
 def _read_source(spark: SparkSession, url: str, options: Mapping[str, str]) -> DataFrame:
@@ -140,12 +193,20 @@ def _read_native(scan: _Scan, slices: list[Slice]) -> list[DataFrame]:
     Raises:
         UnreachableError: Spark can't read the files itself.
     """
-    whole = [piece for piece in slices if piece.rows == (0, piece.entry.rows)]
-    divided = [piece for piece in slices if piece.rows != (0, piece.entry.rows)]
-    base = find_base(scan.spark, resolve_location(scan.stream.url), _native_file(slices[0]))
+    whole = [piece for piece in slices if not _is_divided(piece)]
+    divided = [piece for piece in slices if _is_divided(piece)]
+    base = _find_base(scan, slices)
     # Row positions are needed only in segments that a cut divides: two at most.
     parts = ((whole, False), (divided, True))
     return [_read_files(scan, base, part, divided=cut) for part, cut in parts if part]
+
+
+def _find_base(scan: _Scan, slices: list[Slice]) -> str:
+    return find_base(scan.spark, resolve_location(scan.stream.url), _native_file(slices[0]))
+
+
+def _is_divided(piece: Slice) -> bool:
+    return piece.rows != (0, piece.entry.rows)
 
 
 def _read_files(scan: _Scan, base: str, slices: list[Slice], *, divided: bool) -> DataFrame:
