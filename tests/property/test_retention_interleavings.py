@@ -348,8 +348,9 @@ def restore_unchecked(monkeypatch):
     """Restore a version that was purged since it was read."""
     real = restore.plan_restore
 
-    def plan(root, *rest):
-        return replace(real(replace(root, log_start=0), *rest), log_start=root.log_start)
+    def plan(root, *rest, **options):
+        planned = real(replace(root, log_start=0), *rest, **options)
+        return replace(planned, log_start=root.log_start)
 
     monkeypatch.setattr(restore, "plan_restore", plan)
 
