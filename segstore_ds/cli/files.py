@@ -78,7 +78,7 @@ def open_rows(name: str, form: Format, schema: Any = None) -> Iterator[Any]:
             case Format.CSV:
                 from pyarrow import csv
 
-                types = {} if schema is None else {one.name: one.type for one in schema}
+                types = {} if schema is None else {field.name: field.type for field in schema}
                 # An empty text has quotes, null has none.
                 options = csv.ConvertOptions(
                     column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False
@@ -94,7 +94,7 @@ def _open_json(source: BinaryIO, schema: Any) -> Any:
     import pyarrow as pa
     from pyarrow import json as pa_json
 
-    binary = [one.name for one in schema or () if pa.types.is_binary(one.type)]
+    binary = [field.name for field in schema or () if pa.types.is_binary(field.type)]
     given = schema
     for name in binary:
         given = given.set(given.get_field_index(name), pa.field(name, pa.string()))

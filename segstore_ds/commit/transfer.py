@@ -9,7 +9,8 @@ The object gets its name in one step, after every byte was verified: a segment's
 by their checksums, the head by its own, and that no byte is missing by the cache. Frames that span
 parts are verified by combining the checksums of their pieces, so nothing is read twice. Parts that
 fail are fetched once more, which repairs what was damaged on the way, and then from the followers,
-for what is damaged in the source. What fails everywhere is an error that names it.
+for what is damaged in the source. A store that takes an object in order has no second try. What
+fails in the end is an error that names it.
 
 Source: the parallel transfers of object stores' own tools.
 """
