@@ -42,6 +42,7 @@ __all__ = [
     "Layout",
     "Left",
     "Maintenance",
+    "Metrics",
     "NamedReader",
     "Outcome",
     "OutcomeState",

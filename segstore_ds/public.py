@@ -8,6 +8,7 @@ from segstore_ds.copy.request import Copied
 from segstore_ds.errors import SegstoreError
 from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.format.upkeep import UpkeepPolicy
+from segstore_ds.monitor.figures import Metrics
 from segstore_ds.publish.delta import Published
 from segstore_ds.read.cached import read_cache_counters
 from segstore_ds.read.cuts import Position
@@ -44,6 +45,7 @@ __all__ = [
     "Layout",
     "Left",
     "Maintenance",
+    "Metrics",
     "NamedReader",
     "Outcome",
     "OutcomeState",

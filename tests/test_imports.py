@@ -42,12 +42,13 @@ ROOMS: dict[str, set[str]] = {
     "retention": VERBS | {"compact", "copy", "replication"},
     "repair": VERBS | {"copy"},
     "publish": VERBS | {"compact"},
-    "stream": ALL,
+    "monitor": VERBS | {"compact", "publish"},
+    "stream": ALL | {"monitor"},
     "testing": ALL | {"stream"},
-    "public": ALL | {"stream"},
+    "public": ALL | {"monitor", "stream"},
     "__init__": {"public", "spark", "version"},
-    "spark": {"errors", "options", "version", "format", "stream", "__init__"},
-    "cli": LEAVES | {"format", "storage", "stream", "spark", "__init__"},
+    "spark": {"errors", "options", "version", "format", "monitor", "stream", "__init__"},
+    "cli": LEAVES | {"format", "storage", "monitor", "stream", "spark", "__init__"},
 }
 # Of a room that it may import, all that a room uses: Spark knows streams by one door.
 DOORS = {
@@ -72,6 +73,8 @@ OWNERS = {
     "typer": {"cli"},
     "click": {"cli"},
     "rich": {"cli"},
+    "prometheus_client": {"monitor"},
+    "opentelemetry": {"monitor"},
     "hypothesis": {"testing"},
     "pytest": {"testing"},
 }

@@ -1,5 +1,6 @@
 """Commands that look: ls, info, history, segments, readers, tags, metrics."""
 
+import enum
 from typing import Annotated
 
 import typer
@@ -7,12 +8,19 @@ import typer
 import segstore_ds as segstore
 from segstore_ds.cli import settings
 from segstore_ds.cli.arguments import Json, Options, Rows, Url
-from segstore_ds.cli.metrics import prometheus_text
 from segstore_ds.cli.show import Table, print_json, say
 from segstore_ds.cli.status import DAMAGED
 from segstore_ds.cli.story import with_unit
 
 SHOWN_WRITERS = 20
+
+
+class Shape(enum.StrEnum):
+    """What `metrics` prints."""
+
+    TABLE = "table"
+    JSON = "json"
+    PROMETHEUS = "prometheus"
 
 
 def ls(
@@ -96,14 +104,44 @@ def tags(url: Url, *, storage_options: Options = None, as_json: Json = False) ->
     Table(as_json=as_json).batches(stream.metadata("tags"))
 
 
-def metrics(url: Url, *, storage_options: Options = None, as_json: Json = False) -> None:
-    """Print the numbers of a stream and its readers, as Prometheus scrapes them."""
-    stream = settings.open_to_read(url, storage_options)
-    facts, lags = stream.info(), stream.metadata("readers").read_all().to_pylist()
-    if as_json:
-        print_json({"url": stream.url, **facts, "readers": lags})
-    else:
-        say(prometheus_text(stream.url, facts, lags))
+def metrics(
+    url: Url,
+    *,
+    form: Annotated[
+        Shape, typer.Option("--format", help="prometheus is what it scrapes.")
+    ] = Shape.TABLE,
+    storage: Annotated[
+        bool, typer.Option("--storage", help="Also what holds storage; lists the whole stream.")
+    ] = False,
+    storage_options: Options = None,
+    as_json: Json = False,
+) -> None:
+    """Measure a stream: sizes, segments to join, lag of readers, followers and tables."""
+    found = settings.open_to_read(url, storage_options).metrics(storage=storage)
+    if as_json or form is Shape.JSON:
+        print_json(found)
+        return
+    from segstore_ds.monitor.series import stream_samples
+
+    if form is Shape.PROMETHEUS:
+        try:
+            from segstore_ds.monitor.prometheus import prometheus_text
+        except ImportError as error:
+            raise typer.BadParameter(
+                f"--format prometheus needs pip install 'segstore-ds[prometheus]': {error}"
+            ) from None
+        say(prometheus_text(stream_samples(found)).rstrip("\n"))
+        return
+    rows = [
+        {
+            "metric": one.series.name.removeprefix("segstore."),
+            "of": one.labels[-1] if len(one.labels) > 1 else "",
+            "value": int(one.value) if one.value.is_integer() else round(one.value, 3),
+            "unit": one.series.unit_word,
+        }
+        for one in stream_samples(found)
+    ]
+    Table(as_json=False).rows(rows)
 
 
 VERBS = (ls, info, history, segments, readers, tags, metrics)

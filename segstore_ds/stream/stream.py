@@ -37,6 +37,7 @@ from segstore_ds.format.tag import Tag
 from segstore_ds.format.upkeep import UpkeepPolicy, upkeep_of
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.log.origins import pins_of
+from segstore_ds.monitor.figures import Metrics, measure
 from segstore_ds.options.arguments import check_option, check_seconds, check_whole
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.options.progress import Progress, unheard
@@ -870,6 +871,23 @@ class Stream:
         """
         row: dict[str, Any] = self.metadata("info").read_all().to_pylist()[0]
         return row
+
+    def metrics(self, *, storage: bool = False) -> Metrics:
+        """Measure the newest version: sizes, compaction debt, and who is how far behind.
+
+        Takes a few requests: one and a list for the newest version and the Delta table, two for
+        each reader, one for each follower, and one for every 65,000 segments, once per handle.
+
+        Args:
+            storage: Also say what holds storage, by reason; lists the whole stream.
+
+        Returns:
+            Plain values, which `segstore metrics` prints and `listener` exports.
+
+        Raises:
+            FormatError: A reader's record can't be read.
+        """
+        return measure(self._context, storage=storage)
 
     def segments(self) -> pa.RecordBatchReader:
         """Return the segments that hold kept events, one row each, in offset order."""

@@ -70,13 +70,29 @@ def test_segments_readers_and_tags_are_tables(stream, capsys):
 def test_metrics_are_in_prometheus_text(stream, capsys):
     stream.reader("billing", owner="a", start=1)
     stream.reader("old", owner="a").release()
-    assert main(["metrics", stream.url]) == 0
+    assert main(["metrics", stream.url, "--format", "prometheus", "--storage"]) == 0
     printed = capsys.readouterr().out
     label = f'stream="{stream.url}"'
-    assert f"\nsegstore_events{{{label}}} 3\n" in printed
+    assert f"\nsegstore_events{{{label}}} 3.0\n" in printed
     assert "# TYPE segstore_reader_lag_events gauge" in printed
-    assert f'segstore_reader_lag_events{{{label},reader="billing"}} 2' in printed
+    assert f'segstore_reader_lag_events{{reader="billing",{label}}} 2.0' in printed
     assert 'reader="old"' not in printed
+    assert f'segstore_storage_objects{{{label},why="commits"}}' in printed
+
+
+def test_metrics_are_a_table_or_one_line_of_json(stream, capsys):
+    stream.reader("billing", owner="a", start=1)
+    assert main(["metrics", stream.url]) == 0
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert rows[0] == ["metric", "of", "value", "unit"]
+    assert ["events", "3", "event"] in rows
+    assert ["reader_lag_events", "billing", "2", "event"] in rows
+    for flags in (["--json"], ["--format", "json"]):
+        assert main(["metrics", stream.url, *flags]) == 0
+        (row,) = lines(capsys)
+        assert (row["events"], row["readers"][0]["lag"]["events"]) == (3, 2)
+        assert row["last_commit"].endswith("Z")
+        assert row["storage"] is None
 
 
 def test_docs_lists_pages_and_prints_one(capsys):

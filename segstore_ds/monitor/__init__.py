@@ -1,0 +1,1 @@
+"""Monitor: the figures of a stream as values, and what exports them."""

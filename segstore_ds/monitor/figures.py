@@ -1,0 +1,265 @@
+"""The figures of a stream: what it holds, who is behind it, and what upkeep owes, as plain values.
+
+Everything that shows a stream takes its numbers from here, so that no two of them disagree.
+"""
+
+import datetime as dt
+from dataclasses import dataclass
+
+import numpy as np
+
+from segstore_ds.commit.context import StreamContext
+from segstore_ds.commit.follower import Follower
+from segstore_ds.compact.debt import small_segments
+from segstore_ds.errors import FormatError, NotFoundError, SnapshotExpiredError, StorageError
+from segstore_ds.format.parts.packed import Ints
+from segstore_ds.format.root import Root
+from segstore_ds.log.copy_record import check_complete
+from segstore_ds.publish.delta import published_delta
+from segstore_ds.read.reader_records import SeenReader, list_readers
+from segstore_ds.read.storage_held import storage_rows
+
+_Pieces = list[tuple[Ints, Ints, Ints]]  # offsets at which segments begin, rows, bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """How far a position is behind the tail.
+
+    Attributes:
+        events: Events after the position, those that were dropped included.
+        bytes: Encoded bytes of those that are kept; a divided segment counts by its share.
+        seconds: Age of the oldest that is kept; 0 if there is none, None if the history lost it.
+    """
+
+    events: int
+    bytes: int
+    seconds: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderFigures:
+    """One named reader that was not released.
+
+    Attributes:
+        name: Its name.
+        owner: Who publishes under it.
+        offset: The first event that it has not passed.
+        lag: What it has not passed.
+        lost_events: Events that were dropped before it passed them.
+        renewed: When it last published or renewed.
+        live: Whether it holds events back; one that lapsed does not.
+    """
+
+    name: str
+    owner: str
+    offset: int
+    lag: Lag
+    lost_events: int
+    renewed: dt.datetime
+    live: bool
+
+
+@dataclass(frozen=True, slots=True)
+class FollowerFigures:
+    """One follower; all but the url are None if it can't be asked, or holds another history.
+
+    Attributes:
+        url: Its folder.
+        version: The newest version that it holds.
+        lag_versions: Versions that it lacks.
+        lag_events: Events that it lacks.
+    """
+
+    url: str
+    version: int | None
+    lag_versions: int | None
+    lag_events: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StorageFigures:
+    """What takes storage for one reason, as the metadata table `storage` names it."""
+
+    why: str
+    objects: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Metrics:
+    """The figures of a stream at one moment, as of its newest version.
+
+    Attributes:
+        url: The stream.
+        stream_id: Its identity.
+        measured: When this machine's clock says they were taken.
+        version: The newest version.
+        generation: Its generation.
+        last_commit: When that version was committed.
+        events: Events that it holds.
+        head: Offset of the oldest one.
+        tail: Offset of the next one.
+        sealed: Whether the stream has ended.
+        segments: Segments that hold the events.
+        bytes: Their encoded bytes.
+        small_segments: Those that fit into one with a neighbour: what a compaction would join.
+        small_bytes: Their encoded bytes.
+        versions: Versions that can be read.
+        retired: Objects that were dropped and not yet deleted.
+        last_upkeep: When a round of upkeep last committed; None if none did.
+        readers: The named readers, by name.
+        followers: The followers, in the stream's order.
+        published_tail: Offset after the last event of the Delta table; None without a table.
+        published_lag: Events that the Delta table lacks; None without a table.
+        storage: What takes storage, the largest first; None if it was not asked for.
+    """
+
+    url: str
+    stream_id: str
+    measured: dt.datetime
+    version: int
+    generation: int
+    last_commit: dt.datetime
+    events: int
+    head: int
+    tail: int
+    sealed: bool
+    segments: int
+    bytes: int
+    small_segments: int
+    small_bytes: int
+    versions: int
+    retired: int
+    last_upkeep: dt.datetime | None
+    readers: tuple[ReaderFigures, ...]
+    followers: tuple[FollowerFigures, ...]
+    published_tail: int | None
+    published_lag: int | None
+    storage: tuple[StorageFigures, ...] | None
+
+    @property
+    def idle_s(self) -> float:
+        """Seconds since the newest commit."""
+        return max((self.measured - self.last_commit).total_seconds(), 0.0)
+
+
+def measure(context: StreamContext, *, storage: bool = False) -> Metrics:
+    """Return the figures of a stream's newest version; `storage` lists the whole stream for them.
+
+    Raises:
+        IncompleteStreamError: A copy into the stream is not done.
+        FormatError: Metadata, or a reader's record, can't be read.
+    """
+    published = published_delta(context)  # which looks for a newer version
+    root, now_us = context.log.root, context.clock.wall_us()
+    check_complete(root, url=context.storage.url)
+    pieces = _pieces(context, root, root.head)
+    small, small_bytes = small_segments((rows, sizes) for _, rows, sizes in pieces)
+    return Metrics(
+        url=context.storage.url,
+        stream_id=root.stream_id,
+        measured=_moment(now_us),
+        version=root.version,
+        generation=root.generation,
+        last_commit=_moment(root.time_us),
+        events=root.tail - root.head,
+        head=root.head,
+        tail=root.tail,
+        sealed=root.sealed,
+        segments=sum(len(rows) for _, rows, _ in pieces),
+        bytes=sum(int(sizes.sum()) for _, _, sizes in pieces),
+        small_segments=small,
+        small_bytes=small_bytes,
+        versions=root.version + 1 - root.log_start,
+        retired=len(root.retired) + sum(blob.count for blob in root.retired_blobs),
+        last_upkeep=_moment(root.upkeep.time_us) if root.upkeep else None,
+        readers=tuple(
+            _reader(context, root, pieces, seen, now_us)
+            for seen in list_readers(context)
+            if not seen.record.released
+        ),
+        followers=tuple(_follower(one, root) for one in context.log.replicas.of(root)),
+        published_tail=None if published is None else published.tail,
+        published_lag=None if published is None else max(root.tail - published.tail, 0),
+        storage=_storage(context, root) if storage else None,
+    )
+
+
+def measure_lag(context: StreamContext, offset: int) -> Lag:
+    """Return how far a position is behind the tail of the newest root seen."""
+    root = context.log.root
+    pieces = _pieces(context, root, max(offset, root.head))
+    return _lag(context, root, pieces, offset, context.clock.wall_us())
+
+
+def _pieces(context: StreamContext, root: Root, start: int) -> _Pieces:
+    return [
+        (run.starts, run.columns.rows.astype(np.int64), run.columns.bytes.astype(np.int64))
+        for run in context.status.runs(root, start, root.tail)
+    ]
+
+
+def _lag(context: StreamContext, root: Root, pieces: _Pieces, offset: int, now_us: int) -> Lag:
+    first = min(max(offset, root.head), root.tail)
+    if first == root.tail:
+        return Lag(max(root.tail - offset, 0), 0, 0.0)
+    size = sum(_bytes_from(piece, first) for piece in pieces)
+    try:
+        _, times_us = context.log.history.commit_times(root, first, first + 1)
+    except (NotFoundError, SnapshotExpiredError):
+        seconds = None
+    else:
+        seconds = max(now_us - int(times_us[0]), 0) / 1e6
+    return Lag(root.tail - offset, size, seconds)
+
+
+def _bytes_from(piece: tuple[Ints, Ints, Ints], offset: int) -> int:
+    """Return the encoded bytes of a piece's events from an offset on."""
+    starts, rows, sizes = piece
+    edges = np.append(starts, [starts[-1] + rows[-1]])
+    passed = np.interp(offset, edges, np.concatenate([[0], np.cumsum(sizes)]))
+    return int(sizes.sum()) - int(passed)
+
+
+def _reader(
+    context: StreamContext, root: Root, pieces: _Pieces, seen: SeenReader, now_us: int
+) -> ReaderFigures:
+    offset = seen.record.offset
+    return ReaderFigures(
+        name=seen.name,
+        owner=seen.record.owner,
+        offset=offset,
+        lag=_lag(context, root, pieces, offset, now_us),
+        lost_events=max(root.head - offset, 0),
+        renewed=_moment(seen.renewed_us),
+        live=seen.is_live(now_us),
+    )
+
+
+def _follower(follower: Follower, root: Root) -> FollowerFigures:
+    if follower.holds(root):
+        return FollowerFigures(follower.url, root.version, 0, 0)
+    try:
+        found = follower.files.latest()
+    except (StorageError, FormatError):
+        found = None
+    theirs = None if found is None else found[1]
+    if theirs is None or (theirs.stream_id, theirs.generation) != (root.stream_id, root.generation):
+        return FollowerFigures(follower.url, None, None, None)
+    # It may be ahead: another process may have committed meanwhile.
+    versions, events = root.version - theirs.version, root.tail - theirs.tail
+    return FollowerFigures(follower.url, theirs.version, max(versions, 0), max(events, 0))
+
+
+def _storage(context: StreamContext, root: Root) -> tuple[StorageFigures, ...]:
+    return tuple(
+        StorageFigures(row["why"], row["objects"], row["bytes"])
+        for row in storage_rows(context, root)
+    )
+
+
+def _moment(time_us: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(time_us // 1_000_000, dt.UTC) + dt.timedelta(
+        microseconds=time_us % 1_000_000
+    )

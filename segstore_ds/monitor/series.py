@@ -1,0 +1,149 @@
+"""Every exported metric: its name, unit, kind, labels and meaning, and where its values come from.
+
+OpenTelemetry knows a metric under its name, such as `segstore.stream.lag_seconds`; Prometheus has
+underscores for the dots, and `_total` behind a counter. `docs/monitoring.md` lists this table.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from segstore_ds.monitor.figures import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One metric.
+
+    Attributes:
+        name: As OpenTelemetry knows it.
+        unit: In UCUM, as OpenTelemetry wants it: `By`, `s`, `{event}`; `1` for yes or no.
+        meaning: One sentence.
+        labels: What tells its values apart.
+        counter: Whether it only grows.
+    """
+
+    name: str
+    unit: str
+    meaning: str
+    labels: tuple[str, ...] = ("stream",)
+    counter: bool = False
+
+    @property
+    def unit_word(self) -> str:
+        """The unit as people read it."""
+        return _WORDS.get(self.unit, self.unit.strip("{}"))
+
+    @property
+    def family(self) -> str:
+        """The name that Prometheus knows it by, without the `_total` of a counter."""
+        return self.name.replace(".", "_")
+
+    @property
+    def prometheus_name(self) -> str:
+        """The name to ask Prometheus for."""
+        return f"{self.family}_total" if self.counter else self.family
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value of a metric; `labels` are in the order of the series."""
+
+    series: Series
+    labels: tuple[str, ...]
+    value: float
+
+
+_WORDS = {"By": "bytes", "s": "seconds", "1": "number", "{row}/s": "row/s"}
+_READER = ("stream", "reader")
+_FOLLOWER = ("stream", "follower")
+_STORAGE = ("stream", "why")
+_TABLE = (
+    # The stream.
+    Series("segstore.up", "1", "Whether the stream could be measured."),
+    Series("segstore.events", "{event}", "Events that the stream holds."),
+    Series("segstore.head_offset", "{event}", "Offset of the oldest event."),
+    Series("segstore.tail_offset", "{event}", "Offset of the next event."),
+    Series("segstore.version", "{commit}", "Number of the newest commit."),
+    Series("segstore.generation", "1", "Generation: it changes when history was abandoned."),
+    Series("segstore.sealed", "1", "Whether the stream has ended."),
+    Series("segstore.last_commit_timestamp_seconds", "s", "Unix time of the newest commit."),
+    Series("segstore.idle_seconds", "s", "Time since the newest commit."),
+    Series("segstore.segments", "{segment}", "Segments that hold the events."),
+    Series("segstore.segment_bytes", "By", "Encoded bytes of these segments."),
+    Series("segstore.small_segments", "{segment}", "Segments that a compaction would join."),
+    Series("segstore.small_segment_bytes", "By", "Encoded bytes of these small segments."),
+    Series("segstore.versions", "{version}", "Versions that can be read."),
+    Series("segstore.retired_objects", "{object}", "Dropped objects that are not yet deleted."),
+    Series(
+        "segstore.last_upkeep_timestamp_seconds", "s", "Unix time of the last upkeep; 0: never."
+    ),
+    Series("segstore.published_lag_events", "{event}", "Events that the Delta table lacks."),
+    Series("segstore.storage_objects", "{object}", "Objects held, by reason.", _STORAGE),
+    Series("segstore.storage_bytes", "By", "Bytes held, by reason.", _STORAGE),
+    # Its readers and followers.
+    Series(
+        "segstore.reader_lag_events", "{event}", "Events that a reader has not passed.", _READER
+    ),
+    Series("segstore.reader_lag_bytes", "By", "Encoded bytes that it has not passed.", _READER),
+    Series("segstore.reader_lag_seconds", "s", "Age of the oldest of these events.", _READER),
+    Series(
+        "segstore.reader_lost_events", "{event}", "Events dropped before it read them.", _READER
+    ),
+    Series("segstore.reader_live", "1", "Whether it holds events back: not lapsed.", _READER),
+    Series("segstore.follower_up", "1", "Whether a follower could be asked.", _FOLLOWER),
+    Series("segstore.follower_lag_versions", "{version}", "Versions it lacks.", _FOLLOWER),
+    Series("segstore.follower_lag_events", "{event}", "Events it lacks.", _FOLLOWER),
+)
+SERIES = {series.name.removeprefix("segstore."): series for series in _TABLE}
+
+
+def sample(name: str, value: float, *labels: str) -> Sample:
+    """Return a value of a metric, which `SERIES` knows by its name without `segstore.`."""
+    return Sample(SERIES[name], labels, float(value))
+
+
+def stream_samples(metrics: Metrics) -> Iterator[Sample]:
+    """Yield what the figures of a stream say. Pure."""
+    url, upkeep = metrics.url, metrics.last_upkeep
+    values: dict[str, float] = {
+        "up": 1,
+        "events": metrics.events,
+        "head_offset": metrics.head,
+        "tail_offset": metrics.tail,
+        "version": metrics.version,
+        "generation": metrics.generation,
+        "sealed": metrics.sealed,
+        "last_commit_timestamp_seconds": metrics.last_commit.timestamp(),
+        "idle_seconds": metrics.idle_s,
+        "segments": metrics.segments,
+        "segment_bytes": metrics.bytes,
+        "small_segments": metrics.small_segments,
+        "small_segment_bytes": metrics.small_bytes,
+        "versions": metrics.versions,
+        "retired_objects": metrics.retired,
+        "last_upkeep_timestamp_seconds": upkeep.timestamp() if upkeep else 0,
+    }
+    for name, value in values.items():
+        yield sample(name, value, url)
+    if metrics.published_lag is not None:
+        yield sample("published_lag_events", metrics.published_lag, url)
+    for held in metrics.storage or ():
+        yield sample("storage_objects", held.objects, url, held.why)
+        yield sample("storage_bytes", held.bytes, url, held.why)
+    yield from _reader_samples(metrics)
+    for follower in metrics.followers:
+        yield sample("follower_up", follower.version is not None, url, follower.url)
+        if follower.lag_versions is not None and follower.lag_events is not None:
+            yield sample("follower_lag_versions", follower.lag_versions, url, follower.url)
+            yield sample("follower_lag_events", follower.lag_events, url, follower.url)
+
+
+def _reader_samples(metrics: Metrics) -> Iterator[Sample]:
+    for reader in metrics.readers:
+        labels = (metrics.url, reader.name)
+        yield sample("reader_lag_events", reader.lag.events, *labels)
+        yield sample("reader_lag_bytes", reader.lag.bytes, *labels)
+        if reader.lag.seconds is not None:
+            yield sample("reader_lag_seconds", reader.lag.seconds, *labels)
+        yield sample("reader_lost_events", reader.lost_events, *labels)
+        yield sample("reader_live", reader.live, *labels)

@@ -1,0 +1,138 @@
+"""`Stream.metrics`: figures against what the stream's other doors say."""
+
+import datetime as dt
+import shutil
+
+import pyarrow as pa
+import pytest
+from stream_kit import make_stream, numbers, wait
+
+import segstore_ds as segstore
+from segstore_ds.monitor.figures import measure_lag
+from segstore_ds.options.compaction import CompactRules
+from segstore_ds.storage.locations import resolve_location
+
+SCHEMA = pa.schema([("n", pa.int64())])
+STAGED = segstore.Layout(inline_bytes=0, segment_format="arrow", compression="none")
+
+
+def rows(count, start=0):
+    return pa.table({"n": range(start, start + count)})
+
+
+@pytest.fixture
+def stream(tmp_path):
+    return segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
+
+
+def test_sizes_are_those_of_info(stream):
+    for size in (5, 1, 7):
+        stream.append(rows(size), layout=STAGED)
+    stream.truncate(6)
+    found, info = stream.metrics(), stream.info()
+    same = ("version", "generation", "head", "tail", "events", "sealed", "segments", "bytes")
+    assert {name: getattr(found, name) for name in same} == {name: info[name] for name in same}
+    assert (found.versions, found.retired) == (info["versions"], info["retired"])
+    assert (found.stream_id, found.url) == (info["stream_id"], stream.url)
+    assert found.last_commit == info["time"]
+    assert found.storage is None
+    assert found.readers == found.followers == ()
+    assert found.published_lag is None
+    assert found.last_upkeep is None
+
+
+def test_storage_is_listed_only_if_asked_for(stream):
+    stream.append(rows(5), layout=STAGED)
+    before = stream.storage.stats.requests["list"]
+    quiet = stream.metrics()
+    lists = stream.storage.stats.requests["list"] - before
+    assert quiet.storage is None
+    asked = stream.metrics(storage=True)
+    assert stream.storage.stats.requests["list"] - before - lists > lists
+    table = stream.metadata("storage").read_all().to_pylist()
+    assert [(one.why, one.objects, one.bytes) for one in asked.storage] == [
+        (row["why"], row["objects"], row["bytes"]) for row in table
+    ]
+
+
+def test_lag_of_a_reader_in_events_bytes_and_seconds():
+    stream, storage = make_stream(0)
+    stream.append(numbers(0, 10), layout=STAGED)
+    wait(storage, 30)
+    stream.append(numbers(10, 20), layout=STAGED)
+    first, second = (row["bytes"] for row in stream.segments().read_all().to_pylist())
+    for name, offset in (("all", 0), ("half", 5), ("next", 10), ("none", 20)):
+        stream.reader(name, owner="test", start=offset)
+    wait(storage, 12)
+    found = {one.name: one.lag for one in stream.metrics().readers}
+    expected = {
+        "all": (20, first + second, 42.0),
+        "half": (15, first - first // 2 + second, 42.0),
+        "next": (10, second, 12.0),
+        "none": (0, 0, 0.0),
+    }
+    assert {n: (lag.events, lag.bytes, lag.seconds) for n, lag in found.items()} == expected
+    assert measure_lag(stream.context, 5) == found["half"]
+
+
+def test_a_lapsed_reader_is_not_live():
+    stream, storage = make_stream(3)
+    stream.reader("slow", owner="test", lapse_s=60)
+    wait(storage, 61)
+    assert [one.live for one in stream.metrics().readers] == [False]
+
+
+def test_a_reader_that_lost_events_still_counts_them(stream):
+    stream.append(rows(10), layout=STAGED)
+    stream.reader("slow", owner="test", start=2)
+    stream.truncate(8)
+    (reader,) = stream.metrics().readers
+    assert (reader.lag.events, reader.lost_events, reader.live) == (8, 6, True)
+    table = stream.metadata("readers").read_all().to_pylist()
+    assert reader.lag.events == table[0]["behind"]
+
+
+def test_compaction_leaves_no_small_segments(stream):
+    assert stream.metrics().small_segments == 0
+    for start in range(0, 60, 10):
+        stream.append(rows(10, start), layout=STAGED)
+    found = stream.metrics()
+    assert (found.small_segments, found.small_bytes) == (6, found.bytes)
+    stream.compact()
+    found = stream.metrics()
+    assert (found.segments, found.small_segments, found.small_bytes) == (1, 0, 0)
+    assert CompactRules().target_rows >= 60
+
+
+def test_lag_of_followers(stream, tmp_path):
+    stream.append(rows(10))
+    url = (tmp_path / "copy").as_uri()
+    stream.add_follower(url)
+    stream.append(rows(5))
+    (one,) = stream.metrics().followers
+    assert (one.version, one.lag_versions, one.lag_events) == (stream.version, 0, 0)
+    # As if the newest commit had not reached it yet.
+    (tmp_path / "copy/log" / f"{stream.version:020}").unlink()
+    fresh = segstore.open(stream.url)
+    (one,) = fresh.metrics().followers
+    assert (one.version, one.lag_versions, one.lag_events) == (stream.version - 1, 1, 5)
+    shutil.rmtree(tmp_path / "copy")
+    (one,) = fresh.metrics().followers
+    assert one == type(one)(resolve_location(url).url, None, None, None)
+
+
+def test_lag_of_a_published_table(stream):
+    stream.append(rows(10))
+    stream.publish_delta(settle=True)
+    stream.append(rows(4))
+    found = stream.metrics()
+    assert (found.published_tail, found.published_lag) == (10, 4)
+
+
+def test_metrics_see_other_writers_and_their_time(stream):
+    other = segstore.open(stream.url)
+    other.append(rows(3))
+    found = stream.metrics()
+    assert (found.tail, found.version) == (3, other.version)
+    assert found.measured.tzinfo == dt.UTC
+    assert 0 <= found.idle_s < 3600

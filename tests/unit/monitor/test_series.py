@@ -1,0 +1,64 @@
+"""The table of metrics, and what exports them."""
+
+import re
+from pathlib import Path
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from segstore_ds.monitor.prometheus import export_to_prometheus, prometheus_text
+from segstore_ds.monitor.series import SERIES, sample
+
+PAGE = Path(__file__).parents[3] / "segstore_ds/docs/monitoring.md"
+
+
+def test_names_are_those_that_both_systems_take():
+    for series in SERIES.values():
+        assert re.fullmatch(r"segstore\.[a-z_]+", series.name)
+        assert re.fullmatch(r"segstore_[a-z_]+", series.prometheus_name)
+        assert series.counter == series.prometheus_name.endswith("_total")
+        assert series.meaning.endswith(".")
+        assert series.meaning[0].isupper()
+
+
+def test_page_lists_every_metric_and_no_other():
+    table = PAGE.read_text().split("## Metrics")[1].split("\n## ")[0]
+    assert re.findall(r"^\| `segstore_.*$", table, re.MULTILINE) == [
+        f"| `{series.prometheus_name}` | {series.unit_word} | {', '.join(series.labels)} | "
+        f"{series.meaning} |"
+        for series in SERIES.values()
+    ]
+
+
+def test_units_are_said_by_the_names():
+    """As Prometheus' naming asks: base units, in the name."""
+    for series in SERIES.values():
+        assert (series.unit == "By") == ("_bytes" in series.name), series
+        assert (series.unit == "s") == series.name.endswith("_seconds"), series
+
+
+def test_text_is_what_a_parser_of_prometheus_reads():
+    url = 'file:///a "b"\\c\nd'
+    samples = [
+        sample("events", 3, url),
+        sample("reader_live", True, url, "r"),
+    ]
+    found = {
+        one.name: (one.labels, one.value)
+        for family in text_string_to_metric_families(prometheus_text(samples))
+        for one in family.samples
+    }
+    assert found == {
+        "segstore_events": ({"stream": url}, 3),
+        "segstore_reader_live": ({"stream": url, "reader": "r"}, 1),
+    }
+
+
+def test_registry_asks_for_samples_at_each_scrape():
+    registry, values = CollectorRegistry(), [1, 2]
+    export_to_prometheus(lambda: [sample("events", values.pop(0), "u")], registry)
+    assert b'segstore_events{stream="u"} 1.0' in generate_latest(registry)
+    assert b'segstore_events{stream="u"} 2.0' in generate_latest(registry)
+    with pytest.raises(ValueError, match="Duplicated"):
+        export_to_prometheus(list, registry)
