@@ -58,6 +58,7 @@ def test_wheel_has_two_top_level_names(names):
         "segstore_ds/docs/find_by_key.md",
         "segstore_ds/docs/glossary.md",
         "segstore_ds/docs/many_writers.md",
+        "segstore_ds/docs/python.md",
         "segstore_ds/docs/small_appends.md",
         "segstore_ds/docs/monitoring.md",
         "segstore_ds/docs/source.md",

@@ -83,7 +83,13 @@ def plan_wanted(
         fields.update((each.name, each) for each in schema)
     newest = pa.schema(list(fields.values()))
     chosen = check_columns(columns, newest)
-    if not parse_filters(filters, newest):
+    asked = parse_filters(filters, newest)
+    if asked.expression is not None:
+        raise InvalidInputError(
+            "a redaction takes no expression: older events may have columns of other types",
+            remedy='give lists, as in filters=[["user", "==", "ada"]]',
+        )
+    if not asked:
         raise InvalidInputError(
             "no filters: every event would lose its values",
             remedy='say which events: filters=[["user", "==", "ada"]]',

@@ -132,7 +132,8 @@ TABLE: tuple[Option, ...] = (
         None,
         _READS,
         "JSON list, all of which must hold: "
-        '`[["user","==","ada"],["ts",">=","2013-01-05T00:00:00Z"]]`',
+        '`[["user","==","ada"],["ts",">=","2013-01-05T00:00:00Z"]]`; '
+        "of a list of such lists one must hold",
         peers=("replacewhere", "where", "filter"),
     ),
     Option(

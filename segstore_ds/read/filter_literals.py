@@ -10,7 +10,7 @@ import base64
 import math
 import re
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Context, Decimal, Inexact, InvalidOperation, Overflow
 from typing import Any
@@ -42,6 +42,14 @@ def parse_literal(value: Any, data_type: pa.DataType) -> Literal:
             except (TypeError, ValueError, KeyError, ArithmeticError) as error:
                 raise ValueError(expected_of(data_type)) from error
     raise ValueError(expected_of(data_type))
+
+
+def typed_array(literals: Sequence[Any], data_type: pa.DataType) -> pa.Array:
+    """Return literals as an array of their column's type."""
+    if t.is_temporal(data_type):
+        stored = pa.int32() if data_type.bit_width == 32 else pa.int64()
+        return pa.array(literals, stored).view(data_type)
+    return pa.array(literals, data_type)
 
 
 def expected_of(data_type: pa.DataType) -> str:

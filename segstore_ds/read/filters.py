@@ -1,4 +1,4 @@
-"""Filters of a read: conditions joined by AND, exact, with SQL's null semantics.
+"""Filters of a read: conditions joined by AND and OR, exact, with SQL's null semantics.
 
 A filter is used twice: `may_match` skips frames and segments by their statistics, then `apply`
 removes rows exactly. Skipping must never lose a row that `apply` would keep. Values compare as in
@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from functools import lru_cache, reduce
-from typing import Any
+from typing import Any, TypeAlias
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -21,9 +21,10 @@ from pyarrow import types as t
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.statistics import ColumnStats, Stats
-from segstore_ds.read.filter_literals import NAN, Literal, parse_literal
+from segstore_ds.read.expressions import Expression, bind
+from segstore_ds.read.filter_literals import NAN, Literal, parse_literal, typed_array
 
-FilterLike = str | Sequence[Sequence[Any]] | None
+FilterLike: TypeAlias = str | Sequence[Sequence[Any]] | pc.Expression | None
 
 Operand = Literal | tuple[Literal | None, ...] | None
 
@@ -111,26 +112,42 @@ def _ordered(literals: tuple[Any, ...]) -> list[Any]:
 
 @dataclass(frozen=True, slots=True)
 class Filters:
-    """Conditions joined by AND; no conditions keep every row. Hashable, picklable."""
+    """What rows must satisfy, all of it; nothing keeps every row. Picklable.
+
+    Attributes:
+        conditions: Conditions on one column each.
+        any_of: Alternatives, of which one must hold; none if there is nothing to choose.
+        expression: An expression of Arrow.
+    """
 
     conditions: tuple[Condition, ...] = ()
+    any_of: tuple["Filters", ...] = ()
+    expression: Expression | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that `apply` reads, each once."""
-        return tuple(dict.fromkeys(condition.column for condition in self.conditions))
+        found = [condition.column for condition in self.conditions]
+        found += [name for filters in self.any_of for name in filters.columns]
+        found += self.expression.schema.names if self.expression else []
+        return tuple(dict.fromkeys(found))
 
     def __bool__(self) -> bool:
-        return bool(self.conditions)
+        return bool(self.conditions or self.any_of or self.expression)
 
     def may_match(self, stats: Stats, rows: int) -> bool:
         """Return False only if no row passes the filter.
 
         `stats` are statistics of some of the columns, over `rows` rows.
         """
-        return rows > 0 and all(
-            condition.column not in stats or condition.may_match(stats[condition.column], rows)
-            for condition in self.conditions
+        return (
+            rows > 0
+            and all(
+                condition.column not in stats or condition.may_match(stats[condition.column], rows)
+                for condition in self.conditions
+            )
+            and (not self.any_of or any(each.may_match(stats, rows) for each in self.any_of))
+            and (self.expression is None or self.expression.may_match(stats, rows))
         )
 
     def apply(self, batch: pa.RecordBatch) -> pa.RecordBatch:
@@ -138,14 +155,22 @@ class Filters:
 
         `batch` must have at least `columns`, in normal form.
         """
-        if not self.conditions or not batch.num_rows:
+        if not self or not batch.num_rows:
             return batch
-        masks = [condition.mask(batch.column(condition.column)) for condition in self.conditions]
-        mask = reduce(pc.and_kleene, masks)
-        kept = mask.true_count
+        if self.expression is not None:
+            batch = self.expression.apply(batch)
+        mask = self.mask(batch)
+        kept = batch.num_rows if mask is None else mask.true_count
         if kept == batch.num_rows:
             return batch
         return batch.filter(mask) if kept else batch.slice(0, 0)
+
+    def mask(self, batch: pa.RecordBatch) -> pa.Array | None:
+        """Return whether conditions and alternatives hold for each row; None if there are none."""
+        masks = [condition.mask(batch.column(condition.column)) for condition in self.conditions]
+        if self.any_of:
+            masks.append(reduce(pc.or_kleene, [each.mask(batch) for each in self.any_of]))
+        return reduce(pc.and_kleene, masks) if masks else None
 
 
 def _may_start(prefix: Any, low: Any, high: Any) -> bool:
@@ -198,14 +223,6 @@ def _scalar(literal: Any, data_type: pa.DataType) -> pa.Scalar:
     return typed_array([literal], data_type)[0]
 
 
-def typed_array(literals: Sequence[Any], data_type: pa.DataType) -> pa.Array:
-    """Return literals as an array of their column's type."""
-    if t.is_temporal(data_type):
-        stored = pa.int32() if data_type.bit_width == 32 else pa.int64()
-        return pa.array(literals, stored).view(data_type)
-    return pa.array(literals, data_type)
-
-
 _KERNELS: dict[str, Any] = {
     "==": pc.equal,
     "!=": pc.not_equal,
@@ -230,18 +247,33 @@ _OPS = frozenset((*_PRUNING, "in", "not in", "is null", "is not null"))
 
 
 def parse_filters(filters: FilterLike, schema: pa.Schema) -> Filters:
-    """Parse filters, given as JSON text or as lists of ``[column, op, literal]``.
+    """Parse filters: lists of ``[column, op, literal]``, also as JSON, or an Arrow expression.
 
-    The null tests take no literal; ``in`` and ``not in`` take a list. None or an empty list keeps
-    every row. Literals are typed by `schema`, the stream's schema in normal form. An
-    InvalidInputError names what would be valid.
+    Of lists of such lists one must hold. The null tests take no literal; ``in`` and ``not in`` take
+    a list. None or an empty list keeps every row. Literals are typed by `schema`, the stream's
+    schema in normal form. An InvalidInputError names what would be valid.
     """
+    if isinstance(filters, pc.Expression):
+        return Filters(expression=bind(filters, schema))
     conditions: Any = _load(filters) if isinstance(filters, str) else filters
     if conditions is None:
         return Filters()
     if not isinstance(conditions, list | tuple):
         raise InvalidInputError("filters are not a list", remedy=_EXAMPLE, filters=conditions)
-    return Filters(tuple(_parse_condition(condition, schema) for condition in conditions))
+    if not _are_alternatives(conditions):
+        return Filters(tuple(_parse_condition(condition, schema) for condition in conditions))
+    found = [parse_filters(conditions, schema) for conditions in conditions]
+    return found[0] if len(found) == 1 else Filters(any_of=tuple(found))
+
+
+def _are_alternatives(conditions: Sequence[Any]) -> bool:
+    """Tell lists of conditions, of which one must hold, from a list of conditions."""
+    return bool(conditions) and all(
+        isinstance(each, list | tuple)
+        and each
+        and all(isinstance(condition, list | tuple) for condition in each)
+        for each in conditions
+    )
 
 
 def _load(text: str) -> Any:

@@ -13,8 +13,8 @@ from pyarrow import types as t
 
 from segstore_ds.format.bloom import Filters as FrameFilters
 from segstore_ds.format.bloom import Hashes, has_filter, hash_values, may_hold
-from segstore_ds.read.filter_literals import Literal, parse_literal
-from segstore_ds.read.filters import Condition, Filters, typed_array
+from segstore_ds.read.filter_literals import Literal, parse_literal, typed_array
+from segstore_ds.read.filters import Condition, Filters
 
 LOOKUPS = frozenset(("==", "in"))
 

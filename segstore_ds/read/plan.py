@@ -46,7 +46,7 @@ class ReadRequest:
         start: The cut of the first event.
         end: The cut after the last event.
         columns: The columns of the stream to return, in order; None for all.
-        filters: The conditions that returned rows must satisfy.
+        filters: What returned rows must satisfy.
         offset_column: The name of an extra column with offsets, or None.
         segment_column: The name of an extra column with segment ids, or None.
         commit_time_column: The name of an extra column with commit times, or None.
@@ -86,7 +86,7 @@ class Reading:
         epochs: The schema text of each epoch, by its number.
         schema: The stream's schema as of the version.
         columns: The columns of the stream to return, in order.
-        filters: The conditions that returned rows satisfy.
+        filters: What returned rows satisfy.
         offset_column: The name of an extra column with offsets, or None.
         segment_column: The name of an extra column with segment ids, or None.
         commit_time_column: The name of an extra column with commit times, or None.

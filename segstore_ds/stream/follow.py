@@ -138,6 +138,6 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
 
 def _with_offsets(request: ReadRequest) -> ReadRequest:
     """Return a request whose rows tell their offsets: those that a filter dropped are passed."""
-    if request.offset_column is None and request.filters:
+    if request.offset_column is None and request.filters is not None:
         return replace(request, offset_column=_HIDDEN)
     return request

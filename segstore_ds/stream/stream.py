@@ -541,7 +541,8 @@ class Stream:
                 position, or a time with a zone.
             end: The event after the last, in the same forms.
             columns: Which columns, in order; None for all.
-            filters: ``[column, op, literal]`` lists that must all hold; SQL's rules for null.
+            filters: ``[column, op, literal]`` lists that must all hold, with SQL's rules for null;
+                lists of such lists, of which one must hold; or a `pyarrow.compute.Expression`.
             offset_column: Name of an extra int64 column with each event's offset.
             segment_column: Name of an extra int64 column with each event's segment id.
             commit_time_column: Name of an extra column with the time of each event's commit (UTC).
@@ -758,7 +759,7 @@ class Stream:
             start: First event.
             end: The event after the last.
             columns: Which columns, in order; None for all.
-            filters: Conditions that must all hold.
+            filters: As for `read`.
             offset_column: Name of an extra column with offsets.
             segment_column: Name of an extra column with segment ids.
             commit_time_column: Name of an extra column with commit times.
@@ -1305,7 +1306,7 @@ class Stream:
         too, and reports what is left and when the same call can end it.
 
         Args:
-            filters: Conditions that the events satisfy, as in `read`; at least one.
+            filters: Conditions that the events satisfy, lists as in `read`; at least one.
             columns: The columns to set to null.
             reason: What the stream keeps about it: a request's number, never the person.
             redact_id: Letters, digits, dots, dashes and underscores: the same id again is the same

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import decimal
+import json
 import math
 import shutil
 import warnings
@@ -64,6 +65,16 @@ def test_scans_of_two_ranges_are_two_scans(spark, quarters):
         assert segstore.read(spark, quarters, startCut=75).count() == 25
     finally:
         first.unpersist()
+
+
+def test_one_alternative_must_hold(spark, quarters):
+    """Spark's own reader gets them as one condition."""
+    either = [[["n", "<", 2]], [["n", ">=", 30], ["n", "in", [5, 30, 31]]], [["n", "is null"]]]
+    for frame in (
+        segstore.read(spark, quarters, filters=either),
+        spark.read.format("segstore").option("filters", json.dumps(either)).load(quarters),
+    ):
+        assert sorted(row.n for row in frame.collect()) == [0, 1, 30, 31]
 
 
 def test_one_plan_of_two_ranges_reads_both(spark, quarters):

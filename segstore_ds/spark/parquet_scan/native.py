@@ -151,11 +151,12 @@ def holds_floats(data_type: DataType) -> bool:
 
 def find_unpushed(filters: Filters) -> set[str]:
     """Return the columns on which Spark would push down another filter than the requested one."""
-    return {
+    found = {
         condition.column
         for condition in filters.conditions
         if any(map(_in_gap(condition), _literals(condition)))
     }
+    return found.union(*map(find_unpushed, filters.any_of))
 
 
 def _in_gap(condition: Condition) -> Callable[[Any], bool]:
@@ -173,6 +174,9 @@ def _literals(condition: Condition) -> tuple[Any, ...]:
 def filter_column(filters: Filters) -> Column | None:
     """Return the condition that rows must satisfy as one column; None for no filters."""
     columns = [_condition(condition) for condition in filters.conditions]
+    if filters.any_of:
+        either = (filter_column(each) for each in filters.any_of)
+        columns.append(reduce(Column.__or__, (column for column in either if column is not None)))
     return reduce(Column.__and__, columns) if columns else None
 
 

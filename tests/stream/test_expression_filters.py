@@ -1,0 +1,77 @@
+"""Reads with expressions and alternatives: exact in every kind of segment, and skipping others."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import segstore_ds as segstore
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.write.layout import Layout
+
+FORMATS = (
+    Layout(inline_bytes=0, segment_format="parquet"),
+    Layout(inline_bytes=0, segment_format="arrow", frame_rows=10),
+    None,
+)
+
+
+@pytest.fixture
+def stream(tmp_path):
+    """Of 0 to 89, 30 in each format; the second has a wider type, and nulls in a new column."""
+    narrow = pa.schema([("n", pa.int32()), ("word", pa.string())])
+    made = segstore.create(tmp_path / "s", narrow, upkeep=None)
+    for place, layout in enumerate(FORMATS):
+        rows = [{"n": n, "word": f"w{n:02}"} for n in range(30 * place, 30 * place + 30)]
+        schema = narrow if place == 0 else pa.schema([("n", pa.int64()), ("word", pa.string())])
+        made.append(pa.Table.from_pylist(rows, schema), merge_schema=True, layout=layout)
+    made.append(pa.table({"n": [90], "late": [None]}), merge_schema=True)
+    return made
+
+
+def numbers(stream, filters, **how):
+    return stream.read(filters=filters, **how).read_all().column("n").to_pylist()
+
+
+def test_an_expression_is_exact_over_all_segments(stream):
+    n, word = pc.field("n"), pc.field("word")
+    assert numbers(stream, (n == 3) | (n > 87)) == [3, 88, 89, 90]
+    assert numbers(stream, n.isin([1, 31, 61, 700])) == [1, 31, 61]
+    assert numbers(stream, pc.ends_with(word, "7") & ~(n < 50)) == [57, 67, 77, 87]
+    assert numbers(stream, word.is_null()) == [90]
+    assert numbers(stream, n > 5, limit=2) == [6, 7]
+    assert numbers(stream, word > "w5", start=40, end=55, columns=["n"]) == [50, 51, 52, 53, 54]
+    assert stream.count(filters=(n == 3) | word.is_null()) == 2
+    assert stream.to_polars(filters=n == 31)["word"].to_list() == ["w31"]
+
+
+def test_an_alternative_is_exact_over_all_segments(stream):
+    either = [[["n", "<", 2]], [["n", ">", 58], ["word", "<", "w61"]], [["word", "is null"]]]
+    assert numbers(stream, either) == [0, 1, 59, 60, 90]
+    assert stream.count(filters=either) == 5
+
+
+@pytest.mark.parametrize(
+    "filters", [pc.field("n") == 31, [[["n", "==", 31]], [["n", "==", 700]]]], ids=str
+)
+def test_segments_that_hold_no_match_are_not_read(stream, filters):
+    reading = stream.plan_read(filters=filters)
+    (only,) = [piece for task in stream.plan_tasks(reading) for piece in task.slices]
+    assert only.start == 30
+
+
+def test_a_follower_of_matches_gets_their_offsets(stream):
+    follow = stream.follow(start=0, filters=pc.field("n") >= 89, offset_column="at")
+    assert next(follow).column("at").to_pylist() == [89]
+
+
+def test_an_expression_names_columns_of_the_stream(stream):
+    with pytest.raises(InvalidInputError, match="does not fit the stream"):
+        stream.read(filters=pc.field("nn") == 1)
+    with pytest.raises(InvalidInputError, match="takes no expression"):
+        stream.redact(pc.field("n") == 1, columns=["word"])
+
+
+def test_a_redaction_takes_alternatives(stream):
+    done = stream.redact([[["n", "==", 3]], [["word", "==", "w61"]]], columns=["word"])
+    assert done.rows == 2
+    assert numbers(stream, [["word", "is null"]]) == [3, 61, 90]
