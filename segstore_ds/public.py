@@ -9,7 +9,7 @@ from segstore_ds.errors import SegstoreError
 from segstore_ds.format.retention import RetentionPolicy
 from segstore_ds.format.upkeep import UpkeepPolicy
 from segstore_ds.monitor.figures import Metrics
-from segstore_ds.publish.delta import Published
+from segstore_ds.publish.life_cycle import Published
 from segstore_ds.read.cached import read_cache_counters
 from segstore_ds.read.cuts import Position
 from segstore_ds.read.parquet_files import ParquetFile

@@ -15,7 +15,8 @@ HINT_PATH = "log/_latest"
 STATUS_FOLDER = "status"
 SEGMENTS_FOLDER = "segments"
 READERS_FOLDER = "readers"
-DELTA_FOLDER = "delta"  # not one of `FOLDERS`: no stream begins where a published table lies
+# Not among `FOLDERS`: no stream begins where a published table lies.
+DELTA_FOLDER, ICEBERG_FOLDER = "delta", "iceberg"
 
 # In memory, the folder of segments that lie in the commit file; no object has such a name.
 _INLINE_FOLDER = "inline"
@@ -39,10 +40,12 @@ _OBJECT = re.compile(
     r"/[0-9a-f]+-[A-Za-z0-9-]+\.(?:arrow|parquet)"
     r"|readers/[A-Za-z0-9][A-Za-z0-9._-]{0,99}/00[0-9]{18}"
     r"|delta/_delta_log/(?:00[0-9]{18}\.(?:json|checkpoint\.parquet)|_last_checkpoint)"
-    r"|delta/files/[0-9]{20}-[0-9a-f]{16}-[0-9]{1,10}-[0-9a-f]{12}\.parquet"
+    r"|(?:delta|iceberg)/files/[0-9]{20}-[0-9a-f]{16}-[0-9]{1,10}-[0-9a-f]{12}\.parquet"
     r"|delta/segments"  # a link
 )
-_OWN_FILE = re.compile(r"(delta/files/[0-9]{20}-[0-9a-f]{16}-[0-9]{1,10})-[0-9a-f]{12}\.parquet")
+_OWN_FILE = re.compile(
+    r"((?:delta|iceberg)/files/[0-9]{20}-[0-9a-f]{16}-[0-9]{1,10})-[0-9a-f]{12}\.parquet"
+)
 _DELTA_LOG = re.compile(r"delta/_delta_log/(00[0-9]{18})\.(json|checkpoint\.parquet)")
 _TEMPORARY = re.compile(
     r"(?:(?:log|status|(?:segments|readers)/[^/]+)/)?"
@@ -312,18 +315,19 @@ def parse_delta_path(path: str) -> tuple[int, str] | None:
     return (int(match[1]), match[2]) if match else None
 
 
-def own_file_key(start: int, segment_id: int, epoch: int) -> str:
-    """Return what the paths of a published table's own files begin with that hold the same rows.
+def own_file_key(folder: str, start: int, segment_id: int, epoch: int) -> str:
+    """Return what the paths of own files begin with that hold the same rows of a published table.
 
     They hold the events of a segment from an offset on, in the columns of an epoch.
     """
-    return f"{DELTA_FOLDER}/files/{start:020d}-{segment_id:016x}-{epoch}"
+    return f"{folder}/files/{start:020d}-{segment_id:016x}-{epoch}"
 
 
 def published_key(path: str) -> str:
     """Return a path of a published file without what tells equal files of the table's own apart.
 
-    >>> published_key(own_file_key(0, 5, 1) + "-0123456789ab.parquet") == own_file_key(0, 5, 1)
+    >>> key = own_file_key("delta", 0, 5, 1)
+    >>> published_key(f"{key}-0123456789ab.parquet") == key
     True
     """
     match = _OWN_FILE.fullmatch(path)

@@ -14,19 +14,14 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds.commit.context import StreamContext
-from segstore_ds.compact.run import run_compact
 from segstore_ds.errors import (
-    ConflictError,
     InvalidInputError,
     NotFoundError,
     SnapshotExpiredError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.redactions import redacted_since
 from segstore_ds.format.root import PartRef, Root
-from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.operations import GRACE_S
-from segstore_ds.options.compaction import CompactRules
 from segstore_ds.publish.changes import Changes, Listed, plan_changes
 from segstore_ds.publish.delta_log import (
     CHECKPOINT,
@@ -34,7 +29,6 @@ from segstore_ds.publish.delta_log import (
     LAST_CHECKPOINT,
     LINK,
     DeltaTable,
-    Note,
     encode_checkpoint,
     encode_commit,
     plan_metadata,
@@ -45,38 +39,22 @@ from segstore_ds.publish.delta_log import (
     tracked_rows,
 )
 from segstore_ds.publish.delta_types import DeltaSchema, as_delta, as_delta_stats
+from segstore_ds.publish.life_cycle import (
+    Note,
+    Published,
+    check_shown,
+    delete_table,
+    describe,
+    has_same_events,
+    is_due,
+    keep_published,
+)
 from segstore_ds.publish.listing import Listing, WantedFile, plan_listing, shared_parts
 from segstore_ds.publish.own_files import write_own_file
 from segstore_ds.status.epochs import epoch_schema
-from segstore_ds.write.layout import Layout
 
 CHECKPOINT_EVERY = 10  # commits of the table
 _LARGE_BYTES = 1 << 20  # of a commit, which readers had better find in a checkpoint
-_ATTEMPTS = 10
-_FRESH_S = 60.0  # nothing is purged that was superseded within an hour
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """What a published table shows.
-
-    Attributes:
-        url: The table's location, for other engines.
-        table_version: The number of the table's newest commit.
-        version: The stream's version that it shows.
-        head: Offset of its first event.
-        tail: Offset after its last event; later events are in no Parquet file yet.
-        lag: How many events of the stream's newest version the table lacks.
-        left_out: Columns that the table lacks because Delta has no such type, with their types.
-    """
-
-    url: str
-    table_version: int
-    version: int
-    head: int
-    tail: int
-    lag: int
-    left_out: dict[str, str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,50 +82,36 @@ def run_publish_delta(
         ConflictError: Other publishers came first every time.
         CorruptionError: Somebody else committed to the table.
     """
-    for _ in range(_ATTEMPTS):
-        if settle:
-            run_compact(context, CompactRules(), Layout(segment_format=PARQUET))
-        root, began_s = context.log.refresh(), context.clock.boot_s()
-        _check_own(context, root)
-        table = read_newest(context.storage)
-        if table.note is not None and table.note.stream_id != root.stream_id:
-            raise InvalidInputError(
-                "the folder holds the published table of another stream",
-                remedy="unpublish it: stream.unpublish_delta()",
-                url=context.storage.url,
-                stream_id=table.note.stream_id,
-            )
-        linked = _check_links(context, table, links)
-        table, known = _recall(context, table, root)
-        target = _plan_target(context, root, known, settle=settle, strict=strict)
-        if not _is_due(table, target):
-            return _describe(context, table)
+    return keep_published(
+        context,
+        lambda root: _publish(context, root, settle=settle, strict=strict, links=links),
+        settle=settle,
+    )
+
+
+def _publish(
+    context: StreamContext, root: Root, *, settle: bool, strict: bool, links: bool | None
+) -> Published | None:
+    """Bring the table up to a version; None if another publisher came first."""
+    table = read_newest(context.storage)
+    check_shown(context, table.note, root, remedy="stream.unpublish_delta()")
+    linked = _check_links(context, table, links)
+    table, known = _recall(context, table, root)
+    target = _plan_target(context, root, known, settle=settle, strict=strict)
+    if is_due(table.note, root, target.listing):
         size = _commit(context, table, target, linked=linked)
         if not size:
-            continue
+            return None
         if size > _LARGE_BYTES or (table.version and table.version % CHECKPOINT_EVERY == 0):
             whole = read_table(context.storage, read_newest(context.storage))
             _write_checkpoint(context, whole)
             _clean_up(context, whole)
-        if context.clock.boot_s() - began_s < _FRESH_S:
-            return _describe(context, table)
-        # After a pause, what was planned may have been purged and deleted before the put.
-        if context.log.refresh().log_start <= root.version:
-            return _describe(context, table)
-    raise ConflictError(
-        "other publishers came first every time", remedy="publish again", attempts=_ATTEMPTS
-    )
+    return _describe(context, table)
 
 
 def run_unpublish_delta(context: StreamContext) -> int:
     """Delete the table's metadata and its own files; return how many objects there were."""
-    paths = [info.path for info in context.storage.list(names.DELTA_FOLDER)]
-    ours = [path for path in paths if names.is_object(path)]
-    # Without the log's files there is no table, so they go before what they list.
-    ours.sort(key=lambda path: (names.published_key(path) != path, path), reverse=False)
-    for path in ours:
-        context.storage.delete(path)
-    return len(ours)
+    return delete_table(context, names.DELTA_FOLDER)
 
 
 def published_delta(context: StreamContext) -> Published | None:
@@ -155,15 +119,6 @@ def published_delta(context: StreamContext) -> Published | None:
     context.log.refresh()
     table = read_newest(context.storage)
     return _describe(context, table) if table.note is not None else None
-
-
-def _check_own(context: StreamContext, root: Root) -> None:
-    if root.origins:
-        raise InvalidInputError(
-            "a clone shares files that its table can't name",
-            remedy="call stream.materialize() first",
-            url=context.storage.url,
-        )
 
 
 def _check_links(context: StreamContext, table: DeltaTable, links: bool | None) -> bool:
@@ -203,7 +158,9 @@ def _recall(
     if old.epoch.number != root.epoch.number:
         return read_table(context.storage, newest), frozenset()
     known = shared_parts(context.status, old, root, (note.head, note.tail))
-    listing = plan_listing(context.status, old, known=known, end=note.tail)
+    listing = plan_listing(
+        context.status, old, folder=names.DELTA_FOLDER, known=known, end=note.tail
+    )
     columns = as_delta(epoch_schema(context.status, old.epoch))
     recalled = DeltaTable(
         newest.version,
@@ -239,18 +196,10 @@ def _plan_target(
             remedy="cast them, or publish without strict=True, which leaves them out",
             columns=columns.left_out,
         )
-    listing = plan_listing(context.status, root, whole=settle, known=known)
+    listing = plan_listing(
+        context.status, root, folder=names.DELTA_FOLDER, whole=settle, known=known
+    )
     return _Target(root, schema, columns, listing)
-
-
-def _is_due(table: DeltaTable, target: _Target) -> bool:
-    """Tell whether the table shows less than the target: another publisher may be ahead."""
-    shown, root = table.note, target.root
-    if shown is None or shown.generation != root.generation:
-        return shown is None or shown.generation < root.generation
-    if shown.version == root.version:
-        return shown.tail < target.listing.end
-    return shown.version < root.version
 
 
 def _commit(context: StreamContext, table: DeltaTable, target: _Target, *, linked: bool) -> int:
@@ -261,12 +210,7 @@ def _commit(context: StreamContext, table: DeltaTable, target: _Target, *, linke
         for path, add in table.adds.items()
     }
     listed = Listed(shown.head, shown.tail, spans) if shown else Listed(0, 0, {})
-    same = (
-        shown is not None
-        and shown.generation == root.generation
-        and shown.version >= redacted_since(root)
-    )
-    changes = plan_changes(listed, target.listing, same_events=same)
+    changes = plan_changes(listed, target.listing, same_events=has_same_events(shown, root))
     note = Note(
         root.stream_id,
         root.generation,
@@ -388,16 +332,11 @@ def _clean_up(context: StreamContext, table: DeltaTable) -> None:
 
 
 def _describe(context: StreamContext, table: DeltaTable) -> Published:
-    note, root = table.note, context.log.root
-    if note is None:  # `read_table` has checked every table that has commits
-        raise InvalidInputError("the stream is not published", remedy="call publish_delta()")
-    columns = as_delta(epoch_schema(context.status, root.epoch))
-    return Published(
-        f"{context.storage.url}/{names.DELTA_FOLDER}",
-        table.version,
-        note.version,
-        note.head,
-        note.tail,
-        max(root.tail - note.tail, 0),
-        columns.left_out,
+    columns = as_delta(epoch_schema(context.status, context.log.root.epoch))
+    return describe(
+        context,
+        table.note,
+        table_version=table.version,
+        folder=names.DELTA_FOLDER,
+        left_out=columns.left_out,
     )

@@ -19,6 +19,7 @@ from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
 from segstore_ds.format.fields import parse_json
 from segstore_ds.publish.delta_types import DeltaSchema
+from segstore_ds.publish.life_cycle import Note
 from segstore_ds.storage import ObjectInfo, Storage
 
 LOG_FOLDER = f"{names.DELTA_FOLDER}/_delta_log"
@@ -70,31 +71,6 @@ _CHECKPOINT_SCHEMA = pa.schema(
         )),
     ]
 )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True)
-class Note:
-    """What our commits to the table say of the stream.
-
-    Attributes:
-        stream_id: The stream.
-        generation: Its generation.
-        version: The stream's version that was published.
-        head: Offset of the table's first event.
-        tail: Offset after its last one.
-        created_ms: When the table was made.
-        own: How many files of its own it lists.
-        linked: Whether it names segments by a link in its folder.
-    """
-
-    stream_id: str
-    generation: int
-    version: int
-    head: int
-    tail: int
-    created_ms: int
-    own: int = 0
-    linked: bool = False
 
 
 @dataclass(slots=True)

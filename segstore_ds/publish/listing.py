@@ -57,6 +57,7 @@ def plan_listing(
     status: TableStatus,
     root: Root,
     *,
+    folder: str,
     whole: bool = False,
     known: Collection[PartRef] = (),
     end: int | None = None,
@@ -64,7 +65,7 @@ def plan_listing(
     """Return what a version publishes; with `whole`, also what is in no Parquet file yet.
 
     The files of `known` parts, all of them published, are left out and not read. Nothing from `end`
-    on is published.
+    on is published. `folder` is the table's, for files of its own.
     """
     recast = _recast_epochs(status, root)
     files: list[WantedFile] = []
@@ -78,7 +79,7 @@ def plan_listing(
         for placed in status.segments(root, place, upto):
             if placed.entry.format != PARQUET and not whole:
                 return Listing(root.head, place, tuple(files))
-            files.append(_wanted(placed, root, recast))
+            files.append(_wanted(placed, root, recast, folder))
             place = placed.end
     return Listing(root.head, place, tuple(files))
 
@@ -92,14 +93,17 @@ def shared_parts(
     return frozenset(part for part in both if part.start >= start and part.end <= end)
 
 
-def _wanted(placed: PlacedSegment, root: Root, recast: Mapping[int, bool]) -> WantedFile:
+def _wanted(
+    placed: PlacedSegment, root: Root, recast: Mapping[int, bool], folder: str
+) -> WantedFile:
     entry, start = placed.entry, max(placed.start, root.head)
     divided = start > placed.start
     if entry.format == PARQUET and not divided and not recast[entry.epoch]:
         path = names.segment_object(entry.path)
         return WantedFile(path, start, placed.end, entry.bytes, entry.stats)
     epoch = root.epoch.number if recast[entry.epoch] else entry.epoch
-    return WantedFile(names.own_file_key(start, entry.segment_id, epoch), start, placed.end)
+    key = names.own_file_key(folder, start, entry.segment_id, epoch)
+    return WantedFile(key, start, placed.end)
 
 
 def _recast_epochs(status: TableStatus, root: Root) -> dict[int, bool]:

@@ -42,12 +42,8 @@ from segstore_ds.options.arguments import check_option, check_seconds, check_who
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.options.quantities import Duration, Size
-from segstore_ds.publish.delta import (
-    Published,
-    published_delta,
-    run_publish_delta,
-    run_unpublish_delta,
-)
+from segstore_ds.publish.delta import published_delta, run_publish_delta, run_unpublish_delta
+from segstore_ds.publish.life_cycle import Published
 from segstore_ds.read.cuts import (
     Cut,
     CutLike,

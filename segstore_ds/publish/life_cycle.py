@@ -1,0 +1,167 @@
+"""The life of a published table, of any format: when it is due, brought up to date, and gone.
+
+The table itself is the publisher's state: each of its commits says which version of the stream it
+shows, and one exclusive create decides the commit, so several publishers may run at once and each
+may stop anywhere.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from segstore_ds.commit.context import StreamContext
+from segstore_ds.compact.run import run_compact
+from segstore_ds.errors import ConflictError, InvalidInputError
+from segstore_ds.format import names
+from segstore_ds.format.redactions import redacted_since
+from segstore_ds.format.root import Root
+from segstore_ds.format.segment import PARQUET
+from segstore_ds.options.compaction import CompactRules
+from segstore_ds.publish.listing import Listing
+from segstore_ds.write.layout import Layout
+
+_ATTEMPTS = 10
+_FRESH_S = 60.0  # nothing is purged that was superseded within an hour
+
+
+@dataclass(frozen=True, slots=True)
+class Published:
+    """What a published table shows.
+
+    Attributes:
+        url: The table's location, for other engines.
+        table_version: The number of the table's newest commit.
+        version: The stream's version that it shows.
+        head: Offset of its first event.
+        tail: Offset after its last event; later events are in no Parquet file yet.
+        lag: How many events of the stream's newest version the table lacks.
+        left_out: Columns that the table lacks as its format has no such type, with their types.
+    """
+
+    url: str
+    table_version: int
+    version: int
+    head: int
+    tail: int
+    lag: int
+    left_out: dict[str, str]
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What our commits to a table say of the stream.
+
+    Attributes:
+        stream_id: The stream.
+        generation: Its generation.
+        version: The stream's version that was published.
+        head: Offset of the table's first event.
+        tail: Offset after its last one.
+        created_ms: When the table was made.
+        own: How many files of its own it lists.
+        linked: Whether it names segments by a link in its folder.
+    """
+
+    stream_id: str
+    generation: int
+    version: int
+    head: int
+    tail: int
+    created_ms: int
+    own: int = 0
+    linked: bool = False
+
+
+def keep_published(
+    context: StreamContext, publish: Callable[[Root], Published | None], *, settle: bool
+) -> Published:
+    """Call `publish` with the newest version until it has shown one that was not purged meanwhile.
+
+    It returns None if another publisher came first.
+
+    Raises:
+        InvalidInputError: The stream is a clone that shares objects.
+        ConflictError: Other publishers came first every time.
+    """
+    for _ in range(_ATTEMPTS):
+        if settle:
+            run_compact(context, CompactRules(), Layout(segment_format=PARQUET))
+        root, began_s = context.log.refresh(), context.clock.boot_s()
+        if root.origins:
+            raise InvalidInputError(
+                "a clone shares files that its table can't name",
+                remedy="call stream.materialize() first",
+                url=context.storage.url,
+            )
+        found = publish(root)
+        if found is None:
+            continue
+        if context.clock.boot_s() - began_s < _FRESH_S:
+            return found
+        # After a pause, what was planned may have been purged and deleted before the put.
+        if context.log.refresh().log_start <= root.version:
+            return found
+    raise ConflictError(
+        "other publishers came first every time", remedy="publish again", attempts=_ATTEMPTS
+    )
+
+
+def check_shown(context: StreamContext, note: Note | None, root: Root, *, remedy: str) -> None:
+    """Raise InvalidInputError if a table shows another stream."""
+    if note is not None and note.stream_id != root.stream_id:
+        raise InvalidInputError(
+            "the folder holds the published table of another stream",
+            remedy=f"unpublish it: {remedy}",
+            url=context.storage.url,
+            stream_id=note.stream_id,
+        )
+
+
+def is_due(shown: Note | None, root: Root, listing: Listing) -> bool:
+    """Tell whether a table shows less than a version: another publisher may be ahead."""
+    if shown is None or shown.generation != root.generation:
+        return shown is None or shown.generation < root.generation
+    if shown.version == root.version:
+        return shown.tail < listing.end
+    return shown.version < root.version
+
+
+def has_same_events(shown: Note | None, root: Root) -> bool:
+    """Tell whether an offset stands for the same event in a table and in a version."""
+    return (
+        shown is not None
+        and shown.generation == root.generation
+        and shown.version >= redacted_since(root)
+    )
+
+
+def describe(
+    context: StreamContext,
+    note: Note | None,
+    *,
+    table_version: int,
+    folder: str,
+    left_out: Mapping[str, str],
+) -> Published:
+    """Return what a table shows, and what the stream's newest known version has beside it."""
+    if note is None:  # every table that has commits was checked when it was read
+        raise InvalidInputError("the stream is not published", remedy="publish it first")
+    return Published(
+        f"{context.storage.url}/{folder}",
+        table_version,
+        note.version,
+        note.head,
+        note.tail,
+        max(context.log.root.tail - note.tail, 0),
+        dict(left_out),
+    )
+
+
+def delete_table(context: StreamContext, folder: str) -> int:
+    """Delete a table's metadata and its own files; return how many objects there were."""
+    paths = [info.path for info in context.storage.list(folder)]
+    ours = [path for path in paths if names.is_object(path)]
+    # Without the metadata there is no table, so it goes before the files that it lists.
+    ours.sort(key=lambda path: (names.published_key(path) != path, path.endswith(".avro"), path))
+    for path in ours:
+        context.storage.delete(path)
+    return len(ours)
