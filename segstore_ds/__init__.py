@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         clone,
         compact,
         copy,
+        listener,
         read,
         recommended_conf,
         redact,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     )
 
 _SPARK_HELPERS = (
-    *("activated", "clone", "compact", "copy", "read"),
+    *("activated", "clone", "compact", "copy", "listener", "read"),
     *("recommended_conf", "redact", "register", "write"),
 )
 
@@ -68,6 +69,7 @@ __all__ = [
     "drop",
     "exists",
     "list_streams",
+    "listener",
     "open",
     "read",
     "read_cache_counters",

@@ -65,6 +65,7 @@ def test_wheel_has_two_top_level_names(names):
         "segstore_ds/docs/design/repair.md",
         "segstore_ds/format/FORMAT.md",
         "segstore_ds/data/flights-2013-01.parquet",
+        "segstore_ds/data/grafana.json",
         "segstore_ds/data/README.md",
         f"segstore_ds-{segstore.__version__}.dist-info/licenses/LICENSE",
     ],

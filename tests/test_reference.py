@@ -38,7 +38,8 @@ def shown(name: str, function: object) -> str:
     texts = []
     for one in inspect.signature(function).parameters.values():
         named = one.default is not one.empty or one.kind is one.KEYWORD_ONLY
-        text = f"**{one.name}" if one.kind is one.VAR_KEYWORD else f"{one.name}{'=' * named}"
+        stars = {one.VAR_KEYWORD: "**", one.VAR_POSITIONAL: "*"}.get(one.kind)
+        text = f"{stars}{one.name}" if stars else f"{one.name}{'=' * named}"
         texts += [text] * (one.name not in HIDDEN)
     return f"| `{name}({', '.join(texts)})` |"
 

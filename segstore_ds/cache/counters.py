@@ -63,11 +63,20 @@ class CacheCounters:
         return asdict(self) | ratios
 
     def __str__(self) -> str:
-        return (
-            f"records={self.accepted_records} bytes={self.accepted_bytes} "
-            f"writes={self.channel_writes} bytes_per_write={self.bytes_per_write:.0f} "
-            f"write_s={self.write_seconds:.3f} waits={self.waits} wait_s={self.wait_seconds:.3f} "
-            f"large={self.large_records} evicted={self.buffers_evicted} "
-            f"hits={self.hits} misses={self.misses} loads={self.loads} "
-            f"hit_rate={self.hit_rate:.2f}"
-        )
+        """Return those that are not zero, as `name=value` in a fixed order."""
+        shown = {
+            "records": f"{self.accepted_records}",
+            "bytes": f"{self.accepted_bytes}",
+            "writes": f"{self.channel_writes}",
+            "bytes_per_write": f"{self.bytes_per_write:.0f}",
+            "write_s": f"{self.write_seconds:.3f}",
+            "waits": f"{self.waits}",
+            "wait_s": f"{self.wait_seconds:.3f}",
+            "large": f"{self.large_records}",
+            "evicted": f"{self.buffers_evicted}",
+            "hits": f"{self.hits}",
+            "misses": f"{self.misses}",
+            "loads": f"{self.loads}",
+            "hit_rate": f"{self.hit_rate:.2f}",
+        }
+        return " ".join(f"{name}={text}" for name, text in shown.items() if float(text))

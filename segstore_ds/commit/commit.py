@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, replace
 from typing import Generic, TypeVar
 
+from segstore_ds.commit.log_line import log_commit
 from segstore_ds.commit.lost_attempts import discard_lost
 from segstore_ds.commit.replicas import Replicas
 from segstore_ds.commit.turns import Turns
@@ -223,6 +224,7 @@ class StreamLog(FollowedLog):
                 self.replicas.ship(root, whole, prepared=True)
                 # Acknowledged. The hint only makes the next open cheaper.
                 self._hint(root)
+                log_commit(self.storage.url, root.history[-1])
                 return Committed(root, change.result, written=True, attempts=attempt + 1)
             # Lost: delete what only this root named, and go on from the winner.
             discard_lost(self.files, base, root, self.clock)

@@ -11,7 +11,7 @@ from segstore_ds.version import __version__
 Samples = Callable[[], Iterable[Sample]]
 
 
-def export_to_otel(samples: Samples, provider: Any = None) -> None:
+def export(samples: Samples, provider: Any = None) -> None:
     """Make an instrument for each metric with a meter provider, by default the global one."""
     meter = (provider or get_meter_provider()).get_meter("segstore", __version__)
     for series in SERIES.values():

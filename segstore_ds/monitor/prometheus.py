@@ -44,6 +44,6 @@ def prometheus_text(samples: Iterable[Sample]) -> str:
     return generate_latest(registry).decode()
 
 
-def export_to_prometheus(samples: Samples, registry: Any = None) -> None:
+def export(samples: Samples, registry: Any = None) -> None:
     """Register samples with a registry, by default the client's own."""
     (registry or REGISTRY).register(SamplesCollector(samples))

@@ -57,6 +57,8 @@ _WORDS = {"By": "bytes", "s": "seconds", "1": "number", "{row}/s": "row/s"}
 _READER = ("stream", "reader")
 _FOLLOWER = ("stream", "follower")
 _STORAGE = ("stream", "why")
+_QUERY = ("query",)
+_SOURCE = ("query", "stream")
 _TABLE = (
     # The stream.
     Series("segstore.up", "1", "Whether the stream could be measured."),
@@ -93,6 +95,21 @@ _TABLE = (
     Series("segstore.follower_up", "1", "Whether a follower could be asked.", _FOLLOWER),
     Series("segstore.follower_lag_versions", "{version}", "Versions it lacks.", _FOLLOWER),
     Series("segstore.follower_lag_events", "{event}", "Events it lacks.", _FOLLOWER),
+    # What a listener adds up from its begin on.
+    Series("segstore.commits", "{commit}", "Commits seen, by any writer.", counter=True),
+    Series("segstore.races_lost", "{race}", "Races that these commits lost.", counter=True),
+    Series("segstore.reader_lapses", "{lapse}", "How often readers lapsed.", _READER, counter=True),
+    # Streaming queries.
+    Series("segstore.query_running", "1", "Whether the query runs.", _QUERY),
+    Series("segstore.query_failures", "{failure}", "How often it failed.", _QUERY, counter=True),
+    Series("segstore.query_batches", "{batch}", "Batches it has finished.", _QUERY, counter=True),
+    Series("segstore.query_input_rows", "{row}", "Rows it has read.", _QUERY, counter=True),
+    Series("segstore.query_input_rate", "{row}/s", "Rows that arrive a second.", _QUERY),
+    Series("segstore.query_processed_rate", "{row}/s", "Rows it processes a second.", _QUERY),
+    Series("segstore.query_batch_seconds", "s", "Duration of its last batch.", _QUERY),
+    Series("segstore.query_lag_events", "{event}", "Committed events not processed.", _SOURCE),
+    Series("segstore.query_lag_bytes", "By", "Their encoded bytes.", _SOURCE),
+    Series("segstore.query_lag_seconds", "s", "Age of the oldest of them.", _SOURCE),
 )
 SERIES = {series.name.removeprefix("segstore."): series for series in _TABLE}
 

@@ -8,6 +8,7 @@ from segstore_ds.spark.active import activated
 from segstore_ds.spark.jobs.compaction import compact
 from segstore_ds.spark.jobs.copy_helpers import clone, copy
 from segstore_ds.spark.jobs.redaction import redact
+from segstore_ds.spark.listener import listener
 from segstore_ds.spark.parquet_scan.read import read
 from segstore_ds.spark.session import Registration, recommended_conf, register, write
 from segstore_ds.spark.source import SegstoreDataSource
@@ -19,6 +20,7 @@ __all__ = [
     "clone",
     "compact",
     "copy",
+    "listener",
     "read",
     "recommended_conf",
     "redact",

@@ -36,6 +36,10 @@ from segstore_ds.format.segment import PARQUET
 from segstore_ds.log.clock import BRIEF_CLOCK
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.log.origins import origins_of
+from segstore_ds.monitor.export import export_samples
+from segstore_ds.monitor.series import Sample
+from segstore_ds.monitor.watch import EVERY_S as MEASURE_EVERY_S
+from segstore_ds.monitor.watch import Watch
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.cuts import Position, parse_cut
 from segstore_ds.read.filter_literals import NAN
@@ -65,6 +69,7 @@ from segstore_ds.write.request import AutoRules, WriteRequest
 from segstore_ds.write.staged import StagedTask, delete_staged
 
 __all__ = [
+    "MEASURE_EVERY_S",
     "METADATA",
     "NAN",
     "ROWS",
@@ -94,10 +99,12 @@ __all__ = [
     "Replacement",
     "Root",
     "RowsCopy",
+    "Sample",
     "Slice",
     "StagedTask",
     "Storage",
     "Stream",
+    "Watch",
     "WriteJob",
     "WriteRequest",
     "WriterKey",
@@ -111,6 +118,7 @@ __all__ = [
     "decode_pinned",
     "discard_staged",
     "encode_pinned",
+    "export_samples",
     "find_rows_copy",
     "list_streams_below",
     "open_on",

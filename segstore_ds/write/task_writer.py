@@ -151,7 +151,9 @@ class TaskWriter:
         self._end_segment()
         self._free_buffers()
         self._finished = True
-        _LOG.info("task %d staged %d rows; write cache: %s", self._task, self._rows, self._counters)
+        if self._rows:
+            counters = f"; write cache: {text}" if (text := str(self._counters)) else ""
+            _LOG.info("task %d staged %d rows%s", self._task, self._rows, counters)
         return StagedTask(
             task=self._task,
             host=socket.gethostname(),

@@ -162,7 +162,8 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         root = self._root
         if root is None:
             return None
-        return {"generation": root.generation, "offset": root.tail, "stream": root.stream_id}
+        tail = {"generation": root.generation, "offset": root.tail, "stream": root.stream_id}
+        return {**tail, "url": self._batches.stream.url}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Plan the tasks of a batch on the newest version; every version holds the same events.

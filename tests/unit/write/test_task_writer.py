@@ -1,7 +1,9 @@
 """Staging through the write cache: the same objects whatever its buffers, and rows read back."""
 
 import logging
+import re
 import uuid
+from dataclasses import replace
 
 import pyarrow as pa
 import pytest
@@ -115,6 +117,17 @@ def test_finished_task_logs_the_cache_counters(storage, caplog):
     with caplog.at_level(logging.INFO):
         task.finish()
     assert "staged 200 rows; write cache: records=4" in caplog.text
+    assert not re.search(r"=0(\.0*)?( |$)", caplog.text)
+
+
+def test_tasks_without_rows_or_writes_log_no_zeros(storage, caplog):
+    with caplog.at_level(logging.INFO):
+        begin(storage, layout()).finish()
+        assert not caplog.records
+        small = begin(storage, replace(layout(), inline_bytes=1 << 20))
+        small.append(events(0, 2))
+        small.finish()
+    assert caplog.messages == ["task 0 staged 2 rows"]
 
 
 def test_a_failed_write_is_raised_and_leaves_nothing(tmp_path, monkeypatch):

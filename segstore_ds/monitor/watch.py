@@ -1,0 +1,195 @@
+"""A watch on streams and streaming queries, which measures when somebody asks for its samples.
+
+Queries tell of themselves when a batch ends; a batch that hangs tells nothing, and that is when lag
+matters. So lag is measured when it is asked for: in the thread of a scrape or of an exporter, never
+in the one that hands on Spark's events.
+"""
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import pyarrow.compute as pc
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
+from segstore_ds.errors import SegstoreError
+from segstore_ds.monitor.figures import Lag, Metrics, measure, measure_lag
+from segstore_ds.monitor.queries import Place, Query, forget_ended
+from segstore_ds.monitor.series import Sample, sample, stream_samples
+from segstore_ds.storage import open_storage, resolve_location
+
+_LOG = logging.getLogger(__name__)
+EVERY_S = 10.0
+
+
+class Watch:
+    """Streams by location, and the queries that read them.
+
+    Threads may tell and ask at the same time. A stream that can't be measured is a sample, `up` 0,
+    and a warning in the log when that begins.
+    """
+
+    def __init__(
+        self,
+        urls: Sequence[str | os.PathLike[str]] = (),
+        *,
+        storage_options: Mapping[str, Any] | None = None,
+        every_s: float = EVERY_S,
+        now_s: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._options, self._every_s, self._now_s = storage_options, every_s, now_s
+        self._queries: dict[str, Query] = {}
+        self._telling = threading.Lock()
+        self._streams: dict[str, _WatchedStream] = {}
+        self._measuring = threading.Lock()
+        for url in urls:
+            self._find(url)
+
+    # --- telling: no request, no waiting for one ---------------------------------------------
+
+    def started(self, query_id: str, name: str | None) -> None:
+        """Note that a query runs."""
+        with self._telling:
+            self._query(query_id, name).running = True
+
+    def progressed(self, progress: Mapping[str, Any]) -> None:
+        """Note what a query did."""
+        with self._telling:
+            self._query(str(progress["id"]), progress.get("name")).progressed(progress)
+
+    def ended(self, query_id: str, *, failed: bool) -> None:
+        """Note that a query has ended."""
+        with self._telling:
+            query = self._query(query_id, None)
+            query.ended(failed=failed)
+            del self._queries[query_id]
+            self._queries[query_id] = query  # in the order in which they ended
+            forget_ended(self._queries)
+
+    def _query(self, query_id: str, name: str | None) -> Query:
+        found = self._queries.setdefault(query_id, Query(name or query_id))
+        found.label = name or found.label
+        return found
+
+    # --- asking ------------------------------------------------------------------------------
+
+    def samples(self) -> list[Sample]:
+        """Return all samples; streams are measured again if the last time is long enough ago."""
+        with self._telling:
+            told = [one for query in self._queries.values() for one in query.samples()]
+            places = [
+                (query.label, url, place)
+                for query in self._queries.values()
+                for url, place in query.places.items()
+            ]
+        with self._measuring:
+            for _, url, _ in places:
+                self._find(url)
+            for stream in self._streams.values():
+                stream.look(self._now_s(), self._every_s)
+            seen = [one for stream in self._streams.values() for one in stream.samples()]
+            lags = [
+                one
+                for label, url, place in places
+                for one in self._find(url).lag_samples(label, place)
+            ]
+        return [*seen, *told, *lags]
+
+    def _find(self, location: str | os.PathLike[str]) -> "_WatchedStream":
+        url = resolve_location(location).url
+        if url not in self._streams:
+            self._streams[url] = _WatchedStream(url, self._options)
+        return self._streams[url]
+
+
+class _WatchedStream:
+    """One stream, its newest figures, and what was added up since it is watched."""
+
+    def __init__(self, url: str, storage_options: Mapping[str, Any] | None) -> None:
+        self._url, self._options = url, storage_options
+        self._context: StreamContext | None = None
+        self._metrics: Metrics | None = None
+        self._looked_s: float | None = None
+        self._up = True
+        self._seen_version: int | None = None
+        self._commits = self._races = 0
+        self._lapses: dict[str, int] = {}
+
+    def look(self, now_s: float, every_s: float) -> None:
+        """Measure the stream, unless that was done a short time ago."""
+        if self._looked_s is not None and now_s - self._looked_s < every_s:
+            return
+        self._looked_s = now_s
+        try:
+            context = self._context or self._open()
+            before, self._metrics = self._metrics, measure(context)
+            self._count_commits(context)
+        except SegstoreError as error:
+            if self._up:
+                _LOG.warning("%s can't be measured: %s", self._url, error)
+            self._up, self._metrics = False, None
+            # What was seen may belong to a stream that was dropped since.
+            self._context = None
+            return
+        self._up, self._context = True, context
+        live = {reader.name for reader in before.readers if reader.live} if before else set()
+        for reader in self._metrics.readers:
+            lapsed = not reader.live and reader.name in live
+            self._lapses[reader.name] = self._lapses.get(reader.name, 0) + lapsed
+        known = {reader.name for reader in self._metrics.readers}
+        self._lapses = {name: count for name, count in self._lapses.items() if name in known}
+
+    def samples(self) -> Iterator[Sample]:
+        """Yield the figures of the last look."""
+        if self._metrics is None:
+            yield sample("up", 0, self._url)
+            return
+        yield from stream_samples(self._metrics)
+        yield sample("commits", self._commits, self._url)
+        yield sample("races_lost", self._races, self._url)
+        for name, count in self._lapses.items():
+            yield sample("reader_lapses", count, self._url, name)
+
+    def lag_samples(self, label: str, place: Place) -> Iterator[Sample]:
+        """Yield how far a query is behind, by its own words where the stream can't be measured."""
+        try:
+            lag = self._lag(place)
+        except SegstoreError as error:
+            _LOG.warning("lag in %s can't be measured: %s", self._url, error)
+            lag = None
+        if lag is None:
+            yield sample("query_lag_events", place.tail - place.offset, label, self._url)
+            return
+        yield sample("query_lag_events", lag.events, label, self._url)
+        yield sample("query_lag_bytes", lag.bytes, label, self._url)
+        if lag.seconds is not None:
+            yield sample("query_lag_seconds", lag.seconds, label, self._url)
+
+    def _lag(self, place: Place) -> Lag | None:
+        context = self._context
+        if context is None:
+            return None
+        if place.tail > context.log.root.tail:
+            context.log.refresh()
+        root = context.log.root
+        if (place.stream_id, place.generation) != (root.stream_id, root.generation):
+            return None
+        return measure_lag(context, place.offset)
+
+    def _open(self) -> StreamContext:
+        storage = open_storage(self._url, self._options, single_writer=True)
+        log = StreamLog(storage)
+        log.open()
+        return StreamContext.of(log)
+
+    def _count_commits(self, context: StreamContext) -> None:
+        root, seen = context.log.root, self._seen_version
+        if seen is not None and seen < root.version:
+            for rows in context.log.history.batches(root, seen + 1):
+                self._commits += rows.num_rows
+                self._races += pc.sum(rows["races_lost"]).as_py() or 0
+        self._seen_version = root.version

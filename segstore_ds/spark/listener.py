@@ -1,0 +1,79 @@
+"""`segstore.listener()`: what Spark tells of streaming queries, exported with what streams say."""
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from pyspark.sql.streaming.listener import (
+    QueryIdleEvent,
+    QueryProgressEvent,
+    QueryStartedEvent,
+    QueryTerminatedEvent,
+    StreamingQueryListener,
+)
+
+from segstore_ds.options.arguments import check_seconds
+from segstore_ds.stream.connector import MEASURE_EVERY_S, Sample, Watch, export_samples
+
+
+class SegstoreListener(StreamingQueryListener):
+    """Hands Spark's events to a watch; `samples()` are what is exported."""
+
+    def __init__(self, watch: Watch) -> None:
+        self._watch = watch
+
+    def samples(self) -> list[Sample]:
+        """Return the value of every metric, as an exporter gets it."""
+        return self._watch.samples()
+
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:
+        """Note that a query runs."""
+        self._watch.started(str(event.id), event.name)
+
+    def onQueryProgress(self, event: QueryProgressEvent) -> None:
+        """Note what a batch did."""
+        self._watch.progressed(json.loads(event.progress.json))
+
+    def onQueryIdle(self, event: QueryIdleEvent) -> None:
+        """Do nothing: how far an idle query is behind is measured when somebody asks."""
+
+    def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:
+        """Note that a query has ended, and whether it failed."""
+        self._watch.ended(str(event.id), failed=event.exception is not None)
+
+
+def listener(
+    *urls: str | os.PathLike[str],
+    storage_options: Mapping[str, Any] | None = None,
+    every_s: float = MEASURE_EVERY_S,
+    registry: Any = None,
+    meter_provider: Any = None,
+) -> StreamingQueryListener:
+    """Return a listener that exports the metrics of streaming queries and of their streams.
+
+    The streams that queries read are watched as soon as a query has finished a batch. They are
+    measured in the thread that collects the metrics, so a batch that hangs shows as lag that grows.
+    Nothing is written. With Spark Connect it runs in the client, and works the same.
+
+    Args:
+        urls: More streams to watch: those that queries write, which Spark does not tell.
+        storage_options: For all of these streams, flat or keyed by URL prefix; `env:NAME` values
+            are allowed.
+        every_s: Least seconds between two measurements of a stream.
+        registry: Prometheus' `CollectorRegistry` to export to; needs the extra `[prometheus]`.
+        meter_provider: OpenTelemetry's `MeterProvider` to export to; needs the extra `[otel]`.
+            Where neither is given, it exports to the default registry and to the global provider,
+            as far as these packages are installed.
+
+    Example:
+        ``spark.streams.addListener(segstore.listener("s3://logs/cleaned"))``
+
+    Raises:
+        InvalidInputError: A location is not valid, the registry has a listener already, or no
+            package to export with is installed.
+    """
+    check_seconds("every_s", every_s)
+    watch = Watch(urls, storage_options=storage_options, every_s=every_s)
+    export_samples(watch.samples, registry=registry, meter_provider=meter_provider)
+    return SegstoreListener(watch)

@@ -1,0 +1,36 @@
+"""The line that each commit logs."""
+
+import json
+import logging
+import re
+
+import pyarrow as pa
+
+import segstore_ds as segstore
+
+
+def test_each_commit_logs_one_line_that_parses(tmp_path, caplog):
+    stream = segstore.create(tmp_path / "s p", pa.schema([("n", pa.int64())]), upkeep=None)
+    with caplog.at_level(logging.DEBUG, "segstore_ds"):
+        stream.append(pa.table({"n": [1, 2]}), writer_id='a "b"\n=c', batch_id=3)
+        stream.append(pa.table({"n": [1, 2]}), writer_id='a "b"\n=c', batch_id=3)  # no commit
+    (record,) = [one for one in caplog.records if one.name == "segstore_ds.commit.log_line"]
+    text = record.getMessage()
+    assert text.startswith("commit url=")
+    assert "\n" not in text
+    pairs = re.findall(r'(\w+)=("(?:[^"\\]|\\.)*"|-?[\d.]+)(?: |$)', text)
+    fields = {name: json.loads(value) for name, value in pairs}
+    assert fields == record.segstore
+    (row,) = stream.history(1).read_all().to_pylist()
+    row["time_us"] = int(row.pop("time").timestamp() * 1e6)
+    shown = {name: value for name, value in row.items() if value not in (None, "")}
+    assert fields == {"url": stream.url, **shown}
+
+
+def test_commits_log_nothing_at_info(tmp_path, caplog):
+    with caplog.at_level(logging.INFO, "segstore_ds"):
+        stream = segstore.create(tmp_path / "s", pa.schema([("n", pa.int64())]), upkeep=None)
+        stream.append(pa.table({"n": [1, 2]}))
+        stream.compact()
+        list(stream.read())
+    assert caplog.messages == ["task 0 staged 2 rows"]
