@@ -3,7 +3,6 @@
 Only a task learns the session's settings. So tasks tell the commit, whose log is the driver's.
 """
 
-import functools
 import logging
 import os
 
@@ -40,12 +39,17 @@ def measured_rows(context: TaskContext, rows: int) -> int:
     return rows if context.getLocalProperty(BATCH_SIZING) is None else 0
 
 
-def advise(measured: int) -> None:
-    """Warn about a large write whose rows Spark measured, once per process."""
-    if measured >= MANY_ROWS:
-        _advise_once()
+class Advice:
+    """Warns once per process, when Spark has measured many rows of what it committed."""
+
+    def __init__(self) -> None:
+        self._measured = 0
+
+    def add(self, measured: int) -> None:
+        """Count the measured rows of a commit; a streaming query has one for each batch."""
+        before, self._measured = self._measured, self._measured + measured
+        if before < MANY_ROWS <= self._measured:
+            _LOG.warning(_UNTUNED)
 
 
-@functools.cache
-def _advise_once() -> None:
-    _LOG.warning(_UNTUNED)
+ADVICE = Advice()

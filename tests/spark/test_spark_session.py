@@ -276,22 +276,43 @@ def said(sessions, untuned):
     return count
 
 
+def wait_until(done):
+    deadline = time.monotonic() + 30
+    while not done() and time.monotonic() < deadline:  # the JVM copies what workers print
+        time.sleep(0.05)
+    assert done()
+
+
 def test_a_large_untuned_write_says_what_to_call(untuned, url, said):
     large = untuned.range(0, task_log.MANY_ROWS, 1, 2)
     large.limit(10).write.format("segstore").mode("append").save(url)
     segstore.write(large, url)
     assert said() == 0
     large.write.format("segstore").mode("append").save(url)
-    deadline = time.monotonic() + 30
-    while not said() and time.monotonic() < deadline:  # the JVM copies what workers print
-        time.sleep(0.05)
-    assert said() == 1
+    wait_until(lambda: said() == 1)
 
 
 def test_a_process_says_once_that_writes_are_slow(caplog):
-    task_log._advise_once.cache_clear()
-    for rows in (task_log.MANY_ROWS - 1, task_log.MANY_ROWS, task_log.MANY_ROWS + 1):
-        task_log.advise(rows)
+    """However the rows are spread over the batches of a query."""
+    advice = task_log.Advice()
+    for rows in (task_log.MANY_ROWS - 1, 0, 1, task_log.MANY_ROWS, 1):
+        advice.add(rows)
     [record] = caplog.records
     assert "segstore_ds.register(spark)" in record.getMessage()
-    task_log._advise_once.cache_clear()
+
+
+@pytest.mark.slow
+def test_an_untuned_query_says_what_to_call_when_its_batches_add_up(untuned, tmp_path, url, said):
+    segstore.write(untuned.range(0, task_log.MANY_ROWS, 1, 2), f"{tmp_path}/source")
+    query = (
+        untuned.readStream.format("segstore")
+        .option("maxRowsPerTrigger", task_log.MANY_ROWS // 2)
+        .load(f"{tmp_path}/source")
+        .writeStream.format("segstore")
+        .option("checkpointLocation", f"{tmp_path}/checkpoint")
+        .trigger(availableNow=True)
+        .start(url)
+    )
+    query.awaitTermination()
+    assert len(query.recentProgress) == 2
+    wait_until(lambda: said() == 1)

@@ -14,7 +14,7 @@ from segstore_ds.errors import InternalError
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import to_spark_json, to_stored
-from segstore_ds.spark.task_log import advise, measured_rows, show_info
+from segstore_ds.spark.task_log import ADVICE, measured_rows, show_info
 from segstore_ds.stream.connector import (
     AutoRules,
     Layout,
@@ -148,7 +148,7 @@ class SegstoreWriter(DataSourceArrowWriter):
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Commit everything that was staged, in partition order; raises as `Stream.commit`."""
         open_to_commit(self._job.storage).commit(self._job, staged_of(messages))
-        advise(sum(sent.measured for sent in messages if isinstance(sent, StagedMessage)))
+        ADVICE.add(sum(sent.measured for sent in messages if isinstance(sent, StagedMessage)))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
         """Clean up after a failed job; never raises.

@@ -23,7 +23,7 @@ from pyspark.sql.types import StructType
 from segstore_ds.errors import InternalError
 from segstore_ds.spark.batch.writer import build_request
 from segstore_ds.spark.boundary import at_boundary
-from segstore_ds.spark.task_log import show_info
+from segstore_ds.spark.task_log import ADVICE, measured_rows, show_info
 from segstore_ds.stream.connector import (
     BatchPlan,
     StagedTask,
@@ -47,11 +47,12 @@ _BATCH_ID = "streaming.sql.batchId"
 
 @dataclass(frozen=True)
 class SinkMessage(WriterCommitMessage):
-    """What one task staged; the first task's message also carries the plan."""
+    """What one task staged, with how many rows Spark measured; the first one's has the plan."""
 
     staged: StagedTask
     query_id: str
     plan: BatchPlan | None = None
+    measured: int = 0
 
 
 @at_boundary
@@ -102,7 +103,8 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         task, attempt = context.partitionId(), str(context.taskAttemptId())
         request = self._request(self._key(query_id, int(batch_id)))
         staged = self._plan.stage(request, self._storage, (task, attempt), iterator)
-        return SinkMessage(staged, query_id, self._plan if task == 0 else None)
+        measured = measured_rows(context, staged.rows)
+        return SinkMessage(staged, query_id, self._plan if task == 0 else None, measured)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803
         """Commit a micro-batch; a batch that is in the stream already changes nothing.
@@ -119,6 +121,7 @@ class SegstoreStreamWriter(DataSourceStreamArrowWriter):
         key = self._key(ours[0].query_id, batchId)
         stream = _open_kept(self._storage, plan.root.stream_id)
         commit_batch(stream, plan, key, [message.staged for message in ours])
+        ADVICE.add(sum(message.measured for message in ours))
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803, ARG002
         """Clean up after a failed micro-batch; never raises.
