@@ -17,7 +17,12 @@ from dataclasses import replace
 from segstore_ds.commit.commit import Change
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.commit import check_floor
-from segstore_ds.compact.redact_plan import RedactRequest, check_reason, plan_wanted
+from segstore_ds.compact.redact_plan import (
+    RedactRequest,
+    check_reason,
+    plan_wanted,
+    refuse_time_column,
+)
 from segstore_ds.compact.redact_segment import RedactedSegment, RedactJob, redact_segment
 from segstore_ds.compact.redacted import Redacted
 from segstore_ds.compact.replace import Replacement, listed_runs, replace_runs
@@ -128,6 +133,7 @@ class _Progress:
         rules, layout = CompactRules(), Layout()
         job = plan_job(context.storage, context.status, root, rules, layout, ship_to=ship_to)
         wanted = plan_wanted(job.epochs, self._request.filters, self._request.columns)
+        refuse_time_column(self._request.columns, job.time_column)
         return RedactJob(job, wanted, self.record.tail)
 
     def _candidates(self, root: Root, job: RedactJob) -> Iterator[PlacedSegment]:

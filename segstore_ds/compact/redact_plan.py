@@ -112,6 +112,16 @@ def check_columns(columns: Sequence[str], schema: pa.Schema) -> tuple[str, ...]:
     return tuple(dict.fromkeys(columns))
 
 
+def refuse_time_column(columns: Sequence[str], time_column: str | None) -> None:
+    """Raise InvalidInputError if the time column is among the columns to redact."""
+    if time_column in columns:
+        raise InvalidInputError(
+            "the time column can't be redacted: cuts would move",
+            remedy="redact other columns; or first end it with set_time_column(None)",
+            column=time_column,
+        )
+
+
 def check_reason(reason: str) -> str:
     """Return the reason of a redaction unchanged; InvalidInputError if it can't be stored."""
     try:

@@ -81,7 +81,9 @@ def redact_segment(
         segment_format=entry.format,
     )
     token = names.build_token(work.version, nonce)
-    target = Target(work.storage, schema, layout, token, work.ship_to, work.key_columns)
+    target = Target(
+        work.storage, schema, layout, token, work.ship_to, work.key_columns, work.time_column
+    )
     batches = _without(job, placed, schema, matched)
     staged = TaskWriter(target, number, "0").stage(read_ahead(batches, depth=AHEAD))
     group = Group((placed,), entry.epoch)

@@ -28,7 +28,7 @@ from segstore_ds.errors import (
     SchemaMismatchError,
 )
 from segstore_ds.format import names
-from segstore_ds.format.arrow.frame import Frame, decode_frame, with_filters
+from segstore_ds.format.arrow.frame import Frame, decode_frame, with_bounds, with_filters
 from segstore_ds.format.arrow.index import count_raws
 from segstore_ds.format.key_columns import key_columns_of
 from segstore_ds.format.parquet.writer import can_store
@@ -36,6 +36,7 @@ from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.format.schema.codec import decode_schema, fingerprint
 from segstore_ds.format.schema.widening import plan_schema
 from segstore_ds.format.segment import ARROW
+from segstore_ds.format.time_column import time_column_of
 from segstore_ds.options.compaction import MERGE, SPLIT, STITCH, CompactRules
 from segstore_ds.read.decode import read_frames
 from segstore_ds.read.filters import Filters
@@ -69,6 +70,7 @@ class CompactJob:
         layout: Compression and frames of the outputs.
         ship_to: The followers, which also receive every buffer.
         key_columns: The columns of which frames get a Bloom filter.
+        time_column: The column whose bounds are kept whatever the layout says.
     """
 
     storage: Storage = field(repr=False)
@@ -79,6 +81,7 @@ class CompactJob:
     layout: Layout
     ship_to: ShipTo | None = None
     key_columns: tuple[str, ...] = ()
+    time_column: str | None = None
 
 
 def plan_job(
@@ -93,8 +96,17 @@ def plan_job(
     """Return what all groups of a compaction share."""
     epochs = {epoch.number: status.schema_texts(epoch)[0] for epoch in root.epochs}
     storage = with_inline(storage, root)
-    keys = key_columns_of(root)
-    return CompactJob(storage, root.stream_id, root.version, epochs, rules, layout, ship_to, keys)
+    return CompactJob(
+        storage,
+        root.stream_id,
+        root.version,
+        epochs,
+        rules,
+        layout,
+        ship_to,
+        key_columns_of(root),
+        time_column_of(root),
+    )
 
 
 def joins_of(epochs: dict[int, str]) -> Joins:
@@ -218,7 +230,9 @@ def _write_as(
         segment_bytes=1 << 62,
         segment_format=form,
     )
-    target = Target(job.storage, schema, layout, token, job.ship_to, job.key_columns)
+    target = Target(
+        job.storage, schema, layout, token, job.ship_to, job.key_columns, job.time_column
+    )
     # Encoded Arrow frames are only useful if the outputs are Arrow, too.
     alone = len(slices) == 1  # its frames are to become fewer, so none is passed on
     decoded = split or alone or form != ARROW
@@ -320,4 +334,5 @@ def _raw_frames(job: CompactJob, slices: Sequence[Slice]) -> Iterator[Frame]:
                 raw_bytes=entry.raw_bytes,
                 filters=entry.filters,
             )
+            frame = with_bounds(frame, schema=schema, column=job.time_column, where=where)
             yield with_filters(frame, schema=schema, key_columns=job.key_columns, where=where)

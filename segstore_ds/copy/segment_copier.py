@@ -179,6 +179,7 @@ class SegmentCopier:
             self._job.layout,
             self._token,
             key_columns=self._job.key_columns,
+            time_column=self._job.time_column,
         )
         writer = TaskWriter(target, slice_.start + slice_.rows[0], self._clock.new_id()[:12])
         return writer.stage(events_of(self._job, schema, [slice_])).segments

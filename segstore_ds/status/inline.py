@@ -14,6 +14,7 @@ from segstore_ds.format.arrow.frame import (
     check_frame,
     decode_frame,
     encode_frame,
+    with_bounds,
     with_filters,
 )
 from segstore_ds.format.envelope import digest_of
@@ -21,6 +22,7 @@ from segstore_ds.format.inline import encoded_entry, inline_object, lay_out, sto
 from segstore_ds.format.key_columns import key_columns_of
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
 from segstore_ds.format.statistics import entry_stats
+from segstore_ds.format.time_column import time_column_of
 from segstore_ds.storage import OverlaidStorage, Storage
 
 Schemas = Callable[[int], pa.Schema]
@@ -84,9 +86,8 @@ def _runs(root: Root) -> Iterator[list[SegmentEntry]]:
 def _put_run(
     storage: Storage, root: Root, run: Sequence[SegmentEntry], schema: pa.Schema
 ) -> SegmentEntry:
-    keys = key_columns_of(root)
     frames = [
-        with_filters(frame, schema=schema, key_columns=keys, where=run[-1].path)
+        _marked(root, frame, schema, where=run[-1].path)
         if zlib.crc32(frame.data) == frame.crc
         else frame
         for frame in _joined(run, schema)
@@ -106,6 +107,12 @@ def _put_run(
         frames=len(summary.frames),
         frame_raws=summary.frame_raws,
     )
+
+
+def _marked(root: Root, frame: Frame, schema: pa.Schema, *, where: str) -> Frame:
+    """Return a frame with filters of the key columns and bounds of the time column."""
+    frame = with_bounds(frame, schema=schema, column=time_column_of(root), where=where)
+    return with_filters(frame, schema=schema, key_columns=key_columns_of(root), where=where)
 
 
 def _put(storage: Storage, name: str, data: bytes) -> None:

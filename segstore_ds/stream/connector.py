@@ -174,6 +174,7 @@ def open_or_create(storage: Storage, request: WriteRequest, *, create: bool) -> 
             request.schema,
             spark_schema=request.spark_schema,
             key_columns=request.key_columns,
+            time_column=request.time_column,
         )
     except AlreadyExistsError:
         # Another job created it between the two calls.

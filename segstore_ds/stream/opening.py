@@ -30,6 +30,7 @@ def create(
     upkeep: UpkeepPolicy | None = DEFAULT_POLICY,
     retention: RetentionPolicy | Mapping[str, Any] | None = None,
     key_columns: Sequence[str] | None = None,
+    time_column: str | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Stream:
     """Create an empty stream.
@@ -48,6 +49,7 @@ def create(
         upkeep: What the stream's upkeep keeps (see `Stream.set_upkeep`); None for no upkeep.
         retention: Which events committers drop (see `Stream.set_retention`); None for none.
         key_columns: Columns by whose values events are looked up (see `Stream.set_key_columns`).
+        time_column: The column with each event's time (see `Stream.set_time_column`).
         clock: Time and ids.
 
     Returns:
@@ -73,6 +75,7 @@ def create(
         upkeep=upkeep,
         retention=retention,
         key_columns=key_columns,
+        time_column=time_column,
         clock=clock,
     )
 
@@ -85,6 +88,7 @@ def create_on(
     upkeep: UpkeepPolicy | None = DEFAULT_POLICY,
     retention: RetentionPolicy | Mapping[str, Any] | None = None,
     key_columns: Sequence[str] | None = None,
+    time_column: str | None = None,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Stream:
     """Create an empty stream on an open storage; see `create`, raises as it does."""
@@ -99,6 +103,7 @@ def create_on(
         clock=clock,
         properties=properties,
         key_columns=key_columns,
+        time_column=time_column,
     )
     return Stream(context_of(log))
 

@@ -34,6 +34,8 @@ from segstore_ds.format.replication import followers_of
 from segstore_ds.format.retention import RetentionPolicy, as_policy
 from segstore_ds.format.root import Root
 from segstore_ds.format.tag import Tag
+from segstore_ds.format.time_column import PROPERTY as TIME_COLUMN
+from segstore_ds.format.time_column import build_time_column, time_column_of
 from segstore_ds.format.upkeep import UpkeepPolicy, upkeep_of
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.log.origins import pins_of
@@ -1057,6 +1059,24 @@ class Stream:
         """
         text = build_key_columns(columns, epoch_schema(self._status, self._log.refresh().epoch))
         run_set_properties(self._context, {KEY_COLUMNS: text})
+
+    @property
+    def time_column(self) -> str | None:
+        """The time column, as of the newest version seen; None if there is none."""
+        return time_column_of(self._log.root)
+
+    def set_time_column(self, column: str | None) -> None:
+        """Choose the column with each event's time, by which events are found.
+
+        From now on every new segment and frame keeps its bounds. Segments that are there get them
+        when a compaction rewrites them, if they lack them, and are read until then. Results never
+        depend on it.
+
+        Args:
+            column: The name of a column of timestamps, dates or numbers; None ends it.
+        """
+        text = build_time_column(column, epoch_schema(self._status, self._log.refresh().epoch))
+        run_set_properties(self._context, {TIME_COLUMN: text})
 
     @property
     def tags(self) -> dict[str, Tag]:

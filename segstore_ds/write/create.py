@@ -14,6 +14,8 @@ from segstore_ds.format.key_columns import build_key_columns
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.schema.codec import encode_schema
 from segstore_ds.format.schema.normal_form import normalise_schema
+from segstore_ds.format.time_column import PROPERTY as TIME_COLUMN
+from segstore_ds.format.time_column import build_time_column
 from segstore_ds.log.clock import Clock
 from segstore_ds.log.place import may_begin
 from segstore_ds.status.history import begin_history
@@ -30,6 +32,7 @@ def run_create(
     clock: Clock,
     properties: Mapping[str, str] | None = None,
     key_columns: Sequence[str] | None = None,
+    time_column: str | None = None,
 ) -> StreamLog:
     """Create an empty stream and return its log, at the first root.
 
@@ -55,7 +58,11 @@ def run_create(
     if not schema.names:
         raise InvalidInputError("schema has no columns", remedy="give at least one")
     stored = normalise_schema(schema)
-    text, keys = encode_schema(stored), build_key_columns(key_columns, stored)
+    text = encode_schema(stored)
+    marked = {
+        KEY_COLUMNS: build_key_columns(key_columns, stored),
+        TIME_COLUMN: build_time_column(time_column, stored),
+    }
     log = StreamLog(storage, clock=clock)
     if not may_begin(log.files):
         raise AlreadyExistsError("a stream already exists here", url=storage.url)
@@ -63,8 +70,7 @@ def run_create(
     epoch = context.status.put_epoch(0, 0, 0, text, spark_schema)
     first = first_root(context, Operation.CREATE, [epoch])
     kept = dict(properties or {})
-    if keys is not None:
-        kept[KEY_COLUMNS] = keys
+    kept.update((name, value) for name, value in marked.items() if value is not None)
     first = replace(first, properties=kept)
     if not log.create(begin_history(first)):
         raise AlreadyExistsError("a stream already exists here", url=storage.url)

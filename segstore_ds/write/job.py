@@ -20,6 +20,7 @@ from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import decode_schema, encode_schema
 from segstore_ds.format.schema.normal_form import normalise_schema
 from segstore_ds.format.schema.widening import plan_schema
+from segstore_ds.format.time_column import time_column_of
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.writers import find_repeated
 from segstore_ds.storage import Storage
@@ -46,6 +47,7 @@ class WriteJob:
         stream_id: The stream that was planned on, which may have been recreated since; None where
             it can't have changed.
         key_columns: The columns of which frames get a Bloom filter.
+        time_column: The column whose bounds are kept whatever the layout says.
     """
 
     storage: Storage = field(repr=False)
@@ -57,6 +59,7 @@ class WriteJob:
     ship_to: ShipTo | None = None
     stream_id: str | None = None
     key_columns: tuple[str, ...] = ()
+    time_column: str | None = None
 
     @property
     def schema(self) -> pa.Schema:
@@ -68,7 +71,13 @@ class WriteJob:
         """Where its tasks write; nowhere if the batch is committed, so that they only count."""
         token = None if self.repeated else self.token
         return Target(
-            self.storage, self.schema, self.request.layout, token, self.ship_to, self.key_columns
+            self.storage,
+            self.schema,
+            self.request.layout,
+            token,
+            self.ship_to,
+            self.key_columns,
+            self.time_column,
         )
 
     def open_task(
@@ -133,6 +142,7 @@ def plan_job(context: StreamContext, request: WriteRequest) -> WriteJob:
         ship_to=None if repeated else context.log.replicas.ready(root),
         stream_id=root.stream_id,
         key_columns=key_columns_of(root),
+        time_column=time_column_of(root),
     )
 
 

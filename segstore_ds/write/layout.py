@@ -43,12 +43,17 @@ class Layout:
             checked = check_option(field.name, getattr(self, field.name))
             object.__setattr__(self, field.name, checked)
 
-    def chosen_stats(self, schema: pa.Schema) -> list[str]:
-        """Return the names of the columns to compute statistics of."""
+    def chosen_stats(self, schema: pa.Schema, time_column: str | None = None) -> list[str]:
+        """Return the names of the columns to compute statistics of; the time column comes first."""
         if self.stats_columns is not None:
             found = set(schema.names)
-            return [name for name in self.stats_columns if name in found]
-        return [field.name for field in schema if has_stats(field.type)][:STATS_COLUMNS]
+            chosen = [name for name in self.stats_columns if name in found]
+        else:
+            chosen = [field.name for field in schema if has_stats(field.type)][:STATS_COLUMNS]
+        if time_column is None or time_column not in schema.names:
+            return chosen
+        # Of a segment's statistics only the first few are kept beside it.
+        return list(dict.fromkeys([time_column, *chosen]))
 
     @property
     def _level(self) -> int | None:

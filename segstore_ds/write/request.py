@@ -24,8 +24,8 @@ class AutoRules:
 class WriteRequest:
     """A request to write; `Stream.plan_write` describes each field.
 
-    `compact` says what to compact after the commit; None for nothing. `key_columns` are those of
-    the stream if the write creates it.
+    `compact` says what to compact after the commit; None for nothing. `key_columns` and
+    `time_column` are those of the stream if the write creates it.
     """
 
     schema: pa.Schema = field(repr=False)
@@ -40,6 +40,7 @@ class WriteRequest:
     spark_schema: str | None = field(default=None, repr=False)
     compact: AutoRules | None = None
     key_columns: tuple[str, ...] | None = None
+    time_column: str | None = None
 
     @property
     def change(self) -> SchemaChange:

@@ -20,6 +20,7 @@ class Target:
         token: The folder of the staged objects; None to stage nothing and only count the rows.
         ship_to: The followers that receive every buffer.
         key_columns: The columns of which frames get a Bloom filter.
+        time_column: The column whose bounds are kept whatever the layout says.
     """
 
     storage: Storage = field(repr=False)
@@ -28,3 +29,4 @@ class Target:
     token: str | None
     ship_to: ShipTo | None = None
     key_columns: tuple[str, ...] = ()
+    time_column: str | None = None

@@ -75,7 +75,7 @@ class TaskWriter:
         self._attempt = attempt
         self._readable = readable
         self._counters = counters or CacheCounters()
-        self._stats_columns = layout.chosen_stats(target.schema)
+        self._stats_columns = layout.chosen_stats(target.schema, target.time_column)
         self._folder = "" if target.token is None else names.check_token(target.token)
         self._tally = None if self._folder else BatchTally(target.schema, self._stats_columns)
         self._rows = 0

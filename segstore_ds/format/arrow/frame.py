@@ -119,6 +119,27 @@ def with_filters(
     return replace(frame, filters=build_filters(schema, values, frame_bytes=frame.data.size))
 
 
+def with_bounds(frame: Frame, *, schema: pa.Schema, column: str | None, where: str) -> Frame:
+    """Return a checked frame whose statistics begin with a column's; its bytes stay as they are.
+
+    Raises CorruptionError if it can't be decoded.
+    """
+    if column is None or column not in schema.names or next(iter(frame.stats), None) == column:
+        return frame
+    own = {name: stats for name, stats in frame.stats.items() if name == column}
+    if not own:
+        batch = decode_frame(
+            frame.data,
+            rows=frame.rows,
+            schema=schema,
+            columns=[column],
+            where=where,
+            limit_bytes=max(frame.raw_bytes, 1),
+        )
+        own = compute(batch, [column])
+    return replace(frame, stats={**own, **frame.stats})
+
+
 def check_size(batch: pa.RecordBatch) -> None:
     """Raise InvalidInputError if a batch exceeds what the index of either format can count."""
     if batch.nbytes > MAX_RAW_BYTES or batch.num_rows > MAX_ROWS:

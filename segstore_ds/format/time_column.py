@@ -1,0 +1,48 @@
+"""The time column: the one whose bounds every segment and frame keeps, a property of the stream."""
+
+import pyarrow as pa
+from pyarrow import types as t
+
+from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.format.fields import build_json, parse_json
+from segstore_ds.format.root import Root
+
+PROPERTY = "time_column"  # On disk. Never change; add a new one.
+
+
+def time_column_of(root: Root) -> str | None:
+    """Return the time column of a stream; a CorruptionError if the property can't be read."""
+    text = root.properties.get(PROPERTY)
+    if text is None:
+        return None
+    name = parse_json(text.encode(), where=PROPERTY)
+    if not isinstance(name, str):
+        raise CorruptionError("a stream's time column cannot be read", where=PROPERTY)
+    return name
+
+
+def build_time_column(column: str | None, schema: pa.Schema) -> str | None:
+    """Return the property's text for a column of a schema in normal form; None for no column.
+
+    Raises:
+        InvalidInputError: The column is unknown, or its type has no order in time.
+    """
+    if column is None:
+        return None
+    if not isinstance(column, str) or column not in schema.names:
+        raise InvalidInputError("no such time column", column=column, known=schema.names)
+    data_type = schema.field(column).type
+    if not is_time(data_type):
+        raise InvalidInputError(
+            "a column of this type can't be the time column",
+            remedy="choose a column of timestamps, dates or numbers",
+            column=column,
+            type=str(data_type),
+        )
+    return build_json(column).decode()
+
+
+def is_time(data_type: pa.DataType) -> bool:
+    """Tell whether a column of this type, in normal form, can be the time column."""
+    tests = (t.is_timestamp, t.is_date32, t.is_integer, t.is_floating)
+    return any(applies(data_type) for applies in tests)
