@@ -40,14 +40,8 @@ from segstore_ds.format.root import Root
 from segstore_ds.format.schema.conversion import convert
 from segstore_ds.log.transition import Slot
 from segstore_ds.options.progress import Progress, unheard
-from segstore_ds.read.plan import (
-    Reading,
-    ReadRequest,
-    ReadTask,
-    plan_range,
-    plan_reading,
-    plan_tasks,
-)
+from segstore_ds.read.plan import Reading, ReadTask, plan_range, plan_tasks
+from segstore_ds.read.request import ReadRequest, plan_reading
 from segstore_ds.read.scan import run_task
 from segstore_ds.status.epochs import epoch_schema, plan_epochs
 from segstore_ds.status.history import Note, begin_history

@@ -42,6 +42,23 @@ def build_time_column(column: str | None, schema: pa.Schema) -> str | None:
     return build_json(column).decode()
 
 
+def time_field(root: Root, schema: pa.Schema) -> pa.Field:
+    """Return the time column's field in the stream's schema as of a root.
+
+    Raises:
+        InvalidInputError: The stream has no time column, or a change of its schema took it away.
+    """
+    name = time_column_of(root)
+    if name is None or name not in schema.names or not is_time(schema.field(name).type):
+        raise InvalidInputError(
+            "stream has no time column",
+            remedy="choose one with stream.set_time_column('ts')",
+            column=name,
+            version=root.version,
+        )
+    return schema.field(name)
+
+
 def is_time(data_type: pa.DataType) -> bool:
     """Tell whether a column of this type, in normal form, can be the time column."""
     tests = (t.is_timestamp, t.is_date32, t.is_integer, t.is_floating)

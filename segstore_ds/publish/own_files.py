@@ -8,7 +8,8 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.format.parquet.writer import ParquetEncoder
 from segstore_ds.format.root import Root
 from segstore_ds.publish.listing import WantedFile
-from segstore_ds.read.plan import ReadRequest, plan_range, plan_reading, plan_tasks
+from segstore_ds.read.plan import plan_range, plan_tasks
+from segstore_ds.read.request import ReadRequest, plan_reading
 from segstore_ds.read.scan import open_reader
 from segstore_ds.write.layout import Layout
 

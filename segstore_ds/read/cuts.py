@@ -19,18 +19,20 @@ from segstore_ds.log.copy_record import check_complete
 from segstore_ds.log.seen import RESTORE, is_gone, seen_by
 from segstore_ds.options.arguments import check_whole
 from segstore_ds.options.quantities import parse_duration
+from segstore_ds.read.event_cuts import resolve_event_time
 from segstore_ds.read.reader_records import find_reader
 
 FORMS = (
     "an offset, 'head', 'tail', 'version:N', 'tag:NAME', 'reader:NAME', a position, a time like "
-    "2026-11-20T10:00:00Z, or one like -1h (s, m, h, d, w) before now"
+    "2026-11-20T10:00:00Z, one like -1h (s, m, h, d, w) before now, or 'eventtime:TIME'"
 )
+EVENT_TIME = "eventtime"  # a kind of cut; its value is read in the type of the time column
 GO_ON = "start at 'head', or set fail_on_data_loss=False to continue without them"
 _LOG = logging.getLogger(__name__)
 _ENDS = {"head": "head", "tail": "tail", "earliest": "head", "latest": "tail"}
 _VERSION = re.compile(r"version:([0-9]{1,18})")
 _OFFSET = re.compile(r"[0-9]{1,18}")
-_NAMED = re.compile(r"(tag|reader):(.*)")
+_NAMED = re.compile(r"(tag|reader|eventtime):(.*)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +110,9 @@ def _parse_text(text: str) -> Cut:
     if match := _VERSION.fullmatch(text):
         return Cut("version", int(match[1]))
     if match := _NAMED.fullmatch(text):
-        return Cut(match[1], names.check_label(match[2], what=match[1]))
+        kind, value = match.groups()
+        moment = kind == EVENT_TIME
+        return Cut(kind, value.strip() if moment else names.check_label(value, what=kind))
     if text.startswith("{"):
         return Cut("position", _parse_position(text))
     ago_s = parse_duration(text[1:]) if text.startswith("-") else None
@@ -159,10 +163,11 @@ def _whole(given: Any) -> int | None:
         return None
 
 
-def resolve_cut(context: StreamContext, root: Root, cut: Cut) -> int:
+def resolve_cut(context: StreamContext, root: Root, cut: Cut, *, end: bool = False) -> int:
     """Return the offset of a cut as of a root.
 
-    A time resolves to the end of everything committed at or before it.
+    A time resolves to the end of everything committed at or before it. The time of an event
+    resolves to the first event at or after it or, as an `end`, behind the last one before it.
 
     Raises:
         NotFoundError: The version, tag or reader does not exist.
@@ -179,13 +184,22 @@ def resolve_cut(context: StreamContext, root: Root, cut: Cut) -> int:
         case "time" | "ago":
             ago_us = context.clock.wall_us() - cut.value * 1_000_000
             return min(tail_at(context, cut.value if cut.kind == "time" else ago_us), root.tail)
-        case "tag" | "reader":
-            return _resolve_named(context, root, cut)
+        case "tag" | "reader" | "eventtime":
+            return _resolve_named(context, root, cut, end=end)
         case "position":
             check_position(root, cut.value)
             check_held(context, cut.value)
             return int(cut.value.offset)
     return int(cut.value)
+
+
+def resolve_cuts(context: StreamContext, root: Root, start: Cut, end: Cut) -> tuple[int, int]:
+    """Return the offsets of a start and an end as of a root; raises as `resolve_cut`.
+
+    If the last event before a time lies before the start, there is nothing between the two.
+    """
+    first, last = resolve_cut(context, root, start), resolve_cut(context, root, end, end=True)
+    return first, max(first, last) if end.kind == EVENT_TIME else last
 
 
 def tail_of(context: StreamContext, version: int) -> int:
@@ -208,7 +222,9 @@ def tail_at(context: StreamContext, time_us: int) -> int:
     return found.tail if found else 0
 
 
-def _resolve_named(context: StreamContext, root: Root, cut: Cut) -> int:
+def _resolve_named(context: StreamContext, root: Root, cut: Cut, *, end: bool) -> int:
+    if cut.kind == EVENT_TIME:
+        return resolve_event_time(context, root, cut.value, end=end)
     if cut.kind == "tag":
         tag = context.status.tag(root, cut.value)
         if tag is None:
@@ -317,7 +333,7 @@ def resolve_range(
     context: StreamContext, root: Root, start: Cut, end: Cut, *, remedy: str = GO_ON
 ) -> tuple[int, int]:
     """Return the offsets between two cuts as of a root; raises as `resolve_cut`, `check_range`."""
-    first, last = (resolve_cut(context, root, cut) for cut in (start, end))
+    first, last = resolve_cuts(context, root, start, end)
     return check_range(root, first, last, fail_on_data_loss=True, remedy=remedy)
 
 

@@ -12,57 +12,23 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
-from segstore_ds import options
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.fields import parse_json
-from segstore_ds.format.key_columns import key_columns_of
 from segstore_ds.format.parts.columns import SegmentColumns
 from segstore_ds.format.parts.packed import Ints
-from segstore_ds.format.replication import followers_of
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.format.statistics import Stats, from_json
-from segstore_ds.options.arguments import check_option
 from segstore_ds.read.commit_times import TIME_TYPE, CommitTimes
-from segstore_ds.read.cuts import CutLike, parse_cut, resolve_cut, take_range
-from segstore_ds.read.filters import FilterLike, Filters, parse_filters
-from segstore_ds.read.key_filters import Key, looks_up, may_match
-from segstore_ds.status.epochs import epoch_schema
+from segstore_ds.read.filters import Filters
+from segstore_ds.read.key_filters import Key, may_match
 from segstore_ds.status.history import History
-from segstore_ds.status.inline import with_inline
 from segstore_ds.status.slices import EXACT_LIMIT, Slice, SliceTable, plan_borders
 from segstore_ds.status.table_status import Run, TableStatus
 from segstore_ds.storage import Storage
-
-
-@dataclass(frozen=True, slots=True)
-class ReadRequest:
-    """What a caller asks to read, built once at the door; nothing is checked yet.
-
-    Attributes:
-        start: The cut of the first event.
-        end: The cut after the last event.
-        columns: The columns of the stream to return, in order; None for all.
-        filters: What returned rows must satisfy.
-        offset_column: The name of an extra column with offsets, or None.
-        segment_column: The name of an extra column with segment ids, or None.
-        commit_time_column: The name of an extra column with commit times, or None.
-        fail_on_data_loss: False starts at the head if the start is below it.
-        read_cache_bytes: What the process's read cache may hold, in bytes; 0 reads without it.
-    """
-
-    start: CutLike = "head"
-    end: CutLike = "tail"
-    columns: Sequence[str] | None = None
-    filters: FilterLike = None
-    offset_column: str | None = None
-    segment_column: str | None = None
-    commit_time_column: str | None = None
-    fail_on_data_loss: bool = True
-    read_cache_bytes: int = options.default("readCacheBytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,67 +104,6 @@ class Reading:
         # Spark reads one column of a Parquet file, to count rows, if none is requested.
         found = [self.schema.field(name) for name in wanted] or [self.schema.field(0)]
         return pa.schema(found)
-
-
-def plan_reading(context: StreamContext, root: Root, request: ReadRequest) -> Reading:
-    """Check a request against a version and return the plan that all its tasks share.
-
-    Raises:
-        InvalidInputError: A cut, a column or a filter is not valid, or two columns have one name.
-        PositionError: A cut beyond the tail, or a position of another stream or generation.
-        TruncatedError: The start is below the head.
-        IncompleteStreamError: A copy into the stream was not done as of that version.
-    """
-    url = context.storage.url
-    cuts = (parse_cut(cut) for cut in (request.start, request.end))
-    first, last = (resolve_cut(context, root, cut) for cut in cuts)
-    strict = request.fail_on_data_loss
-    first, last = take_range(root, first, last, fail_on_data_loss=strict, url=url)
-    schema = epoch_schema(context.status, root.epoch)
-    filters = parse_filters(request.filters, schema)
-    return Reading(
-        storage=with_inline(context.storage, root),
-        stream_id=root.stream_id,
-        version=root.version,
-        start=first,
-        end=last,
-        epochs={epoch.number: context.status.schema_texts(epoch)[0] for epoch in root.epochs},
-        schema=schema,
-        columns=_check_columns(request, schema),
-        filters=filters,
-        offset_column=request.offset_column,
-        segment_column=request.segment_column,
-        commit_time_column=request.commit_time_column,
-        followers=followers_of(root),
-        read_cache_bytes=check_option("read_cache_bytes", request.read_cache_bytes),
-        looks_up=looks_up(filters, key_columns_of(root)),
-    )
-
-
-def _check_columns(request: ReadRequest, schema: pa.Schema) -> tuple[str, ...]:
-    """Return the columns of the stream to read, after checking the names of all columns."""
-    columns = request.columns
-    if columns is not None and (isinstance(columns, str) or not isinstance(columns, Sequence)):
-        raise InvalidInputError(
-            "not a list of column names", remedy="give columns as a list of texts", columns=columns
-        )
-    chosen = tuple(schema.names if columns is None else columns)
-    asked = (request.offset_column, request.segment_column, request.commit_time_column)
-    extra = [name for name in asked if name is not None]
-    if not all(isinstance(name, str) and name for name in extra):
-        raise InvalidInputError("not a column name", remedy="give a text", names=extra)
-    known = {*schema.names}
-    unknown = [name for name in chosen if name not in known]
-    if unknown:
-        raise InvalidInputError("no such columns", columns=unknown, known=schema.names)
-    if len({*chosen, *extra}) != len(chosen) + len(extra) or {*extra} & known:
-        raise InvalidInputError(
-            "a column name would occur twice",
-            remedy="choose another name",
-            columns=list(chosen),
-            extra=extra,
-        )
-    return chosen
 
 
 def plan_range(status: TableStatus, root: Root, reading: Reading) -> SliceTable:

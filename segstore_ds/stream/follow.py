@@ -15,7 +15,7 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import newest_replicated
 from segstore_ds.format.root import Root
 from segstore_ds.read.cuts import Position
-from segstore_ds.read.plan import ReadRequest
+from segstore_ds.read.request import ReadRequest
 from segstore_ds.retention.readers import NamedReader
 
 POLL_S = 0.05
@@ -138,6 +138,7 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
 
 def _with_offsets(request: ReadRequest) -> ReadRequest:
     """Return a request whose rows tell their offsets: those that a filter dropped are passed."""
-    if request.offset_column is None and request.filters is not None:
+    filtered = request.filters is not None or request.event_time is not None
+    if request.offset_column is None and filtered:
         return replace(request, offset_column=_HIDDEN)
     return request

@@ -9,6 +9,7 @@ from segstore_ds.commit.lookup import newest_replicated
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.root import Root
 from segstore_ds.read.cuts import (
+    EVENT_TIME,
     Cut,
     Position,
     check_held,
@@ -75,7 +76,10 @@ class MicroBatches:
         if cut.kind == "tail" and self.target is not None:
             offset = min(offset, self.target)
         end = self._bound_end(root)
-        if end is not None and end < offset:
+        if end is not None and end < offset and self._end_cut is not None:
+            if self._end_cut.kind == EVENT_TIME:
+                self._end = offset  # no event before that time is left
+                return offset
             raise InvalidInputError("start is after end", start=offset, end=end)
         return offset
 
@@ -125,7 +129,7 @@ class MicroBatches:
             ahead = cut.kind == "version" and cut.value > root.version
             if ahead or (cut.kind == "time" and cut.value >= root.time_us):
                 return None
-            self._end = resolve_cut(self._context, root, cut)
+            self._end = resolve_cut(self._context, root, cut, end=True)
         return self._end
 
 

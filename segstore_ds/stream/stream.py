@@ -56,20 +56,13 @@ from segstore_ds.read.cuts import (
     resolve_range,
     root_as_of,
 )
+from segstore_ds.read.event_time import EventTime
 from segstore_ds.read.filters import FilterLike
 from segstore_ds.read.metadata_tables import find_table, open_table, plan_table
 from segstore_ds.read.parquet_files import ParquetFile, list_parquet_files
-from segstore_ds.read.plan import (
-    Reading,
-    ReadRequest,
-    ReadTask,
-    bound_root,
-    date_tasks,
-    plan_range,
-    plan_reading,
-    plan_tasks,
-)
+from segstore_ds.read.plan import Reading, ReadTask, bound_root, date_tasks, plan_range, plan_tasks
 from segstore_ds.read.reader_records import SeenReader, list_readers
+from segstore_ds.read.request import ReadRequest, plan_reading
 from segstore_ds.read.scan import count_rows, first_rows, open_reader
 from segstore_ds.repair.verify import Report, run_verify
 from segstore_ds.replication.followers import run_add_follower, run_promote, run_remove_follower
@@ -522,6 +515,7 @@ class Stream:
         *,
         columns: Sequence[str] | None = None,
         filters: FilterLike = None,
+        event_time: EventTime = None,
         offset_column: str | None = None,
         segment_column: str | None = None,
         commit_time_column: str | None = None,
@@ -536,11 +530,14 @@ class Stream:
 
         Args:
             start: First event; an offset, 'head', 'tail', 'version:N', 'tag:NAME', 'reader:NAME', a
-                position, or a time with a zone.
-            end: The event after the last, in the same forms.
+                position, a time with a zone, or 'eventtime:T': the first event at or after T.
+            end: The event after the last, in the same forms; 'eventtime:T' is behind the last event
+                before T.
             columns: Which columns, in order; None for all.
             filters: ``[column, op, literal]`` lists that must all hold, with SQL's rules for null;
                 lists of such lists, of which one must hold; or a `pyarrow.compute.Expression`.
+            event_time: ``(start, end)``, values of the time column: returns exactly the events in
+                this half-open interval, whatever their order. None leaves an end open.
             offset_column: Name of an extra int64 column with each event's offset.
             segment_column: Name of an extra int64 column with each event's segment id.
             commit_time_column: Name of an extra column with the time of each event's commit (UTC).
@@ -575,6 +572,7 @@ class Stream:
             end,
             columns=columns,
             filters=filters,
+            event_time=event_time,
             offset_column=offset_column,
             segment_column=segment_column,
             commit_time_column=commit_time_column,
@@ -598,6 +596,7 @@ class Stream:
         end: CutLike = "tail",
         *,
         filters: FilterLike = None,
+        event_time: EventTime = None,
         fail_on_data_loss: bool = True,
         read_cache_bytes: int = options.default("readCacheBytes"),
         version_as_of: int | None = None,
@@ -619,6 +618,7 @@ class Stream:
             end,
             columns=(),
             filters=filters,
+            event_time=event_time,
             fail_on_data_loss=fail_on_data_loss,
             read_cache_bytes=read_cache_bytes,
             root=root,
@@ -675,6 +675,7 @@ class Stream:
         start: CutLike | None = None,
         columns: Sequence[str] | None = None,
         filters: FilterLike = None,
+        event_time: EventTime = None,
         offset_column: str | None = None,
         commit_time_column: str | None = None,
         poll_s: float = POLL_S,
@@ -693,6 +694,7 @@ class Stream:
                 a name for the tail.
             columns: Which columns, in order; None for all.
             filters: As for `read`.
+            event_time: As for `read`.
             offset_column: Name of an extra int64 column with each event's offset.
             commit_time_column: Name of an extra column with the time of each event's commit (UTC).
             poll_s: Most seconds between two polls, which begin 5 ms apart after each batch.
@@ -716,6 +718,7 @@ class Stream:
         request = ReadRequest(
             columns=columns,
             filters=filters,
+            event_time=event_time,
             offset_column=offset_column,
             commit_time_column=commit_time_column,
         )
@@ -742,6 +745,7 @@ class Stream:
         *,
         columns: Sequence[str] | None = None,
         filters: FilterLike = None,
+        event_time: EventTime = None,
         offset_column: str | None = None,
         segment_column: str | None = None,
         commit_time_column: str | None = None,
@@ -758,6 +762,7 @@ class Stream:
             end: The event after the last.
             columns: Which columns, in order; None for all.
             filters: As for `read`.
+            event_time: As for `read`.
             offset_column: Name of an extra column with offsets.
             segment_column: Name of an extra column with segment ids.
             commit_time_column: Name of an extra column with commit times.
@@ -773,6 +778,7 @@ class Stream:
             end,
             columns=columns,
             filters=filters,
+            event_time=event_time,
             offset_column=offset_column,
             segment_column=segment_column,
             commit_time_column=commit_time_column,

@@ -105,3 +105,110 @@ def test_wide_bounds_of_other_columns_never_crowd_the_times_out(tmp_path: Any) -
     ((own, _),) = bounded(stream)
     assert "ts" in own
     assert len(own) < len(schema)
+
+
+def names_in(stream: Stream, *cuts: Any, **how: Any) -> list[str]:
+    found: list[str] = stream.read(*cuts, **how).read_all()["name"].to_pylist()
+    return found
+
+
+def filled(tmp_path: Any, *parts: list[int | None], **how: Any) -> Stream:
+    """Return a stream with a segment for each list of seconds."""
+    stream = segstore.create(tmp_path / "s", SCHEMA, time_column="ts", upkeep=None)
+    for seconds in parts:
+        stream.append(events(seconds), layout=segstore.Layout(inline_bytes=0, **how))
+    return stream
+
+
+def cut(second: int) -> str:
+    return f"eventtime:{at(second).isoformat()}"
+
+
+def test_interval_returns_its_events_whatever_their_order(tmp_path: Any) -> None:
+    stream = filled(tmp_path, [5, 1, None], [9, 2, 3], [4, 8])
+    assert names_in(stream, event_time=(at(2), at(5))) == ["e2", "e3", "e4"]
+    assert names_in(stream, event_time=(None, at(2))) == ["e1"]
+    assert names_in(stream, event_time=(at(8).isoformat(), None)) == ["e9", "e8"]
+    assert names_in(stream, event_time=(None, None)) == ["e5", "e1", "e9", "e2", "e3", "e4", "e8"]
+    assert stream.count(event_time=(at(2), at(5))) == 3
+    assert names_in(stream, filters=[["name", "!=", "e3"]], event_time=(at(2), at(4))) == ["e2"]
+
+
+def test_cuts_are_the_first_event_from_a_time_and_behind_the_last_before(tmp_path: Any) -> None:
+    stream = filled(tmp_path, [5, 1, None], [9, 2, 3], [4, 8])
+    assert names_in(stream, cut(6)) == ["e9", "e2", "e3", "e4", "e8"]
+    assert names_in(stream, "head", cut(4)) == ["e5", "e1", "eNone", "e9", "e2", "e3"]
+    assert names_in(stream, cut(10)) == []
+    assert names_in(stream, "head", cut(1)) == []
+    assert names_in(stream, cut(2), cut(2)) == ["e5", "e1", "eNone", "e9"][:2]
+
+
+def test_truncate_and_tag_take_the_first_event_from_a_time(tmp_path: Any) -> None:
+    stream = filled(tmp_path, [1, 2, 3], [7, 5, 6], [9])
+    assert stream.tag("from", cut(6)).offset == 3
+    assert stream.truncate(cut(2)) == 1
+    assert stream.read(cut(0), offset_column="n").read_all()["n"].to_pylist()[0] == 1
+    assert stream.truncate(cut(10)) == stream.tail
+
+
+def test_hidden_events_never_count(tmp_path: Any) -> None:
+    stream = filled(tmp_path, [9, 1, 2], [3, 4])
+    stream.truncate(1)
+    assert names_in(stream, cut(4)) == ["e4"]
+    assert names_in(stream, "head", cut(1)) == []
+
+
+def test_few_of_thirty_segments_are_opened_for_a_window(tmp_path: Any) -> None:
+    filled(tmp_path, *([n, n + 1] for n in range(0, 60, 2)), segment_format="arrow")
+    handle = segstore.open(tmp_path / "s")
+    before = handle.storage.stats.requests.get("get", 0)
+    assert names_in(handle, cut(31), cut(33), read_cache_bytes=0) == ["e31", "e32"]
+    assert handle.storage.stats.requests.get("get", 0) - before <= 6
+
+
+@pytest.mark.parametrize(
+    ("data_type", "values", "moment", "found"),
+    [
+        (pa.date32(), [dt.date(2026, 1, 1), dt.date(2026, 1, 2)], "2026-01-01T10:00:00Z", [1]),
+        (pa.date32(), [dt.date(2026, 1, 1), dt.date(2026, 1, 2)], "2026-01-01", [0, 1]),
+        (pa.timestamp("us"), [dt.datetime(2026, 1, 1)], "2026-01-01T00:00:00", [0]),  # noqa: DTZ001
+        (pa.int32(), [1, 2], "1.5", [1]),
+        (pa.float64(), [1.0, float("nan"), 3.0], "2", [2]),
+        (pa.float32(), [None, float("nan")], "2", []),
+    ],
+)
+def test_every_type_of_time_is_compared_in_its_own_type(
+    tmp_path: Any, data_type: Any, values: list[Any], moment: str, found: list[int]
+) -> None:
+    schema = pa.schema([("t", data_type)])
+    stream = segstore.create(tmp_path / "s", schema, time_column="t", upkeep=None)
+    stream.append(pa.table([pa.array(values, data_type)], schema=schema))
+    within = stream.read(event_time=(moment, None), columns=[], offset_column="n").read_all()
+    assert within["n"].to_pylist() == found
+    start = found[0] if found else len(values)
+    assert stream.read(f"eventtime:{moment}", offset_column="n").read_all().num_rows == (
+        len(values) - start
+    )
+
+
+@pytest.mark.parametrize("moment", ["", "soon", "2026-01-01T00:00:00", "nan"])
+def test_moment_that_does_not_fit_says_what_does(tmp_path: Any, moment: str) -> None:
+    stream = filled(tmp_path, [1])
+    with pytest.raises(InvalidInputError, match="with a zone"):
+        stream.read(f"eventtime:{moment}")
+    with pytest.raises(InvalidInputError, match="with a zone"):
+        stream.read(event_time=(moment, None))
+
+
+@pytest.mark.parametrize("interval", ["ab", (1,), (at(2), at(1)), 7])
+def test_what_is_no_interval_is_refused(tmp_path: Any, interval: Any) -> None:
+    with pytest.raises(InvalidInputError):
+        filled(tmp_path, [1]).read(event_time=interval)
+
+
+def test_times_of_a_stream_without_time_column_are_refused(tmp_path: Any) -> None:
+    stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
+    with pytest.raises(InvalidInputError, match="set_time_column"):
+        stream.read(cut(1))
+    with pytest.raises(InvalidInputError, match="set_time_column"):
+        stream.read(event_time=(at(1), None))

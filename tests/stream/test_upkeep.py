@@ -16,7 +16,7 @@ from segstore_ds.copy.pins import run_pin
 from segstore_ds.errors import InvalidInputError, SnapshotExpiredError, StagedExpiredError
 from segstore_ds.format.upkeep import DEFAULT_POLICY, UpkeepPolicy
 from segstore_ds.log.clock import Clock
-from segstore_ds.read.plan import ReadRequest, plan_reading
+from segstore_ds.read.request import ReadRequest, plan_reading
 from segstore_ds.retention import upkeep
 from segstore_ds.status import table_status
 from segstore_ds.storage import open_storage
