@@ -137,6 +137,21 @@ TABLE: tuple[Option, ...] = (
         peers=("replacewhere", "where", "filter"),
     ),
     Option(
+        "startEventTime",
+        "text",
+        None,
+        _READS,
+        "only events whose time column is at or after this: a time such as 2026-11-20T10:00:00Z, a "
+        "date or a number, as the column's type is",
+    ),
+    Option(
+        "endEventTime",
+        "text",
+        None,
+        _READS,
+        "only events whose time column is before this",
+    ),
+    Option(
         "offsetColumn", "text", None, _READS, "name of an extra column with each event's offset"
     ),
     Option(
@@ -425,6 +440,13 @@ TABLE: tuple[Option, ...] = (
         _WRITES,
         "where this write creates the stream: columns by whose values events are looked up; a "
         "comma list or a JSON array",
+    ),
+    Option(
+        "timeColumn",
+        "text",
+        None,
+        _WRITES,
+        "where this write creates the stream: the column with each event's time",
     ),
     Option(
         "compact",

@@ -35,7 +35,7 @@ from segstore_ds.spark.batch.metadata_reader import (
     plan_streams_reader,
     table_schema,
 )
-from segstore_ds.spark.batch.reader import plan_reader, project
+from segstore_ds.spark.batch.reader import event_time_of, plan_reader, project
 from segstore_ds.spark.batch.writer import APPLICATION, plan_append_writer
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.jobs.compaction import plan_compact_writer, plan_rows, plan_schema
@@ -105,6 +105,7 @@ class SegstoreDataSource(DataSource):
         reading = stream.plan_read(
             columns=options["columns"],
             filters=options["filters"],
+            event_time=event_time_of(options),
             offset_column=options["offsetColumn"],
             segment_column=options["segmentColumn"],
             commit_time_column=options["commitTimeColumn"],

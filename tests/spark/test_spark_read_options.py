@@ -103,6 +103,7 @@ def test_commit_time_cut_includes_that_commit(stream, load):
         ({"offsetColumn": "user"}, "would occur twice"),
         ({"filters": '[["gone","==",1]]'}, "gone"),
         ({"filters": '[["n","~",1]]'}, "~"),
+        ({"startEventTime": "2013-01-01T00:00:00Z"}, "stream has no time column"),
         ({"filters": '[["n","==","x"]]'}, "SEG_INVALID_INPUT"),
         ({"filters": '[["n","==",null]]'}, "use is null"),
         ({"filters": "n = 1"}, "SEG_INVALID_INPUT"),
@@ -128,9 +129,11 @@ def test_every_read_option_of_the_table_is_taken(stream, url, load):
         "storageOptions": "{}",
         "startCut": "0",
         "endCut": "tail",
-        "versionAsOf": str(stream.version),
+        "versionAsOf": str(stream.version + 1),
         "columns": '["n", "user"]',
         "filters": '[["n", "is not null"]]',
+        "startEventTime": T0.isoformat(),
+        "endEventTime": "2099-01-01T00:00:00Z",
         "offsetColumn": "o",
         "segmentColumn": "s",
         "commitTimeColumn": "at",
@@ -141,6 +144,7 @@ def test_every_read_option_of_the_table_is_taken(stream, url, load):
         "readCacheBytes": "1m",
         "singleWriter": "true",
     }
+    stream.set_time_column("ts")
     # These are read with others, or instead of events.
     elsewhere = {
         "timestampAsOf",

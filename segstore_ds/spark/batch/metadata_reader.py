@@ -22,7 +22,15 @@ from segstore_ds.stream.connector import (
 )
 
 PLAN = "compactionPlan"  # a table of jobs/compaction.py
-_EVENTS_ONLY = ("columns", "filters", "offsetColumn", "segmentColumn", "commitTimeColumn")
+_EVENTS_ONLY = (
+    "columns",
+    "filters",
+    "startEventTime",
+    "endEventTime",
+    "offsetColumn",
+    "segmentColumn",
+    "commitTimeColumn",
+)
 _STREAM_ONLY = ("versionAsOf", "timestampAsOf")
 
 

@@ -28,6 +28,7 @@ def plan_reading(stream: Stream, options: Mapping[str, Any], root: Root) -> Read
         options["endCut"],
         columns=options["columns"],
         filters=options["filters"],
+        event_time=event_time_of(options),
         offset_column=options["offsetColumn"],
         segment_column=options["segmentColumn"],
         commit_time_column=options["commitTimeColumn"],
@@ -35,6 +36,12 @@ def plan_reading(stream: Stream, options: Mapping[str, Any], root: Root) -> Read
         read_cache_bytes=options["readCacheBytes"],
         root=root,
     )
+
+
+def event_time_of(options: Mapping[str, Any]) -> tuple[str | None, str | None] | None:
+    """Return the interval of event times that Spark's options ask for; None for all events."""
+    interval = (options["startEventTime"], options["endEventTime"])
+    return None if interval == (None, None) else interval
 
 
 def plan_reader(

@@ -88,6 +88,7 @@ def build_request(
         client=client_of(options),
         compact=compact_rules(options) if (options["compact"] or unset) == "auto" else None,
         key_columns=options["keyColumns"],
+        time_column=options["timeColumn"],
     )
 
 

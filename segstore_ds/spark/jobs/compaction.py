@@ -44,7 +44,15 @@ from segstore_ds.stream.connector import (
 
 MOST_PARTITIONS = 256
 ROUNDS = 8
-_EVENT_OPTIONS = ("columns", "filters", "offsetColumn", "segmentColumn", "commitTimeColumn")
+_EVENT_OPTIONS = (
+    "columns",
+    "filters",
+    "startEventTime",
+    "endEventTime",
+    "offsetColumn",
+    "segmentColumn",
+    "commitTimeColumn",
+)
 
 
 def plan_schema() -> StructType:
