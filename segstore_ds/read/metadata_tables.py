@@ -25,6 +25,7 @@ from segstore_ds.log.operations import GRACE_S
 from segstore_ds.read.reader_records import list_readers
 from segstore_ds.read.segments import open_segment
 from segstore_ds.read.storage_held import STORAGE_SCHEMA, storage_rows
+from segstore_ds.read.time_bounds import TIME_FIELDS, segment_times
 from segstore_ds.status.inline import with_inline
 from segstore_ds.status.references import retired_items
 from segstore_ds.status.table_status import Run, TableStatus
@@ -114,6 +115,7 @@ _SEGMENTS = pa.schema(
         ("footer_bytes", pa.int64()),
         ("path", pa.string()),
         ("stats", pa.string()),
+        *TIME_FIELDS,
     ]
 )
 _FRAMES = pa.schema(
@@ -133,11 +135,16 @@ _FRAMES = pa.schema(
 
 
 def _segments(context: StreamContext, root: Root, span: Range) -> Iterator[pa.RecordBatch]:
+    times, done = segment_times(context, root, *span), 0
     for run in context.status.runs(root, *span):
-        yield from _segment_rows(run, run.load_stats())
+        own = [column.slice(done, len(run.columns)) for column in times]
+        yield from _segment_rows(run, run.load_stats(), own)
+        done += len(run.columns)
 
 
-def _segment_rows(run: Run, stats: Sequence[str | None]) -> Iterator[pa.RecordBatch]:
+def _segment_rows(
+    run: Run, stats: Sequence[str | None], times: Sequence[pa.Array]
+) -> Iterator[pa.RecordBatch]:
     columns, starts = run.columns, run.starts
     for first in range(0, len(columns), BATCH_ROWS):
         last = min(first + BATCH_ROWS, len(columns))
@@ -157,6 +164,7 @@ def _segment_rows(run: Run, stats: Sequence[str | None]) -> Iterator[pa.RecordBa
                 pa.array(piece.footer_bytes, pa.int64()),
                 pa.array([names.segment_object(piece.path(row)) for row in range(last - first)]),
                 pa.array(stats[first:last], pa.string()),
+                *(column.slice(first, last - first) for column in times),
             ],
             schema=_SEGMENTS,
         )

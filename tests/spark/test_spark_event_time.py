@@ -43,11 +43,8 @@ def test_source_and_hybrid_scan_read_an_interval(spark, stream, url, load):
 
 
 def test_cuts_by_event_time_bind_a_range(stream, load):
-    cuts = {
-        "startCut": f"eventtime:{at(6).isoformat()}",
-        "endCut": f"eventtime:{at(8).isoformat()}",
-    }
-    found = load(offsetColumn="o", **cuts)
+    first, last = (f"eventtime:{at(hour).isoformat()}" for hour in (6, 8))
+    found = load(offsetColumn="o", startCut=first, endCut=last)
     assert sorted(row.o for row in found.collect()) == [3, 4, 5, 6, 7, 8]
 
 

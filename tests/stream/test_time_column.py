@@ -212,3 +212,35 @@ def test_times_of_a_stream_without_time_column_are_refused(tmp_path: Any) -> Non
         stream.read(cut(1))
     with pytest.raises(InvalidInputError, match="set_time_column"):
         stream.read(event_time=(at(1), None))
+
+
+def test_segments_show_their_bounds_and_the_watermark(tmp_path: Any) -> None:
+    stream = filled(tmp_path, [1, 5], [None], [3, 9], [7])
+
+    def columns() -> list[tuple[str, ...]]:
+        rows = stream.segments().read_all().to_pylist()
+        shown = [(row["time_min"], row["time_max"], row["watermark"]) for row in rows]
+        return [tuple(value and value[17:19] for value in row) for row in shown]
+
+    assert columns() == [
+        ("01", "05", "03"),
+        (None, None, "03"),
+        ("03", "09", "07"),
+        ("07", "07", None),
+    ]
+    stream.truncate(2)
+    assert columns()[0] == (None, None, "03")
+    stream.set_time_column(None)
+    assert columns() == [(None, None, None)] * 3
+
+
+def test_nothing_is_known_before_a_segment_without_bounds(tmp_path: Any) -> None:
+    stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
+    layout = segstore.Layout(inline_bytes=0, stats_columns=())
+    for second in (1, 2):
+        stream.append(events([second]), layout=layout)
+        stream.set_time_column("ts")
+    rows = stream.segments().read_all().to_pylist()
+    assert [row["time_min"] is None for row in rows] == [True, False]
+    assert rows[0]["watermark"] is not None
+    assert rows[1]["watermark"] is None
