@@ -56,6 +56,7 @@ def test_wheel_has_two_top_level_names(names):
         "segstore_ds/DESIGN.md",
         "segstore_ds/docs/command_line.md",
         "segstore_ds/docs/find_by_key.md",
+        "segstore_ds/docs/find_by_time.md",
         "segstore_ds/docs/glossary.md",
         "segstore_ds/docs/many_writers.md",
         "segstore_ds/docs/python.md",
