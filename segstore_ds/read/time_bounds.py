@@ -75,7 +75,8 @@ def _comparable(stored: pa.DataType, current: pa.DataType) -> bool:
 def _watermarks(found: list[ColumnStats | None]) -> list[Any]:
     """Return the least time after each segment; None for none, and after what is unknown."""
     marks: list[Any] = []
-    least, known = None, True
+    least: Any = None
+    known = True
     for bounds in reversed(found):
         marks.append(least if known else None)
         known = known and bounds is not None

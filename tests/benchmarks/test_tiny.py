@@ -33,6 +33,7 @@ PLAIN = (
     "small_appends",
     "commit_rate",
     "find_by_key",
+    "find_by_time",
     "follower_append",
     "shared_commits",
     "compaction",

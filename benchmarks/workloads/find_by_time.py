@@ -1,0 +1,158 @@
+"""The events of one minute among many segments, beside Delta and Parquet files with statistics."""
+
+import datetime as dt
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pyarrow.parquet as pq
+
+import segstore_ds as segstore
+from benchmarks.report import Ratio, Report, machine
+from benchmarks.workload import Settings, Workload
+from segstore_ds.stream import Stream
+
+MEANING = (
+    "read the events of one minute out of nearly ordered events in 1,000 segments: planning, "
+    "requests before the data and the whole read, beside Delta and Parquet's statistics"
+)
+SEGMENTS = 1_000
+PLAN_MS, PLAN_REQUESTS = 20, 3
+FIRST_US = 1_763_632_800_000_000
+STEP_US, LATE_US = 10_000, 30_000_000  # 100 events a second, which come up to 30 s late
+FORMATS = ("arrow", "parquet")
+SCHEMA = pa.schema(
+    [("ts", pa.timestamp("us", "UTC")), ("user", pa.int64()), ("amount", pa.float64())]
+)
+FLATTERS = (
+    "nearly ordered: at full size, bounds leave one or two segments for all candidates",
+    "every candidate opens its table in each round; page cache warm; ours without the read cache",
+    "the folder of Parquet files is listed and its footers are read, as without any catalogue",
+)
+
+
+def run(settings: Settings) -> Report:
+    """Fill all candidates with the same events and read one minute of each."""
+    count = min(SEGMENTS, max(settings.rows // 100, 1))
+    each = max(settings.rows // count, 1)
+    start_us = FIRST_US + count * each * STEP_US // 2
+    window = tuple(_moment(start_us + add) for add in (0, 60_000_000))
+    with settings.scratch() as scratch:
+        _fill(scratch, count, each)
+        found = {form: _ours(scratch / form, window, settings.rounds) for form in FORMATS}
+        peers: dict[str, Callable[[], pa.Table]] = {
+            "delta": lambda: _delta(scratch / "delta", window),
+            "parquet files": lambda: _files(scratch / "files", window),
+        }
+        found |= {name: _peer(read, settings.rounds) for name, read in peers.items()}
+    assert len({row["events"] for row in found.values()}) == 1, found
+    return Report(
+        workload="find_by_time",
+        meaning=MEANING,
+        setup=machine(settings.folder)
+        | {"events": f"{count} segments of {each}", "rounds": settings.rounds_text},
+        rows=[{"candidate": name, **row} for name, row in found.items()],
+        ratios=[ratio for form in FORMATS for ratio in _ratios(form, found)],
+        flatters=FLATTERS,
+    )
+
+
+def _moment(us: int) -> dt.datetime:
+    return dt.datetime(1970, 1, 1, tzinfo=dt.UTC) + dt.timedelta(microseconds=us)
+
+
+def _fill(scratch: Path, count: int, each: int) -> None:
+    from deltalake import write_deltalake
+
+    streams = {
+        form: segstore.create(scratch / form, SCHEMA, time_column="ts", upkeep=None)
+        for form in FORMATS
+    }
+    (scratch / "files").mkdir()
+    for number in range(count):
+        events = pa.Table.from_batches([_events(number, each)])
+        for form, stream in streams.items():
+            layout = segstore.Layout(inline_bytes=0, segment_format=form)
+            stream.append(events, layout=layout)
+        pq.write_table(events, scratch / "files" / f"{number:05}.parquet", compression="zstd")
+        write_deltalake(scratch / "delta", events, mode="append")
+
+
+def _events(number: int, each: int) -> pa.RecordBatch:
+    chance = np.random.default_rng(number)
+    times = FIRST_US + np.arange(number * each, (number + 1) * each, dtype=np.int64) * STEP_US
+    times -= chance.integers(0, LATE_US, each)
+    columns = [
+        pa.array(times).cast(SCHEMA.field("ts").type),
+        pa.array(chance.integers(0, 1_000_000, each)),
+        pa.array(chance.random(each).round(4)),
+    ]
+    return pa.record_batch(columns, schema=SCHEMA)
+
+
+def _ours(url: Path, window: tuple[dt.datetime, ...], rounds: int) -> dict[str, Any]:
+    plans, reads = [], []
+    for _ in range(rounds + 1):
+        start = time.perf_counter()
+        stream = segstore.open(url)
+        opened, asked = time.perf_counter(), stream.storage.stats.total
+        requests, segments = _plan(stream, window)
+        plans.append(time.perf_counter() - opened)
+        requests -= asked
+        rows = stream.read(event_time=window, read_cache_bytes=0).read_all().num_rows
+        reads.append(time.perf_counter() - start)
+    return {
+        "read ms": round(statistics.median(reads[1:]) * 1000, 1),
+        "plan ms": round(statistics.median(plans[1:]) * 1000, 1),
+        "plan requests": requests,
+        "segments": segments,
+        "events": rows,
+    }
+
+
+def _plan(stream: Stream, window: tuple[dt.datetime, ...]) -> tuple[int, int]:
+    """Plan a read; return the handle's requests so far, and the segments that are left."""
+    tasks = stream.plan_tasks(stream.plan_read(event_time=window))
+    return stream.storage.stats.total, sum(len(task.slices) for task in tasks)
+
+
+def _peer(read: Callable[[], pa.Table], rounds: int) -> dict[str, Any]:
+    times = []
+    for _ in range(rounds + 1):
+        start = time.perf_counter()
+        rows = read().num_rows
+        times.append(time.perf_counter() - start)
+    return {"read ms": round(statistics.median(times[1:]) * 1000, 1), "events": rows}
+
+
+def _delta(folder: Path, window: tuple[dt.datetime, ...]) -> pa.Table:
+    from deltalake import DeltaTable
+
+    return DeltaTable(folder).to_pyarrow_dataset().to_table(filter=_within(window))
+
+
+def _files(folder: Path, window: tuple[dt.datetime, ...]) -> pa.Table:
+    return ds.dataset(folder).to_table(filter=_within(window))
+
+
+def _within(window: tuple[dt.datetime, ...]) -> ds.Expression:
+    start, end = (pa.scalar(moment, SCHEMA.field("ts").type) for moment in window)
+    return (ds.field("ts") >= start) & (ds.field("ts") < end)
+
+
+def _ratios(form: str, found: dict[str, dict[str, Any]]) -> list[Ratio]:
+    own = found[form]
+    return [
+        Ratio(f"{form}: plan ms", own["plan ms"], PLAN_MS, most=True),
+        Ratio(f"{form}: requests to plan", own["plan requests"], PLAN_REQUESTS, most=True),
+        Ratio(f"delta / {form}", found["delta"]["read ms"] / own["read ms"], 1),
+        Ratio(f"parquet files / {form}", found["parquet files"]["read ms"] / own["read ms"], 1),
+    ]
+
+
+WORKLOADS = {"find_by_time": Workload(MEANING, run, 100_000_000, 4_000)}
