@@ -12,7 +12,7 @@ import binascii
 import codecs
 import math
 import struct
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal, InvalidOperation
 from types import MappingProxyType
@@ -215,15 +215,24 @@ def entry_stats(stats: Stats) -> str | None:
     return build_json(kept).decode() if kept else None
 
 
-def from_json(value: Any, *, where: str, schema: pa.Schema | None = None) -> dict[str, ColumnStats]:
+def from_json(
+    value: Any,
+    *,
+    where: str,
+    schema: pa.Schema | None = None,
+    only: Collection[str] | None = None,
+) -> dict[str, ColumnStats]:
     """Parse what `to_json` returned; the value is untrusted.
 
-    If `schema` is given, columns and the types of bounds are checked against it.
+    If `schema` is given, columns and the types of bounds are checked against it. `only` names the
+    columns to parse; None means all.
     """
     if not isinstance(value, dict):
         raise _not_stats(where)
     result = {}
     for name, parts in value.items():
+        if only is not None and name not in only:
+            continue
         if not isinstance(parts, list) or len(parts) != 3:
             raise _not_stats(where)
         low, high = (decode_bound(part, where=where) for part in parts[:2])

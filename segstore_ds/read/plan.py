@@ -5,7 +5,7 @@ split without opening them: a task claims the frames that *start* within its row
 task decodes each frame.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -16,7 +16,6 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.fields import parse_json
-from segstore_ds.format.parts.columns import SegmentColumns
 from segstore_ds.format.parts.packed import Ints
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import decode_schema
@@ -126,24 +125,29 @@ def _matching(run: Run, filters: Filters, schemas: dict[int, pa.Schema]) -> Ints
     facts = zip(
         run.load_stats(), run.columns.epochs.tolist(), run.columns.rows.tolist(), strict=True
     )
+    # Parsing the bounds of all columns would take most of the time of planning.
+    wanted = frozenset(filters.columns)
+
+    def stats_of(row: int, text: str, epoch: int) -> Stats:
+        schema = schemas.get(epoch)
+        try:
+            return _parse_stats(text, schema, wanted, where="")
+        except CorruptionError:
+            return _parse_stats(text, schema, wanted, where=run.columns.path(row))
+
     kept = [
         row
         for row, (text, epoch, rows) in enumerate(facts)
-        if text is None
-        or filters.may_match(_stats(text, schemas.get(epoch), run.columns, row), rows)
+        if text is None or filters.may_match(stats_of(row, text, epoch), rows)
     ]
     return np.array(kept, np.int64)
 
 
-def _stats(text: str, schema: pa.Schema | None, columns: SegmentColumns, row: int) -> Stats:
-    try:
-        return _parse_stats(text, schema, where="")
-    except CorruptionError:
-        return _parse_stats(text, schema, where=columns.path(row))
-
-
-def _parse_stats(text: str, schema: pa.Schema | None, *, where: str) -> Stats:
-    return from_json(parse_json(text.encode(), where=where), where=where, schema=schema)
+def _parse_stats(
+    text: str, schema: pa.Schema | None, wanted: Collection[str], *, where: str
+) -> Stats:
+    value = parse_json(text.encode(), where=where)
+    return from_json(value, where=where, schema=schema, only=wanted)
 
 
 def plan_tasks(

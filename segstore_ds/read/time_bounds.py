@@ -60,7 +60,7 @@ def _bounds_of(
         return None
     where = run.columns.path(row)
     value = parse_json(text.encode(), where=where)
-    bounds = from_json(value, where=where, schema=stored).get(field.name)
+    bounds = from_json(value, where=where, schema=stored, only=[field.name]).get(field.name)
     if bounds is None:
         return None
     known = bounds.nulls >= run.columns.rows[row] or None not in (bounds.min, bounds.max)
