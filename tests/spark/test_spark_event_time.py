@@ -48,12 +48,12 @@ def test_cuts_by_event_time_bind_a_range(stream, load):
     assert sorted(row.o for row in found.collect()) == [3, 4, 5, 6, 7, 8]
 
 
-def test_write_names_the_time_column_of_the_stream_it_creates(spark, url, append):
+def test_write_that_creates_a_stream_names_its_time_column(spark, url, append):
     append(spark.createDataFrame([(at(1),)], "ts timestamp"), timeColumn="ts")
     assert segstore.open(url).time_column == "ts"
 
 
-def test_streaming_query_starts_at_an_event_time_and_filters_every_batch(stream, url):
+def test_streaming_query_starts_at_a_time_and_filters(stream, url):
     given = {"path": url, "startCut": f"eventtime:{at(6).isoformat()}"}
     source = SegstoreDataSource({**given, "endEventTime": at(5).isoformat()})
     reader = source.streamReader(source.schema())

@@ -134,7 +134,7 @@ def test_interval_returns_its_events_whatever_their_order(tmp_path: Any) -> None
     assert names_in(stream, filters=[["name", "!=", "e3"]], event_time=(at(2), at(4))) == ["e2"]
 
 
-def test_cuts_are_the_first_event_from_a_time_and_behind_the_last_before(tmp_path: Any) -> None:
+def test_cuts_bind_to_first_event_from_and_last_before(tmp_path: Any) -> None:
     stream = filled(tmp_path, [5, 1, None], [9, 2, 3], [4, 8])
     assert names_in(stream, cut(6)) == ["e9", "e2", "e3", "e4", "e8"]
     assert names_in(stream, "head", cut(4)) == ["e5", "e1", "eNone", "e9", "e2", "e3"]
