@@ -9,9 +9,12 @@ import pytest
 import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.fields import parse_json
+from segstore_ds.read.micro_batch import BatchLimits
 from segstore_ds.read.segments import open_segment
 from segstore_ds.status.inline import with_inline
+from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream
+from segstore_ds.stream.micro_batches import MicroBatches
 
 SCHEMA = pa.schema([("name", pa.string()), ("ts", pa.timestamp("us", "UTC"))])
 FORMATS = pytest.mark.parametrize("form", ["arrow", "parquet"])
@@ -244,3 +247,20 @@ def test_nothing_is_known_before_a_segment_without_bounds(tmp_path: Any) -> None
     assert [row["time_min"] is None for row in rows] == [True, False]
     assert rows[0]["watermark"] is not None
     assert rows[1]["watermark"] is None
+
+
+@pytest.mark.parametrize(
+    ("start", "end", "expected"), [(2, 9, (0, 8)), (6, 4, (3, 6)), (7, 1, (3, 3))]
+)
+def test_micro_batches_begin_and_end_at_times(
+    tmp_path: Any, start: int, end: int, expected: tuple[int, int]
+) -> None:
+    """Of [5, 1, None, 9, 2, 3, 4, 8], as far as a start and an end reach."""
+    filled(tmp_path, [5, 1, None], [9, 2, 3], [4, 8])
+    storage = open_storage(str(tmp_path / "s"))
+    batches = MicroBatches(
+        storage, cut(start), cut(end), limits=BatchLimits(), fail_on_data_loss=True
+    )
+    batches.follow()
+    first = batches.begin()
+    assert (first, batches.end_of_batch(first, limited=False)) == expected
