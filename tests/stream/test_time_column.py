@@ -264,3 +264,12 @@ def test_micro_batches_begin_and_end_at_times(
     batches.follow()
     first = batches.begin()
     assert (first, batches.end_of_batch(first, limited=False)) == expected
+
+
+def test_repeated_batch_is_known_once_a_time_column_is_chosen(tmp_path: Any) -> None:
+    stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
+    layout = segstore.Layout(stats_columns=("name",))
+    for _ in range(2):
+        stream.append(events([1, 2]), writer_id="w", batch_id=1, layout=layout)
+        stream.set_time_column("ts")
+    assert stream.read().read_all() == events([1, 2])
