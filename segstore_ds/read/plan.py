@@ -111,7 +111,7 @@ def plan_range(status: TableStatus, root: Root, reading: Reading) -> SliceTable:
     if reading.filters:
         schemas = {number: decode_schema(text) for number, text in reading.epochs.items()}
     tables = []
-    for run in status.runs(root, reading.start, reading.end):
+    for run in status.runs(root, reading.start, reading.end, with_stats=bool(reading.filters)):
         kept = _matching(run, reading.filters, schemas) if reading.filters else None
         tables.append(SliceTable.of_run(run, reading.start, reading.end, kept))
     slices = SliceTable.join(tables)

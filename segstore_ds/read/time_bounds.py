@@ -11,7 +11,7 @@ from segstore_ds.format.fields import parse_json
 from segstore_ds.format.root import Root
 from segstore_ds.format.statistics import ColumnStats, from_json
 from segstore_ds.format.time_column import is_time, time_column_of
-from segstore_ds.read.filters import typed_array
+from segstore_ds.read.filter_literals import typed_array
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.table_status import Run
 
@@ -24,7 +24,8 @@ def segment_times(context: StreamContext, root: Root, start: int, end: int) -> l
     The watermark is the smallest time that a later segment still brings; null where none does, and
     where a later segment has no bounds. Without a time column all are null.
     """
-    count = sum(len(run.columns) for run in context.status.runs(root, start, end))
+    runs = context.status.runs(root, start, end, with_stats=True)
+    count = sum(len(run.columns) for run in runs)
     schema = epoch_schema(context.status, root.epoch)
     name = time_column_of(root)
     if name is None or name not in schema.names or not is_time(schema.field(name).type):
@@ -44,7 +45,7 @@ def _bounds(
 ) -> Iterator[ColumnStats | None]:
     """Yield the bounds of each segment: None if unknown, both None if it holds no time."""
     schemas = [epoch_schema(context.status, epoch) for epoch in root.epochs]
-    for run in context.status.runs(root, *span):
+    for run in context.status.runs(root, *span, with_stats=True):
         facts = zip(run.load_stats(), run.columns.epochs.tolist(), strict=True)
         for row, (text, epoch) in enumerate(facts):
             yield _bounds_of(run, row, text, (field, schemas[epoch]))

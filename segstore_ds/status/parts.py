@@ -21,8 +21,10 @@ class Parts:
     def __init__(self, store: ObjectStore) -> None:
         self._store = store
 
-    def columns(self, ref: PartRef) -> SegmentColumns:
-        """Return the segments of a part; reads no statistics."""
+    def columns(self, ref: PartRef, *, with_stats: bool = False) -> SegmentColumns:
+        """Return the segments of a part; `with_stats` fetches their statistics in one request."""
+        if with_stats:
+            return self._load(ref)[0].columns
         return self._checked(ref, self._store.get(ref, SEGMENTS)).columns
 
     def stats(self, ref: PartRef) -> Sequence[str | None]:

@@ -135,15 +135,16 @@ class TableStatus(StatusBlobs):
             for offset, entry in zip(run.starts.tolist(), run.columns.entries(stats), strict=True):
                 yield PlacedSegment(offset, inline.get(entry.path, entry))
 
-    def runs(self, root: Root, start: int, end: int) -> Iterator[Run]:
+    def runs(self, root: Root, start: int, end: int, *, with_stats: bool = False) -> Iterator[Run]:
         """Yield the segments that hold events of ``[start, end)`` as columns, part by part.
 
-        Reads each part when the iteration reaches it, and no statistics.
+        Reads each part when the iteration reaches it; its statistics only for `load_stats`, or
+        `with_stats` together with the part.
         """
         if start >= end:
             return
         for part in self.levels.parts(root, start, end):
-            columns = self._parts.columns(part)
+            columns = self._parts.columns(part, with_stats=with_stats)
             if columns.epochs.max(initial=0) >= len(root.epochs):
                 where = self._store.where(part)
                 raise CorruptionError("a part holds segments of an unknown epoch", where=where)
