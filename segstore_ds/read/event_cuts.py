@@ -15,9 +15,10 @@ from segstore_ds.read.plan import Reading, ReadTask, plan_range
 from segstore_ds.read.scan import run_task
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.inline import with_inline
-from segstore_ds.status.slices import Slice
+from segstore_ds.status.slices import EXACT_LIMIT, Slice
 
 _OFFSET = "offset"
+_LAST_ROWS = 65_536  # what is read at once to find the last event before a moment
 
 
 def resolve_event_time(context: StreamContext, root: Root, moment: str, *, end: bool) -> int:
@@ -25,7 +26,7 @@ def resolve_event_time(context: StreamContext, root: Root, moment: str, *, end: 
 
     As a start it is the offset of the first event at or after the moment, or the tail; as an end
     the offset behind the last event before it, or the head. Bounds tell which segments and frames
-    may hold that event. Where they are exact, one segment is read.
+    may hold that event. Where they are exact, one frame is read, or a few small ones.
 
     Raises:
         InvalidInputError: The stream has no time column, or the moment does not fit it.
@@ -49,6 +50,9 @@ def resolve_event_time(context: StreamContext, root: Root, moment: str, *, end: 
         read_cache_bytes=options.default("readCacheBytes"),
     )
     slices = plan_range(context.status, root, reading)
+    if end:
+        # A slice is read forwards: of a large one only the last frames are needed.
+        slices = slices.exact().split(EXACT_LIMIT, _LAST_ROWS)
     for part in reversed(slices) if end else slices:
         found = _edge(reading, part, last=end)
         if found is not None:

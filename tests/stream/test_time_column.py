@@ -5,16 +5,20 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from stream_kit import TIGHT, make_stream, numbers
 
 import segstore_ds as segstore
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.fields import parse_json
+from segstore_ds.format.statistics import ColumnStats
+from segstore_ds.read import segments
 from segstore_ds.read.micro_batch import BatchLimits
 from segstore_ds.read.segments import open_segment
 from segstore_ds.status.inline import with_inline
 from segstore_ds.storage import open_storage
-from segstore_ds.stream import Stream
+from segstore_ds.stream import Stream, open_on
 from segstore_ds.stream.micro_batches import MicroBatches
+from segstore_ds.stream.rescue import repair_on
 
 SCHEMA = pa.schema([("name", pa.string()), ("ts", pa.timestamp("us", "UTC"))])
 FORMATS = pytest.mark.parametrize("form", ["arrow", "parquet"])
@@ -273,3 +277,62 @@ def test_repeated_batch_is_known_once_a_time_column_is_chosen(tmp_path: Any) -> 
         stream.append(events([1, 2]), writer_id="w", batch_id=1, layout=layout)
         stream.set_time_column("ts")
     assert stream.read().read_all() == events([1, 2])
+
+
+def test_bounds_that_are_not_the_events_are_reported(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A writer's own mistake: every checksum is right."""
+    wrong = {"ts": ColumnStats(0, 1, 0)}
+    monkeypatch.setattr("segstore_ds.format.arrow.frame.compute", lambda *_, **__: wrong)
+    stream = filled(tmp_path, [5, 1], segment_format="arrow")
+    monkeypatch.undo()
+    (problem,) = stream.verify().problems
+    assert "statistics are not those of the rows" in str(problem)
+
+
+@pytest.mark.parametrize("how", ["lost", "cut"])
+def test_repair_brings_the_bounds_of_a_part_back(how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in TIGHT.items():
+        monkeypatch.setattr(name, value)
+    stream, storage = make_stream(0)
+    stream.set_time_column("n")
+    layout = segstore.Layout(stats_columns=(), inline_bytes=0)
+    for n in range(9):
+        stream.append(numbers(10 * n, 10 * n + 10), layout=layout)
+    before = stream.segments().read_all()
+    assert before["watermark"].to_pylist()[:2] == ["10", "20"]
+    (part,) = stream.root.parts
+    data = storage.get(part.path)
+    storage.delete(part.path)
+    if how == "cut":
+        storage.put(part.path, data[:-7])
+    assert not open_on(storage).verify().ok
+    assert repair_on(storage, clock=stream._log.clock).ok
+    assert open_on(storage).segments().read_all() == before
+    assert open_on(storage).count(event_time=(30, 50)) == 20
+
+
+def test_end_cut_reads_the_last_frames_alone(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "WHOLE_OBJECT_BYTES", 0)
+    schema = pa.schema([("t", pa.int64())])
+    stream = segstore.create(tmp_path / "s", schema, time_column="t", upkeep=None)
+    layout = segstore.Layout(
+        inline_bytes=0, segment_format="arrow", frame_rows=10_000, compression="none"
+    )
+    stream.append(pa.table([range(200_000)], schema=schema), layout=layout)
+    before = stream.storage.stats.bytes_read
+    assert stream.count("head", "eventtime:199990") == 199_990
+    assert stream.storage.stats.bytes_read - before < 200_000 * 8 / 2
+
+
+def test_follower_of_an_interval_passes_what_it_leaves_out(tmp_path: Any) -> None:
+    stream = filled(tmp_path, [1, 5, 9])
+    following = stream.follow("f", owner="o", start="head", event_time=(at(4), at(6)))
+    assert next(following)["name"].to_pylist() == ["e5"]
+    stream.append(events([5, 2, 7]))
+    assert next(following)["name"].to_pylist() == ["e5"]
+    following.publish()
+    assert [seen.record.offset for seen in stream.readers()] == [4]
