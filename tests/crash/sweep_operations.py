@@ -183,6 +183,14 @@ def _dropped(storage: Storage, time: VirtualTime) -> None:
     stream.purge(older_than_s=24 * 3600)
 
 
+def _timed(storage: Storage, time: VirtualTime) -> None:
+    stream = create_on(storage, SCHEMA, clock=time.clock)
+    bare = replace(SEGMENTS, stats_columns=())
+    stream.append(events(0, 4), layout=bare)
+    stream.append(events(4, 6), writer_id="w", batch_id=0, layout=bare)
+    stream.set_time_column("n")
+
+
 def _doing(
     work: Callable[[Stream], object],
 ) -> Callable[[Storage, Clock], None]:
@@ -193,6 +201,8 @@ def _doing(
 
 
 TRUNCATING = _doing(lambda stream: stream.truncate(5))
+TIMING = _doing(lambda stream: stream.set_time_column("n"))
+CUTTING = _doing(lambda stream: stream.truncate("eventtime:5"))
 SEALING = _doing(lambda stream: stream.seal())
 TAGGING = _doing(lambda stream: stream.tag("eod", 4))
 RETAINING = _doing(lambda stream: stream.retain(max_bytes=0, min_bytes=1))
@@ -274,6 +284,10 @@ OPERATIONS = [
     Operation("compact-split", _plain, SPLITTING, SPLITTING),
     Operation("redact", _plain, REDACTING, REDACTING, commits=2),
     Operation("redact-parts", _nearly_merged, REDACTING, REDACTING, TINY_PARTS, commits=2),
+    Operation("set-time-column", _plain, TIMING, TIMING),
+    Operation("append-times", _timed, STAGING, STAGING),
+    Operation("stitch-times", _timed, STITCHING),
+    Operation("truncate-by-time", _timed, CUTTING, CUTTING),
     Operation("pin", _plain, _pin, _pin),
     Operation("unpin", _pinned, UNPINNING, UNPINNING),
 ]

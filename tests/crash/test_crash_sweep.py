@@ -218,6 +218,10 @@ REACHED: dict[str, Callable[[Stream], object]] = {
     "compact-split": lambda stream: len(formats(stream)) == 3,
     "redact": lambda stream: _redacted(stream) == [True],
     "redact-parts": lambda stream: _redacted(stream) == [True] and stream.root.parts,
+    "set-time-column": lambda stream: stream.time_column == "n",
+    "append-times": lambda stream: known_times(stream) == [False] * 3 + [True] * 3,
+    "stitch-times": lambda stream: known_times(stream) == [True],
+    "truncate-by-time": lambda stream: (stream.head, stream.root.operation) == (5, "truncate"),
     "pin": lambda stream: stream.root.pins,
     "unpin": lambda stream: stream.root.operation == "unpin",
 }
@@ -226,6 +230,11 @@ REACHED: dict[str, Callable[[Stream], object]] = {
 def formats(stream: Stream) -> list[str]:
     """Return the formats of a stream's segments."""
     return stream.segments().read_all()["format"].to_pylist()
+
+
+def known_times(stream: Stream) -> list[bool]:
+    """Return whether the bounds in time of each segment are known."""
+    return stream.segments().read_all()["time_min"].is_valid().to_pylist()
 
 
 def _check_reaches(operation: str, stream: Stream) -> None:
