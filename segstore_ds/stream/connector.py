@@ -58,7 +58,7 @@ from segstore_ds.status.writers import WriterKey
 from segstore_ds.storage import Storage, open_storage, resolve_location
 from segstore_ds.storage.locations import Location
 from segstore_ds.stream.after_commit import AfterCommit
-from segstore_ds.stream.micro_batches import MicroBatches
+from segstore_ds.stream.micro_batches import BoundEnd, MicroBatches
 from segstore_ds.stream.opening import create_on, open_on
 from segstore_ds.stream.stream import Stream, client_name
 from segstore_ds.write.inputs import writer_key
@@ -77,6 +77,7 @@ __all__ = [
     "AutoRules",
     "BatchLimits",
     "BatchPlan",
+    "BoundEnd",
     "CompactTasks",
     "Condition",
     "Copied",

@@ -4,6 +4,8 @@ One process asks for batches over the life of a query. It keeps a handle and sen
 per idle poll. Every version holds the same events, so nothing is pinned.
 """
 
+from dataclasses import dataclass
+
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.commit.lookup import newest_replicated
 from segstore_ds.errors import InvalidInputError
@@ -21,6 +23,14 @@ from segstore_ds.read.cuts import (
 from segstore_ds.read.micro_batch import BatchLimits, plan_batch_end
 from segstore_ds.storage import Storage
 from segstore_ds.stream.stream import Stream, context_of
+
+
+@dataclass(frozen=True, slots=True)
+class BoundEnd:
+    """A cut as it was written, and the offset that it was bound to."""
+
+    cut: str
+    offset: int
 
 
 class MicroBatches:
@@ -48,6 +58,7 @@ class MicroBatches:
         self.target: int | None = None
         self._strict = fail_on_data_loss
         self._start = start
+        self._end_text = end
         self._end_cut = _parse_end(end)
         self._end: int | None = None
         self._held = False
@@ -82,6 +93,18 @@ class MicroBatches:
                 return offset
             raise InvalidInputError("start is after end", start=offset, end=end)
         return offset
+
+    @property
+    def kept_end(self) -> BoundEnd | None:
+        """Where an end at an event's time was bound; a restart must not bind it again."""
+        if self._end is None or self._end_cut is None or self._end_cut.kind != EVENT_TIME:
+            return None
+        return BoundEnd(self._end_text, self._end)
+
+    def keep_end(self, bound: BoundEnd | None) -> None:
+        """Use the end that an earlier run of the query has bound, unless it had another cut."""
+        if bound is not None and bound.cut == self._end_text:
+            self._end = bound.offset
 
     def check(self, position: Position, *, logged: bool) -> None:
         """Check a position; one that a checkpoint `logged` also against the log, once.

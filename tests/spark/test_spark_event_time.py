@@ -2,6 +2,7 @@
 
 import datetime as dt
 import json
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -53,16 +54,53 @@ def test_write_that_creates_a_stream_names_its_time_column(spark, url, append):
     assert segstore.open(url).time_column == "ts"
 
 
-def test_streaming_query_starts_at_a_time_and_filters(stream, url):
-    given = {"path": url, "startCut": f"eventtime:{at(6).isoformat()}"}
-    source = SegstoreDataSource({**given, "endEventTime": at(5).isoformat()})
+def steps(source: SegstoreDataSource, start: dict[str, Any] | None = None) -> tuple[Any, list[int]]:
+    """Return the offset after the next batch of a query, and the numbers of its events."""
     reader = source.streamReader(source.schema())
-    start = json.loads(json.dumps(reader.initialOffset()))
-    end = json.loads(json.dumps(reader.latestOffset(start, ReadAllAvailable())))
+    given = json.loads(json.dumps(start or reader.initialOffset()))
+    end = json.loads(json.dumps(reader.latestOffset(given, ReadAllAvailable())))
     found = [
         n
-        for partition in reader.partitions(start, end)
+        for partition in reader.partitions(given, end)
         for batch in reader.read(partition)
         for n in batch.column(0).to_pylist()
     ]
+    return end, found
+
+
+def test_streaming_query_starts_at_a_time_and_filters(stream, url):
+    given = {"path": url, "startCut": f"eventtime:{at(6).isoformat()}"}
+    source = SegstoreDataSource({**given, "endEventTime": at(5).isoformat()})
+    _, found = steps(source)
     assert found == [2, 3, 4]
+
+
+def test_end_at_a_time_stays_where_it_was_bound(stream, url):
+    cut = f"eventtime:{at(4).isoformat()}"
+    end, found = steps(SegstoreDataSource({"path": url, "endCut": cut}))
+    assert found == [5, 1, 0, 9, 2, 3]
+    stream.append(pa.table([[3], [at(3)]], schema=SCHEMA))
+    restarted = SegstoreDataSource({"path": url, "endCut": cut})
+    assert steps(restarted, end) == (end, [])
+    moved = SegstoreDataSource({"path": url, "endCut": f"eventtime:{at(5).isoformat()}"})
+    assert steps(moved, end)[1] == [4, 8, 7, 3]
+
+
+@pytest.mark.slow
+def test_restarted_query_keeps_its_start_and_its_end(spark, stream, url, tmp_path):
+    """In Spark, with late events between its runs, which would move both cuts."""
+    target = f"{tmp_path}/target"
+
+    def run() -> list[int]:
+        source = spark.readStream.format("segstore").option("maxRowsPerTrigger", 2)
+        source = source.option("startCut", f"eventtime:{at(6).isoformat()}")
+        events = source.option("endCut", f"eventtime:{at(4).isoformat()}").load(url)
+        writer = events.writeStream.format("segstore").option("path", target)
+        writer = writer.option("checkpointLocation", f"{tmp_path}/checkpoint")
+        writer.trigger(availableNow=True).start().awaitTermination()
+        return segstore.open(target).read().read_all()["n"].to_pylist()
+
+    assert run() == [9, 2, 3]
+    stream.append(pa.table([[3], [at(3)]], schema=SCHEMA))
+    stream.truncate(2)
+    assert run() == [9, 2, 3]

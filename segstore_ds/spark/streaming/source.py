@@ -30,6 +30,7 @@ from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.streaming.published_position import PublishedPosition
 from segstore_ds.stream.connector import (
     BatchLimits,
+    BoundEnd,
     MicroBatches,
     Position,
     Root,
@@ -42,18 +43,22 @@ from segstore_ds.stream.connector import (
 class StreamOffset:
     """What Spark stores of a query's progress: a position, and the offset where the query began.
 
-    `reader` is the token that owns the query's named reader; "" for a query without one.
+    `reader` is the token that owns the query's named reader; "" for a query without one. `end` is
+    where the query ends, if that was bound by the time of an event.
     """
 
     position: Position
     origin: int
     reader: str = ""
+    end: BoundEnd | None = None
 
     def to_value(self) -> dict[str, Any]:
         """Return the canonical value: Spark compares its JSON as text."""
         value = {**self.position.to_value(), "origin": self.origin}
         if self.reader:
             value["reader"] = self.reader
+        if self.end is not None:
+            value["end"] = {"cut": self.end.cut, "offset": self.end.offset}
         return dict(sorted(value.items()))
 
     def at(self, position: Position) -> "StreamOffset":
@@ -78,12 +83,20 @@ def parse_offset(value: Mapping[str, Any]) -> StreamOffset | None:
         } if 0 <= origin <= offset:
             seen = (int(value.get("version", 0)), str(value.get("transaction", "")))
             reader = str(value.get("reader", ""))
-            return StreamOffset(Position(stream, generation, offset, *seen), origin, reader)
+            position = Position(stream, generation, offset, *seen)
+            return StreamOffset(position, origin, reader, _parse_end(value.get("end")))
     raise PositionError(
         "the checkpoint's offset was not written by segstore",
         remedy="the checkpoint belongs to another query; choose another checkpointLocation",
         offset=dict(value),
     )
+
+
+def _parse_end(value: object) -> BoundEnd | None:
+    match value:
+        case {"cut": str(cut), "offset": int(offset)}:
+            return BoundEnd(cut, offset)
+    return None
 
 
 @at_boundary
@@ -146,12 +159,15 @@ class SegstoreStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         root = self._follow()
         given = parse_offset(start)
         begun = given or self._begin(root)
+        self._batches.keep_end(begun.end)
         self._batches.check(begun.position, logged=given is not None)
         offset = begun.position.offset
         if self._published is not None:
             token = self._published.hold(offset, given.reader if given else "")
             begun = replace(begun, reader=token)
-        if self._batches.available() <= offset <= root.tail:
+        available = self._batches.available()
+        begun = replace(begun, end=self._batches.kept_end)
+        if available <= offset <= root.tail:
             return begun.to_value()
         limited = not isinstance(limit, ReadAllAvailable)
         last = self._batches.end_of_batch(offset, limited=limited)
