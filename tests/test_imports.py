@@ -248,6 +248,8 @@ def test_no_broad_except_outside_two_boundaries() -> None:
                 assert "BaseException" not in caught or again, f"{path}:{node.lineno}"
 
 
+# Arrow's datasets load pandas if it is there, so this module is loaded when it is used.
+LOADS_PANDAS = "arrow_dataset.py"
 _BLOCKED = """
 import importlib, sys
 
@@ -270,7 +272,7 @@ def test_everything_but_spark_works_without_pyspark() -> None:
     names = [
         module_name(path)
         for path in MODULES
-        if room(path) != "spark" and path.name != "__main__.py"
+        if room(path) != "spark" and path.name not in ("__main__.py", LOADS_PANDAS)
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

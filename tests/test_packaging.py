@@ -106,6 +106,8 @@ def test_nothing_outside_spark_imports_pyspark(wheel, names, tmp_path):
         if name.startswith("segstore_ds/")
         and name.endswith(".py")
         and not name.startswith("segstore_ds/spark/")
+        # Arrow's datasets load pandas if it is there.
+        and name != "segstore_ds/stream/arrow_dataset.py"
     ]
     done = subprocess.run(
         [sys.executable, "-I", "-c", _IMPORT, str(tmp_path), *modules],

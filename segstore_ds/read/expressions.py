@@ -48,7 +48,7 @@ class Expression:
         guarantee = known[0]
         for other in known[1:]:
             guarantee &= other
-        # Loaded when it is used: it takes half a second.
+        # Loaded when it is used: it loads pandas if that is there.
         datasets = import_module("pyarrow.dataset")
         form = datasets.ParquetFileFormat()
         fragment = form.make_fragment(_NO_FILE, partition_expression=guarantee)

@@ -12,6 +12,7 @@ from itertools import pairwise
 import numpy as np
 import pyarrow as pa
 
+from segstore_ds import options
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.arrow.index import FrameEntry
@@ -21,6 +22,7 @@ from segstore_ds.format.root import Root
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.format.statistics import Stats, from_json
+from segstore_ds.options.arguments import check_option
 from segstore_ds.read.commit_times import TIME_TYPE, CommitTimes
 from segstore_ds.read.filters import Filters
 from segstore_ds.read.key_filters import Key, may_match
@@ -217,6 +219,28 @@ def bound_root(context: StreamContext, reading: Reading, root: Root | None) -> R
             given=(pinned.stream_id, pinned.version),
         )
     return pinned
+
+
+def split_reading(
+    context: StreamContext,
+    reading: Reading,
+    *,
+    partition_bytes: int = options.default("partitionBytes"),
+    partition_rows: int | None = None,
+    min_partitions: int | None = None,
+    root: Root | None = None,
+) -> list[ReadTask]:
+    """Split a bound read into tasks; `Stream.plan_tasks` describes it."""
+    pinned = bound_root(context, reading, root)
+    tasks = plan_tasks(
+        plan_range(context.status, pinned, reading),
+        partition_bytes=check_option("partition_bytes", partition_bytes),
+        partition_rows=check_option("partition_rows", partition_rows),
+        min_partitions=check_option("min_partitions", min_partitions),
+    )
+    if reading.commit_time_column is None:
+        return tasks
+    return date_tasks(context.log.history, pinned, reading, tasks)
 
 
 def date_tasks(

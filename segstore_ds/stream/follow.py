@@ -5,7 +5,7 @@ to `poll_s`, and begins anew after events.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Iterator
 from dataclasses import replace
 from typing import Self
 
@@ -13,16 +13,15 @@ import pyarrow as pa
 
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import newest_replicated
-from segstore_ds.format.root import Root
-from segstore_ds.read.cuts import Position
-from segstore_ds.read.request import ReadRequest
-from segstore_ds.retention.readers import NamedReader
+from segstore_ds.read.cuts import CutLike, Position, parse_cut, resolve_cut
+from segstore_ds.read.plan import split_reading
+from segstore_ds.read.request import ReadRequest, plan_reading
+from segstore_ds.read.scan import open_reader
+from segstore_ds.retention.readers import LAPSE_S, NamedReader, register_reader
 
 POLL_S = 0.05
 _FIRST_WAIT_S = 0.005
 _HIDDEN = "__segstore_offset"
-
-Read = Callable[[StreamContext, Root, ReadRequest], pa.RecordBatchReader]
 
 
 class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
@@ -40,14 +39,13 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         self,
         context: StreamContext,
         request: ReadRequest,
-        read: Read,
         *,
         start: int,
         reader: NamedReader | None,
         poll_s: float,
         replicated: bool = False,
     ) -> None:
-        self._context, self._request, self._read = context, _with_offsets(request), read
+        self._context, self._request = context, _with_offsets(request)
         self._poll_s = poll_s
         self._replicated = replicated
         self._wait_s = _FIRST_WAIT_S
@@ -118,7 +116,9 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
                 return False
         # The position holds the root seen before: the read checks that it continues that history.
         request = replace(self._request, start=Position.of(before, self._next), end=root.tail)
-        self._batches = iter(self._read(self._context, root, request))
+        reading = plan_reading(self._context, root, request)
+        tasks = split_reading(self._context, reading, root=root)
+        self._batches = iter(open_reader(reading, tasks))
         self._upto = root.tail
         return True
 
@@ -134,6 +134,45 @@ class Follow(Iterator[pa.RecordBatch], AsyncIterator[pa.RecordBatch]):
         wait_s = min(self._wait_s, self._poll_s)
         self._wait_s = 2 * wait_s
         return wait_s
+
+
+def open_follow(
+    context: StreamContext,
+    request: ReadRequest,
+    *,
+    name: str | None,
+    owner: str,
+    start: CutLike | None,
+    poll_s: float,
+    replicated: bool,
+) -> Follow:
+    """Begin to follow, on a context of its own; `Stream.follow` describes it."""
+    context = context.apart()
+    root = context.log.refresh()
+    if name is None and replicated:
+        root = newest_replicated(context.log)
+    cut = "tail" if name is None and start is None else start
+    offset = None if cut is None else resolve_cut(context, root, parse_cut(cut))
+    reader = None
+    if name is not None:
+        reader = register_reader(
+            context,
+            name,
+            owner=owner,
+            start=offset,
+            lapse_s=LAPSE_S,
+            takeover=False,
+            provisional=False,
+        )
+        offset = reader.offset
+    return Follow(
+        context,
+        request,
+        start=offset or 0,
+        reader=reader,
+        poll_s=poll_s,
+        replicated=replicated,
+    )
 
 
 def _with_offsets(request: ReadRequest) -> ReadRequest:

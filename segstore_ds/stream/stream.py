@@ -14,7 +14,7 @@ import pyarrow as pa
 from segstore_ds import options
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.commit.context import StreamContext
-from segstore_ds.commit.lookup import Outcome, find_outcome, newest_replicated
+from segstore_ds.commit.lookup import Outcome, find_outcome
 from segstore_ds.commit.properties import run_set_properties
 from segstore_ds.compact.commit import Compaction
 from segstore_ds.compact.redact_plan import RedactRequest
@@ -40,7 +40,7 @@ from segstore_ds.format.upkeep import UpkeepPolicy, upkeep_of
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.log.origins import pins_of
 from segstore_ds.monitor.figures import Metrics, measure
-from segstore_ds.options.arguments import check_option, check_seconds, check_whole
+from segstore_ds.options.arguments import check_seconds, check_whole
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.options.quantities import Duration, Size
@@ -60,7 +60,7 @@ from segstore_ds.read.event_time import EventTime
 from segstore_ds.read.filters import FilterLike
 from segstore_ds.read.metadata_tables import find_table, open_table, plan_table
 from segstore_ds.read.parquet_files import ParquetFile, list_parquet_files
-from segstore_ds.read.plan import Reading, ReadTask, bound_root, date_tasks, plan_range, plan_tasks
+from segstore_ds.read.plan import Reading, ReadTask, bound_root, plan_range, split_reading
 from segstore_ds.read.reader_records import SeenReader, list_readers
 from segstore_ds.read.request import ReadRequest, plan_reading
 from segstore_ds.read.scan import count_rows, first_rows, open_reader
@@ -81,9 +81,12 @@ from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.slices import SliceTable
 from segstore_ds.status.writers import Commit, WriterKey
 from segstore_ds.storage import Storage
+from segstore_ds.stream.bound_read import BoundRead
 from segstore_ds.stream.commits import Commits
-from segstore_ds.stream.follow import POLL_S, Follow
+from segstore_ds.stream.follow import POLL_S, Follow, open_follow
+from segstore_ds.stream.frames import to_duckdb, to_pandas, to_polars
 from segstore_ds.stream.notebook import to_html
+from segstore_ds.stream.polars_scan import scan_events
 from segstore_ds.version import __version__
 from segstore_ds.write.appender import FlushLimits, LiveAppender, StreamEnds
 from segstore_ds.write.inputs import as_input, writer_key
@@ -508,6 +511,13 @@ class Stream:
 
     # Reading.
 
+    def _look(
+        self, version: int | None, timestamp: str | dt.datetime | None, *, replicated: bool
+    ) -> Root:
+        """Look for newer commits, and return the version that a read asks for."""
+        self._log.refresh()
+        return self.root_as_of(version=version, timestamp=timestamp, replicated=replicated)
+
     def read(
         self,
         start: CutLike = "head",
@@ -580,10 +590,7 @@ class Stream:
             read_cache_bytes=read_cache_bytes,
         )
         most = check_whole("limit", limit, optional=True)
-        self._log.refresh()
-        root = self.root_as_of(
-            version=version_as_of, timestamp=timestamp_as_of, replicated=replicated
-        )
+        root = self._look(version_as_of, timestamp_as_of, replicated=replicated)
         reading = plan_reading(self._context, root, request)
         if most is not None and not reading.filters:
             reading = replace(reading, end=min(reading.end, reading.start + most))
@@ -611,8 +618,7 @@ class Stream:
             FormatError: As `read`.
             NotFoundError: There is no such version.
         """
-        self._log.refresh()
-        root = self.root_as_of(version=version_as_of, timestamp=timestamp_as_of)
+        root = self._look(version_as_of, timestamp_as_of, replicated=False)
         reading = self.plan_read(
             start,
             end,
@@ -635,7 +641,7 @@ class Stream:
             end: The event after the last.
             how: Other arguments of `read`.
         """
-        return self.read(start, end, **how).read_pandas()
+        return to_pandas(self.read(start, end, **how))
 
     def to_polars(self, start: CutLike = "head", end: CutLike = "tail", **how: Any) -> Any:
         """Return the events between two cuts as a Polars DataFrame, all of them in memory.
@@ -645,8 +651,7 @@ class Stream:
             end: The event after the last.
             how: Other arguments of `read`.
         """
-        polars = import_module("polars")
-        return polars.from_arrow(self.read(start, end, **how).read_all())
+        return to_polars(self.read(start, end, **how))
 
     def to_duckdb(
         self,
@@ -664,8 +669,83 @@ class Stream:
             connection: Of DuckDB; None for its default one.
             how: Other arguments of `read`.
         """
-        table = self.read(start, end, **how).read_all()
-        return (connection or import_module("duckdb")).from_arrow(table)
+        return to_duckdb(self.read(start, end, **how), connection)
+
+    def scan(
+        self,
+        start: CutLike = "head",
+        end: CutLike = "tail",
+        *,
+        offset_column: str | None = None,
+        segment_column: str | None = None,
+        commit_time_column: str | None = None,
+        version_as_of: int | None = None,
+        timestamp_as_of: str | dt.datetime | None = None,
+        replicated: bool = False,
+    ) -> Any:
+        """Return the events between two cuts as a Polars LazyFrame, which reads when it is asked.
+
+        It is bound to one version now, and reads only the columns, rows and segments that a query
+        needs. On a local disk Polars itself reads Parquet segments, without their checksums and the
+        read cache, and followers do not stand in for a damaged one. All else is read as by `read`.
+
+        Args:
+            start: First event.
+            end: The event after the last.
+            offset_column: As for `read`.
+            segment_column: As for `read`; then Polars reads no segment itself.
+            commit_time_column: As for `read`; likewise.
+            version_as_of: As for `read`.
+            timestamp_as_of: As for `read`.
+            replicated: As for `read`.
+        """
+        request = ReadRequest(
+            start,
+            end,
+            offset_column=offset_column,
+            segment_column=segment_column,
+            commit_time_column=commit_time_column,
+        )
+        root = self._look(version_as_of, timestamp_as_of, replicated=replicated)
+        return scan_events(BoundRead.of(self._context, root, request))
+
+    def to_dataset(
+        self,
+        start: CutLike = "head",
+        end: CutLike = "tail",
+        *,
+        offset_column: str | None = None,
+        segment_column: str | None = None,
+        commit_time_column: str | None = None,
+        version_as_of: int | None = None,
+        timestamp_as_of: str | dt.datetime | None = None,
+        replicated: bool = False,
+    ) -> Any:
+        """Return the events between two cuts as a `pyarrow.dataset.Dataset`, for other libraries.
+
+        It is bound to one version now, and read as by `read` whenever it is asked: only the columns
+        and the events that a scanner wants. Picklable.
+
+        Args:
+            start: First event.
+            end: The event after the last.
+            offset_column: As for `read`.
+            segment_column: As for `read`.
+            commit_time_column: As for `read`.
+            version_as_of: As for `read`.
+            timestamp_as_of: As for `read`.
+            replicated: As for `read`.
+        """
+        request = ReadRequest(
+            start,
+            end,
+            offset_column=offset_column,
+            segment_column=segment_column,
+            commit_time_column=commit_time_column,
+        )
+        root = self._look(version_as_of, timestamp_as_of, replicated=replicated)
+        datasets = import_module("segstore_ds.stream.arrow_dataset")
+        return datasets.StreamDataset(BoundRead.of(self._context, root, request))
 
     def follow(
         self,
@@ -707,14 +787,6 @@ class Stream:
             ReaderConflictError: The name belongs to another owner, at once or while publishing.
         """
         check_seconds("poll_s", poll_s, positive=True)
-        context = self._context.apart()
-        reader, root = None, context.log.refresh()
-        if name is not None:
-            reader = type(self)(context).reader(name, owner=owner, start=start)
-            offset = reader.offset
-        else:
-            root = newest_replicated(context.log) if replicated else root
-            offset = resolve_cut(context, root, parse_cut("tail" if start is None else start))
         request = ReadRequest(
             columns=columns,
             filters=filters,
@@ -722,18 +794,12 @@ class Stream:
             offset_column=offset_column,
             commit_time_column=commit_time_column,
         )
-
-        def read(context: StreamContext, root: Root, request: ReadRequest) -> pa.RecordBatchReader:
-            own = type(self)(context)
-            reading = plan_reading(context, root, request)
-            return open_reader(reading, own.plan_tasks(reading, root=root))
-
-        return Follow(
-            context,
+        return open_follow(
+            self._context,
             request,
-            read,
-            start=offset,
-            reader=reader,
+            name=name,
+            owner=owner,
+            start=start,
             poll_s=poll_s,
             replicated=replicated,
         )
@@ -820,16 +886,14 @@ class Stream:
         Raises:
             NotFoundError: The requested commit times are older than the stream's history.
         """
-        pinned = bound_root(self._context, reading, root)
-        tasks = plan_tasks(
-            plan_range(self._status, pinned, reading),
-            partition_bytes=check_option("partition_bytes", partition_bytes),
-            partition_rows=check_option("partition_rows", partition_rows),
-            min_partitions=check_option("min_partitions", min_partitions),
+        return split_reading(
+            self._context,
+            reading,
+            partition_bytes=partition_bytes,
+            partition_rows=partition_rows,
+            min_partitions=min_partitions,
+            root=root,
         )
-        if reading.commit_time_column is None:
-            return tasks
-        return date_tasks(self._log.history, pinned, reading, tasks)
 
     def parquet_files(
         self,

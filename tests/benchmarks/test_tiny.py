@@ -34,6 +34,7 @@ PLAIN = (
     "commit_rate",
     "find_by_key",
     "find_by_time",
+    "lazy_scan",
     "follower_append",
     "shared_commits",
     "compaction",

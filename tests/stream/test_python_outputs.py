@@ -1,12 +1,14 @@
 """What Python callers get: frames of other libraries, handles that pickle, a notebook's table."""
 
 import pickle
+import sys
 
 import duckdb
 import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
+from segstore_ds.errors import InvalidInputError
 
 ROWS = [{"n": 1, "<b>": "a"}, {"n": 2, "<b>": None}, {"n": 3, "<b>": "c"}]
 
@@ -27,6 +29,13 @@ def test_events_come_as_frames_of_other_libraries(stream):
         relation = stream.to_duckdb(limit=2, connection=connection)
         # A relation may be asked again.
         assert [relation.sum("n").fetchall()[0][0] for _ in range(2)] == [3, 3]
+
+
+@pytest.mark.parametrize("name", ["pandas", "polars", "duckdb"])
+def test_a_library_that_is_missing_is_named(stream, name, monkeypatch):
+    monkeypatch.setitem(sys.modules, name, None)
+    with pytest.raises(InvalidInputError, match=f"{name} is not installed.*pip install {name}"):
+        getattr(stream, f"to_{name}")()
 
 
 def test_a_handle_pickles_and_sees_what_came_since(stream):

@@ -1,0 +1,143 @@
+"""A stream as a dataset of Arrow: events of one version, read anew whenever it is asked.
+
+Arrow's own classes know only files and tables, so this is one of ours: `scanner`, through which
+libraries ask, reads the stream. Functions of Arrow that look for its own dataset inside instead
+find one of a file that is not there, whose name says what to do: an error, never other events.
+Loaded only when it is used: Arrow's datasets load pandas if it is there.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import dataset, fs
+
+from segstore_ds.commit.commit import StreamLog
+from segstore_ds.commit.context import StreamContext
+from segstore_ds.format.root import Root
+from segstore_ds.read.expressions import bind
+from segstore_ds.read.request import ReadRequest
+from segstore_ds.storage import Storage
+from segstore_ds.stream.bound_read import BoundRead
+
+Columns = Sequence[str] | Mapping[str, pc.Expression] | None
+
+
+_INSIDE = (
+    "(no file: a StreamDataset is read by its own methods; give to_table() to other functions)"
+)
+
+
+class StreamDataset(dataset.UnionDataset):  # type: ignore[misc]
+    """Events of one version of a stream, in offset order; made by `Stream.to_dataset`.
+
+    `scanner`, `to_table`, `to_batches`, `head`, `count_rows` and `filter` read only what they need.
+    What Arrow can do with its own datasets alone (`join`, `sort_by`, `take`, `get_fragments`,
+    `replace_schema`) works on all events in memory. Picklable.
+    """
+
+    def __init__(self, read: BoundRead, expression: pc.Expression | None = None) -> None:
+        form, disk = dataset.ParquetFileFormat(), fs.LocalFileSystem()
+        nothing = form.make_fragment(_INSIDE, disk)
+        inside = dataset.FileSystemDataset([nothing], read.schema, form, disk)
+        super().__init__(read.schema, [inside])
+        self._read, self._expression = read, expression
+
+    @classmethod
+    def at_root(
+        cls, storage: Storage, root: Root, request: ReadRequest, expression: pc.Expression | None
+    ) -> Self:
+        """Return the dataset of a request that was bound to a version."""
+        log = StreamLog(storage)
+        log.adopt(root)
+        return cls(BoundRead.of(StreamContext.of(log, client=""), root, request), expression)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        read = self._read
+        return type(self).at_root, (
+            read.context.storage,
+            read.root,
+            read.request,
+            self._expression,
+        )
+
+    def __repr__(self) -> str:
+        reading = self._read.reading
+        return (
+            f"<StreamDataset {self._read.context.storage.url} version={reading.version} "
+            f"start={reading.start} end={reading.end}>"
+        )
+
+    def filter(self, expression: pc.Expression) -> "StreamDataset":
+        """Return a dataset of the events that also satisfy an expression."""
+        return type(self)(self._read, self._both(expression))
+
+    def scanner(
+        self,
+        columns: Columns = None,
+        filter: pc.Expression | None = None,  # noqa: A002 - as in Arrow's datasets
+        **settings: Any,
+    ) -> Any:
+        """Return a scanner that reads once.
+
+        Args:
+            columns: Names, or expressions by name; None for all.
+            filter: Which events.
+            settings: Others of Arrow's scanner.
+        """
+        expression = self._both(filter)
+        reader, rest = self._open(self._needed(columns), expression)
+        if not isinstance(columns, Mapping):
+            columns = list(self.schema.names if columns is None else columns)
+        return dataset.Scanner.from_batches(reader, columns=columns, filter=rest, **settings)
+
+    def count_rows(
+        self,
+        filter: pc.Expression | None = None,  # noqa: A002 - as in Arrow's datasets
+        **settings: Any,
+    ) -> int:
+        """Return how many events satisfy an expression; without one no segment is read."""
+        expression = self._both(filter)
+        if expression is None:
+            return self._read.reading.end - self._read.reading.start
+        reader, rest = self._open((), expression)
+        if rest is None:
+            return sum(batch.num_rows for batch in reader)
+        return int(dataset.Scanner.from_batches(reader, filter=rest, **settings).count_rows())
+
+    def _both(self, expression: pc.Expression | None) -> pc.Expression | None:
+        if self._expression is None or expression is None:
+            return self._expression if expression is None else expression
+        return self._expression & expression
+
+    def _needed(self, columns: Columns) -> tuple[str, ...]:
+        if not isinstance(columns, Mapping):
+            return tuple(self.schema.names if columns is None else columns)
+        found = (bind(value.is_valid(), self.schema).schema.names for value in columns.values())
+        return tuple(dict.fromkeys(name for names in found for name in names))
+
+    def _open(
+        self, columns: Sequence[str], expression: pc.Expression | None
+    ) -> tuple[pa.RecordBatchReader, pc.Expression | None]:
+        """Read columns; also return the expression if it is still to be applied."""
+        if expression is None:
+            return self._read.open(columns), None
+        needed = bind(expression, self.schema).schema.names
+        if {*needed} <= {*self._read.reading.columns}:
+            return self._read.open(columns, expression), None
+        return self._read.open([*columns, *needed]), expression
+
+
+def _in_memory(name: str) -> Callable[..., Any]:
+    def method(self: StreamDataset, *args: Any, **settings: Any) -> Any:
+        args = tuple(arg.to_table() if isinstance(arg, StreamDataset) else arg for arg in args)
+        return getattr(dataset.InMemoryDataset(self.to_table()), name)(*args, **settings)
+
+    method.__name__ = name
+    method.__doc__ = getattr(dataset.Dataset, name).__doc__
+    return method
+
+
+for _name in ("get_fragments", "join", "join_asof", "replace_schema", "sort_by", "take"):
+    setattr(StreamDataset, _name, _in_memory(_name))

@@ -1,0 +1,205 @@
+"""Lazy reads by other libraries: as a frame of Polars and as a dataset of Arrow."""
+
+import datetime as dt
+import pickle
+from decimal import Decimal
+
+import duckdb
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+from pyarrow import dataset
+
+import segstore_ds as segstore
+from segstore_ds.stream.polars_scan import simple_conditions
+from segstore_ds.write.layout import Layout
+
+PARQUET = Layout(inline_bytes=0, segment_format="parquet")
+ARROW = Layout(inline_bytes=0, segment_format="arrow", frame_rows=10)
+N = pl.col("n")
+
+
+def table(start, end):
+    return pa.table({"n": range(start, end), "word": [f"w{n:03}" for n in range(start, end)]})
+
+
+@pytest.fixture
+def stream(tmp_path):
+    """Of 5 to 149: three Parquet segments, which the head cuts, one of Arrow, one in a commit."""
+    made = segstore.create(tmp_path / "a [b]%", table(0, 1).schema, upkeep=None)
+    for start in (0, 30, 60):
+        made.append(table(start, start + 30), layout=PARQUET)
+    made.append(table(90, 120), layout=ARROW)
+    made.append(table(120, 150))
+    made.truncate(5)
+    return made
+
+
+def sources(frame):
+    return frame.explain().count("PYTHON SCAN"), frame.explain().count("Parquet SCAN")
+
+
+def test_a_scan_gives_what_a_read_gives(stream):
+    whole = stream.scan()
+    assert whole.collect().equals(stream.to_polars())
+    assert sources(whole) == (2, 1)  # the cut segment and the newest ones are read by us
+    for start, end in ((5, 6), (30, 90), (31, 89), (100, 130), (7, 7), ("tail", "tail")):
+        assert stream.scan(start, end).collect().equals(stream.to_polars(start, end))
+    assert sources(stream.scan(30, 90)) == (0, 1)
+    counted = stream.scan(offset_column="at").filter(pl.col("at") > 40).select("at", "n")
+    assert counted.collect().rows() == [(n, n) for n in range(41, 150)]
+    assert sources(stream.scan(offset_column="at"))[1] == 1
+
+
+def test_a_scan_of_columns_that_are_made_is_ours(stream):
+    scan = stream.scan(offset_column="at", segment_column="segment", commit_time_column="time")
+    assert sources(scan) == (1, 0)
+    read = stream.to_polars(offset_column="at", segment_column="segment", commit_time_column="time")
+    assert scan.collect().equals(read)
+    assert scan.filter(pl.col("segment") == 1).select("at").collect()["at"].to_list() == [
+        *range(30, 60)
+    ]
+
+
+PREDICATES = (
+    N > 100,
+    (N == 7) | (N == 145),
+    N.is_in([1, 6, 99, 121]),
+    (pl.lit(20) > N) & (pl.col("word") != "w007"),
+    pl.col("word").str.ends_with("7") & (N % 2 == 1),
+    N.is_null(),
+    N.is_between(88, 122),
+)
+
+
+QUERIES = (
+    lambda frame, predicate: frame.filter(predicate).select("word"),
+    lambda frame, predicate: frame.filter(predicate).head(3),
+    lambda frame, predicate: frame.head(100).filter(predicate),
+    lambda frame, predicate: frame.slice(95, 40).filter(predicate).select(pl.len()),
+    lambda frame, predicate: frame.tail(4).filter(predicate),
+)
+
+
+@pytest.mark.parametrize("engine", ["in-memory", "streaming"])
+def test_a_query_gives_what_it_gives_on_a_frame(stream, engine):
+    whole = stream.to_polars()
+    for predicate in PREDICATES:
+        for query in QUERIES:
+            found = query(stream.scan(), predicate).collect(engine=engine)
+            assert found.equals(query(whole, predicate)), predicate
+
+
+def test_a_scan_keeps_its_version(stream):
+    scan, data = stream.scan(), stream.to_dataset()
+    stream.append(table(150, 151))
+    stream.compact(layout=PARQUET)
+    assert scan.select(pl.len()).collect().item() == 145
+    assert data.count_rows() == 145
+    assert stream.scan(version_as_of=1).collect()["n"].to_list() == [*range(30)]
+
+
+def test_a_predicate_skips_segments(stream, monkeypatch):
+    opened = []
+    read = type(stream.storage).get
+
+    def get(self, name, **how):
+        opened.append(name)
+        return read(self, name, **how)
+
+    scan = stream.scan(90)
+    monkeypatch.setattr(type(stream.storage), "get", get)
+    assert scan.filter(N > 130).collect().height == 19
+    assert not [name for name in opened if name.startswith("segments/")]
+    assert scan.filter(N < 95).collect().height == 5
+    assert [name for name in opened if name.startswith("segments/")]
+
+
+def test_comparisons_of_a_predicate_become_conditions():
+    schema = pa.schema(
+        [
+            *[("n", pa.int32()), ("x", pa.float64()), ("word", pa.string())],
+            *[("at", pa.timestamp("us", "UTC")), ("price", pa.decimal128(6, 2))],
+            ("raw", pa.binary()),
+        ]
+    )
+    at = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
+    predicate = (
+        (N >= 3)
+        & (pl.lit(9) > N)
+        & (pl.col("word") == "a")
+        & (pl.col("x") < 1.5)
+        & (pl.col("at") > at)
+        & (pl.col("price") != Decimal("1.25"))
+        & ((N == 4) | (N == 5))
+        & (N > 4.5)
+        & (pl.col("raw") == "YQ==")
+        & (N * 2 == 8)
+    )
+    assert simple_conditions(predicate, schema) == [
+        *[["n", ">=", 3], ["n", "<", 9], ["word", "==", "a"], ["x", "<", 1.5]],
+        *[["at", ">", at], ["price", "!=", Decimal("1.25")]],
+    ]
+
+
+def test_types_that_polars_reads_otherwise_are_read_by_us(tmp_path):
+    """Whatever the type, the frame has the columns that `to_polars` gives."""
+    schema = pa.schema(
+        [
+            *[("b", pa.binary()), ("d", pa.date32()), ("t", pa.time64("ns"))],
+            *[("z", pa.timestamp("us", "UTC")), ("l", pa.list_(pa.int64()))],
+            *[("s", pa.struct([("x", pa.float32())])), ("m", pa.map_(pa.string(), pa.int64()))],
+            *[("p", pa.decimal128(20, 3)), ("took", pa.duration("us")), ("void", pa.null())],
+        ]
+    )
+    made = segstore.create(tmp_path / "s", schema, upkeep=None)
+    rows = [{"b": b"x", "l": [1, None], "s": {"x": 0.5}, "m": [("k", 1)], "p": Decimal("1.5")}, {}]
+    made.append(pa.Table.from_pylist(rows, schema), layout=PARQUET)
+    made.append(pa.table({"b": [b"y"], "new": [1]}), merge_schema=True, layout=PARQUET)
+    for start in (0, 2):
+        assert made.scan(start).collect().equals(made.to_polars(start))
+
+
+def test_a_dataset_gives_what_a_read_gives(stream):
+    data = stream.to_dataset(offset_column="at")
+    n, at = pc.field("n"), pc.field("at")
+    assert data.schema.names == ["n", "word", "at"]
+    assert data.to_table().equals(stream.read(offset_column="at").read_all())
+    assert data.to_table(["word"], filter=n == 99).to_pydict() == {"word": ["w099"]}
+    assert data.to_table({"m": n * 2}, filter=at >= 148).to_pydict() == {"m": [296, 298]}
+    assert data.head(2, columns=["at", "n"]).to_pydict() == {"at": [5, 6], "n": [5, 6]}
+    assert data.count_rows() == 145
+    assert data.count_rows(filter=n < 10) == data.filter(n < 10).count_rows() == 5
+    assert data.filter(n < 10).filter(at > 8).to_table(["n"]).to_pydict() == {"n": [9]}
+    assert sum(batch.num_rows for batch in data.to_batches(filter=at < 10)) == 5
+    copied = pickle.loads(pickle.dumps(data.filter(n < 10)))  # noqa: S301 - our own
+    assert copied.count_rows() == 5
+
+
+def test_what_arrow_does_with_its_own_datasets_works_in_memory(stream):
+    data = stream.to_dataset(140)
+    assert data.take([1, 3]).column("n").to_pylist() == [141, 143]
+    assert data.sort_by([("n", "descending")]).head(1).column("n").to_pylist() == [149]
+    assert data.join(data, "n", right_suffix="_").count_rows() == 10
+    assert len([*data.get_fragments()]) == 1
+    assert data.replace_schema(data.schema).count_rows() == 10
+    assert dataset.dataset([data, data]).count_rows() == 20
+    assert data.partition_expression.equals(pc.scalar(value=True))
+    for use in (
+        lambda: dataset.Scanner.from_dataset(data).to_table(),
+        lambda: dataset.InMemoryDataset(data.to_table()).join(data, "n", right_suffix="_"),
+    ):
+        with pytest.raises(FileNotFoundError, match="read by its own methods"):
+            use()
+
+
+def test_other_libraries_read_the_dataset(stream):
+    events = stream.to_dataset()
+    with duckdb.connect() as connection:
+        connection.register("events", events)
+        query = "SELECT count(*), min(word) FROM events WHERE n BETWEEN 90 AND 121"
+        for _ in range(2):
+            assert connection.sql(query).fetchall() == [(32, "w090")]
+    scan = pl.scan_pyarrow_dataset(events).filter(N > 147).select("word")
+    assert scan.collect()["word"].to_list() == ["w148", "w149"]
