@@ -7,12 +7,13 @@ run the groups.
 Guarantees: the same events at the same offsets in the same order. Nothing names the outputs before
 the commit, so a crash at any point leaves the old stream. Readers of older versions keep reading
 the inputs until vacuum deletes them. A group whose inputs another commit changed is skipped; of two
-compactions of one segment at most one wins. Memory holds one output frame and the read and write
-buffers. A group reads its inputs once and writes at most as much.
+compactions of one segment at most one wins. Memory holds one output frame, the read and write
+buffers, and a few tiny segments that were decoded ahead. A group reads its inputs once and writes
+at most as much.
 """
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -43,7 +44,7 @@ from segstore_ds.read.filters import Filters
 from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.prefetch import read_ahead
 from segstore_ds.read.scan import run_task
-from segstore_ds.read.segments import open_segment
+from segstore_ds.read.segments import WHOLE_OBJECT_BYTES, open_segment
 from segstore_ds.status.inline import with_inline
 from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import TableStatus
@@ -55,6 +56,8 @@ from segstore_ds.write.task_writer import TaskWriter, stage_frames
 
 _LOG = logging.getLogger(__name__)
 AHEAD = 4  # frames
+TINY_THREADS = 8  # tiny segments fetched and decoded at once; mostly they wait for a far store
+_JOINED_SHARE = 8  # small batches are joined to this share of a frame at most: frames stay full
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,7 +315,31 @@ def events_of(
         columns=tuple(schema.names),
         filters=Filters(),
     )
-    return run_task(reading, ReadTask(tuple(slices)))
+    tiny = all(part.entry.bytes <= WHOLE_OBJECT_BYTES for part in slices)
+    threads = TINY_THREADS if tiny else 1
+    batches = run_task(reading, ReadTask(tuple(slices)), threads=threads)
+    return _join_small(batches, job.layout.frame_rows // _JOINED_SHARE)
+
+
+def _join_small(batches: Iterable[pa.RecordBatch], most_rows: int) -> Iterator[pa.RecordBatch]:
+    """Join neighbouring small batches, because handing one to the writer is no cheaper if small."""
+    most_bytes = FRAME_BYTES // _JOINED_SHARE
+    held: list[pa.RecordBatch] = []
+    rows = held_bytes = 0
+    for batch in batches:
+        size = batch.get_total_buffer_size()
+        full = rows + batch.num_rows > most_rows or held_bytes + size > most_bytes
+        if held and full:
+            yield _joined(held)
+            held, rows, held_bytes = [], 0, 0
+        held.append(batch)
+        rows, held_bytes = rows + batch.num_rows, held_bytes + size
+    if held:
+        yield _joined(held)
+
+
+def _joined(batches: list[pa.RecordBatch]) -> pa.RecordBatch:
+    return batches[0] if len(batches) == 1 else pa.concat_batches(batches)
 
 
 def _raw_frames(job: CompactJob, slices: Sequence[Slice]) -> Iterator[Frame]:

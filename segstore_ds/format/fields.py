@@ -15,7 +15,7 @@ MAX_INT = 2**63 - 1
 def parse_json(body: bytes, *, where: str) -> Any:
     """Parse a JSON text from storage; invalid or too deeply nested text is a CorruptionError."""
     try:
-        return json.loads(body, parse_constant=_refuse_constant)
+        return _DECODER.decode(body.decode("utf-8", "surrogatepass"))
     except (ValueError, RecursionError) as error:
         raise CorruptionError("not valid JSON", where=where) from error
 
@@ -23,6 +23,9 @@ def parse_json(body: bytes, *, where: str) -> Any:
 def _refuse_constant(name: str) -> None:
     # Python's parser accepts NaN and Infinity, which are not JSON.
     raise ValueError(name)
+
+
+_DECODER = json.JSONDecoder(parse_constant=_refuse_constant)
 
 
 def build_json(value: Any) -> bytes:

@@ -48,12 +48,20 @@ class OpenSegment:
     def stored(self, number: int) -> pa.Buffer:
         """Fetch one whole frame, unchecked."""
         frame = self.frames[number]
-        ((_, fetched),) = self._fetch([(number, (frame.start, frame.end))])
-        return fetched.to_arrow()
+        if self.whole is not None:
+            return self.whole.slice(frame.start, frame.end).to_arrow()
+        return pa.py_buffer(self.storage.get_range(self.name, frame.start, frame.end))
 
     def checked(self, spans: Sequence[tuple[int, Span]]) -> Iterator[tuple[int, pa.Buffer]]:
         """Fetch ranges of frames, each with its frame's number, and check them."""
-        if self.cache is not None and self.whole is None:
+        if self.whole is not None:
+            for number, span in spans:
+                data = self.whole.slice(*span).to_arrow()
+                if not self.verified:
+                    self.index.check(number, span, data, where=self.where)
+                yield number, data
+            return
+        if self.cache is not None:
             for run in plan_runs(spans, READ_BYTES):
                 numbers = {span: number for number, span in run}
                 found = self.cache.fetch([*numbers], partial(self._load, numbers))
@@ -61,8 +69,7 @@ class OpenSegment:
             return
         for run, fetched in self._fetch(spans):
             for number, span, data in _cut(run, fetched):
-                if not self.verified:
-                    self.index.check(number, span, data, where=self.where)
+                self.index.check(number, span, data, where=self.where)
                 yield number, data
 
     def _load(self, numbers: Mapping[Span, int], spans: Sequence[Span]) -> list[Loaded]:
@@ -82,13 +89,10 @@ class OpenSegment:
     def _fetch(
         self, spans: Sequence[tuple[int, Span]]
     ) -> Iterator[tuple[list[tuple[int, Span]], ByteArraySegment]]:
-        """Yield runs of neighbouring ranges, each with all bytes from its first to its last."""
+        """Fetch runs of neighbouring ranges, each with all bytes from its first to its last."""
         for run in plan_runs(spans, READ_BYTES):
             start, end = run[0][1][0], run[-1][1][1]
-            if self.whole is None:
-                yield run, ByteArraySegment(self.storage.get_range(self.name, start, end))
-            else:
-                yield run, self.whole.slice(start, end)
+            yield run, ByteArraySegment(self.storage.get_range(self.name, start, end))
 
     def decode(
         self,

@@ -1,19 +1,21 @@
 """Segments that no neighbour joins are merged within themselves, if their frames at least halve."""
 
+import threading
 import uuid
 from dataclasses import replace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from segstore_ds.compact.plan import plan_groups
-from segstore_ds.compact.rewrite import frames_of, plan_job
+from segstore_ds.compact.rewrite import TINY_THREADS, frames_of, plan_job
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.read.segments import open_segment
 from segstore_ds.status.table_status import PlacedSegment
-from segstore_ds.storage import open_storage
+from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
-from segstore_ds.testing.faults import FaultStorage
+from segstore_ds.testing.faults import FaultStorage, WrappedStorage
 from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
@@ -132,3 +134,32 @@ def test_minor_leaves_a_segment_alone(storage):
     """Work after a commit is bounded by what was added."""
     stream = fill(storage)
     assert stream.compact(minor=(4, 3)).commits == 0
+
+
+class _Meeting(WrappedStorage):
+    """A storage whose reads of segments wait until as many are under way as a merge begins."""
+
+    def __init__(self, inner: Storage) -> None:
+        super().__init__(inner)
+        self._met = threading.Barrier(TINY_THREADS)
+
+    def around(self, verb: str, path: str, work: Any) -> Any:
+        if verb == "get" and path.startswith("segments/"):
+            self._met.wait(timeout=60)
+        return work()
+
+
+@pytest.mark.parametrize("form", ["arrow", "parquet"])
+def test_tiny_segments_are_fetched_at_once_and_joined(storage, form):
+    """In offset order, whichever comes first."""
+    stream = create_on(storage, SCHEMA, upkeep=None)
+    count = 3 * TINY_THREADS
+    for place in range(count):
+        layout = Layout(segment_format=form, inline_bytes=0)
+        stream.append(events(place * 100, place * 100 + 100), layout=layout)
+    done = open_on(_Meeting(storage)).compact(layout=Layout(frame_rows=1000, segment_format=form))
+    assert (done.segments_before, done.segments_after) == (count, 1)
+    assert stream.read().read_all() == events(0, count * 100)
+    (entry,) = (placed.entry for placed in stream._status.segments(stream.root, 0, stream.tail))
+    frames = open_segment(stream.storage, entry).frames
+    assert [frame.rows for frame in frames] == [1000, 1000, 400]

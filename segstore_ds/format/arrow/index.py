@@ -167,8 +167,11 @@ def _numbers(
     fields: Fields, name: str, *, limit: int, where: str, count: int | None = None
 ) -> list[int]:
     values = fields.items(name)
-    fits = all(type(value) is int and 0 <= value <= limit for value in values)
-    if not fits or (count is not None and len(values) != count):
+    if count is None:
+        count = len(values)
+    # Loops in C, because a small segment is opened for few events.
+    fits = set(map(type, values)) <= {int} and min(values, default=0) >= 0
+    if not fits or max(values, default=0) > limit or len(values) != count:
         raise CorruptionError("a segment's index is wrong", where=where, field=name)
     return values
 
@@ -178,8 +181,8 @@ def _frame_stats(
 ) -> list[dict[str, ColumnStats]]:
     result: list[dict[str, ColumnStats]] = [{} for _ in range(count)]
     for name, arrays in columns.items():
-        whole = isinstance(arrays, list) and len(arrays) == 3
-        if not whole or any(not isinstance(a, list) or len(a) != count for a in arrays):
+        whole = type(arrays) is list and [type(array) for array in arrays] == [list] * 3
+        if not whole or set(map(len, arrays)) != {count}:
             raise CorruptionError("a segment's statistics are wrong", where=where, column=name)
         for place, (low, high, nulls) in enumerate(zip(*arrays, strict=True)):
             if nulls is None:

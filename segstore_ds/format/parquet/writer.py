@@ -276,8 +276,9 @@ def _build(
 def can_store(schema: pa.Schema) -> bool:
     """Tell whether Parquet restores a schema in normal form exactly, by writing an empty file."""
     sink = pa.BufferOutputStream()
+    empty = pa.Table.from_batches([], schema=schema)  # unlike `empty_table`, does not load pandas
     try:
-        pq.write_table(schema.empty_table(), sink, store_decimal_as_integer=True)
+        pq.write_table(empty, sink, store_decimal_as_integer=True)
         with pq.ParquetFile(pa.BufferReader(sink.getvalue())) as file:
             found = file.schema_arrow
     except MemoryError:  # says nothing about the schema, so it must not be cached

@@ -1,6 +1,8 @@
 """Parquet segments give back whatever was added, and refuse an index that is too large."""
 
 import base64
+import subprocess
+import sys
 import zlib
 from collections.abc import Iterator
 from random import Random
@@ -190,3 +192,15 @@ def test_texts_read_as_words_of_a_dictionary_come_back(monkeypatch: pytest.Monke
     group = pq.read_metadata(pa.BufferReader(data)).row_group(0)
     assert len(dictionaries.find_dictionaries(group, range(group.num_columns))) >= 6
     assert list(read(data, footer, batch.schema)) == [batch]
+
+
+def test_asking_what_parquet_can_store_loads_no_pandas():
+    """It takes half a second, in the first compaction of every process."""
+    code = """
+import sys, pyarrow
+from segstore_ds.format.parquet.writer import can_store
+schema = pyarrow.schema([("n", pyarrow.int64()), ("l", pyarrow.list_(pyarrow.string()))])
+print(can_store(schema), "pandas" in sys.modules)
+"""
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "False"]
