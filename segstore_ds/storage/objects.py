@@ -17,7 +17,7 @@ from segstore_ds.storage.checked import CheckedStorage, Opener
 from segstore_ds.storage.credentials import resolve_storage_options
 from segstore_ds.storage.locations import Location
 from segstore_ds.storage.stores import STORES
-from segstore_ds.storage.uploads import LEAST_PART_BYTES, MOST_PARTS, PartsWriter
+from segstore_ds.storage.uploads import LEAST_PART_BYTES, MOST_PARTS, UPLOADS, PartsWriter
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _PROBED: set[str] = set()
@@ -134,7 +134,7 @@ class ObjectStorage(CheckedStorage):
         self, path: str, full: str, size: int, part_bytes: int
     ) -> ScatteredWriter | None:
         fits = part_bytes >= LEAST_PART_BYTES and size <= MOST_PARTS * part_bytes
-        if not (self._store.takes_parts and fits):
+        if not (self.location.scheme in UPLOADS and fits):
             return None
         return PartsWriter(self, path, full, self.fs, (size, part_bytes))
 

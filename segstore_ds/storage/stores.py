@@ -29,7 +29,6 @@ class ObjectStore(ABC):
     own_hosts: ClassVar[tuple[str, ...]]
     foreign_classes: ClassVar[tuple[str, ...]]
     other_names: ClassVar[Mapping[str, str]] = {}  # another library's option -> its remedy
-    takes_parts: ClassVar[bool] = False  # of one upload in any order
     copies: ClassVar[bool] = False  # inside the store, between any two buckets; tested
 
     def connect(self, location: Location, options: Mapping[str, Any]) -> Any:
@@ -164,7 +163,6 @@ class S3Store(ObjectStore):
         "fs.s3a.endpoint": "write endpoint_url",
     }
     copies = True
-    takes_parts = True
     foreign_classes = (
         "botocore.exceptions.BotoCoreError",
         "botocore.exceptions.ClientError",

@@ -1,9 +1,13 @@
 """Uploads in numbered parts, which may be sent in any order and at once."""
 
 import threading
+import uuid
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from importlib import import_module
+from typing import Any, Protocol
+
+from fsspec.asyn import sync
 
 from segstore_ds.errors import InvalidInputError, StorageError
 from segstore_ds.storage.base import ScatteredWriter
@@ -11,6 +15,22 @@ from segstore_ds.storage.checked import CheckedStorage
 
 LEAST_PART_BYTES = 5 << 20  # of S3, but for the last part
 MOST_PARTS = 10_000
+
+
+class Upload(Protocol):
+    """The parts of one object; each `put` may run beside others."""
+
+    def __init__(self, fs: Any, full: str) -> None:
+        """Begin an object, named by bucket and key, on fsspec's filesystem."""
+
+    def put(self, number: int, data: bytes) -> Mapping[str, Any]:
+        """Send a part; return what `complete` needs of it."""
+
+    def complete(self, parts: Sequence[Mapping[str, Any]]) -> None:
+        """Make the object of parts in the order of their numbers."""
+
+    def abort(self) -> None:
+        """Discard all parts."""
 
 
 class S3Upload:
@@ -43,19 +63,59 @@ class S3Upload:
         self._fs.call_s3("abort_multipart_upload", **self._place_of_parts)
 
 
+class AzureUpload:
+    """Blocks of one blob, which a list of them commits.
+
+    Writers of one blob share its uncommitted blocks. So each block has an id of its own: a list
+    never holds a block that another writer, or a part's first try, sent.
+    """
+
+    def __init__(self, fs: Any, full: str) -> None:
+        self._fs = fs
+        container, _, blob = full.partition("/")
+        self._place = {"container": container, "blob": blob}
+
+    def put(self, number: int, data: bytes) -> Mapping[str, Any]:
+        """Send a block; return its id."""
+        block = f"{number:08d}{uuid.uuid4().hex}"  # all ids of a blob have one length
+        self._call("stage_block", block_id=block, data=data, length=len(data))
+        return {"id": block}
+
+    def complete(self, parts: Sequence[Mapping[str, Any]]) -> None:
+        """Make the blob of blocks in the order of their numbers."""
+        block = import_module("azure.storage.blob").BlobBlock
+        blocks = [block(part["id"]) for part in parts]
+        # As adlfs marks what is no folder.
+        self._call("commit_block_list", block_list=blocks, metadata={"is_directory": "false"})
+
+    def abort(self) -> None:
+        """Leave the blocks: the service deletes them with the blob's next list, or in a week."""
+
+    def _call(self, method: str, **arguments: Any) -> None:
+        async def call() -> None:
+            async with self._fs.service_client.get_blob_client(**self._place) as client:
+                await getattr(client, method)(**arguments)
+
+        sync(self._fs.loop, call)
+
+
+UPLOADS: Mapping[str, type[Upload]] = {"s3": S3Upload, "abfs": AzureUpload}
+
+
 class PartsWriter(ScatteredWriter):
     """Sends each part of an object as one request; an object of one part is put at commit."""
 
     def __init__(
         self, storage: CheckedStorage, path: str, full: str, fs: Any, sizes: tuple[int, int]
     ) -> None:
+        upload = UPLOADS[storage.location.scheme]
         self._storage, self._path, self._full = storage, path, full
         self._size, self._part_bytes = sizes
         self._lock = threading.Lock()
         self._sent: dict[int, Mapping[str, Any]] = {}
         self._only: bytes | None = None
         self._open = True
-        self._upload = S3Upload(fs, full) if self._size > self._part_bytes else None
+        self._upload = upload(fs, full) if self._size > self._part_bytes else None
 
     def write_at(self, start: int, pieces: Sequence[Any]) -> None:  # noqa: D102
         self._check_open()
