@@ -1,6 +1,9 @@
-"""Commands that look: ls, info, history, segments, readers, tags, metrics."""
+"""Commands that look: ls, info, history, segments, readers, tags, metrics, show."""
 
 import enum
+import sys
+import webbrowser
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -8,9 +11,9 @@ import typer
 import segstore_ds as segstore
 from segstore_ds.cli import settings
 from segstore_ds.cli.arguments import Json, Options, Rows, Url
-from segstore_ds.cli.show import Table, print_json, say
+from segstore_ds.cli.show import Table, print_json, report, say
 from segstore_ds.cli.status import DAMAGED
-from segstore_ds.cli.story import with_unit
+from segstore_ds.options.quantities import with_unit
 
 SHOWN_WRITERS = 20
 
@@ -144,4 +147,41 @@ def metrics(
     Table(as_json=False).rows(rows)
 
 
-VERBS = (ls, info, history, segments, readers, tags, metrics)
+def show(
+    url: Url,
+    *,
+    output: Annotated[
+        str | None,
+        typer.Option(
+            "--output",
+            "-o",
+            metavar="FILE",
+            help="- for a pipe; otherwise NAME.segstore.html here.",
+            show_default=False,
+        ),
+    ] = None,
+    storage: Annotated[
+        bool, typer.Option("--storage/--no-storage", help="Also what holds storage; lists it all.")
+    ] = True,
+    open_it: Annotated[bool, typer.Option("--open", help="Open it in the browser.")] = False,
+    storage_options: Options = None,
+    as_json: Json = False,
+) -> None:
+    """Write a picture of a stream, its history and readers as one HTML page."""
+    stream = settings.open_to_read(url, storage_options)
+    page = stream.to_html(storage=storage)
+    if output == "-":
+        if as_json or open_it:
+            raise typer.BadParameter("-o - prints the page alone: name a file for --json or --open")
+        sys.stdout.write(page)
+        return
+    name = stream.url.rstrip("/").rpartition("/")[2] or "stream"
+    path = Path(output or f"{name}.segstore.html").absolute()
+    path.write_text(page, encoding="utf-8")
+    done = {"url": stream.url, "file": str(path), "bytes": path.stat().st_size}
+    report(done, as_json=as_json, text=f"{path}: {with_unit(path.stat().st_size)}")
+    if open_it and not webbrowser.open(path.as_uri()):
+        raise typer.BadParameter(f"--open found no browser: open {path}")
+
+
+VERBS = (ls, info, history, segments, readers, tags, metrics, show)

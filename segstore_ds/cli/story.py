@@ -7,6 +7,8 @@ from pathlib import Path
 from textwrap import dedent, indent
 from typing import Any
 
+from segstore_ds.options.quantities import with_unit
+
 
 class Story:
     """Prints code and runs exactly what it printed; the snippets share the given names."""
@@ -31,22 +33,6 @@ class Story:
 
     def _styled(self, style: str, text: str) -> str:
         return text if self._plain else f"\033[{style}m{text}\033[0m"
-
-
-def with_unit(size: int) -> str:
-    """Return a number of bytes for people.
-
-    >>> with_unit(999), with_unit(1_000_000), with_unit(25_440_000)
-    ('999 B', '1.0 MB', '25.4 MB')
-    """
-    if size < 1000:
-        return f"{size} B"
-    number = float(size)
-    for unit in ("kB", "MB", "GB"):
-        number /= 1000
-        if number < 1000:
-            return f"{number:.1f} {unit}"
-    return f"{number / 1000:.1f} TB"
 
 
 def draw_tree(folder: Path) -> Iterator[str]:

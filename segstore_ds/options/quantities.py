@@ -23,6 +23,22 @@ _BYTES |= {"": 1, "b": 1}
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 7 * 86_400}
 
 
+def with_unit(size: int) -> str:
+    """Return a number of bytes for people.
+
+    >>> with_unit(999), with_unit(1_000_000), with_unit(25_440_000)
+    ('999 B', '1.0 MB', '25.4 MB')
+    """
+    if size < 1000:
+        return f"{size} B"
+    number = float(size)
+    for unit in ("kB", "MB", "GB"):
+        number /= 1000
+        if number < 1000:
+            return f"{number:.1f} {unit}"
+    return f"{number / 1000:.1f} TB"
+
+
 def parse_size(text: str) -> int | None:
     """Return the bytes that a text says, or None.
 

@@ -44,6 +44,8 @@ from segstore_ds.options.arguments import check_seconds, check_whole
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.options.quantities import Duration, Size
+from segstore_ds.picture.description import describe
+from segstore_ds.picture.page import build_cell, build_page
 from segstore_ds.publish.delta import published_delta, run_publish_delta, run_unpublish_delta
 from segstore_ds.publish.life_cycle import Published
 from segstore_ds.read.cuts import (
@@ -85,7 +87,6 @@ from segstore_ds.stream.bound_read import BoundRead
 from segstore_ds.stream.commits import Commits
 from segstore_ds.stream.follow import POLL_S, Follow, open_follow
 from segstore_ds.stream.frames import to_duckdb, to_pandas, to_polars
-from segstore_ds.stream.notebook import to_html
 from segstore_ds.stream.polars_scan import scan_events
 from segstore_ds.version import __version__
 from segstore_ds.write.appender import FlushLimits, LiveAppender, StreamEnds
@@ -151,15 +152,9 @@ class Stream:
         return f"<Stream {self.url} version={root.version} head={root.head} tail={root.tail}>"
 
     def _repr_html_(self) -> str:
-        root = self._log.root
-        facts: dict[str, object] = {
-            "events": f"{root.tail - root.head:,}",
-            "offsets": f"[{root.head}, {root.tail})",
-            "version": f"{root.version} ({root.operation})",
-            "sealed": "yes" if root.sealed else "no",
-        }
-        facts |= {f"column {column.name}": column.type for column in self.schema}
-        return to_html(self.url, facts)
+        # Another handle looks, so that showing this one moves it to no newer version.
+        looking = type(self).at_root(self.storage, self.root)
+        return build_cell(self.url, lambda: describe(looking.context, storage=False))
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the location and the newest root seen; a copy looks for newer ones by itself."""
@@ -957,6 +952,41 @@ class Stream:
             FormatError: A reader's record can't be read.
         """
         return measure(self._context, storage=storage)
+
+    def to_html(self, *, storage: bool = True) -> str:
+        """Return a page that shows the newest version, which needs no server and no network.
+
+        It has the picture that a notebook shows, the history, readers, tables of the newest commits
+        and segments, and what holds storage. Its size is bounded, however long the stream. Takes
+        the requests of `metrics`, and a few for the tags and the newest 50,000 commits.
+
+        Args:
+            storage: Also show what holds storage, by reason; lists the whole stream.
+
+        Raises:
+            FormatError: A reader's record can't be read.
+        """
+        return build_page(describe(self._context, storage=storage))
+
+    def plot(self, *, storage: bool = True) -> Any:
+        """Return the content of `to_html` as a Figure of matplotlib (the extra `plot`).
+
+        Four plots: segments by offset and size, what readers have not passed, the growth and the
+        commits over time, and what holds storage.
+
+        Args:
+            storage: Also show what holds storage, by reason; lists the whole stream.
+
+        Raises:
+            FormatError: A reader's record can't be read.
+        """
+        try:
+            drawing = import_module("segstore_ds.picture.plot")
+        except ImportError as error:
+            raise InvalidInputError(
+                "plots need matplotlib", remedy="pip install 'segstore-ds[plot]'"
+            ) from error
+        return drawing.build_figure(describe(self._context, storage=storage))
 
     def segments(self) -> pa.RecordBatchReader:
         """Return the segments that hold kept events, one row each, in offset order."""

@@ -47,10 +47,3 @@ def test_a_handle_pickles_and_sees_what_came_since(stream):
     assert copied.append({"n": 5}).start == 4
     again = pickle.loads(pickle.dumps(copied))  # noqa: S301 - of this test
     assert again.read().read_all().num_rows == 5
-
-
-def test_a_notebook_shows_facts_and_no_markup_of_data(stream):
-    shown = stream._repr_html_()
-    assert "<th>events</th><td>3</td>" in shown
-    assert "column &lt;b&gt;" in shown
-    assert "<b>" not in shown

@@ -1,13 +1,14 @@
 """The commands that look, for people and for programs."""
 
 import json
+import webbrowser
 
 import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
 from segstore_ds.cli.main import main
-from segstore_ds.cli.status import DAMAGED
+from segstore_ds.cli.status import DAMAGED, FAILED
 
 EVENTS = pa.table({"user": ["ada", "b\x1b[31m", None], "n": [1, 2, 3]})
 
@@ -102,3 +103,28 @@ def test_docs_lists_pages_and_prints_one(capsys):
     assert main(["docs", "glossary"]) == 0
     assert capsys.readouterr().out.startswith("# Glossary")
     assert main(["docs", "nowhere"]) == 2
+
+
+def test_show_writes_a_page_and_says_where(stream, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert main(["show", stream.url]) == 0
+    page = (tmp_path / "clicks.segstore.html").read_text()
+    assert capsys.readouterr().out.startswith(str(tmp_path / "clicks.segstore.html"))
+    assert "<h2>What holds storage</h2>" in page
+    assert main(["show", stream.url, "-o", "b.html", "--no-storage", "--json"]) == 0
+    (row,) = lines(capsys)
+    page = (tmp_path / "b.html").read_text()
+    assert row == {"url": stream.url, "file": str(tmp_path / "b.html"), "bytes": len(page.encode())}
+    assert "<h2>What holds storage</h2>" not in page
+    assert main(["show", stream.url, "-o", "-"]) == 0
+    assert capsys.readouterr().out.startswith("<!doctype html>")
+    assert main(["show", stream.url, "-o", "-", "--open"]) == FAILED
+
+
+def test_show_opens_the_page_in_the_browser(stream, tmp_path, monkeypatch):
+    opened = []
+    monkeypatch.setattr(webbrowser, "open", lambda url: bool(opened.append(url)) or len(opened) < 2)
+    line = ["show", stream.url, "-o", str(tmp_path / "p.html"), "--open"]
+    assert main(line) == 0
+    assert opened == [(tmp_path / "p.html").as_uri()]
+    assert main(line) == FAILED  # there is no browser

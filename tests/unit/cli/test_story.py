@@ -2,7 +2,8 @@
 
 import pytest
 
-from segstore_ds.cli.story import Story, draw_tree, with_unit
+from segstore_ds.cli.story import Story, draw_tree
+from segstore_ds.options.quantities import with_unit
 
 
 def test_snippet_is_printed_and_then_run(capsys):

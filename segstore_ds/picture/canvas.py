@@ -1,0 +1,114 @@
+"""SVG by hand: escaped text, scales, round ticks. Pure."""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from html import escape
+
+_LETTER = 0.6  # of a font's size: no usual sans-serif is wider on average
+
+
+@dataclass(slots=True)
+class Canvas:
+    """Gathers the elements of an SVG of one width; its height is what was drawn."""
+
+    width: int
+    height: float = 0.0
+    elements: list[str] = field(default_factory=list)
+
+    def add(self, name: str, title: str = "", **attributes: object) -> None:
+        """Add an element without text; `title` is what a pointer on it and screen readers show."""
+        inside = f"<title>{escape(title)}</title>" if title else ""
+        ends = f">{inside}</{name}>" if inside else "/>"
+        self.elements.append(f"<{name}{_attributes(attributes)}{ends}")
+
+    def text(self, x: float, y: float, text: str, **attributes: object) -> None:
+        """Add a line of text whose baseline is at y."""
+        place = _attributes({"x": _short(x), "y": _short(y), **attributes})
+        self.elements.append(f"<text{place}>{escape(text)}</text>")
+
+    def svg(self, title: str, desc: str, *, name: str, style: str) -> str:
+        """Return the SVG; `name` tells its texts from those of other drawings on a page."""
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="segstore {name}" role="img" '
+            f'viewBox="0 0 {self.width} {math.ceil(self.height)}" '
+            f'aria-labelledby="{name}-title {name}-desc">'
+            f'<title id="{name}-title">{escape(title)}</title>'
+            f'<desc id="{name}-desc">{escape(desc)}</desc>'
+            f"<style>{style}</style>{''.join(self.elements)}</svg>"
+        )
+
+
+def _attributes(attributes: dict[str, object]) -> str:
+    parts = []
+    for name, value in attributes.items():
+        shown = _short(value) if isinstance(value, float) else str(value)
+        parts.append(f' {name.rstrip("_").replace("_", "-")}="{escape(shown)}"')
+    return "".join(parts)
+
+
+def _short(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
+
+
+def text_width(text: str, size: float = 12) -> float:
+    """Return how wide a text is at most, about: fonts differ."""
+    return len(text) * size * _LETTER
+
+
+def shortened(text: str, width: float, size: float = 12) -> str:
+    """Return a text that fits into a width, with its middle left out if needed.
+
+    >>> shortened("a-long-name", 60, 10), shortened("short", 60, 10)
+    ('a-lo…-name', 'short')
+    """
+    most = max(int(width / size / _LETTER), 3)
+    if len(text) <= most:
+        return text
+    left = (most - 1) // 2
+    return f"{text[:left]}…{text[len(text) - (most - 1 - left) :]}"
+
+
+def round_ticks(start: float, end: float, most: int) -> list[int]:
+    """Return round whole numbers within ``[start, end]``, at most so many, at one distance.
+
+    >>> round_ticks(0, 1000, 6), round_ticks(3, 4, 5), round_ticks(7, 7, 5)
+    ([0, 200, 400, 600, 800, 1000], [3, 4], [7])
+    """
+    span, most = max(end - start, 1), max(most, 2)
+    power = 10 ** max(math.floor(math.log10(span / most)), 0)
+    step = next(by * power for by in (1, 2, 5, 10, 20) if span / (by * power) + 1 <= most)
+    first = math.ceil(start / step) * step
+    return list(range(first, math.floor(end) + 1, step)) or [int(start)]
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """Maps values of ``[start, end]`` to places of ``[low, high]``."""
+
+    start: float
+    end: float
+    low: float
+    high: float
+
+    def __call__(self, value: float) -> float:
+        """Return the place of a value; what lies outside is at the border."""
+        if self.end <= self.start:
+            return self.low
+        share = (value - self.start) / (self.end - self.start)
+        return self.low + min(max(share, 0.0), 1.0) * (self.high - self.low)
+
+
+def pack_rows(spans: Sequence[tuple[float, float]]) -> list[int]:
+    """Return a row for each span, in order of their starts, such that none overlap in a row.
+
+    >>> pack_rows([(0, 5), (3, 8), (6, 9)])
+    [0, 1, 0]
+    """
+    ends: list[float] = []
+    rows = []
+    for start, end in spans:
+        row = next((row for row, last in enumerate(ends) if last <= start), len(ends))
+        ends[row : row + 1] = [end]
+        rows.append(row)
+    return rows

@@ -1,0 +1,235 @@
+"""What pictures of a stream show, as plain values; however long the stream, they are few.
+
+Segments that are too close to tell apart are one bar, and commits one step. Tables show the newest
+rows.
+"""
+
+import datetime as dt
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from segstore_ds.commit.context import StreamContext
+from segstore_ds.format.parts.history import column_values
+from segstore_ds.format.parts.packed import Ints
+from segstore_ds.format.root import Root
+from segstore_ds.monitor.figures import Metrics, measure
+from segstore_ds.read.metadata_tables import find_table, read_table
+from segstore_ds.status.epochs import epoch_schema
+
+BARS = 240
+STEPS = 120
+COMMITS_READ = 50_000
+TABLE_ROWS = 20
+TAGS_SHOWN = 12
+LANES = 12
+FORMATS = ("arrow", "parquet")
+MIXED = "both"
+APPENDS, REWRITES, OTHERS = "appends", "rewrites", "others"
+_KINDS = {
+    **dict.fromkeys(("append", "overwrite", "copy", "restore"), APPENDS),
+    **dict.fromkeys(("compact", "redact"), REWRITES),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """Neighbouring segments that are drawn as one.
+
+    Attributes:
+        start: Offset of the first event, also if the head hides it.
+        end: Offset after the last event.
+        segments: How many they are.
+        bytes: Their encoded bytes.
+        format: Their format; `MIXED` if they have several.
+    """
+
+    start: int
+    end: int
+    segments: int
+    bytes: int
+    format: str
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """Neighbouring commits that are drawn as one.
+
+    Attributes:
+        first: Version of the first commit.
+        last: Version of the last commit.
+        start: When the first one was made.
+        end: When the last one was made.
+        head: The head after the last one.
+        tail: The tail after the last one.
+        bytes: Encoded bytes of the segments that they added.
+        commits: How many they are, by kind: `APPENDS`, `REWRITES` or `OTHERS`.
+    """
+
+    first: int
+    last: int
+    start: dt.datetime
+    end: dt.datetime
+    head: int
+    tail: int
+    bytes: int
+    commits: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Tag:
+    """A named cut."""
+
+    name: str
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """A stream as of one version, for pictures.
+
+    Attributes:
+        figures: Its figures.
+        columns: Names and types of its columns.
+        bars: Its segments, in offset order: at most about `BARS`.
+        steps: Its newest `COMMITS_READ` commits, oldest first: at most about `STEPS`.
+        tags: Its first `TAGS_SHOWN` tags by offset.
+        tags_count: How many tags it has.
+        commits: Rows of the newest commits, newest first.
+        segments: Rows of the newest segments, newest first.
+    """
+
+    figures: Metrics
+    columns: Mapping[str, str]
+    bars: tuple[Bar, ...]
+    steps: tuple[Step, ...]
+    tags: tuple[Tag, ...]
+    tags_count: int
+    commits: tuple[Mapping[str, Any], ...]
+    segments: tuple[Mapping[str, Any], ...]
+
+    @property
+    def start(self) -> int:
+        """The first offset of the axis: what the head hides of its segment is drawn, too."""
+        return self.bars[0].start if self.bars else self.figures.head
+
+
+def describe(context: StreamContext, *, storage: bool) -> Description:
+    """Return the description of a stream's newest version; `storage` also lists its folder.
+
+    Raises:
+        IncompleteStreamError: A copy into the stream is not done.
+        FormatError: Metadata, or a reader's record, can't be read.
+    """
+    figures = measure(context, storage=storage)
+    root = context.log.root
+    tags = sorted((tag.offset, name) for name, tag in context.status.tags(root).items())
+    history, segments = _history(context, root), _Segments.of(context, root)
+    return Description(
+        figures=figures,
+        columns={each.name: str(each.type) for each in epoch_schema(context.status, root.epoch)},
+        bars=_bars(segments, root.tail),
+        steps=_steps(history),
+        tags=tuple(Tag(name, offset) for offset, name in tags[:TAGS_SHOWN]),
+        tags_count=len(tags),
+        commits=tuple(reversed(history.slice(max(len(history) - TABLE_ROWS, 0)).to_pylist())),
+        segments=_newest_segments(context, root, segments.starts),
+    )
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Segments:
+    """All segments, a column per number that is drawn."""
+
+    starts: Ints
+    rows: Ints
+    bytes: Ints
+    formats: Ints
+
+    @classmethod
+    def of(cls, context: StreamContext, root: Root) -> "_Segments":
+        none = np.zeros(0, np.int64)
+        found = [(none, none, none, none)]
+        for run in context.status.runs(root, root.head, root.tail):
+            table = run.columns
+            codes = np.array([FORMATS.index(form) for form, _ in table.kind_names], np.int64)
+            numbers = (table.rows.astype(np.int64), table.bytes.astype(np.int64))
+            found.append((run.starts, *numbers, codes[table.kinds]))
+        return cls(*(np.concatenate(column) for column in zip(*found, strict=True)))
+
+
+def _bars(segments: _Segments, tail: int) -> tuple[Bar, ...]:
+    starts, rows = segments.starts, segments.rows
+    if not len(starts):
+        return ()
+    firsts = _first_of_groups(starts, BARS, until=tail)
+    lasts = np.append(firsts[1:], len(starts)) - 1
+    sizes = np.add.reduceat(segments.bytes, firsts)
+    low = np.minimum.reduceat(segments.formats, firsts)
+    high = np.maximum.reduceat(segments.formats, firsts)
+    return tuple(
+        Bar(
+            start=int(starts[first]),
+            end=int(starts[last] + rows[last]),
+            segments=int(last - first + 1),
+            bytes=int(size),
+            format=FORMATS[least] if least == most else MIXED,
+        )
+        for first, last, size, least, most in zip(firsts, lasts, sizes, low, high, strict=True)
+    )
+
+
+def _first_of_groups(values: Ints, groups: int, *, until: int) -> Ints:
+    """Return the index of the first value in each of at most `groups` equal ranges of values."""
+    width = max(until - int(values[0]), 1)
+    group = ((values - values[0]) / width * groups).astype(np.int64)
+    return np.flatnonzero(np.diff(group, prepend=-1))
+
+
+def _history(context: StreamContext, root: Root) -> pa.Table:
+    batches = context.log.history.batches(root, max(root.version + 1 - COMMITS_READ, 0))
+    return pa.Table.from_batches(batches)
+
+
+def _steps(history: pa.Table) -> tuple[Step, ...]:
+    (batch,) = history.combine_chunks().to_batches()
+    times = column_values(batch, "time")
+    firsts = _first_of_groups(times, STEPS, until=int(times[-1]) + 1)
+    ends = np.append(firsts[1:], len(times))
+    columns = {name: column_values(batch, name) for name in ("version", "head", "tail", "bytes")}
+    operations, moments = batch["operation"].to_pylist(), batch["time"]
+    steps = []
+    for first, end in zip(firsts.tolist(), ends.tolist(), strict=True):
+        commits = dict.fromkeys((APPENDS, REWRITES, OTHERS), 0)
+        for operation in operations[first:end]:
+            commits[_KINDS.get(operation, OTHERS)] += 1
+        steps.append(
+            Step(
+                first=int(columns["version"][first]),
+                last=int(columns["version"][end - 1]),
+                start=moments[first].as_py(),
+                end=moments[end - 1].as_py(),
+                head=int(columns["head"][end - 1]),
+                tail=int(columns["tail"][end - 1]),
+                bytes=int(columns["bytes"][first:end].sum()),
+                commits=commits,
+            )
+        )
+    return tuple(steps)
+
+
+def _newest_segments(
+    context: StreamContext, root: Root, starts: Ints
+) -> tuple[Mapping[str, Any], ...]:
+    if not len(starts):
+        return ()
+    span = (max(int(starts[-TABLE_ROWS:][0]), root.head), root.tail)
+    found = [
+        row
+        for batch in read_table(context, root, find_table("segments"), span)
+        for row in batch.to_pylist()
+    ]
+    return tuple(reversed(found))

@@ -1,0 +1,219 @@
+"""The picture of a stream as HTML: a page of its own, and what a notebook shows.
+
+Neither needs a script, a server or the network, and both are light or dark as their reader is.
+Every text that comes from a stream is escaped.
+"""
+
+import datetime as dt
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from segstore_ds.errors import SegstoreError
+from segstore_ds.options.quantities import with_unit
+from segstore_ds.picture.description import COMMITS_READ, Description
+from segstore_ds.picture.history_drawing import draw_history
+from segstore_ds.picture.stream_drawing import draw_stream, with_duration
+from segstore_ds.picture.theme import COLOURS
+
+_WIDE, _NARROW, _NOTEBOOK = 960, 400, 760
+_COMMIT_COLUMNS = ("version", "time", "operation", "head", "tail", "rows", "bytes", "writer_id")
+_SEGMENT_COLUMNS = ("segment_id", "start", "end", "rows", "bytes", "format", "path")
+_READER_ROWS, _CELL = 100, 80
+_STYLE = (
+    f"{COLOURS}body{{margin:0;background:var(--ground);color:var(--ink)}}"
+    "body,table{font:14px/1.45 system-ui,-apple-system,'Segoe UI','Open Sans',sans-serif}"
+    "main{max-width:960px;margin:0 auto;padding:24px 20px 48px}"
+    "h1{font-size:20px;margin:0 0 4px;overflow-wrap:anywhere}"
+    "h2{font-size:15px;margin:36px 0 10px}"
+    "p{margin:0;color:var(--muted)}"
+    "dl{display:grid;grid-template-columns:repeat(auto-fill,minmax(150px,1fr));"
+    "gap:12px 20px;margin:20px 0 24px}"
+    "dt{color:var(--muted);font-size:12px}dd{margin:0;font-variant-numeric:tabular-nums}"
+    ".scroll{overflow-x:auto}"
+    "table{border-collapse:collapse;width:100%;font-size:13px}"
+    "th,td{padding:5px 14px 5px 0;text-align:left;border-bottom:1px solid var(--line);"
+    "white-space:nowrap;font-variant-numeric:tabular-nums}"
+    "th{color:var(--muted);font-weight:500}.n{text-align:right}"
+    ".share{min-width:120px;width:30%}"
+    ".share i{display:block;height:9px;border-radius:2px;background:var(--parquet)}"
+    ".narrow{display:none}"
+    "@media(max-width:720px){.wide{display:none}.narrow{display:block}}"
+)
+_PAGE = """\
+<!doctype html>
+<html lang="en" class="segstore">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width,initial-scale=1">
+<meta name="color-scheme" content="light dark">
+<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<main>
+{body}
+</main>
+</body>
+</html>
+"""
+
+
+def build_page(found: Description) -> str:
+    """Return a page of a stream: the picture, its history, tables, and what holds storage."""
+    figures = found.figures
+    body = [
+        f"<h1>{escape(figures.url)}</h1>",
+        f"<p>version {figures.version:,}, as of {_time(figures.measured)}</p>",
+        _facts(found),
+        _both_widths(draw_stream, found, "stream"),
+        _section("History", _both_widths(draw_history, found, "history") + _history_note(found)),
+        _section("Readers", _readers(found)),
+        _section("What holds storage", _storage(found)),
+        _section(*_newest("commits", found.commits, _COMMIT_COLUMNS, figures.version + 1)),
+        _section(*_newest("segments", found.segments, _SEGMENT_COLUMNS, figures.segments)),
+        _section(
+            "Columns", build_table([{"name": n, "type": t} for n, t in found.columns.items()])
+        ),
+    ]
+    title = f"{figures.url} · segstore"
+    return _PAGE.format(title=escape(title), style=_STYLE, body="\n".join(filter(None, body)))
+
+
+def build_cell(url: str, describe: Callable[[], Description]) -> str:
+    """Return what a notebook shows of a stream: its picture; of one that can't be read, why."""
+    try:
+        found = describe()
+    except SegstoreError as error:
+        return f"<p><strong>{escape(url)}</strong><br>{escape(str(error))}</p>"
+    picture = draw_stream(found, width=_NOTEBOOK, name=f"stream-{found.figures.stream_id[:8]}")
+    kinds = ", ".join(f"{name}: {kind}" for name, kind in found.columns.items())
+    said = (
+        f"{found.figures.events:,} events in {found.figures.segments:,} segments, "
+        f"{with_unit(found.figures.bytes)}, version {found.figures.version:,}"
+    )
+    return (
+        f'<div style="max-width:{_NOTEBOOK}px"><strong>{escape(url)}</strong><br>{escape(said)}'
+        f"{picture}<small>{escape(kinds)}</small></div>"
+    )
+
+
+def build_table(rows: Sequence[Mapping[str, Any]], columns: Iterable[str] | None = None) -> str:
+    """Return rows as a table of HTML; numbers are grouped, and what is too long is cut."""
+    if not rows:
+        return "<p>none</p>"
+    names = [*(rows[0] if columns is None else columns)]
+    numeric = {
+        name
+        for name in names
+        if all(isinstance(row[name], int) and not isinstance(row[name], bool) for row in rows)
+    }
+    mark = {name: ' class="n"' if name in numeric else "" for name in names}
+    head = "".join(f'<th scope="col"{mark[name]}>{escape(name)}</th>' for name in names)
+    lines = (
+        "".join(f"<td{mark[name]}>{escape(_cell(row[name]))}</td>" for name in names)
+        for row in rows
+    )
+    body = "".join(f"<tr>{line}</tr>" for line in lines)
+    return (
+        f'<div class="scroll"><table><thead><tr>{head}</tr></thead>'
+        f"<tbody>{body}</tbody></table></div>"
+    )
+
+
+def _cell(value: object) -> str:
+    match value:
+        case None:
+            return ""
+        case bool():
+            return "yes" if value else "no"
+        case int():
+            return f"{value:,}"
+        case dt.datetime():
+            return _time(value)
+    text = str(value)
+    return text if len(text) <= _CELL else f"{text[: _CELL - 1]}…"
+
+
+def _time(time: dt.datetime) -> str:
+    return f"{time:%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _section(title: str, body: str) -> str:
+    return f"<section><h2>{escape(title)}</h2>{body}</section>" if body else ""
+
+
+def _both_widths(draw: Callable[..., str], found: Description, name: str) -> str:
+    """Return a drawing for wide screens and one for narrow ones; the style shows one of them."""
+    wide = draw(found, width=_WIDE, name=name)
+    narrow = draw(found, width=_NARROW, name=f"{name}-narrow")
+    return f'<div class="wide">{wide}</div><div class="narrow">{narrow}</div>'
+
+
+def _facts(found: Description) -> str:
+    figures = found.figures
+    facts = {
+        "events": f"{figures.events:,}",
+        "offsets": f"{figures.head:,} to {figures.tail:,}",
+        "segments": f"{figures.segments:,}, {with_unit(figures.bytes)}",
+        "worth compacting": f"{figures.small_segments:,}, {with_unit(figures.small_bytes)}",
+        "last commit": f"{with_duration(figures.idle_s)} ago",
+        "versions kept": f"{figures.versions:,}",
+        "objects to delete": f"{figures.retired:,}",
+        "sealed": "yes" if figures.sealed else "no",
+    }
+    items = (f"<div><dt>{name}</dt><dd>{escape(fact)}</dd></div>" for name, fact in facts.items())
+    return f"<dl>{''.join(items)}</dl>"
+
+
+def _history_note(found: Description) -> str:
+    if found.steps[0].first == 0:
+        return ""
+    return f"<p>The newest {COMMITS_READ:,} of {found.figures.version + 1:,} commits.</p>"
+
+
+def _readers(found: Description) -> str:
+    readers = sorted(found.figures.readers, key=lambda one: (-one.lag.events, one.name))
+    rows = [
+        {
+            "name": reader.name,
+            "owner": reader.owner,
+            "offset": reader.offset,
+            "behind": reader.lag.events,
+            "bytes": with_unit(reader.lag.bytes),
+            "age": "" if reader.lag.seconds is None else with_duration(reader.lag.seconds),
+            "lost": reader.lost_events,
+            "renewed": reader.renewed,
+            "live": reader.live,
+        }
+        for reader in readers[:_READER_ROWS]
+    ]
+    more = len(readers) - len(rows)
+    return build_table(rows) + (f"<p>and {more:,} more</p>" if more else "")
+
+
+def _storage(found: Description) -> str:
+    """Return what takes storage as a table with a bar for each reason."""
+    held = found.figures.storage
+    if not held:
+        return ""
+    most = max(1, *(each.bytes for each in held))
+    rows = "".join(
+        f'<tr><td>{escape(each.why)}</td><td class="n">{each.objects:,}</td>'
+        f'<td class="n">{with_unit(each.bytes)}</td>'
+        f'<td class="share"><i style="width:{100 * each.bytes / most:.1f}%"></i></td></tr>'
+        for each in held
+    )
+    return (
+        '<div class="scroll"><table><thead><tr><th scope="col">why</th>'
+        '<th scope="col" class="n">objects</th><th scope="col" class="n">bytes</th><th></th></tr>'
+        f"</thead><tbody>{rows}</tbody></table></div>"
+    )
+
+
+def _newest(
+    name: str, rows: Sequence[Mapping[str, Any]], columns: Sequence[str], count: int
+) -> tuple[str, str]:
+    title = name.capitalize() if count <= len(rows) else f"Newest {len(rows)} of {count:,} {name}"
+    return title, build_table(rows, columns)

@@ -1,0 +1,282 @@
+"""The drawing of a stream: its segments along the offsets, and who is where."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from segstore_ds.monitor.figures import FollowerFigures, ReaderFigures
+from segstore_ds.options.quantities import with_unit
+from segstore_ds.picture.canvas import (
+    Canvas,
+    Scale,
+    pack_rows,
+    round_ticks,
+    shortened,
+    text_width,
+)
+from segstore_ds.picture.description import FORMATS, LANES, MIXED, Bar, Description
+from segstore_ds.picture.theme import COLOURS, DRAWING
+
+_LEFT, _RIGHT = 56, 16
+_PLOT_HEIGHT = 132
+_LANE_HEIGHT = 36
+_ROW = 16
+_LEAST_BAR = 1.0  # wide, so that a bar of few events shows
+_MEANING = "size of segments, by offset"
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """Somebody who has read or copied the events up to an offset.
+
+    Attributes:
+        name: Who.
+        said: How far that is, in words.
+        offset: Up to where.
+        style: `reader`, or `lapsed` for one that holds nothing back.
+        alarm: Whether the words tell of a loss.
+    """
+
+    name: str
+    said: str
+    offset: int
+    style: str = "reader"
+    alarm: bool = False
+
+
+def draw_stream(found: Description, *, width: int, name: str) -> str:
+    """Return a picture of a stream as SVG."""
+    canvas = Canvas(width)
+    figures = found.figures
+    across = Scale(found.start, max(figures.tail, found.start + 1), _LEFT, width - _RIGHT)
+    _draw_legend(canvas, found)
+    _draw_tags(canvas, found, across)
+    _draw_segments(canvas, found, across)
+    _draw_offsets(canvas, found, across)
+    for lane in _lanes(found):
+        _draw_lane(canvas, lane, across, figures.tail)
+    canvas.height += 6
+    return canvas.svg(
+        f"Segments of {figures.url}", describe_in_words(found), name=name, style=COLOURS + DRAWING
+    )
+
+
+def describe_in_words(found: Description) -> str:
+    """Return what the drawing of a stream shows, as sentences."""
+    figures = found.figures
+    ended = " The stream is sealed." if figures.sealed else ""
+    held = f"{figures.segments:,} segments of {with_unit(figures.bytes)}"
+    offsets = f"{figures.head:,} to {figures.tail:,}"
+    parts = [f"{figures.events:,} events at the offsets {offsets}, in {held}.{ended}"]
+    parts += [f"{lane.name}: {lane.said}." for lane in _lanes(found)]
+    parts += [f"Tag {tag.name} at {tag.offset:,}." for tag in found.tags]
+    return " ".join(parts)
+
+
+def _draw_legend(canvas: Canvas, found: Description) -> None:
+    present = [form for form in (*FORMATS, MIXED) if any(bar.format == form for bar in found.bars)]
+    words = {MIXED: "both formats"}
+    items = [(form, words.get(form, f"{form} segments")) for form in present]
+    if found.start < found.figures.head:
+        items.append(("hidden", "hidden by the head"))
+    y = 12.0
+    canvas.text(_LEFT, y, _MEANING, class_="muted")
+    x = _LEFT + text_width(_MEANING) + 8
+    for style, text in items:
+        taken = 18 + text_width(text) + 14
+        if x + taken > canvas.width and x > _LEFT:
+            x, y = float(_LEFT), y + _ROW + 2
+        canvas.add("rect", x=x, y=y - 9, width=11, height=11, rx=2, class_=style)
+        canvas.text(x + 17, y, text, class_="muted")
+        x += taken
+    canvas.height = y + 8
+
+
+def _draw_tags(canvas: Canvas, found: Description, across: Scale) -> None:
+    """Draw the flags of the tags; their poles end where the plot does."""
+    if not found.tags:
+        return
+    most = across.high - across.low
+    labels = [shortened(tag.name, most / 2) for tag in found.tags]
+    spans = []
+    for tag, label in zip(found.tags, labels, strict=True):
+        at, wide = across(tag.offset), text_width(label) + 8
+        left = at if at + wide <= across.high else at - wide
+        spans.append((left, left + wide))
+    order = sorted(range(len(spans)), key=lambda place: spans[place])
+    rows = dict(zip(order, pack_rows([spans[place] for place in order]), strict=True))
+    top = canvas.height + 4
+    bottom = top + (max(rows.values()) + 1) * _ROW
+    for place, (tag, label) in enumerate(zip(found.tags, labels, strict=True)):
+        x, y = across(tag.offset), top + rows[place] * _ROW
+        title = f"tag {tag.name} at offset {tag.offset:,}"
+        canvas.add("line", title, x1=x, x2=x, y1=y + 2, y2=bottom + 6 + _PLOT_HEIGHT, class_="flag")
+        left, right = spans[place]
+        before = right <= x
+        canvas.text(
+            right - 4 if before else left + 4,
+            y + 11,
+            label,
+            class_="muted",
+            text_anchor="end" if before else "start",
+        )
+    canvas.height = bottom
+    if found.tags_count > len(found.tags):
+        more = f"and {found.tags_count - len(found.tags):,} tags more"
+        canvas.text(_LEFT, bottom + 11, more, class_="muted")
+        canvas.height += _ROW
+
+
+def _draw_segments(canvas: Canvas, found: Description, across: Scale) -> None:
+    top = canvas.height + 6
+    bottom = top + _PLOT_HEIGHT
+    canvas.height = bottom
+    sizes = [bar.bytes / bar.segments for bar in found.bars]
+    least = 10 ** math.floor(math.log10(max(min(sizes, default=1), 1)))
+    most = 10 ** math.ceil(math.log10(max([*sizes, least * 10])))
+    upward = Scale(math.log10(least) - 0.15, math.log10(most), bottom, top)
+    powers = range(round(math.log10(least)), round(math.log10(most)) + 1)
+    for power in list(powers)[:: max(math.ceil(len(powers) / 5), 1)] if found.bars else ():
+        y = upward(power)
+        canvas.add("line", x1=across.low, x2=across.high, y1=y, y2=y, class_="grid")
+        label = with_unit(10**power).replace(".0 ", " ")
+        canvas.text(_LEFT - 8, y + 4, label, class_="muted", text_anchor="end")
+    if not found.bars:
+        middle = (across.low + across.high) / 2
+        canvas.text(middle, (top + bottom) / 2, "no events", class_="muted", text_anchor="middle")
+    for bar, size in zip(found.bars, sizes, strict=True):
+        _draw_bar(canvas, bar, across, (upward(math.log10(max(size, 1))), bottom), found)
+
+
+def _draw_bar(
+    canvas: Canvas, bar: Bar, across: Scale, ends: tuple[float, float], found: Description
+) -> None:
+    left, right = across(bar.start), across(bar.end)
+    gap = 1.0 if right - left > 3 else 0.0
+    place = {"y": ends[0], "height": max(ends[1] - ends[0], 1.5)}
+    title = _bar_title(bar)
+    hidden = across(found.figures.head) - left if bar.start < found.figures.head else 0.0
+    if hidden:
+        canvas.add("rect", title, x=left, width=hidden, class_="hidden", **place)
+        left += hidden
+    wide = max(right - left - gap, _LEAST_BAR)
+    canvas.add("rect", title, x=left, width=wide, class_=bar.format, **place)
+
+
+def _bar_title(bar: Bar) -> str:
+    offsets = f"offsets {bar.start:,} to {bar.end:,}: {bar.end - bar.start:,} events"
+    if bar.segments == 1:
+        return f"{offsets}, {with_unit(bar.bytes)}, {bar.format}"
+    mean = with_unit(round(bar.bytes / bar.segments))
+    return f"{offsets} in {bar.segments:,} segments of {mean} on average, {bar.format}"
+
+
+def _draw_offsets(canvas: Canvas, found: Description, across: Scale) -> None:
+    """Draw the axis, the head and the tail."""
+    figures, y = found.figures, canvas.height
+    top = y - _PLOT_HEIGHT
+    canvas.add("line", x1=across.low, x2=across.high, y1=y, y2=y, class_="edge")
+    wide = text_width(f"{figures.tail:,}") + 24
+    ticks = round_ticks(across.start, figures.tail, int((across.high - across.low) / wide))
+    for tick in ticks if found.bars else ():
+        x = across(tick)
+        canvas.add("line", x1=x, x2=x, y1=y, y2=y + 4, class_="edge")
+        half = text_width(f"{tick:,}") / 2
+        anchor = "end" if x + half > canvas.width else "middle"
+        canvas.text(x, y + 17, f"{tick:,}", class_="muted", text_anchor=anchor)
+    head, tail = across(figures.head), across(figures.tail if found.bars else across.end)
+    canvas.add("line", x1=head, x2=head, y1=top, y2=y, class_="edge")
+    canvas.add("line", x1=tail, x2=tail, y1=top, y2=y, class_="edge")
+    ended = " (sealed)" if figures.sealed else ""
+    first, last = f"head {figures.head:,}", f"tail {figures.tail:,}{ended}"
+    before = head + text_width(first) > across.high
+    y += 34
+    canvas.text(head, y, first, class_="strong", text_anchor="end" if before else "start")
+    ends = head if before else head + text_width(first)
+    if ends > tail - text_width(last):
+        y += _ROW
+    canvas.text(tail, y, last, class_="strong", text_anchor="end")
+    if figures.head > 0:
+        dropped = f"{figures.head:,} earlier events are dropped"
+        if found.start < figures.head:
+            dropped = f"{figures.head:,} earlier events are dropped or hidden"
+        canvas.text(across.low, y + _ROW, dropped, class_="muted")
+        y += _ROW
+    canvas.height = y + 8
+
+
+def _lanes(found: Description) -> list[Lane]:
+    """Return readers, the furthest behind first, then followers and the published table."""
+    figures = found.figures
+    readers = sorted(figures.readers, key=lambda reader: (-reader.lag.events, reader.name))
+    lanes = [_reader_lane(reader) for reader in readers]
+    shown = lanes[:LANES]
+    if len(lanes) > len(shown):
+        rest = f"{len(lanes) - len(shown):,} readers more"
+        shown.append(Lane(rest, "closer to the tail", readers[LANES].offset))
+    shown += _other_lanes(found)
+    return shown
+
+
+def _other_lanes(found: Description) -> Iterator[Lane]:
+    figures = found.figures
+    for follower in figures.followers:
+        yield _follower_lane(follower, figures.tail, found.start)
+    if figures.published_tail is not None and figures.published_lag is not None:
+        yield Lane("Delta table", _behind(figures.published_lag), figures.published_tail)
+
+
+def _reader_lane(reader: ReaderFigures) -> Lane:
+    said = _behind(reader.lag.events)
+    if reader.lag.bytes:
+        said += f", {with_unit(reader.lag.bytes)}"
+    if reader.lag.seconds:
+        said += f", {with_duration(reader.lag.seconds)}"
+    if reader.lost_events:
+        said += f"; {reader.lost_events:,} lost"
+    style = "reader" if reader.live else "lapsed"
+    said += "" if reader.live else "; lapsed"
+    return Lane(reader.name, said, reader.offset, style, alarm=bool(reader.lost_events))
+
+
+def _follower_lane(follower: FollowerFigures, tail: int, start: int) -> Lane:
+    name = f"follower {follower.url}"
+    if follower.lag_events is None:
+        return Lane(name, "can't be asked", start, "lapsed", alarm=True)
+    return Lane(name, _behind(follower.lag_events), tail - follower.lag_events)
+
+
+def _behind(events: int) -> str:
+    if not events:
+        return "up to date"
+    return f"{events:,} event{'s' if events > 1 else ''} behind"
+
+
+def with_duration(seconds: float) -> str:
+    """Return seconds for people.
+
+    >>> with_duration(0.2), with_duration(90), with_duration(7200), with_duration(200_000)
+    ('0.2 s', '90 s', '120 min', '56 h')
+    """
+    if seconds < 10:
+        return f"{seconds:.1f} s"
+    for unit, length, most in (("s", 1, 120), ("min", 60, 120), ("h", 3600, 72)):
+        if seconds <= most * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} days"
+
+
+def _draw_lane(canvas: Canvas, lane: Lane, across: Scale, tail: int) -> None:
+    top = canvas.height + 4
+    room = across.high - across.low
+    said = shortened(lane.said, room * 0.7)
+    name = shortened(lane.name, room - text_width(said) - 12)
+    canvas.text(across.low, top + 12, name)
+    style = "alarm" if lane.alarm else "muted"
+    canvas.text(across.high, top + 12, said, class_=style, text_anchor="end")
+    y, x = top + 19, across(min(lane.offset, tail))
+    title = f"{lane.name}: offset {lane.offset:,}, {lane.said}"
+    canvas.add("rect", x=across.low, y=y, width=room, height=4, rx=2, class_="track")
+    canvas.add("rect", x=across.low, y=y, width=x - across.low, height=4, rx=2, class_=lane.style)
+    canvas.add("circle", title, cx=x, cy=y + 2, r=4.5, class_=lane.style)
+    canvas.height = top + _LANE_HEIGHT - 4

@@ -1,0 +1,176 @@
+"""`to_html`, `_repr_html_` and `plot`: what they say, and that data stays data."""
+
+import re
+import shutil
+from html.parser import HTMLParser
+
+import pyarrow as pa
+import pytest
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from picture_kit import EVIL, make_shown
+
+import segstore_ds as segstore
+
+VOID = {"meta", "rect", "line", "circle", "polyline", "polygon", "br"}
+ALLOWED = VOID | {
+    *("html", "head", "title", "style", "body", "main", "section", "div", "h1", "h2", "p", "i"),
+    *("dl", "dt", "dd", "table", "thead", "tbody", "tr", "th", "td", "svg", "text", "desc"),
+    *("strong", "small"),
+}
+
+
+class Elements(HTMLParser):
+    """Gathers the elements of a page, and checks that each one ends."""
+
+    def __init__(self, page: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.names: set[str] = set()
+        self.values: list[str] = []
+        self.texts: list[str] = []
+        self.feed(page)
+        assert not self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.names.add(tag)
+        self.values += [f"{name}={value}" for name, value in attrs]
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.handle_starttag(tag, attrs)
+        if tag not in VOID:
+            self.open.pop()
+
+    def handle_endtag(self, tag):
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        self.texts.append(data)
+
+
+@pytest.fixture(scope="module")
+def shown():
+    return make_shown()
+
+
+def test_a_page_tells_what_a_stream_holds(shown):
+    page = Elements(shown.to_html())
+    for text in (
+        f"version {shown.version}, as of {shown.metrics().measured:%Y-%m-%d %H:%M:%S} UTC",
+        f"head {shown.head}",
+        f"tail {shown.tail}",
+        "billing",
+        "launch",
+        "What holds storage",
+        "replaced by compactions",
+        "arrow segments",
+        "parquet segments",
+    ):
+        assert text in page.texts, text
+
+
+def test_no_text_of_a_stream_becomes_markup(shown):
+    for page in (shown.to_html(), shown._repr_html_()):
+        found = Elements(page)
+        assert found.names <= ALLOWED
+        assert not [value for value in found.values if value.startswith(("on", "href", "src"))]
+        assert "<script" not in page
+    assert EVIL in Elements(shown.to_html()).texts
+
+
+def test_a_page_asks_for_nothing(shown):
+    page = shown.to_html()
+    assert "default-src 'none'" in page
+    assert {*re.findall(r"https?://[^\"' <]*", page)} <= {"http://www.w3.org/2000/svg"}
+    assert not re.search(r"url\(|@import|<link|<img|<script", page)
+
+
+def test_pictures_have_texts_for_who_cannot_see_them(shown):
+    page = shown.to_html()
+    assert page.count('role="img"') == page.count("<desc ") == 4
+    ids = re.findall(r' id="([^"]*)"', page)
+    assert len(ids) == len({*ids})
+    for labels in re.findall(r'aria-labelledby="([^"]*)"', page):
+        assert {*labels.split()} <= {*ids}
+    lag = f"billing: {shown.tail - 40} events behind"
+    assert any(lag in text for text in Elements(page).texts)
+
+
+@pytest.mark.parametrize("what", ["empty", "truncated", "sealed"])
+def test_odd_streams_have_pictures(tmp_path, what):
+    stream = segstore.create(tmp_path / "s", pa.schema([("n", pa.int64())]), upkeep=None)
+    if what != "empty":
+        stream.append(pa.table({"n": [1, 2, 3]}))
+        stream.truncate("tail") if what == "truncated" else stream.seal()
+    found = Elements(stream.to_html())
+    assert ("no events" in found.texts) == (what != "sealed")
+    assert ("tail 3 (sealed)" in found.texts) == (what == "sealed")
+    assert ("3 earlier events are dropped" in found.texts) == (what == "truncated")
+    Elements(stream._repr_html_())
+    assert len(stream.plot().axes) == 5
+
+
+def test_a_notebook_shows_the_picture_and_moves_no_handle(shown):
+    stale = segstore.Stream.at_root(shown.storage, shown.root_as_of(version=shown.version - 1))
+    page = stale._repr_html_()
+    assert f"version {shown.version}" in page
+    assert stale.version == shown.version - 1
+    assert "n: int64" in page
+    assert len(page) < 30_000
+
+
+def test_a_notebook_shows_why_a_stream_has_no_picture(tmp_path):
+    stream = segstore.create(tmp_path / "<s>", pa.schema([("n", pa.int64())]), upkeep=None)
+    shutil.rmtree(tmp_path / "<s>")
+    page = stream._repr_html_()
+    assert "SEG_" in page
+    assert "&lt;s&gt;" in page
+    Elements(page)
+
+
+def test_a_plot_has_the_numbers_of_the_stream(shown):
+    figure = shown.plot()
+    segments, history, lag, storage, commits = figure.axes
+    rows = shown.segments().read_all().to_pylist()
+    bars = sorted(
+        (bar.get_x(), bar.get_width(), bar.get_height())
+        for group in segments.containers
+        for bar in group
+    )
+    assert bars == [(row["start"], row["rows"], row["bytes"]) for row in rows]
+    heads = {line.get_label(): line.get_xdata()[0] for line in segments.get_lines()}
+    assert (heads["head"], heads["tail"]) == (shown.head, shown.tail)
+    assert heads["_tag launch"] == shown.tags["launch"].offset
+    done = shown.history().read_all()
+    (held,) = history.get_lines()
+    assert held.get_ydata()[-1] == shown.tail - shown.head
+    sums = {line.get_label(): line.get_ydata()[-1] for line in commits.get_lines()}
+    assert sums["appends"] == done["operation"].to_pylist().count("append")
+    assert sum(sums.values()) == done.num_rows
+    readers = {
+        row["name"]: row["behind"] for row in shown.metadata("readers").read_all().to_pylist()
+    }
+    names = [label.get_text() for label in lag.get_yticklabels()]
+    assert dict(zip(names, [bar.get_width() for bar in lag.containers[0]], strict=True)) == readers
+    held = shown.metadata("storage").read_all().to_pylist()
+    assert [bar.get_width() for bar in storage.containers[0]] == [row["bytes"] for row in held]
+
+
+def test_a_plot_can_be_drawn_whatever_the_names(shown, tmp_path):
+    figure = shown.plot(storage=False)
+    FigureCanvasAgg(figure).print_png(tmp_path / "plot.png")
+    head = (tmp_path / "plot.png").read_bytes()[:24]
+    assert head[:8] == b"\x89PNG\r\n\x1a\n"
+    assert int.from_bytes(head[16:20], "big") == 1100
+
+
+def test_a_page_takes_few_requests(shown):
+    looking = segstore.Stream.at_root(shown.storage, shown.root)
+    stats = shown.storage.stats
+    before = sum(stats.requests.values())
+    looking.metrics()
+    measured = sum(stats.requests.values()) - before
+    looking.to_html(storage=False)
+    assert sum(stats.requests.values()) - before - 2 * measured <= 3

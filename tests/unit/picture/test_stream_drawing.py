@@ -1,0 +1,53 @@
+"""The drawing of a stream: the one of the documents, and what many readers take."""
+
+import re
+from dataclasses import replace
+
+from picture_kit import DRAWN, NOON, draw_document
+from stream_kit import make_stream
+
+from segstore_ds.monitor.figures import FollowerFigures, Lag, ReaderFigures
+from segstore_ds.picture.description import BARS, LANES, Bar, Tag, describe
+from segstore_ds.picture.stream_drawing import draw_stream
+
+
+def test_the_picture_of_the_documents_is_drawn_by_this_code():
+    assert DRAWN.read_text(encoding="utf-8") == draw_document(), "run tests/picture_kit.py"
+
+
+def test_a_drawing_is_bounded_however_many_there_are():
+    stream, _ = make_stream(2)
+    found = describe(stream.context, storage=False)
+    readers = tuple(
+        ReaderFigures(f"reader-{n}", "", n % 20, Lag(20 - n % 20, 1, 1.0), 0, NOON, live=True)
+        for n in range(500)
+    )
+    bars = tuple(Bar(n, n + 1, 400, 10**6 + n, "arrow") for n in range(BARS))
+    tags = tuple(Tag(f"tag-{n}" * 20, n) for n in range(12))
+    figures = replace(found.figures, readers=readers, tail=BARS)
+    svg = draw_stream(
+        replace(found, figures=figures, bars=bars, tags=tags, tags_count=10_000),
+        width=960,
+        name="x",
+    )
+    assert len(svg) < 80_000
+    assert svg.count("<circle") == LANES + 1
+    assert "488 readers more" in svg
+    assert "9,988 tags more" in svg
+
+
+def test_losses_lapses_and_lost_followers_are_told():
+    stream, _ = make_stream(3)
+    found = describe(stream.context, storage=False)
+    reader = ReaderFigures("late", "", 0, Lag(30, 0, None), 7, NOON, live=False)
+    figures = replace(
+        found.figures,
+        readers=(reader,),
+        followers=(FollowerFigures("file:///gone", None, None, None),),
+        published_tail=10,
+        published_lag=20,
+    )
+    svg = draw_stream(replace(found, figures=figures), width=960, name="x")
+    assert re.search(r'class="alarm"[^>]*>30 events behind; 7 lost; lapsed<', svg)
+    assert re.search(r'class="alarm"[^>]*>can&#x27;t be asked<', svg)
+    assert "Delta table: 20 events behind" in svg
