@@ -48,14 +48,22 @@ def time_field(root: Root, schema: pa.Schema) -> pa.Field:
     Raises:
         InvalidInputError: The stream has no time column, or a change of its schema took it away.
     """
-    name = time_column_of(root)
-    if name is None or name not in schema.names or not is_time(schema.field(name).type):
+    found = find_time_field(root, schema)
+    if found is None:
         raise InvalidInputError(
             "stream has no time column",
             remedy="choose one with stream.set_time_column('ts')",
-            column=name,
+            column=time_column_of(root),
             version=root.version,
         )
+    return found
+
+
+def find_time_field(root: Root, schema: pa.Schema) -> pa.Field | None:
+    """Return the time column's field in the stream's schema as of a root; None without one."""
+    name = time_column_of(root)
+    if name is None or name not in schema.names or not is_time(schema.field(name).type):
+        return None
     return schema.field(name)
 
 

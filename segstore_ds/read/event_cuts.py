@@ -48,6 +48,7 @@ def resolve_event_time(context: StreamContext, root: Root, moment: str, *, end: 
         offset_column=f"{field.name}_{_OFFSET}",
         followers=followers_of(root),
         read_cache_bytes=options.default("readCacheBytes"),
+        time_column=field.name,
     )
     slices = plan_range(context.status, root, reading)
     if end:

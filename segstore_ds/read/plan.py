@@ -25,7 +25,9 @@ from segstore_ds.format.statistics import Stats, from_json
 from segstore_ds.options.arguments import check_option
 from segstore_ds.read.commit_times import TIME_TYPE, CommitTimes
 from segstore_ds.read.filters import Filters
-from segstore_ds.read.key_filters import Key, may_match
+from segstore_ds.read.key_filters import Key
+from segstore_ds.read.key_filters import may_match as may_hold_keys
+from segstore_ds.read.time_index import time_index, window_of
 from segstore_ds.status.history import History
 from segstore_ds.status.slices import EXACT_LIMIT, Slice, SliceTable, plan_borders
 from segstore_ds.status.table_status import Run, TableStatus
@@ -61,6 +63,7 @@ class Reading:
         native_epochs: Epochs whose Parquet segments are left out because another engine reads them.
         read_cache_bytes: What the process's read cache may hold, in bytes; 0 reads without it.
         looks_up: Whether a filter asks for values of a key column: most segments will have none.
+        time_column: The column whose bounds are searched for the filters on it, or None.
     """
 
     storage: Storage = field(repr=False)
@@ -79,6 +82,7 @@ class Reading:
     native_epochs: tuple[int, ...] = ()
     read_cache_bytes: int = 0
     looks_up: bool = False
+    time_column: str | None = None
 
     @property
     def result_schema(self) -> pa.Schema:
@@ -114,7 +118,7 @@ def plan_range(status: TableStatus, root: Root, reading: Reading) -> SliceTable:
         schemas = {number: decode_schema(text) for number, text in reading.epochs.items()}
     tables = []
     for run in status.runs(root, reading.start, reading.end, with_stats=bool(reading.filters)):
-        kept = _matching(run, reading.filters, schemas) if reading.filters else None
+        kept = _matching(status, run, reading, schemas) if reading.filters else None
         tables.append(SliceTable.of_run(run, reading.start, reading.end, kept))
     slices = SliceTable.join(tables)
     if not reading.native_epochs:
@@ -122,27 +126,34 @@ def plan_range(status: TableStatus, root: Root, reading: Reading) -> SliceTable:
     return slices.select(PARQUET, reading.native_epochs, others=True)
 
 
-def _matching(run: Run, filters: Filters, schemas: dict[int, pa.Schema]) -> Ints:
+def _matching(
+    status: TableStatus, run: Run, reading: Reading, schemas: dict[int, pa.Schema]
+) -> Ints:
     """Return the rows of a run (its segments) whose statistics do not rule a match out."""
-    facts = zip(
-        run.load_stats(), run.columns.epochs.tolist(), run.columns.rows.tolist(), strict=True
-    )
+    filters = reading.filters
+    rows = np.arange(len(run.columns))
+    window = window_of(filters, reading.time_column)
+    if window is not None:
+        index = time_index(status, run, reading.schema.field(reading.time_column), schemas)
+        rows = index.within(window, run.first, run.first + len(run.columns)) - run.first
+    if not len(rows):
+        return rows
+    stats = run.load_stats()
+    epochs, counts = run.columns.epochs, run.columns.rows
     # Parsing the bounds of all columns would take most of the time of planning.
     wanted = frozenset(filters.columns)
 
-    def stats_of(row: int, text: str, epoch: int) -> Stats:
-        schema = schemas.get(epoch)
+    def may_match(row: int) -> bool:
+        text, schema = stats[row], schemas.get(int(epochs[row]))
+        if text is None:
+            return True
         try:
-            return _parse_stats(text, schema, wanted, where="")
+            found = _parse_stats(text, schema, wanted, where="")
         except CorruptionError:
-            return _parse_stats(text, schema, wanted, where=run.columns.path(row))
+            found = _parse_stats(text, schema, wanted, where=run.columns.path(row))
+        return filters.may_match(found, int(counts[row]))
 
-    kept = [
-        row
-        for row, (text, epoch, rows) in enumerate(facts)
-        if text is None or filters.may_match(stats_of(row, text, epoch), rows)
-    ]
-    return np.array(kept, np.int64)
+    return np.array([row for row in rows.tolist() if may_match(row)], np.int64)
 
 
 def _parse_stats(
@@ -198,7 +209,7 @@ def plan_frames(
             claimed
             and wanted
             and (not filters or filters.may_match(frame.stats, frame.rows))
-            and may_match(keys, frame.filters)
+            and may_hold_keys(keys, frame.filters)
         ):
             yield number, row
         row += frame.rows

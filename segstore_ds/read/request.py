@@ -11,7 +11,7 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.key_columns import key_columns_of
 from segstore_ds.format.replication import followers_of
 from segstore_ds.format.root import Root
-from segstore_ds.format.time_column import time_field
+from segstore_ds.format.time_column import find_time_field, time_field
 from segstore_ds.options.arguments import check_option
 from segstore_ds.read.cuts import CutLike, parse_cut, resolve_cuts, take_range
 from segstore_ds.read.event_time import EventTime, time_conditions
@@ -67,7 +67,7 @@ def plan_reading(context: StreamContext, root: Root, request: ReadRequest) -> Re
     strict = request.fail_on_data_loss
     first, last = take_range(root, first, last, fail_on_data_loss=strict, url=url)
     schema = epoch_schema(context.status, root.epoch)
-    filters = parse_filters(request.filters, schema)
+    filters, timed = parse_filters(request.filters, schema), find_time_field(root, schema)
     if request.event_time is not None:
         within = time_conditions(time_field(root, schema), request.event_time)
         filters = replace(filters, conditions=(*within, *filters.conditions))
@@ -87,6 +87,7 @@ def plan_reading(context: StreamContext, root: Root, request: ReadRequest) -> Re
         followers=followers_of(root),
         read_cache_bytes=check_option("read_cache_bytes", request.read_cache_bytes),
         looks_up=looks_up(filters, key_columns_of(root)),
+        time_column=None if timed is None else timed.name,
     )
 
 

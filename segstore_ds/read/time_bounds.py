@@ -1,21 +1,20 @@
 """The times of segments: the bounds of the time column, and what later segments still bring."""
 
-from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.commit.context import StreamContext
-from segstore_ds.format.fields import parse_json
 from segstore_ds.format.root import Root
-from segstore_ds.format.statistics import ColumnStats, from_json
-from segstore_ds.format.time_column import is_time, time_column_of
-from segstore_ds.read.filter_literals import typed_array
+from segstore_ds.format.time_column import find_time_field
+from segstore_ds.read.time_index import least_from, limits_of, time_index
 from segstore_ds.status.epochs import epoch_schema
-from segstore_ds.status.table_status import Run
 
 TIME_FIELDS = [("time_min", pa.string()), ("time_max", pa.string()), ("watermark", pa.string())]
+_Flags = npt.NDArray[np.bool_]
 
 
 def segment_times(context: StreamContext, root: Root, start: int, end: int) -> list[pa.Array]:
@@ -26,65 +25,36 @@ def segment_times(context: StreamContext, root: Root, start: int, end: int) -> l
     """
     runs = context.status.runs(root, start, end, with_stats=True)
     count = sum(len(run.columns) for run in runs)
-    schema = epoch_schema(context.status, root.epoch)
-    name = time_column_of(root)
-    if name is None or name not in schema.names or not is_time(schema.field(name).type):
+    field = find_time_field(root, epoch_schema(context.status, root.epoch))
+    if not count or field is None:
         return [pa.nulls(count, pa.string())] * len(TIME_FIELDS)
-    field = schema.field(name)
-    found = list(_bounds(context, root, field, (start, root.tail)))
-    columns = (
-        [bounds and bounds.min for bounds in found[:count]],
-        [bounds and bounds.max for bounds in found[:count]],
-        _watermarks(found)[:count],
-    )
-    return [_texts(values, field.type) for values in columns]
+    low, high, known = _columns(context, root, field, start)
+    timed = known & (low <= high)
+    # Behind the last segment there is nothing, and that is known.
+    none = limits_of(field.type)[1]
+    least = np.append(least_from(low), none)[1:]
+    sure = np.append(np.logical_and.accumulate(known[::-1])[::-1], True)[1:]
+    some = np.append(np.logical_or.accumulate(timed[::-1])[::-1], False)[1:]
+    columns = ((low, timed), (high, timed), (least, sure & some))
+    return [_texts(values[:count], shown[:count], field.type) for values, shown in columns]
 
 
-def _bounds(
-    context: StreamContext, root: Root, field: pa.Field, span: tuple[int, int]
-) -> Iterator[ColumnStats | None]:
-    """Yield the bounds of each segment: None if unknown, both None if it holds no time."""
-    schemas = [epoch_schema(context.status, epoch) for epoch in root.epochs]
-    for run in context.status.runs(root, *span, with_stats=True):
-        facts = zip(run.load_stats(), run.columns.epochs.tolist(), strict=True)
-        for row, (text, epoch) in enumerate(facts):
-            yield _bounds_of(run, row, text, (field, schemas[epoch]))
+def _columns(
+    context: StreamContext, root: Root, field: pa.Field, start: int
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any], _Flags]:
+    """Return the bounds of the segments from a start to the tail, and whether they are known."""
+    schemas = dict(enumerate(epoch_schema(context.status, epoch) for epoch in root.epochs))
+    parts = []
+    for run in context.status.runs(root, start, root.tail, with_stats=True):
+        index = time_index(context.status, run, field, schemas)
+        rows = slice(run.first, run.first + len(run.columns))
+        parts.append((index.low[rows], index.high[rows], index.known[rows]))
+    low, high, known = (np.concatenate([part[place] for part in parts]) for place in range(3))
+    return low, high, known
 
 
-def _bounds_of(
-    run: Run, row: int, text: str | None, types: tuple[pa.Field, pa.Schema]
-) -> ColumnStats | None:
-    field, stored = types
-    if field.name not in stored.names:
-        return ColumnStats(None, None, int(run.columns.rows[row]))  # it appeared later: all null
-    if text is None or not _comparable(stored.field(field.name).type, field.type):
-        return None
-    where = run.columns.path(row)
-    value = parse_json(text.encode(), where=where)
-    bounds = from_json(value, where=where, schema=stored, only=[field.name]).get(field.name)
-    if bounds is None:
-        return None
-    known = bounds.nulls >= run.columns.rows[row] or None not in (bounds.min, bounds.max)
-    return bounds if known else None
-
-
-def _comparable(stored: pa.DataType, current: pa.DataType) -> bool:
-    families = (t.is_integer, t.is_floating)
-    return stored.equals(current) or any(is_of(stored) and is_of(current) for is_of in families)
-
-
-def _watermarks(found: list[ColumnStats | None]) -> list[Any]:
-    """Return the least time after each segment; None for none, and after what is unknown."""
-    marks: list[Any] = []
-    least: Any = None
-    known = True
-    for bounds in reversed(found):
-        marks.append(least if known else None)
-        known = known and bounds is not None
-        if bounds is not None and bounds.min is not None:
-            least = bounds.min if least is None else min(least, bounds.min)
-    return marks[::-1]
-
-
-def _texts(values: list[Any], data_type: pa.DataType) -> pa.Array:
-    return typed_array(values, data_type).cast(pa.string())
+def _texts(values: npt.NDArray[Any], shown: _Flags, data_type: pa.DataType) -> pa.Array:
+    found = pa.array(np.where(shown, values, 0), mask=~shown)
+    if t.is_temporal(data_type):
+        found = found.cast(pa.int32() if data_type.bit_width == 32 else pa.int64()).view(data_type)
+    return found.cast(data_type).cast(pa.string())

@@ -6,6 +6,7 @@ version share one object. A part also has statistics behind its envelope, in env
 that the first one lists.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -42,12 +43,42 @@ class Stored:
     bytes: int
 
 
+class RowCache:
+    """The values that were used last, by key; each stands for a number of rows."""
+
+    def __init__(self) -> None:
+        self._values: dict[str, tuple[int, Any]] = {}
+
+    def __len__(self) -> int:
+        """Return how many values there are."""
+        return len(self._values)
+
+    def __iter__(self) -> Iterator[str]:
+        """Yield the keys, the oldest first."""
+        return iter(self._values)
+
+    def get(self, key: str) -> Any:
+        """Return a value, or None."""
+        found = self._values.get(key)
+        return None if found is None else found[1]
+
+    def keep(self, key: str, rows: int, value: object) -> None:
+        """Keep a value, and drop the oldest ones if there are too many."""
+        self._values.pop(key, None)
+        self._values[key] = (rows, value)
+        while len(self._values) > 1 and (
+            len(self._values) > _CACHED_OBJECTS
+            or sum(size for size, _ in self._values.values()) > _CACHED_ROWS
+        ):
+            self._values.pop(next(iter(self._values)))
+
+
 class ObjectStore:
     """Reads and writes the status objects of one stream; the last few stay in memory."""
 
     def __init__(self, storage: Storage) -> None:
         self.storage = storage
-        self._cache: dict[str, tuple[int, Any]] = {}
+        self._cache = RowCache()
 
     def put(self, version: int, kind: Kind[T], value: T, behind: bytes = b"") -> Stored:
         """Write a value; `version` is the newest version that the writer has seen."""
@@ -55,7 +86,7 @@ class ObjectStore:
         path = object_path(version, kind, data)
         # Named by digest: an existing object of that name holds the same bytes.
         self.storage.create(path, data + behind)
-        self._keep(path, kind.rows(value), value)
+        self._cache.keep(path, kind.rows(value), value)
         return Stored(path, len(data))
 
     def get(self, ref: Ref, kind: Kind[T]) -> T:
@@ -63,23 +94,23 @@ class ObjectStore:
         _check_kind(ref.path, kind)
         found = self._cache.get(ref.path)
         if found is not None:
-            value: T = found[1]
+            value: T = found
             return value
         if kind.tail is not None:
             data = self._front(ref)
         else:
             data = self.storage.get(ref.path, limit_bytes=min(ref.bytes, RAW_LIMIT_BYTES))
         value = self._decode(data, ref.path, kind)
-        self._keep(ref.path, kind.rows(value), value)
+        self._cache.keep(ref.path, kind.rows(value), value)
         return value
 
     def get_all(self, ref: Ref, kind: Kind[T]) -> tuple[T, bytes]:
         """Return the value of an object and the bytes behind its envelope."""
-        if ref.path in self._cache:
+        if self._cache.get(ref.path) is not None:
             value = self.get(ref, kind)
-            behind = (0, b"") if not _tail(kind, value) else self._cache.get(_tail_key(ref.path))
+            behind = self._cache.get(_tail_key(ref.path)) if _tail(kind, value) else b""
             if behind is not None:
-                return value, behind[1]
+                return value, behind
         return self.read(ref.path, kind, ref.bytes)
 
     def read(self, path: str, kind: Kind[T], size: int | None = None) -> tuple[T, bytes]:
@@ -95,8 +126,8 @@ class ObjectStore:
                 expected=_tail(kind, value),
                 actual=len(behind),
             )
-        self._keep(path, kind.rows(value), value)
-        self._keep(_tail_key(path), kind.rows(value), behind)
+        self._cache.keep(path, kind.rows(value), value)
+        self._cache.keep(_tail_key(path), kind.rows(value), behind)
         return value, behind
 
     def where(self, ref: Ref) -> str:
@@ -116,15 +147,6 @@ class ObjectStore:
             if self.storage.info(ref.path).size == 0:
                 raise EmptyObjectError("object is empty", where=self.where(ref)) from error
             raise
-
-    def _keep(self, path: str, rows: int, value: object) -> None:
-        self._cache.pop(path, None)
-        self._cache[path] = (rows, value)
-        while len(self._cache) > 1 and (
-            len(self._cache) > _CACHED_OBJECTS
-            or sum(size for size, _ in self._cache.values()) > _CACHED_ROWS
-        ):
-            self._cache.pop(next(iter(self._cache)))
 
 
 def object_path(version: int, kind: Kind[Any], data: bytes) -> str:

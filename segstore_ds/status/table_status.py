@@ -14,6 +14,7 @@ Source: CarbonData's table status proposal (base, delta, pointer), with geometri
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -38,7 +39,10 @@ from segstore_ds.status.inline import Schemas, join_inline, put_inline
 from segstore_ds.status.levels import LevelledList, ListRules, MergeRules, find_run
 from segstore_ds.status.levels import plan_merge as plan_part_merge
 from segstore_ds.status.parts import Parts
+from segstore_ds.status.store import RowCache
 from segstore_ds.storage import Storage
+
+T = TypeVar("T")
 
 JOINED_SHARE = 2 / 3  # of the share: with more, joined inline segments become an object
 INLINE_SOFT = 64
@@ -78,11 +82,17 @@ class Run:
         start: Offset of the first segment's first event.
         columns: The segments.
         load_stats: Returns the statistics of each segment; reads them unless they are cached.
+        path: The part that lists them; "" if the root does.
+        whole: All segments of that part or root, where these are some of them.
+        first: The place of the first segment among all of these.
     """
 
     start: int
     columns: SegmentColumns
     load_stats: Callable[[], Sequence[str | None]]
+    path: str = ""
+    whole: "Run | None" = None
+    first: int = 0
 
     @property
     def starts(self) -> Ints:
@@ -100,7 +110,8 @@ class Run:
         if (first, last) == (0, len(starts)):
             return self
         columns, load = self.columns.slice(first, last), self.load_stats
-        return Run(int(starts[first]), columns, lambda: load()[first:last])
+        start = int(starts[first])
+        return Run(start, columns, lambda: load()[first:last], self.path, self, first)
 
 
 class TableStatus(StatusBlobs):
@@ -112,6 +123,7 @@ class TableStatus(StatusBlobs):
     def __init__(self, storage: Storage) -> None:
         super().__init__(storage)
         self._parts = Parts(self._store)
+        self._derived = RowCache()
         self.levels = LevelledList(
             self._store,
             lists="lists",
@@ -148,12 +160,25 @@ class TableStatus(StatusBlobs):
             if columns.epochs.max(initial=0) >= len(root.epochs):
                 where = self._store.where(part)
                 raise CorruptionError("a part holds segments of an unknown epoch", where=where)
-            yield Run(part.start, columns, self._stats_loader(part)).trimmed(start, end)
+            run = Run(part.start, columns, self._stats_loader(part), part.path)
+            yield run.trimmed(start, end)
         inline_start = root.inline_start
         if root.entries and inline_start < end and root.tail > start:
             stats = [entry.stats for entry in root.entries]
             run = Run(inline_start, from_entries(root.entries), lambda: stats)
             yield run.trimmed(start, end)
+
+    def derived(self, run: Run, name: str, make: Callable[[Run], T]) -> T:
+        """Return what `make` makes of all segments of a run's part; kept, as parts never change."""
+        whole = run.whole or run
+        if not run.path:
+            return make(whole)
+        key = f"{run.path} {name}"
+        found: T | None = self._derived.get(key)
+        if found is None:
+            found = make(whole)
+            self._derived.keep(key, len(whole.columns), found)
+        return found
 
     def part(self, ref: PartRef) -> tuple[SegmentEntry, ...]:
         """Return the entries of a part with their statistics."""
