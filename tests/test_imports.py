@@ -68,6 +68,7 @@ OWNERS = {
     "google": {"storage"},
     "pyspark": {"spark", "cli"},
     "duckdb": {"cli", "stream"},
+    "fastavro": {"publish"},
     "pandas": {"cli"},
     "matplotlib": {"picture"},
     "jdk": {"cli"},

@@ -269,7 +269,10 @@ def publish(
         bool, typer.Option("--settle", help="First merge what is in no Parquet file.")
     ] = False,
     strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse columns that Delta lacks.")
+        bool, typer.Option("--strict", help="Refuse columns that the format lacks.")
+    ] = False,
+    iceberg: Annotated[
+        bool, typer.Option("--iceberg", help="An Iceberg table instead of a Delta table.")
     ] = False,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the table.")] = False,
     dry_run: DryRun = False,
@@ -277,18 +280,20 @@ def publish(
     storage_options: Options = None,
     as_json: Json = False,
 ) -> None:
-    """Publish the stream as a Delta table over its own files, or bring that up to date."""
+    """Publish the stream as a Delta or Iceberg table over its own files, or update that."""
     stream = settings.open_to_change(url, storage_options)
+    kind = "Iceberg" if iceberg else "Delta"
     if dry_run:
-        shows = stream.published_delta()
+        shows = stream.published_iceberg() if iceberg else stream.published_delta()
         text = f"{shows.url} lacks {shows.lag:,} events" if shows else "there is no table"
         report(shows or {"url": None}, as_json=as_json, text=text)
     elif remove:
-        ask(f"Remove the Delta table of {stream.url}?", yes=yes)
-        count = stream.unpublish_delta()
+        ask(f"Remove the {kind} table of {stream.url}?", yes=yes)
+        count = stream.unpublish_iceberg() if iceberg else stream.unpublish_delta()
         report({"deleted": count}, as_json=as_json, text=f"deleted {count} objects")
     else:
-        done = stream.publish_delta(settle=settle, strict=strict)
+        publish_table = stream.publish_iceberg if iceberg else stream.publish_delta
+        done = publish_table(settle=settle, strict=strict)
         out = f"; left out: {', '.join(done.left_out)}" if done.left_out else ""
         text = f"{done.url} shows offsets [{done.head}, {done.tail}), {done.lag:,} behind{out}"
         report(done, as_json=as_json, text=text)

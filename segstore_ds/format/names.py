@@ -42,7 +42,12 @@ _OBJECT = re.compile(
     r"|delta/_delta_log/(?:00[0-9]{18}\.(?:json|checkpoint\.parquet)|_last_checkpoint)"
     r"|(?:delta|iceberg)/files/[0-9]{20}-[0-9a-f]{16}-[0-9]{1,10}-[0-9a-f]{12}\.parquet"
     r"|delta/segments"  # a link
+    r"|iceberg/metadata/(?:v[1-9][0-9]{0,17}\.metadata\.json|version-hint\.text|_unused\.json"
+    r"|snap-[0-9]{20}-[0-9a-f]{12}\.avro|m-[0-9]{1,19}-[0-9]{1,19}-[0-9a-f]{12}\.avro)"
 )
+_ICEBERG_METADATA = re.compile(r"iceberg/metadata/v([1-9][0-9]{0,17})\.metadata\.json")
+_MANIFEST_LIST = re.compile(r"iceberg/metadata/snap-(00[0-9]{18})-[0-9a-f]{12}\.avro")
+_MANIFEST = re.compile(r"iceberg/metadata/m-([0-9]{1,19})-([0-9]{1,19})-[0-9a-f]{12}\.avro")
 _OWN_FILE = re.compile(
     r"((?:delta|iceberg)/files/[0-9]{20}-[0-9a-f]{16}-[0-9]{1,10})-[0-9a-f]{12}\.parquet"
 )
@@ -313,6 +318,47 @@ def parse_delta_path(path: str) -> tuple[int, str] | None:
     """Return version and kind of what `build_delta_path` built; None for any other path."""
     match = _DELTA_LOG.fullmatch(path)
     return (int(match[1]), match[2]) if match else None
+
+
+def build_iceberg_path(version: int) -> str:
+    """Return the path of a version of a published Iceberg table's metadata; the first is 1.
+
+    >>> build_iceberg_path(3)
+    'iceberg/metadata/v3.metadata.json'
+    """
+    return f"{ICEBERG_FOLDER}/metadata/v{version}.metadata.json"
+
+
+def parse_iceberg_path(path: str) -> int | None:
+    """Return the version of what `build_iceberg_path` built; None for any other path."""
+    match = _ICEBERG_METADATA.fullmatch(path)
+    return int(match[1]) if match else None
+
+
+def build_manifest_list_path(version: int, nonce: str) -> str:
+    """Return the path of the manifest list that a version of the table's metadata names."""
+    return f"{ICEBERG_FOLDER}/metadata/snap-{build_log_name(version)}-{nonce}.avro"
+
+
+def parse_manifest_list_path(path: str) -> int | None:
+    """Return the version of what `build_manifest_list_path` built; None for any other path."""
+    match = _MANIFEST_LIST.fullmatch(path)
+    return int(match[1]) if match else None
+
+
+def build_manifest_path(start: int, end: int, nonce: str) -> str:
+    """Return the path of a manifest whose files tile the events ``[start, end)``.
+
+    >>> build_manifest_path(0, 20, "0123456789ab")
+    'iceberg/metadata/m-0-20-0123456789ab.avro'
+    """
+    return f"{ICEBERG_FOLDER}/metadata/m-{start}-{end}-{nonce}.avro"
+
+
+def parse_manifest_path(path: str) -> tuple[int, int] | None:
+    """Return the offsets in what `build_manifest_path` built; None for any other path."""
+    match = _MANIFEST.fullmatch(path)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def own_file_key(folder: str, start: int, segment_id: int, epoch: int) -> str:

@@ -16,8 +16,6 @@ import pyarrow as pa
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import (
     InvalidInputError,
-    NotFoundError,
-    SnapshotExpiredError,
 )
 from segstore_ds.format import names
 from segstore_ds.format.root import PartRef, Root
@@ -48,8 +46,9 @@ from segstore_ds.publish.life_cycle import (
     has_same_events,
     is_due,
     keep_published,
+    recall,
 )
-from segstore_ds.publish.listing import Listing, WantedFile, plan_listing, shared_parts
+from segstore_ds.publish.listing import Listing, WantedFile, plan_listing
 from segstore_ds.publish.own_files import write_own_file
 from segstore_ds.status.epochs import epoch_schema
 
@@ -149,20 +148,12 @@ def _recall(
     version, and where files may have to be written, the log says all of it.
     """
     note = newest.note
-    if note is None or note.own or note.generation != root.generation:
+    recalled = recall(context, note, root, names.DELTA_FOLDER) if note is not None else None
+    if note is None or recalled is None:
         return read_table(context.storage, newest), frozenset()
-    try:
-        old = context.log.read_version(note.version)
-    except (SnapshotExpiredError, NotFoundError):
-        return read_table(context.storage, newest), frozenset()
-    if old.epoch.number != root.epoch.number:
-        return read_table(context.storage, newest), frozenset()
-    known = shared_parts(context.status, old, root, (note.head, note.tail))
-    listing = plan_listing(
-        context.status, old, folder=names.DELTA_FOLDER, known=known, end=note.tail
-    )
-    columns = as_delta(epoch_schema(context.status, old.epoch))
-    recalled = DeltaTable(
+    known, listing = recalled
+    columns = as_delta(epoch_schema(context.status, root.epoch))
+    table = DeltaTable(
         newest.version,
         note,
         plan_protocol(columns),
@@ -177,7 +168,7 @@ def _recall(
             for file in listing.files
         },
     )
-    return recalled, known
+    return table, known
 
 
 def _plan_target(

@@ -10,13 +10,18 @@ from dataclasses import dataclass
 
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.run import run_compact
-from segstore_ds.errors import ConflictError, InvalidInputError
+from segstore_ds.errors import (
+    ConflictError,
+    InvalidInputError,
+    NotFoundError,
+    SnapshotExpiredError,
+)
 from segstore_ds.format import names
 from segstore_ds.format.redactions import redacted_since
-from segstore_ds.format.root import Root
+from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.options.compaction import CompactRules
-from segstore_ds.publish.listing import Listing
+from segstore_ds.publish.listing import Listing, plan_listing, shared_parts
 from segstore_ds.write.layout import Layout
 
 _ATTEMPTS = 10
@@ -114,6 +119,27 @@ def check_shown(context: StreamContext, note: Note | None, root: Root, *, remedy
             url=context.storage.url,
             stream_id=note.stream_id,
         )
+
+
+def recall(
+    context: StreamContext, note: Note, root: Root, folder: str
+) -> tuple[frozenset[PartRef], Listing] | None:
+    """Return the files that a table lists, by the version that it shows, and the rest as parts.
+
+    Those parts are the newer version's as well. None if that version is gone, and where there are
+    or may have to be files of the table's own.
+    """
+    if note.own or note.generation != root.generation:
+        return None
+    try:
+        old = context.log.read_version(note.version)
+    except (SnapshotExpiredError, NotFoundError):
+        return None
+    if old.epoch.number != root.epoch.number:
+        return None
+    known = shared_parts(context.status, old, root, (note.head, note.tail))
+    listing = plan_listing(context.status, old, folder=folder, known=known, end=note.tail)
+    return known, listing
 
 
 def is_due(shown: Note | None, root: Root, listing: Listing) -> bool:

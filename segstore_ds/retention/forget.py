@@ -149,20 +149,22 @@ def _unlisted(storage: Storage, refs: References, horizon: Horizon) -> Iterator[
 
 
 def _published(storage: Storage, time_us: int) -> Iterator[Left]:
-    """Yield the published table if it has files from before a time: those list bounds, or events.
+    """Yield published tables with files from before a time: those list bounds, or events.
 
     Clocks of machines and the store's may differ by that much.
     """
     until_us = time_us + CLOCK_LIMIT_US
-    files = storage.list(names.DELTA_FOLDER)
-    count = sum(info.modified_us <= until_us and names.is_object(info.path) for info in files)
-    if count:
-        yield Left(
-            storage.url,
-            f"files of the published table: {count}",
-            "older than the redaction, or as young as clocks may differ",
-            "unpublish_delta(), then publish_delta() again, five minutes after the redaction",
-        )
+    for folder, kind in ((names.DELTA_FOLDER, "delta"), (names.ICEBERG_FOLDER, "iceberg")):
+        files = storage.list(folder)
+        count = sum(info.modified_us <= until_us and names.is_object(info.path) for info in files)
+        if count:
+            yield Left(
+                storage.url,
+                f"files of the published table: {count}",
+                "older than the redaction, or as young as clocks may differ",
+                f"unpublish_{kind}(), then publish_{kind}() again, five minutes after the "
+                "redaction",
+            )
 
 
 def _elsewhere(root: Root, version: int) -> Iterator[Left]:

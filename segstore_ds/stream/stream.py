@@ -47,6 +47,11 @@ from segstore_ds.options.quantities import Duration, Size
 from segstore_ds.picture.description import describe
 from segstore_ds.picture.page import build_cell, build_page
 from segstore_ds.publish.delta import published_delta, run_publish_delta, run_unpublish_delta
+from segstore_ds.publish.iceberg import (
+    published_iceberg,
+    run_publish_iceberg,
+    run_unpublish_iceberg,
+)
 from segstore_ds.publish.life_cycle import Published
 from segstore_ds.read.cuts import (
     Cut,
@@ -1582,6 +1587,44 @@ class Stream:
             How many objects were deleted; 0 if there was no table.
         """
         return run_unpublish_delta(self._context)
+
+    def publish_iceberg(
+        self, *, settle: bool = False, strict: bool = False, format_version: int | None = None
+    ) -> Published:
+        """Publish the stream as an Iceberg table over its own files, or bring that up to date.
+
+        As `publish_delta`, but in the folder `iceberg`, and it needs the extra `[iceberg]`. The
+        metadata names files by absolute URLs: after a stream was moved, publish it again. Iceberg
+        has no way to refuse foreign writers, so give other programs credentials that only read.
+
+        Args:
+            settle: First merge what is in no Parquet file, and publish all events.
+            strict: Refuse to publish if a column has a type that Iceberg lacks; otherwise such
+                columns are left out.
+            format_version: Of Iceberg's format, for a new table: 3, the default, whose row ids are
+                offsets, or 2 for readers that know no other; None takes the table as it is.
+
+        Returns:
+            What the table shows now.
+
+        Raises:
+            CorruptionError: Another program committed to the table.
+        """
+        return run_publish_iceberg(
+            self._context, settle=settle, strict=strict, format_version=format_version
+        )
+
+    def published_iceberg(self) -> Published | None:
+        """Return what the stream's Iceberg table shows, and what it lacks; None without one."""
+        return published_iceberg(self._context)
+
+    def unpublish_iceberg(self) -> int:
+        """Delete the Iceberg table's metadata and its own files, never the stream's.
+
+        Returns:
+            How many objects were deleted; 0 if there was no table.
+        """
+        return run_unpublish_iceberg(self._context)
 
     # Followers.
 

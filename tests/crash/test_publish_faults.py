@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from crash_kit import SCHEMA, content_on, discard, events, files_of, fresh_storage, restore
-from publish_kit import shown
+from publish_kit import DELTA, TABLES, Table
 from stream_kit import Meddling
 
 from segstore_ds.errors import SegstoreError
 from segstore_ds.log.clock import Clock
-from segstore_ds.publish import delta
+from segstore_ds.publish import delta, iceberg
 from segstore_ds.publish.delta_log import read_newest, read_table
 from segstore_ds.storage import Storage
 from segstore_ds.stream import create_on, open_on
@@ -32,48 +32,51 @@ FAULTS = [
 ]
 
 
-def prepare(storage: Storage, clock: Clock) -> None:
+def prepare(storage: Storage, clock: Clock, table: Table = DELTA) -> None:
     """Make a stream that is published, and then changes in every way that the table has to see."""
     stream = create_on(storage, SCHEMA, clock=clock)
     stream.set_upkeep(None)
     for start in range(0, 20, 5):
         stream.append(events(start, start + 5), layout=SETTLED)
-    stream.publish_delta()
+    table.publish(stream)
     stream.compact(start=5, layout=SETTLED)
     stream.append(events(20, 25), layout=SETTLED)
     stream.truncate(2)
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kind}-{fault.when}")
 def test_publishing_survives_a_fault_at_every_call(
-    fault: Fault, monkeypatch: pytest.MonkeyPatch
+    fault: Fault, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table is never between two states, and the stream never changes."""
     monkeypatch.setattr(delta, "CHECKPOINT_EVERY", 1)
+    monkeypatch.setattr(iceberg, "CLEAN_EVERY", 1)
     time = VirtualTime(1)
-    start = TimedStorage(fresh_storage("memory", None), time)
-    prepare(start, time.clock)
+    place = fresh_storage("memory", None)
+    start = TimedStorage(place, time)
+    prepare(start, time.clock, table)
     files, now_us = files_of(start), time.now_us
-    before, events_then = shown(start), content_on(start)
-    open_on(start, clock=time.clock).publish_delta()
-    after = shown(start)
+    before, events_then = table.shown(start), content_on(start)
+    table.publish(open_on(start, clock=time.clock))
+    after = table.shown(start)
     assert [len(rows) for _, rows in (before, after)] == [20, 23]
     for number in range(1, 200):
+        discard(place)  # Iceberg's metadata names the place
         later = VirtualTime(1 + number, now_us=now_us)
-        inner = TimedStorage(restore(fresh_storage("memory", None), files), later, like=start)
+        inner = TimedStorage(restore(place, files), later, like=start)
         faulty = FaultStorage(inner, replace(fault, at=number))
         ended = None
         try:
-            open_on(faulty, clock=later.clock).publish_delta()
+            table.publish(open_on(faulty, clock=later.clock))
         except (Crash, SegstoreError) as error:
             ended = error
-        found = shown(inner)
+        found = table.shown(inner)
         assert found in ([after] if ended is None else [before, after]), faulty.calls[number - 1]
         assert content_on(inner) == events_then
-        open_on(inner, clock=later.clock).publish_delta()
-        assert shown(inner) == after
-        discard(inner)
+        table.publish(open_on(inner, clock=later.clock))
+        assert table.shown(inner) == after
         if not faulty.struck:
             assert number > 10
             return
@@ -108,31 +111,33 @@ def test_schema_of_a_checkpoint_is_that_of_the_log() -> None:
     assert pa.types.is_map(pq.read_schema(io.BytesIO(data)).field("add").type.field(1).type)
 
 
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
 @pytest.mark.parametrize("also", ["append", "nothing"])
-def test_publisher_that_loses_a_race_plans_again(also: str) -> None:
+def test_publisher_that_loses_a_race_plans_again(also: str, table: Table) -> None:
     """Two publishers at once leave the table that one of them alone would."""
     time = VirtualTime(1)
     storage = TimedStorage(fresh_storage("memory", None), time)
-    prepare(storage, time.clock)
+    prepare(storage, time.clock, table)
 
     def come_first() -> None:
         other = open_on(storage, clock=time.clock)
         if also == "append":
             other.append(events(25, 28), layout=SETTLED)
-        other.publish_delta()
+        table.publish(other)
 
-    raced = Meddling(storage, f"create delta/_delta_log/{1:020d}", come_first)
-    found = open_on(raced, clock=time.clock).publish_delta()
+    raced = Meddling(storage, table.second, come_first)
+    found = table.publish(open_on(raced, clock=time.clock))
     assert raced.met
-    assert (found.table_version, found.tail) == (1, 28 if also == "append" else 25)
-    assert [row["n"] for row in shown(storage)[1]] == list(range(2, found.tail))
+    assert (found.table_version - table.first, found.tail) == (1, 28 if also == "append" else 25)
+    assert [row["n"] for row in table.shown(storage)[1]] == list(range(2, found.tail))
 
 
-def test_publisher_that_slept_past_a_purge_publishes_again() -> None:
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
+def test_publisher_that_slept_past_a_purge_publishes_again(table: Table) -> None:
     """What it listed may have been deleted while it slept."""
     time = VirtualTime(1)
     storage = TimedStorage(fresh_storage("memory", None), time)
-    prepare(storage, time.clock)
+    prepare(storage, time.clock, table)
 
     def sleep() -> None:
         other = open_on(storage, clock=time.clock)
@@ -144,7 +149,7 @@ def test_publisher_that_slept_past_a_purge_publishes_again() -> None:
         other.purge(older_than_s=3600)
         other.vacuum(dry_run=False)
 
-    slept = Meddling(storage, f"create delta/_delta_log/{1:020d}", sleep)
-    found = open_on(slept, clock=time.clock).publish_delta()
-    assert (found.table_version, found.tail) == (2, 30)
-    assert [row["n"] for row in shown(storage)[1]] == list(range(2, 30))
+    slept = Meddling(storage, table.second, sleep)
+    found = table.publish(open_on(slept, clock=time.clock))
+    assert (found.table_version - table.first, found.tail) == (2, 30)
+    assert [row["n"] for row in table.shown(storage)[1]] == list(range(2, 30))

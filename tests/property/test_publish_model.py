@@ -7,9 +7,9 @@ import pyarrow as pa
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from publish_kit import shown
+from publish_kit import TABLES, Table
 
-from segstore_ds.publish import delta
+from segstore_ds.publish import delta, iceberg, manifest_plan
 from segstore_ds.status import table_status
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on
@@ -95,8 +95,13 @@ class Program:
 
     def publish(self, settle: bool) -> None:
         """Compare rows and offsets with the stream's."""
-        found = self.stream.publish_delta(settle=settle)
-        version, rows = shown(self.stream.storage)
+        for table in TABLES:
+            self.compare(table, settle)
+
+    def compare(self, table: Table, settle: bool) -> None:
+        """Publish one table, and compare it."""
+        found = table.publish(self.stream, settle=settle)
+        version, rows = table.shown(self.stream.storage)
         assert (version, found.head) == (self.stream.version, self.stream.head)
         assert found.lag == self.stream.tail - found.tail
         assert not (settle and found.lag)
@@ -122,6 +127,10 @@ def test_published_table_has_the_rows_of_the_stream(
 ) -> None:
     """Whatever happened between two publications, at whatever points."""
     monkeypatch.setattr(delta, "CHECKPOINT_EVERY", 2)
+    monkeypatch.setattr(iceberg, "CLEAN_EVERY", 2)
+    monkeypatch.setattr(iceberg, "_MANIFEST_FILES", 3)
+    monkeypatch.setattr(manifest_plan, "_MERGED", 3)
+    monkeypatch.setattr(manifest_plan, "_SMALL", 3)
     monkeypatch.setattr(table_status, "INLINE_SOFT", 2)  # so that versions have parts in common
     storage = open_storage(f"memory://publish-{id(steps)}")
     program = Program(create_on(storage, SCHEMA))

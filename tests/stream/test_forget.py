@@ -211,20 +211,23 @@ def test_clones_and_origins_are_reported() -> None:
     assert _holders(place) == _holders(clone_url) == []
 
 
-def test_a_published_table_is_reported() -> None:
+@pytest.mark.parametrize("kind", ["delta", "iceberg"])
+def test_a_published_table_is_reported(kind: str) -> None:
     """Its log lists bounds, and its own files hold events, until it is made again."""
     stream, storage = make_stream(0)
+    publish = getattr(stream, f"publish_{kind}")
     stream.append(_events(0), layout=LAYOUTS[3])
-    stream.publish_delta()
+    publish()
     _redact(stream)
     wait(storage, HOUR)
-    stream.publish_delta()
+    publish()
     wait(storage, 8 * DAY)
     (left,) = _redact(stream).left
-    assert "unpublish_delta" in left.call
-    assert any(path.startswith("delta/") for path in _holders(stream.url))
-    stream.unpublish_delta()
-    stream.publish_delta()
+    assert f"unpublish_{kind}" in left.call
+    if kind == "delta":  # Iceberg's metadata is compressed
+        assert any(path.startswith("delta/") for path in _holders(stream.url))
+    getattr(stream, f"unpublish_{kind}")()
+    publish()
     assert _redact(stream).done
     assert _holders(stream.url) == []
 

@@ -88,13 +88,14 @@ def test_redact_counts_asks_and_clears(stream, capsys):
     assert main(["redact", stream.url, "-c", "n", "--yes"]) == 2
 
 
-def test_publish_shows_removes_and_asks(stream, capsys):
-    assert main(["publish", stream.url, "--settle", "--json"]) == 0
+@pytest.mark.parametrize("form", [[], ["--iceberg"]])
+def test_publish_shows_removes_and_asks(form, stream, capsys):
+    assert main(["publish", stream.url, "--settle", "--json", *form]) == 0
     assert done(capsys)["tail"] == 3
-    assert main(["publish", stream.url, "--dry-run"]) == 0
+    assert main(["publish", stream.url, "--dry-run", *form]) == 0
     assert "lacks 0 events" in capsys.readouterr().out
-    assert main(["publish", stream.url, "--remove"]) == NOT_CONFIRMED
-    assert main(["publish", stream.url, "--remove", "--yes", "--json"]) == 0
+    assert main(["publish", stream.url, "--remove", *form]) == NOT_CONFIRMED
+    assert main(["publish", stream.url, "--remove", "--yes", "--json", *form]) == 0
     assert done(capsys)["deleted"] > 0
 
 

@@ -1,0 +1,285 @@
+"""Manifests and manifest lists of a published Iceberg table: bytes and back.
+
+Every manifest's files tile a range of offsets, which its name says, and the manifests of a snapshot
+are disjoint. So what a change touches is known from the list alone.
+"""
+
+import io
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.format import names
+
+EXISTING, ADDED, DELETED = 0, 1, 2  # of an entry
+_ROW_IDS = 3  # the first format version that has them
+_CODEC = "deflate"  # the one that every reader has
+
+
+def _optional(kind: Any, number: int, name: str) -> dict[str, Any]:
+    return {"name": name, "type": ["null", kind], "default": None, "field-id": number}
+
+
+def _required(kind: Any, number: int, name: str) -> dict[str, Any]:
+    return {"name": name, "type": kind, "field-id": number}
+
+
+def _by_column(numbers: tuple[int, int, int], name: str, kind: str) -> dict[str, Any]:
+    outer, key, value = numbers
+    pairs = {
+        "type": "record",
+        "name": f"k{key}_v{value}",
+        "fields": [_required("int", key, "key"), _required(kind, value, "value")],
+    }
+    return _optional({"type": "array", "logicalType": "map", "items": pairs}, outer, name)
+
+
+_FILE = (
+    _required("int", 134, "content"),
+    _required("string", 100, "file_path"),
+    _required("string", 101, "file_format"),
+    _required({"type": "record", "name": "r102", "fields": []}, 102, "partition"),
+    _required("long", 103, "record_count"),
+    _required("long", 104, "file_size_in_bytes"),
+    _by_column((109, 119, 120), "value_counts", "long"),
+    _by_column((110, 121, 122), "null_value_counts", "long"),
+    _by_column((125, 126, 127), "lower_bounds", "bytes"),
+    _by_column((128, 129, 130), "upper_bounds", "bytes"),
+)
+_LIST = (
+    _required("string", 500, "manifest_path"),
+    _required("long", 501, "manifest_length"),
+    _required("int", 502, "partition_spec_id"),
+    _required("int", 517, "content"),
+    _required("long", 515, "sequence_number"),
+    _required("long", 516, "min_sequence_number"),
+    _required("long", 503, "added_snapshot_id"),
+    _required("int", 504, "added_files_count"),
+    _required("int", 505, "existing_files_count"),
+    _required("int", 506, "deleted_files_count"),
+    _required("long", 512, "added_rows_count"),
+    _required("long", 513, "existing_rows_count"),
+    _required("long", 514, "deleted_rows_count"),
+)
+
+
+@lru_cache
+def _entry_schema(format_version: int) -> Any:
+    row_ids = (_optional("long", 142, "first_row_id"),) if format_version >= _ROW_IDS else ()
+    file = {"type": "record", "name": "r2", "fields": [*_FILE, *row_ids]}
+    return _avro().parse_schema(
+        {
+            "type": "record",
+            "name": "manifest_entry",
+            "fields": [
+                _required("int", 0, "status"),
+                _optional("long", 1, "snapshot_id"),
+                _optional("long", 3, "sequence_number"),
+                _optional("long", 4, "file_sequence_number"),
+                _required(file, 2, "data_file"),
+            ],
+        }
+    )
+
+
+@lru_cache
+def _list_schema(format_version: int) -> Any:
+    row_ids = (_optional("long", 520, "first_row_id"),) if format_version >= _ROW_IDS else ()
+    fields = [*_LIST, *row_ids]
+    return _avro().parse_schema({"type": "record", "name": "manifest_file", "fields": fields})
+
+
+def _avro() -> Any:
+    try:
+        import fastavro  # noqa: PLC0415 - an extra
+    except ImportError as cause:
+        raise InvalidInputError(
+            "Iceberg's metadata needs fastavro", remedy="pip install 'segstore-ds[iceberg]'"
+        ) from cause
+    return fastavro
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A file in a manifest, and what a snapshot did to it.
+
+    Attributes:
+        status: `EXISTING`, `ADDED` or `DELETED`.
+        snapshot_id: The snapshot that added it, or that deleted it.
+        sequence: The sequence number of the snapshot that added it.
+        path: In the stream's folder.
+        start: Offset of its first event.
+        rows: How many events it has.
+        bytes: Its size.
+        stats: Counts and bounds, as Avro has them.
+    """
+
+    status: int
+    snapshot_id: int
+    sequence: int
+    path: str
+    start: int
+    rows: int
+    bytes: int
+    stats: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def end(self) -> int:
+        """Offset after its last event."""
+        return self.start + self.rows
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A manifest as a manifest list names it: its path, its range of offsets, and the record."""
+
+    path: str
+    start: int
+    end: int
+    record: Mapping[str, Any]
+
+    @property
+    def files(self) -> int:
+        """How many files it holds that the snapshot has."""
+        count: int = self.record["added_files_count"] + self.record["existing_files_count"]
+        return count
+
+
+@dataclass(frozen=True, slots=True)
+class Form:
+    """What all manifests of a table share: the format version, its stream's URL, its columns."""
+
+    format_version: int
+    url: str
+    schema_text: str
+    schema_id: int
+
+    def uri(self, path: str) -> str:
+        """Return the URI of an object of the stream."""
+        return f"{self.url}/{path}"
+
+    def path(self, uri: str) -> str:
+        """Return the path, in the stream's folder, of an object that the table names."""
+        path = uri.removeprefix(f"{self.url}/")
+        if path == uri:
+            raise CorruptionError("published table names a file elsewhere", where=self.url, uri=uri)
+        return path
+
+
+def encode_manifest(entries: Iterable[Entry], form: Form) -> bytes:
+    """Return a manifest with these files."""
+    sink = io.BytesIO()
+    about = {
+        "schema": form.schema_text,
+        "schema-id": str(form.schema_id),
+        "partition-spec": "[]",
+        "partition-spec-id": "0",
+        "format-version": str(form.format_version),
+        "content": "data",
+    }
+    rows = (_record(entry, form) for entry in entries)
+    schema = _entry_schema(form.format_version)
+    _avro().writer(sink, schema, rows, codec=_CODEC, metadata=about)
+    return sink.getvalue()
+
+
+def _record(entry: Entry, form: Form) -> dict[str, Any]:
+    return {
+        "status": entry.status,
+        "snapshot_id": entry.snapshot_id,
+        "sequence_number": entry.sequence,
+        "file_sequence_number": entry.sequence,
+        "data_file": {
+            "content": 0,
+            "file_path": form.uri(entry.path),
+            "file_format": "PARQUET",
+            "partition": {},
+            "record_count": entry.rows,
+            "file_size_in_bytes": entry.bytes,
+            "first_row_id": entry.start,
+            **entry.stats,
+        },
+    }
+
+
+_STATS = ("value_counts", "null_value_counts", "lower_bounds", "upper_bounds")
+
+
+def decode_manifest(data: bytes, start: int, form: Form) -> list[Entry]:
+    """Return the files of a manifest that its snapshot has; the first begins at `start`."""
+    found = []
+    for row in _avro().reader(io.BytesIO(data)):
+        if row["status"] == DELETED:
+            continue
+        file = row["data_file"]
+        entry = Entry(
+            row["status"],
+            row["snapshot_id"],
+            row["sequence_number"],
+            form.path(file["file_path"]),
+            start,
+            file["record_count"],
+            file["file_size_in_bytes"],
+            {name: file[name] for name in _STATS},
+        )
+        found.append(entry)
+        start = entry.end
+    return found
+
+
+def describe_manifest(
+    path: str, data: bytes, entries: Iterable[Entry], snapshot: tuple[int, int], form: Form
+) -> Manifest:
+    """Return a manifest that a snapshot, given by id and sequence number, has written."""
+    counts, rows = [0, 0, 0], [0, 0, 0]
+    snapshot_id, sequence = snapshot
+    least = sequence
+    for entry in entries:
+        counts[entry.status] += 1
+        rows[entry.status] += entry.rows
+        least = least if entry.status == DELETED else min(least, entry.sequence)
+    start, end = names.parse_manifest_path(path) or (0, 0)
+    record = {
+        "manifest_path": form.uri(path),
+        "manifest_length": len(data),
+        "partition_spec_id": 0,
+        "content": 0,
+        "sequence_number": sequence,
+        "min_sequence_number": least,
+        "added_snapshot_id": snapshot_id,
+        "added_files_count": counts[ADDED],
+        "existing_files_count": counts[EXISTING],
+        "deleted_files_count": counts[DELETED],
+        "added_rows_count": rows[ADDED],
+        "existing_rows_count": rows[EXISTING],
+        "deleted_rows_count": rows[DELETED],
+        "first_row_id": start,
+    }
+    return Manifest(path, start, end, record)
+
+
+def encode_list(
+    manifests: Iterable[Manifest], form: Form, *, about: Mapping[str, int | None]
+) -> bytes:
+    """Return the manifest list of a snapshot that `about` describes."""
+    sink = io.BytesIO()
+    texts = {key: "null" if value is None else str(value) for key, value in about.items()}
+    texts["format-version"] = str(form.format_version)
+    records = (dict(manifest.record) for manifest in manifests)
+    schema = _list_schema(form.format_version)
+    _avro().writer(sink, schema, records, codec=_CODEC, metadata=texts)
+    return sink.getvalue()
+
+
+def decode_list(data: bytes, form: Form) -> list[Manifest]:
+    """Return the manifests of a snapshot, in the order of their offsets."""
+    found = []
+    for record in _avro().reader(io.BytesIO(data)):
+        path = form.path(record["manifest_path"])
+        span = names.parse_manifest_path(path)
+        if span is None:
+            raise CorruptionError("published table lists another program's manifest", where=path)
+        found.append(Manifest(path, *span, record))
+    return sorted(found, key=lambda manifest: (manifest.start, manifest.end))

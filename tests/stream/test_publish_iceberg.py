@@ -1,0 +1,317 @@
+"""A stream as an Iceberg table: equal rows through pyiceberg after every operation."""
+
+import json
+import os
+import shutil
+from dataclasses import replace
+from decimal import Decimal
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+import pytest
+from publish_kit import iceberg_entries
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import StaticTable
+
+import segstore_ds as segstore
+from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.publish import iceberg, manifest_plan
+from segstore_ds.status import table_status
+from segstore_ds.stream import Stream
+from segstore_ds.write.layout import Layout
+
+SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])
+SETTLED = Layout(inline_bytes=0, segment_format="parquet")
+HOT = Layout(inline_bytes=0, segment_format="arrow")
+
+
+def events(start: int, end: int) -> pa.Table:
+    """Return the events start to end."""
+    words = [["", "ada", "größe", None][n % 4] for n in range(start, end)]
+    return pa.table({"n": list(range(start, end)), "word": words}, SCHEMA)
+
+
+@pytest.fixture
+def stream(tmp_path: Path) -> Stream:
+    """Return a stream without events and without upkeep."""
+    made = segstore.create(tmp_path / "stream", SCHEMA)
+    made.set_upkeep(None)
+    return made
+
+
+def folder_of(stream: Stream) -> Path:
+    """Return the folder of the stream's table."""
+    return Path(stream.url.removeprefix("file://")) / "iceberg"
+
+
+def table_of(stream: Stream) -> StaticTable:
+    """Open the table with pyiceberg."""
+    return StaticTable.from_metadata(str(folder_of(stream)))
+
+
+def metadata_of(stream: Stream) -> dict[str, Any]:
+    """Return the newest metadata."""
+    folder = folder_of(stream) / "metadata"
+    version = (folder / "version-hint.text").read_text()
+    found: dict[str, Any] = json.loads((folder / f"v{version}.metadata.json").read_text())
+    return found
+
+
+def check(stream: Stream, operation: str | None = None) -> None:
+    """Publish, then compare all rows, and row ids with offsets."""
+    found = stream.publish_iceberg()
+    table = table_of(stream)
+    wanted = stream.read(found.head, found.tail).read_all().to_pylist()
+    rows = table.scan().to_arrow().to_pylist()
+    assert sorted(rows, key=str) == sorted(wanted, key=str)
+    assert table.scan(row_filter="n >= 30").count() == sum(row["n"] >= 30 for row in wanted)
+    assert (found.head, found.tail + found.lag) == (stream.head, stream.tail)
+    place = found.head
+    for entry in iceberg_entries(stream.storage):
+        assert entry.start == place
+        place = entry.end
+    assert place == found.tail
+    if operation is not None:
+        assert table.current_snapshot().summary.operation.value == operation
+
+
+@pytest.mark.parametrize("format_version", [2, 3])
+def test_iceberg_table_has_the_rows_of_every_operation(stream: Stream, format_version: int) -> None:
+    """Appends, merges, truncation, restore, redaction and overwrite; what is in Arrow is lag."""
+    stream.append(events(0, 20), layout=SETTLED)
+    assert stream.publish_iceberg(format_version=format_version).table_version == 1
+    for start in range(20, 60, 20):
+        stream.append(events(start, start + 20), layout=SETTLED)
+        check(stream, "append")
+    stream.append(events(60, 70), layout=HOT)
+    check(stream, "append")
+    assert stream.published_iceberg().lag == 10
+    stream.compact(layout=SETTLED)
+    check(stream, "overwrite")
+    version = stream.version
+    stream.append(events(70, 80), layout=SETTLED)
+    stream.append(events(80, 90), layout=SETTLED)
+    check(stream)
+    stream.compact(start=70, layout=SETTLED)
+    check(stream, "replace")
+    stream.truncate(33)
+    check(stream)
+    stream.truncate(70)
+    check(stream, "delete")
+    stream.restore(version)
+    check(stream, "overwrite")
+    stream.redact([["n", "==", 34]], columns=["word"], redact_id="r")
+    check(stream, "overwrite")
+    stream.overwrite(events(0, 5), layout=SETTLED)
+    check(stream, "overwrite")
+    metadata = metadata_of(stream)
+    assert metadata["format-version"] == format_version
+    assert metadata.get("next-row-id") == (stream.tail if format_version == 3 else None)
+    assert metadata["properties"]["gc.enabled"] == "false"
+    with pytest.raises(InvalidInputError, match="format version"):
+        stream.publish_iceberg(format_version=5 - format_version)
+
+
+def test_publishing_iceberg_twice_changes_nothing(stream: Stream) -> None:
+    """A table that shows the newest version is left alone."""
+    stream.append(events(0, 20), layout=SETTLED)
+    first = stream.publish_iceberg()
+    assert stream.publish_iceberg() == first == stream.published_iceberg()
+    assert len(list((folder_of(stream) / "metadata").glob("v*.json"))) == 1
+
+
+def test_both_tables_lie_beside_each_other(stream: Stream) -> None:
+    """Each has files of its own, and goes alone."""
+    stream.append(events(0, 30), layout=SETTLED)
+    stream.truncate(3)
+    stream.append(events(30, 33))
+    assert stream.publish_delta().lag == stream.publish_iceberg().lag == 3
+    assert stream.publish_iceberg(settle=True).lag == stream.publish_delta().lag == 0
+    check(stream)
+    stream.unpublish_delta()
+    check(stream)
+    stream.verify().check()
+    assert stream.unpublish_iceberg() > 4
+    assert stream.published_iceberg() is None
+    assert stream.unpublish_iceberg() == 0
+    check(stream)
+    segstore.drop(stream.url, confirm=stream.url)
+    assert not [path for path in folder_of(stream).rglob("*") if path.is_file()]
+
+
+@pytest.mark.parametrize("format_version", [2, 3])
+def test_columns_of_iceberg_follow_the_schema(stream: Stream, format_version: int) -> None:
+    """New columns are null before, wider ones are cast, and durations are not in the table."""
+    stream.append(events(0, 10), layout=SETTLED)
+    stream.publish_iceberg(format_version=format_version)
+    price = pa.array([Decimal("1.25")] * 10, pa.decimal128(9, 2))
+    inner = pa.array([{"a": 1}] * 10, pa.struct([("a", pa.int8())]))
+    more = events(10, 20).append_column("price", price).append_column("s", inner)
+    more = more.append_column("i", pa.array([1] * 10, pa.int32()))
+    stream.append(
+        more.append_column("f", pa.array([0.5] * 10, pa.float32())),
+        layout=SETTLED,
+        merge_schema=True,
+    )
+    check(stream)
+    wide = events(20, 30).append_column("price", price.cast(pa.decimal128(20, 4)))
+    inner = pa.array([{"a": 2**40, "b": ["x"]}] * 10)
+    wide = wide.append_column("s", inner).append_column("i", pa.array([2**40] * 10))
+    wide = wide.append_column("f", pa.array([0.25] * 10, pa.float64()))
+    stream.append(wide, layout=SETTLED, merge_schema=True)
+    check(stream)
+    assert table_of(stream).scan(row_filter="i == 1 and f > 0.3").count() == 10
+    assert table_of(stream).scan(row_filter="price == 1.2500").count() == 20
+    odd = events(30, 40).append_column("took", pa.array([5] * 10, pa.duration("us")))
+    stream.append(odd, layout=SETTLED, merge_schema=True)
+    with pytest.raises(InvalidInputError, match="took"):
+        stream.publish_iceberg(strict=True)
+    assert stream.publish_iceberg().left_out == {"took": "duration[us]"}
+    assert "took" not in table_of(stream).schema().column_names
+    assert table_of(stream).scan().count() == 40
+
+
+def test_catalog_of_pyiceberg_takes_the_table(stream: Stream, tmp_path: Path) -> None:
+    """A catalog needs one call, with the location of the newest metadata."""
+    stream.append(events(0, 20), layout=SETTLED)
+    stream.publish_iceberg(format_version=2)
+    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
+    catalog.create_namespace("db")
+    metadata = table_of(stream).metadata_location
+    table = catalog.register_table("db.clicks", metadata)
+    assert table.scan(row_filter="n < 5").to_arrow().num_rows == 5
+    catalog.close()
+
+
+def test_moved_stream_is_published_again(stream: Stream, tmp_path: Path) -> None:
+    """Iceberg names files by absolute URLs, so nothing of the old table serves."""
+    for start in (0, 20):
+        stream.append(events(start, start + 20), layout=SETTLED)
+        stream.publish_iceberg()
+    shutil.move(stream.url.removeprefix("file://"), tmp_path / "moved")
+    moved = segstore.open(tmp_path / "moved")
+    assert moved.publish_iceberg().table_version == 3
+    check(moved)
+    assert len(metadata_of(moved)["snapshots"]) == 1
+    moved.append(events(40, 50), layout=SETTLED)
+    check(moved, "append")
+
+
+def test_other_program_that_committed_is_an_error(stream: Stream) -> None:
+    """Another program's snapshot is never taken for the stream's."""
+    stream.append(events(0, 20), layout=SETTLED)
+    stream.publish_iceberg()
+    metadata = metadata_of(stream)
+    del metadata["snapshots"][0]["summary"]["segstore"]
+    (folder_of(stream) / "metadata" / "v2.metadata.json").write_text(json.dumps(metadata))
+    stream.append(events(20, 40), layout=SETTLED)
+    with pytest.raises(CorruptionError, match="another program"):
+        stream.publish_iceberg()
+    stream.unpublish_iceberg()
+    check(stream)
+
+
+def test_lost_hint_is_found_again(stream: Stream) -> None:
+    """A hint that a crash left behind, or that is gone, costs requests and nothing else."""
+    stream.append(events(0, 20), layout=SETTLED)
+    stream.publish_iceberg()
+    hint = folder_of(stream) / "metadata" / "version-hint.text"
+    stream.append(events(20, 40), layout=SETTLED)
+    stream.publish_iceberg()
+    hint.write_text("1")
+    assert stream.published_iceberg().tail == 40
+    stream.append(events(40, 60), layout=SETTLED)
+    assert stream.publish_iceberg().table_version == 3
+    hint.unlink()
+    stream.append(events(60, 80), layout=SETTLED)
+    check(stream, "append")
+    assert hint.read_text() == "4"
+
+
+def test_small_manifests_are_merged(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A list of many appends stays short, and each file keeps the snapshot that added it."""
+    monkeypatch.setattr(manifest_plan, "_MERGED", 4)
+    monkeypatch.setattr(manifest_plan, "_SMALL", 8)
+    monkeypatch.setattr(iceberg, "_MANIFEST_FILES", 9)
+    for start in range(20):
+        stream.append(events(start, start + 1), layout=SETTLED)
+        stream.publish_iceberg()
+    table = table_of(stream)
+    manifests = table.current_snapshot().manifests(table.io)
+    assert [m.existing_files_count + m.added_files_count for m in manifests] == [9, 9, 1, 1]
+    check(stream, "append")
+    assert len({entry.snapshot_id for entry in iceberg_entries(stream.storage)}) == 20
+
+
+def test_publishing_iceberg_reads_what_changed(
+    stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither manifests nor parts that both versions have are read."""
+    monkeypatch.setattr(table_status, "INLINE_SOFT", 2)
+    layout = replace(SETTLED, segment_rows=1, frame_rows=1)
+    for start in range(0, 20, 5):
+        stream.append(events(start, start + 5), layout=layout)
+        stream.publish_iceberg()
+    assert len(stream.root.parts) > 1
+    stream.append(events(20, 21), layout=layout)
+    fresh = segstore.open(stream.url)
+    fresh.storage.stats.reset()
+    assert fresh.publish_iceberg().lag == 0
+    assert fresh.storage.stats.total <= 11
+    assert len(iceberg_entries(stream.storage)) == 21
+
+
+@pytest.mark.slow
+def test_unused_metadata_goes_after_the_grace(stream: Stream) -> None:
+    """What was superseded or unused for long; readers of what was dropped just now keep it."""
+
+    def publish_ten(start: int) -> None:
+        for number in range(start, start + 10):
+            stream.append(events(number * 10, number * 10 + 10), layout=SETTLED)
+            stream.truncate(number * 10 + 1)
+            stream.publish_iceberg()
+
+    def age() -> None:
+        for path in folder_of(stream).rglob("*"):
+            if path.is_file():
+                os.utime(path, (1, 1))
+
+    publish_ten(0)
+    folder = folder_of(stream)
+    files = len([*folder.rglob("*.*")])
+    age()
+    publish_ten(10)
+    left = {path.name for path in folder.rglob("v*.metadata.json")}
+    wanted = {f"v{number}.metadata.json" for number in range(10, 21)}
+    assert left == wanted  # v10 was superseded by v11, just now
+    assert len([*(folder / "files").iterdir()]) == 20  # marked when they were seen to be unused
+    marks = folder / "metadata" / "_unused.json"
+    marks.write_text(json.dumps(dict.fromkeys(json.loads(marks.read_text()), 1)))
+    age()
+    publish_ten(20)
+    assert len([*(folder / "files").iterdir()]) == 11
+    assert len([*folder.rglob("*.*")]) < files + 8
+    check(stream)
+    assert len([*folder.rglob("v*.metadata.json")]) == 11
+
+
+@pytest.mark.slow
+def test_duckdb_reads_the_table(stream: Stream) -> None:
+    """Where its extension is, or can be had."""
+    connection = duckdb.connect()
+    try:
+        connection.execute("install iceberg")
+        connection.execute("load iceberg")
+    except duckdb.Error as error:
+        pytest.skip(f"DuckDB's extension can't be had here: {error}")
+    for start in (0, 20):
+        stream.append(events(start, start + 20), layout=SETTLED)
+        stream.publish_iceberg(format_version=2)
+    stream.truncate(7)
+    stream.publish_iceberg()
+    text = "select * from iceberg_scan(?)"
+    rows = connection.execute(text, [str(folder_of(stream))]).fetchall()
+    wanted = stream.read().read_all().to_pylist()
+    assert sorted(rows) == [(row["n"], row["word"]) for row in wanted]
