@@ -8,6 +8,7 @@ the first use of a Spark helper loads pyspark.
 
 import sys
 from importlib import import_module
+from importlib.util import find_spec
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -87,7 +88,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in _SPARK_HELPERS:
-        return getattr(import_module("segstore_ds.spark"), name)
+        return _spark_helper(name)
     if name == "errors":
         return import_module("segstore_ds.errors")
     if name in __all__:
@@ -97,8 +98,24 @@ def __getattr__(name: str) -> Any:
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
+def _spark_helper(name: str) -> Any:
+    try:
+        return getattr(import_module("segstore_ds.spark"), name)
+    except ImportError as error:
+        if (error.name or "").partition(".")[0] not in ("pyspark", "py4j"):
+            raise
+        raise import_module("segstore_ds.errors").InvalidInputError(
+            "this needs Spark 4.2 or newer, which is not installed here",
+            remedy="pip install segstore-ds, or the core in an environment with that Spark",
+            name=name,
+        ) from error
+
+
 def __dir__() -> list[str]:
-    return [*__all__, "errors"]
+    names = [*__all__, "errors"]
+    if find_spec("pyspark") is None:
+        return [name for name in names if name not in _SPARK_HELPERS]
+    return names
 
 
 class _Package(ModuleType):

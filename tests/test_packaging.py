@@ -1,7 +1,9 @@
 """The wheel: what it holds, what it puts beside itself, and what importing it pulls in."""
 
+import os
 import subprocess
 import sys
+import venv
 import zipfile
 from email import message_from_string
 from pathlib import Path
@@ -21,18 +23,52 @@ print(sorted({name.partition(".")[0] for name in sys.modules}))
 """
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory):
-    """The wheel of this checkout, built without a network."""
-    folder = tmp_path_factory.mktemp("wheel")
+_NO_SPARK = "import sys; sys.modules['pyspark'] = None"
+# Where there is no Spark, events are appended and read, and a helper says what is missing.
+_CORE = """
+import sys
+import segstore_ds as segstore
+assert not {"read", "write"} & {*dir(segstore)}
+stream = segstore.create(sys.argv[1], like={"user": "ada", "n": 1})
+stream.append([{"user": "ada", "n": 1}, {"user": "bob", "n": 2}])
+assert stream.read(filters=[["n", ">", 1]]).read_all()["user"].to_pylist() == ["bob"]
+assert stream.verify().ok
+try:
+    segstore.read(None, sys.argv[1])
+except segstore.errors.InvalidInputError as error:
+    print(error)
+"""
+
+
+def build(folder, distribution=""):
+    """Build the wheel of this checkout without a network."""
     subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(folder)],
         cwd=ROOT,
+        env={**os.environ, "SEGSTORE_DISTRIBUTION": distribution},
         check=True,
         capture_output=True,
     )
     (built,) = folder.glob("*.whl")
     return built
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory):
+    """The wheel of the whole."""
+    return build(tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def core(tmp_path_factory):
+    """The wheel of the core."""
+    return build(tmp_path_factory.mktemp("core"), "core")
+
+
+def metadata_of(wheel):
+    archive = zipfile.ZipFile(wheel)
+    (path,) = (name for name in archive.namelist() if name.endswith(".dist-info/METADATA"))
+    return message_from_string(archive.read(path).decode())
 
 
 @pytest.fixture(scope="module")
@@ -58,6 +94,7 @@ def test_wheel_has_two_top_level_names(names):
         "segstore_ds/docs/find_by_key.md",
         "segstore_ds/docs/find_by_time.md",
         "segstore_ds/docs/glossary.md",
+        "segstore_ds/docs/install.md",
         "segstore_ds/docs/many_writers.md",
         "segstore_ds/docs/pictures.md",
         "segstore_ds/docs/python.md",
@@ -122,3 +159,59 @@ def test_nothing_outside_spark_imports_pyspark(wheel, names, tmp_path):
     assert "'segstore_ds'" in done.stdout
     for module in ("pyspark", "py4j", "duckdb", "pandas", "polars"):
         assert f"'{module}'" not in done.stdout
+
+
+def test_the_core_is_the_same_files_without_spark(wheel, core):
+    whole, part = (metadata_of(each) for each in (wheel, core))
+    assert (part["Name"], part["Version"]) == ("segstore-core", whole["Version"])
+    files = [
+        {name for name in zipfile.ZipFile(each).namelist() if ".dist-info/" not in name}
+        for each in (wheel, core)
+    ]
+    assert files[0] == files[1]
+    needs = [
+        {text for text in each.get_all("Requires-Dist") if "extra ==" not in text}
+        for each in (whole, part)
+    ]
+    assert {text.partition(">")[0].partition("<")[0] for text in needs[0] - needs[1]} == {"pyspark"}
+    assert needs[1] < needs[0]
+    extras = {*part.get_all("Provides-Extra")}
+    assert (
+        {"s3", "cli"}
+        <= extras
+        == {*whole.get_all("Provides-Extra")} - {*("test", "bench", "rivals")}
+    )
+    assert not [text for text in part.get_all("Requires-Dist") if "segstore-ds" in text]
+
+
+def test_the_core_works_where_there_is_no_spark(core, tmp_path):
+    zipfile.ZipFile(core).extractall(tmp_path / "core")
+    done = subprocess.run(
+        [sys.executable, "-c", _NO_SPARK + _CORE, str(tmp_path / "s")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(tmp_path / "core")},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert "pip install segstore-ds" in done.stdout
+
+
+@pytest.mark.slow
+def test_the_core_installs_alone(core, tmp_path):
+    """In an empty environment, from the package index."""
+    venv.create(tmp_path / "env", with_pip=True)
+    python = str(tmp_path / "env/bin/python")
+    pip = [python, "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+    done = subprocess.run([*pip, core], capture_output=True, text=True, check=False)
+    if done.returncode and "Retrying" in done.stderr:
+        pytest.skip("no package index can be reached")
+    assert done.returncode == 0, done.stderr
+    done = subprocess.run(
+        [python, "-c", _CORE, str(tmp_path / "s")], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert "pip install segstore-ds" in done.stdout
+    listed = subprocess.run([*pip[:3], "list"], capture_output=True, text=True, check=True)
+    assert "segstore-core" in listed.stdout
+    assert "pyspark" not in listed.stdout

@@ -15,6 +15,9 @@ from segstore_ds.errors import InvalidInputError
 
 _MONTH = "flights-2013-01.parquet"
 _LOG_LINES = 15
+_NO_SPARK = """\
+Spark is not installed here, so this is the part without it.
+All of it: pip install 'segstore-ds[demo]'"""
 _NO_JAVA = """\
 Spark needs Java 17 or newer, and none in JAVA_HOME, on the PATH or in ~/.jdk will do. To get one:
 
@@ -33,7 +36,7 @@ _SPARK_SETTINGS = {
 
 
 def run_demo(folder: Path | None, *, install_jdk: bool) -> int:
-    """Tell the story and return the exit status, 0; without Java, tell the part without Spark.
+    """Tell the story and return the exit status, 0; without Spark or Java, the part without them.
 
     The streams are written to `folder` and stay there; None means a temporary folder. With
     `install_jdk` a missing Java is fetched.
@@ -44,7 +47,7 @@ def run_demo(folder: Path | None, *, install_jdk: bool) -> int:
     started = time.monotonic()
     with _opened(folder) as place:
         story = Story(month=_month(), url=str(place / "flights"))
-        if _prepare_java(story, install_jdk=install_jdk):
+        if _prepare_spark(story, install_jdk=install_jdk):
             with _quiet_spark(place):
                 _tell_spark(story)
         else:
@@ -80,6 +83,14 @@ def _opened(folder: Path | None) -> Iterator[Path]:
 def _month() -> str:
     """Return the path of the month of flights in the package."""
     return str(resources.files("segstore_ds").joinpath("data", _MONTH))
+
+
+def _prepare_spark(story: Story, *, install_jdk: bool) -> bool:
+    """Tell whether Spark can run; say why not."""
+    if util.find_spec("pyspark") is None:
+        story.say(_NO_SPARK)
+        return False
+    return _prepare_java(story, install_jdk=install_jdk)
 
 
 def _prepare_java(story: Story, *, install_jdk: bool) -> bool:

@@ -14,6 +14,7 @@ from segstore_ds.cli.arguments import Json, Options, Rows, Url
 from segstore_ds.cli.show import Table, print_json, report, say
 from segstore_ds.cli.status import DAMAGED
 from segstore_ds.options.quantities import with_unit
+from segstore_ds.version import requirement
 
 SHOWN_WRITERS = 20
 
@@ -131,7 +132,7 @@ def metrics(
             from segstore_ds.monitor.prometheus import prometheus_text
         except ImportError as error:
             raise typer.BadParameter(
-                f"--format prometheus needs pip install 'segstore-ds[prometheus]': {error}"
+                f"--format prometheus needs pip install '{requirement('prometheus')}': {error}"
             ) from None
         say(prometheus_text(stream_samples(found)).rstrip("\n"))
         return

@@ -5,9 +5,10 @@ import sys
 from collections.abc import Sequence
 
 from segstore_ds.cli.status import FAILED
+from segstore_ds.version import requirement
 
 _MISSING = """\
-segstore: the command line needs typer and rich: pip install 'segstore-ds[cli]'
+segstore: the command line needs typer and rich: pip install '{}'
 In Python nothing else is needed: import segstore_ds as segstore"""
 
 
@@ -20,7 +21,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         import rich  # noqa: F401 - commands import it when they print
         import typer  # noqa: F401 - see above
     except ImportError:
-        print(_MISSING, file=sys.stderr)
+        print(_MISSING.format(requirement("cli")), file=sys.stderr)
         return FAILED
     from segstore_ds.cli.app import build_app
 

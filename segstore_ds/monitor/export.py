@@ -6,6 +6,7 @@ from typing import Any
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.monitor.series import Sample
+from segstore_ds.version import requirement
 
 Samples = Callable[[], Iterable[Sample]]
 
@@ -26,7 +27,7 @@ def export_samples(samples: Samples, *, registry: Any = None, meter_provider: An
     if missing and (named or len(missing) == len(given)):
         raise InvalidInputError(
             "no package to export metrics with is installed",
-            remedy=" or ".join(f"pip install 'segstore-ds[{extra}]'" for extra in missing),
+            remedy=" or ".join(f"pip install '{requirement(extra)}'" for extra in missing),
         )
 
 

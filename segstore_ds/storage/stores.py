@@ -17,6 +17,7 @@ from fsspec.asyn import sync
 from segstore_ds.errors import InvalidInputError, UnsafeFilesystemError
 from segstore_ds.storage.credentials import chain
 from segstore_ds.storage.locations import Location
+from segstore_ds.version import requirement
 
 
 class ObjectStore(ABC):
@@ -70,7 +71,7 @@ class ObjectStore(ABC):
             if version_tuple(found) < version_tuple(least):
                 raise UnsafeFilesystemError(
                     "package is too old to create objects exclusively",
-                    remedy=f"pip install -U 'segstore-ds[{self.extra}]'",
+                    remedy=f"pip install -U '{requirement(self.extra)}'",
                     package=package,
                     found=found,
                     least=least,
@@ -343,6 +344,6 @@ def _import(module: str, extra: str) -> Any:
     except ImportError as cause:
         raise InvalidInputError(
             "a package for this location is not installed",
-            remedy=f"pip install 'segstore-ds[{extra}]'",
+            remedy=f"pip install '{requirement(extra)}'",
             module=module,
         ) from cause

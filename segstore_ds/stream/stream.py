@@ -93,7 +93,7 @@ from segstore_ds.stream.commits import Commits
 from segstore_ds.stream.follow import POLL_S, Follow, open_follow
 from segstore_ds.stream.frames import to_duckdb, to_pandas, to_polars
 from segstore_ds.stream.polars_scan import scan_events
-from segstore_ds.version import __version__
+from segstore_ds.version import __version__, requirement
 from segstore_ds.write.appender import FlushLimits, LiveAppender, StreamEnds
 from segstore_ds.write.inputs import as_input, writer_key
 from segstore_ds.write.job import WriteJob, plan_job
@@ -989,7 +989,7 @@ class Stream:
             drawing = import_module("segstore_ds.picture.plot")
         except ImportError as error:
             raise InvalidInputError(
-                "plots need matplotlib", remedy="pip install 'segstore-ds[plot]'"
+                "plots need matplotlib", remedy=f"pip install '{requirement('plot')}'"
             ) from error
         return drawing.build_figure(describe(self._context, storage=storage))
 
