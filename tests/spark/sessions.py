@@ -1,8 +1,9 @@
 """Spark sessions of the tests: one at a time, every kind in a JVM of its own.
 
-Three kinds: `classic` (local[2], three attempts per task), `cluster` (two executors in JVMs of
-their own) and `connect`. Asking for another kind ends the one that runs, so tests of one kind
-should stand together. The JVM's output goes to a file, where tests look for what must not be there.
+Four kinds: `classic` (local[2], three attempts per task), `cluster` (two executors in JVMs of
+their own), `standalone` (on a cluster that the test started) and `connect`. Asking for another kind
+ends the one that runs, so tests of one kind should stand together. The JVM's output goes to a file,
+where tests look for what must not be there.
 """
 
 import os
@@ -104,7 +105,8 @@ class Sessions:
         SparkContext._ensure_initialized(gateway=self._gateway)
         if kind != "connect":
             builder = SparkSession.builder.config(map=settings)
-            self.spark = builder.master(_MASTERS[kind]).getOrCreate()
+            master = settings.get("spark.master") or _MASTERS[kind]
+            self.spark = builder.master(master).getOrCreate()
             return
         os.environ["SPARK_TESTING"] = "1"  # a free port instead of the fixed one
         try:

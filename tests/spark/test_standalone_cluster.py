@@ -1,0 +1,135 @@
+"""Every kind of job on a standalone cluster that loses a worker in the middle of it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from sessions import Sessions
+from standalone import Standalone, executor_settings
+
+import segstore_ds as segstore
+from segstore_ds.spark.jobs import copy_helpers
+
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("verified")]
+
+SEGMENTS, ROWS = 36, 1_000
+EVENTS = SEGMENTS * ROWS
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Standalone]:
+    started = Standalone(tmp_path_factory.mktemp("cluster"))
+    try:
+        yield started
+    finally:
+        started.stop()
+
+
+@pytest.fixture(scope="module")
+def spark(sessions: Sessions, cluster: Standalone) -> SparkSession:
+    """A session whose executors run on the two workers."""
+    folders = (Path(segstore.__file__).parents[1], Path(__file__).parent)
+    settings = {"spark.master": cluster.url, **executor_settings(*folders)}
+    session = sessions.get("standalone", settings)
+    segstore.register(session)
+    return session
+
+
+@pytest.fixture
+def stream(url: str) -> segstore.Stream:
+    """Many segments of numbered events, Arrow and Parquet by turns."""
+    made = segstore.create(url, pa.schema([("n", pa.int64()), ("s", pa.string())]))
+    for segment in range(SEGMENTS):
+        numbers = list(range(segment * ROWS, (segment + 1) * ROWS))
+        layout = segstore.Layout(segment_format=("arrow", "parquet")[segment % 2])
+        made.append(pa.table({"n": numbers, "s": [f"s{n}" for n in numbers]}), layout=layout)
+    return made
+
+
+def events(url: str) -> list[dict[str, object]]:
+    return segstore.open(url).read().read_all().to_pylist()
+
+
+def expected() -> list[dict[str, object]]:
+    return [{"n": n, "s": f"s{n}"} for n in range(EVENTS)]
+
+
+def test_a_write_keeps_every_event_once_and_in_order(spark, cluster, url):
+    frame = spark.range(0, EVENTS, 1, SEGMENTS).selectExpr("id AS n", "concat('s', id) AS s")
+    cluster.lose_worker_during(spark, lambda: segstore.write(frame, url, inlineBytes=0))
+    assert events(url) == expected()
+    assert segstore.open(url).version == 1  # the one commit that made it
+
+
+def test_a_repeated_write_is_known_after_a_loss(spark, cluster, stream, url):
+    more = spark.range(EVENTS, EVENTS + 600, 1, SEGMENTS).selectExpr(
+        "id AS n", "concat('s', id) AS s"
+    )
+    once = {"writerId": "etl", "batchId": 1, "inlineBytes": 0}
+    cluster.lose_worker_during(spark, lambda: segstore.write(more, url, **once))
+    segstore.write(more, url, **once)
+    assert stream.refresh().tail == EVENTS + 600
+
+
+@pytest.mark.parametrize("hybrid", [False, True])
+def test_a_read_brings_every_event_once(spark, cluster, stream, url, hybrid):
+    # Of a hybrid read, Spark reads the Parquet segments itself, in tasks of their own.
+    spark.conf.set("spark.sql.files.minPartitionNum", SEGMENTS)
+    read = spark.read.format("segstore").option("minPartitions", SEGMENTS)
+    frame = segstore.read(spark, url, minPartitions=SEGMENTS) if hybrid else read.load(url)
+    rows = cluster.lose_worker_during(spark, frame.collect)
+    assert sorted(row.n for row in rows) == list(range(EVENTS))
+
+
+def test_a_compaction_changes_no_event(spark, cluster, stream, url):
+    merged = cluster.lose_worker_during(
+        spark, lambda: segstore.compact(spark, url, compactRows=3 * ROWS)
+    )
+    assert (merged, len(stream.refresh().root.entries)) == (SEGMENTS // 3, SEGMENTS // 3)
+    assert events(url) == expected()
+
+
+def test_a_copy_by_segments_has_every_event_at_its_offset(spark, cluster, stream, url, monkeypatch):
+    monkeypatch.setattr(copy_helpers, "TASK_BYTES", 1)
+    cluster.lose_worker_during(spark, lambda: segstore.copy(spark, url, url + "-copy", "night"))
+    assert events(url + "-copy") == expected()
+    segstore.open(url + "-copy").verify().check()
+
+
+def test_a_copy_by_events_has_every_event_at_its_offset(spark, cluster, stream, url):
+    def in_many_tasks(rows: DataFrame) -> DataFrame:
+        return rows.repartitionByRange(SEGMENTS, "n").sortWithinPartitions("n")
+
+    cluster.lose_worker_during(
+        spark, lambda: segstore.copy(spark, url, url + "-copy", "night", in_many_tasks)
+    )
+    assert events(url + "-copy") == expected()
+    segstore.open(url + "-copy").verify().check()
+
+
+def test_a_redaction_finds_every_event(spark, cluster, stream, url):
+    filters = [["n", ">=", 10]]
+    done = cluster.lose_worker_during(
+        spark, lambda: segstore.redact(spark, url, filters, columns=["s"], redact_id="r1")
+    )
+    assert done.rows == EVENTS - 10
+    assert [row["s"] for row in events(url)] == [f"s{n}" for n in range(10)] + [None] * (
+        EVENTS - 10
+    )
+
+
+def test_a_query_moves_every_event_once(spark, cluster, stream, url, tmp_path):
+    target = f"file://{tmp_path}/target"
+    source = spark.readStream.format("segstore").option("minPartitions", SEGMENTS).load(url)
+    writer = source.writeStream.format("segstore").option("path", target)
+    writer = writer.option("checkpointLocation", f"{tmp_path}/checkpoint").option("inlineBytes", 0)
+
+    def run() -> None:
+        with segstore.activated(spark):
+            writer.trigger(availableNow=True).start().awaitTermination()
+
+    cluster.lose_worker_during(spark, run)
+    assert events(target) == expected()
+    segstore.open(target).verify().check()
