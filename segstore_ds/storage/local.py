@@ -117,7 +117,7 @@ class LocalStorage(CheckedStorage):
             raise
 
     def _open_staged(self, path: str, full: str) -> "LocalStagedWriter":
-        return LocalStagedWriter(self, path, full, self._folders.open_new(full))
+        return LocalStagedWriter(self, path, full, self._folders.open_staged(full))
 
     def _open_replacing(self, path: str, full: str) -> "LocalStagedWriter":
         temporary = temporary_name(os.path.dirname(full))

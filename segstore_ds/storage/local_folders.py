@@ -15,6 +15,11 @@ from segstore_ds.errors import StorageError
 from segstore_ds.storage import local_files
 
 _TRIES = 8
+# Folders of jobs in which this process has staged objects, through handles that had synced the
+# lasting folders above. Each task of a job has a handle of its own, a folder's name is one job's
+# alone, and a sync takes milliseconds even where nothing has changed.
+_JOBS: dict[str, None] = {}
+_MOST_JOBS = 64
 
 
 class LocalFolders:
@@ -27,6 +32,15 @@ class LocalFolders:
         # The lasting folders whose entry is synced in their parent. Deeper folders come and go. One
         # that reappears may be another process's and unsynced, so they are not remembered.
         self._synced: set[str] = set()
+
+    def open_staged(self, full: str) -> int:
+        """Open a new file of a job, whose other tasks may have made its folder in this process."""
+        folder = os.path.dirname(full)
+        if folder in _JOBS:
+            self._synced |= {self._root, self._lasting_of(folder)} - {folder}
+        descriptor = self.open_new(full)
+        _note_job(folder)
+        return descriptor
 
     def open_new(self, full: str) -> int:
         """Open a new file for writing, and make its folder first."""
@@ -92,9 +106,19 @@ class LocalFolders:
             return
         self._lasting |= {self._root, folder}
 
+    def _lasting_of(self, folder: str) -> str:
+        while not self.is_lasting(folder):
+            folder = os.path.dirname(folder)
+        return folder
+
     def _note_synced(self, folder: str) -> None:
         if self.is_lasting(folder):
             self._synced.add(folder)
-        while not self.is_lasting(folder):
-            folder = os.path.dirname(folder)
-        self.note_seen(folder)
+        self.note_seen(self._lasting_of(folder))
+
+
+def _note_job(folder: str) -> None:
+    _JOBS.pop(folder, None)
+    _JOBS[folder] = None
+    for oldest in list(_JOBS)[: max(len(_JOBS) - _MOST_JOBS, 0)]:
+        _JOBS.pop(oldest, None)

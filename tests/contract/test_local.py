@@ -12,7 +12,7 @@ from process_kit import forkserver
 
 from segstore_ds.errors import CorruptionError, StorageError, UnsafeFilesystemError
 from segstore_ds.log.metadata_log import Codec, MetadataLog
-from segstore_ds.storage import Storage, local_files, open_storage
+from segstore_ds.storage import Storage, local_files, local_folders, open_storage
 from segstore_ds.testing.storage_contract import StorageContract
 
 _NOBODY = 65534
@@ -349,19 +349,57 @@ def test_a_handle_that_lives_long_remembers_few_folders(tmp_path):
     assert len(storage._folders._synced) + len(storage._folders._lasting) < 30
 
 
-def test_folder_recreated_by_another_process_is_synced_again(tmp_path, monkeypatch):
+@pytest.fixture
+def synced(monkeypatch):
+    """The folders that were synced, in order."""
+    found = []
+    real = local_files.sync_folder
+
+    def note(folder):
+        found.append(Path(folder))
+        real(folder)
+
+    monkeypatch.setattr(local_files, "sync_folder", note)
+    return found
+
+
+def test_folder_recreated_by_another_process_is_synced_again(tmp_path, synced):
     """The process that recreated it may be killed before the sync."""
     storage = open_storage(tmp_path / "s")
     storage.create("segments/job/1", b"x")
     storage.delete("segments/job/1")
     (tmp_path / "s/segments/job").mkdir()
-    synced = []
-    real = local_files.sync_folder
-
-    def note(folder):
-        synced.append(Path(folder))
-        real(folder)
-
-    monkeypatch.setattr(local_files, "sync_folder", note)
+    synced.clear()
     storage.create("segments/job/2", b"x")
     assert tmp_path / "s/segments" in synced
+
+
+def stage(folder, path):
+    """Stage an object through a handle of its own, as each task does."""
+    with open_storage(folder).open_staged(path) as writer:
+        writer.write(b"x")
+        writer.commit()
+
+
+def test_tasks_of_a_job_sync_the_folders_above_once_in_a_process(tmp_path, synced):
+    """But always their own folder, and its entry: another process may have made it again."""
+    root = tmp_path / "s"
+    stage(root, "segments/job/1")
+    assert {root, root.parent, root / "segments", root / "segments/job"} <= {*synced}
+    synced.clear()
+    stage(root, "segments/job/2")
+    assert sorted(synced) == [root / "segments", root / "segments/job"]
+    synced.clear()
+    stage(root, "segments/another/1")
+    assert {root, root.parent} <= {*synced}
+    shutil.rmtree(root)
+    synced.clear()
+    stage(root, "segments/job/3")  # what is made is synced, whatever was before
+    assert {root, root.parent, root / "segments", root / "segments/job"} <= {*synced}
+
+
+def test_a_process_remembers_few_jobs(tmp_path):
+    """The newest ones."""
+    for number in range(local_folders._MOST_JOBS + 1):
+        local_folders._note_job(f"{tmp_path}/segments/{number}")
+    assert len(local_folders._JOBS) == local_folders._MOST_JOBS
