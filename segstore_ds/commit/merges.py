@@ -1,14 +1,19 @@
-"""Merges of status, history and retired parts: commits of their own, made after other commits."""
+"""Merges of status, history and retired parts: commits of their own, made after other commits.
+
+So are the filters of segments on key columns, which a part gets once it is there.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 
 from segstore_ds.commit.commit import Change
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.format.operation import Operation
-from segstore_ds.format.root import Root
+from segstore_ds.format.root import PartRef, Root
 from segstore_ds.log.transition import Slot
 from segstore_ds.status.history import plan_history_merge
+from segstore_ds.status.key_filters import MOST_LOOKED, find_filters, plan_key_filters
 from segstore_ds.status.table_status import plan_merge, plan_retired_merge
 
 _Merge = Callable[[Root, tuple[str, ...], Slot], Root | None]
@@ -27,6 +32,18 @@ def run_due_merge(context: StreamContext) -> None:
         _commit(context, context.log.history.levels.merge, paths, Operation.MERGE_HISTORY)
     elif (paths := plan_retired_merge(root)) is not None:
         _commit(context, context.status.merge_retired, paths, Operation.MERGE_STATUS)
+    elif (part := plan_key_filters(context.status, root)) is not None:
+        _add_filters(context, part)
+
+
+def _add_filters(context: StreamContext, part: PartRef) -> None:
+    """Give some segments of a part their filters on key columns."""
+    find = partial(find_filters, context.status.storage)
+
+    def add(root: Root, _paths: tuple[str, ...], slot: Slot) -> Root | None:
+        return context.status.add_filters(root, part, find, slot, most=MOST_LOOKED)
+
+    _commit(context, add, (), Operation.MERGE_STATUS)
 
 
 def _commit(

@@ -47,6 +47,7 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.clones import Origin, Pin
 from segstore_ds.format.copies import CLONE
+from segstore_ds.format.key_columns import inherited_properties
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root, SegmentEntry
 from segstore_ds.log.copy_record import check_complete
@@ -329,5 +330,6 @@ def _first_root(
         entries=pinned.entries,
         origins={pinned.stream_id: origin.to_value()},
         copies={request.copy_id: record.to_value()},
+        properties=inherited_properties(pinned),
     )
     return begin_history(first), copied

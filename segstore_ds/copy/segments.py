@@ -26,6 +26,7 @@ from segstore_ds.errors import (
     InternalError,
 )
 from segstore_ds.format.copies import SEGMENTS
+from segstore_ds.format.key_columns import inherited_properties
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Epoch, Root, SegmentEntry
 from segstore_ds.log.transition import Slot
@@ -115,6 +116,7 @@ def commit_copy(
         next_segment=next_segment,
         entries=entries,
         copies={request.copy_id: record.to_value()},
+        properties=inherited_properties(source),
     )
     first = begin_history(first, segments=len(entries))
     first = context.status.tidy(first, Slot(0, first.time_us, 0))

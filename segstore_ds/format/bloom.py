@@ -37,6 +37,7 @@ VALUE_BITS = 16  # per distinct value: one absent value in 700 is taken for one 
 LEAST_VALUE_BITS = 4  # with fewer, every third absent value is: not worth its bytes
 SHARE = 0.025  # of a frame's bytes, for all of its filters
 MOST_VALUE_BYTES = 1024  # columns with a longer value have no filter
+MOST_SET = 0.5  # of the bits of united filters: one absent value in 250 passes then
 
 Filters = Mapping[str, bytes]  # the filter of each column that has one
 Hashes = npt.NDArray[np.uint64]
@@ -111,10 +112,47 @@ def may_hold(data: bytes, hashes: Hashes) -> npt.NDArray[np.bool_]:
     return found
 
 
-def lacks_value(data: bytes, column: pa.Array) -> bool:
-    """Tell whether a filter denies a value of its column, so that reads would lose rows."""
+def hold_any(filters: Sequence[bytes], hashes: Hashes) -> npt.NDArray[np.bool_]:
+    """Tell of each filter whether a value with one of the hashes may be in it."""
+    words = np.frombuffer(b"".join(filters), "<u4").reshape(-1, 8)
+    blocks = np.array([len(data) // BLOCK_BYTES for data in filters], np.uint64)
+    first = np.cumsum(blocks) - blocks
+    found = np.zeros(len(filters), np.bool_)
+    for value in hashes:
+        rows = first + (((value >> np.uint64(32)) * blocks) >> np.uint64(32))
+        low = np.uint32(value & np.uint64(0xFFFFFFFF))
+        bits = np.uint32(1) << ((low * _SALTS) >> np.uint32(27))
+        found |= ((words[rows.astype(np.int64)] & bits) == bits).all(axis=1)
+    return found
+
+
+def unite(filters: Sequence[bytes]) -> tuple[bytes, ...]:
+    """Return fewer filters that hold what the given ones hold: neighbours of one size as one.
+
+    A value is in one of the given ones only if it is in one of the returned ones. Filters that
+    would be too full together stay apart.
+    """
+    found: list[npt.NDArray[np.uint8]] = []
+    for data in filters:
+        bits = np.frombuffer(data, np.uint8)
+        if found and len(found[-1]) == len(bits):
+            both = found[-1] | bits
+            if int(np.unpackbits(both).sum()) <= MOST_SET * 8 * len(both):
+                found[-1] = both
+                continue
+        found.append(bits)
+    return tuple(bits.tobytes() for bits in found)
+
+
+def lacks_value(filters: Sequence[bytes], column: pa.Array) -> bool:
+    """Tell whether all filters deny a value of their column, so that reads would lose rows."""
     hashes = hash_values(column) if has_filter(column.type) else None
-    return hashes is None or not bool(may_hold(data, hashes).all())
+    if hashes is None:
+        return True
+    held = np.zeros(len(hashes), np.bool_)
+    for data in filters:
+        held |= may_hold(data, hashes)
+    return not bool(held.all())
 
 
 def _damaged(where: str) -> CorruptionError:

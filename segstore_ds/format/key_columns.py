@@ -24,6 +24,12 @@ def key_columns_of(root: Root) -> tuple[str, ...]:
     return tuple(names)
 
 
+def inherited_properties(source: Root) -> dict[str, str]:
+    """Return the properties of a stream that a clone or a copy of its segments has, too."""
+    text = source.properties.get(PROPERTY)
+    return {} if text is None else {PROPERTY: text}
+
+
 def build_key_columns(columns: Sequence[str] | None, schema: pa.Schema) -> str | None:
     """Return the property's text for columns of a schema in normal form; None for no columns.
 

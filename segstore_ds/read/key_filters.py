@@ -1,18 +1,21 @@
-"""Lookups by key: which frames surely hold none of the values that filters ask for.
+"""Lookups by key: which segments and frames surely hold none of the values that filters ask for.
 
-A frame's Bloom filter holds hashes of values in the type in which they are stored, so a value is
+A Bloom filter holds hashes of values in the type in which they are stored, so a value is
 looked up in the type of the segment's own epoch. What that type can't hold is in none of its
-frames. A frame without a filter may hold everything.
+frames. What has no filter may hold everything.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.format.bloom import Filters as FrameFilters
-from segstore_ds.format.bloom import Hashes, has_filter, hash_values, may_hold
+from segstore_ds.format.bloom import Hashes, has_filter, hash_values, hold_any, may_hold
+from segstore_ds.format.parts.key_filters import SegmentFilters
 from segstore_ds.read.filter_literals import Literal, parse_literal, typed_array
 from segstore_ds.read.filters import Condition, Filters
 
@@ -53,6 +56,26 @@ def may_match(keys: Sequence[Key], filters: FrameFilters) -> bool:
         key.column not in filters or bool(may_hold(filters[key.column], key.hashes).any())
         for key in keys
     )
+
+
+def segments_to_open(
+    keys: Sequence[Key], segments: Sequence[SegmentFilters]
+) -> npt.NDArray[np.bool_]:
+    """Tell of each segment whether a row of it may pass, by the filters that it has."""
+    kept = np.ones(len(segments), np.bool_)
+    for key in keys:
+        found = [
+            (row, each[key.column])
+            for row, each in enumerate(segments)
+            if each and key.column in each
+        ]
+        owners = np.array([row for row, filters in found for _ in filters], np.int64)
+        held = hold_any([data for _, filters in found for data in filters], key.hashes)
+        may = np.ones(len(segments), np.bool_)
+        may[owners] = False
+        may[owners[held]] = True
+        kept &= may
+    return kept
 
 
 def _hashes_of(condition: Condition, stored: pa.DataType) -> Hashes | None:

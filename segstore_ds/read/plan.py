@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 
 from segstore_ds import options
@@ -25,7 +26,7 @@ from segstore_ds.format.statistics import Stats, from_json
 from segstore_ds.options.arguments import check_option
 from segstore_ds.read.commit_times import TIME_TYPE, CommitTimes
 from segstore_ds.read.filters import Filters
-from segstore_ds.read.key_filters import Key
+from segstore_ds.read.key_filters import Key, find_keys, segments_to_open
 from segstore_ds.read.key_filters import may_match as may_hold_keys
 from segstore_ds.read.time_index import time_index, window_of
 from segstore_ds.status.history import History
@@ -117,8 +118,11 @@ def plan_range(status: TableStatus, root: Root, reading: Reading) -> SliceTable:
     if reading.filters:
         schemas = {number: decode_schema(text) for number, text in reading.epochs.items()}
     tables = []
-    for run in status.runs(root, reading.start, reading.end, with_stats=bool(reading.filters)):
+    span, wanted = (reading.start, reading.end), bool(reading.filters)
+    for run in status.runs(root, *span, with_stats=wanted, with_filters=reading.looks_up):
         kept = _matching(status, run, reading, schemas) if reading.filters else None
+        if kept is not None and len(kept) and reading.looks_up:
+            kept = kept[_holding_keys(run, reading.filters, schemas)[kept]]
         tables.append(SliceTable.of_run(run, reading.start, reading.end, kept))
     slices = SliceTable.join(tables)
     if not reading.native_epochs:
@@ -154,6 +158,23 @@ def _matching(
         return filters.may_match(found, int(counts[row]))
 
     return np.array([row for row in rows.tolist() if may_match(row)], np.int64)
+
+
+def _holding_keys(
+    run: Run, filters: Filters, schemas: dict[int, pa.Schema]
+) -> npt.NDArray[np.bool_]:
+    """Tell of each segment of a run whether its filters allow a value that is looked up."""
+    epochs = run.columns.epochs
+    keys = {number: find_keys(filters, schemas[number]) for number in np.unique(epochs).tolist()}
+    found, cursor = np.ones(len(epochs), np.bool_), 0
+    for chunk in run.load_filters():
+        end = cursor + len(chunk)
+        for number, asked in keys.items():
+            own = np.flatnonzero(epochs[cursor:end] == number).tolist()
+            may = segments_to_open(asked, [chunk[row] for row in own])
+            found[[cursor + row for row in own]] = may
+        cursor = end
+    return found
 
 
 def _parse_stats(

@@ -15,7 +15,9 @@ from itertools import islice, product
 
 from segstore_ds.errors import FormatError
 from segstore_ds.format import names
+from segstore_ds.format.key_columns import key_columns_of
 from segstore_ds.format.operation import Operation
+from segstore_ds.format.parts.key_filters import SegmentFilters
 from segstore_ds.format.parts.kinds import SEGMENTS
 from segstore_ds.format.root import PartRef, Retired, SegmentEntry
 from segstore_ds.repair.history_facts import HistoryFacts
@@ -31,6 +33,7 @@ from segstore_ds.repair.unlisted import (
     find_unlisted,
     is_there,
 )
+from segstore_ds.status.key_filters import find_filters
 from segstore_ds.status.parts import build_part
 from segstore_ds.status.store import is_proven
 from segstore_ds.status.table_status import PlacedSegment, TableStatus
@@ -67,6 +70,7 @@ class PartRebuilder:
         self._unlisted: list[Unlisted] | None = None
         self._numbers: set[int] = set()
         self._knows_dropped = True
+        self._filters: dict[str, SegmentFilters] = {}
 
     def find(self, part: PartRef) -> FoundPart:
         """Find the segments of a part."""
@@ -75,12 +79,12 @@ class PartRebuilder:
         runs, missing = tile_known(known, part.start, part.end)
         for chosen in self._fillings(part, made, runs, missing):
             entries = self._entries(part, made, runs, missing, chosen)
-            data = None if entries is None else _packed(part, entries)
+            data = None if entries is None else self._packed(part, entries)
             if entries is not None and data is not None:
                 return FoundPart(entries, data, _place(part.start, entries))
         if missing:
             for entries in self._blocks(part, made):
-                if (data := _packed(part, entries)) is not None:
+                if (data := self._packed(part, entries)) is not None:
                     return FoundPart(entries, data, _place(part.start, entries))
         return self._unproven(part, runs)
 
@@ -352,6 +356,19 @@ class PartRebuilder:
         tiled = tile(found, part.start, part.end)
         return None if tiled is None else tuple(segment.entry for segment in tiled)
 
+    def _packed(self, part: PartRef, entries: Sequence[SegmentEntry]) -> bytes | None:
+        """Return the part as an object if it has the digest that its reference names."""
+        data, rest = build_part(entries)
+        if not is_proven(part, data) and key_columns_of(self._kept.newest):
+            data, rest = build_part(entries, self._filters_of(entries))
+        return data + rest if is_proven(part, data) else None
+
+    def _filters_of(self, entries: Sequence[SegmentEntry]) -> list[SegmentFilters]:
+        new = [entry for entry in entries if entry.path not in self._filters]
+        found = find_filters(self._kept.storage, new)
+        self._filters.update(zip((entry.path for entry in new), found, strict=True))
+        return [self._filters[entry.path] for entry in entries]
+
     def _unproven(self, part: PartRef, runs: list[PlacedSegment]) -> FoundPart:
         """Return what kept versions list: the whole part, if the number of segments is right.
 
@@ -364,12 +381,6 @@ class PartRebuilder:
         if not missing and len(runs) == part.count and there and self._knows_dropped:
             found.entries = tuple(segment.entry for segment in runs)
         return found
-
-
-def _packed(part: PartRef, entries: Sequence[SegmentEntry]) -> bytes | None:
-    """Return the part as an object if it has the digest that its reference names."""
-    data, rest = build_part(entries)
-    return data + rest if is_proven(part, data) else None
 
 
 def _place(start: int, entries: Sequence[SegmentEntry]) -> list[PlacedSegment]:

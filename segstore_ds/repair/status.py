@@ -172,6 +172,7 @@ class _StatusRepair:
 
         def repair(part: PartRef) -> PartRef:
             sound = _reads(partial(status.part, part))
+            sound = sound and _reads(lambda: list(status.filters(part)))
             return part if sound else self._part(rebuilder(), part)
 
         lists = [self._repair_listed(ref, status.levels, repair) for ref in self._planned.lists]

@@ -1,7 +1,8 @@
 """Verify: read a whole stream and report exactly what is wrong where. It changes nothing."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import repeat
 
 import numpy as np
 import pyarrow as pa
@@ -13,6 +14,7 @@ from segstore_ds.format.bloom import lacks_value
 from segstore_ds.format.fields import parse_json
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.history import column_values
+from segstore_ds.format.parts.key_filters import SegmentFilters
 from segstore_ds.format.root import PartRef, Retired, Root
 from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.format.segment import find_format
@@ -202,10 +204,12 @@ class _Verifier:
         schemas = self._verify_blobs(root)
         self._verify_history(root)
         placed: list[PlacedSegment] = []
+        parts: list[PartRef] = []
         for part in self._verify_lists(self._context.status.levels, root):
             alone = replace(root, lists=(), parts=(part,), entries=())
             try:
                 placed.extend(self._context.status.segments(alone, part.start, part.end))
+                parts.append(part)
             except FormatError as error:
                 self._problem(part.path, error)
         inline = replace(root, lists=(), parts=(), entries=root.entries)
@@ -215,11 +219,24 @@ class _Verifier:
             self._wrong("status", "segment numbers are not unique")
         storage = with_inline(self._context.storage, root)
         done, total = 0, sum(item.entry.rows for item in placed)
-        for item in placed:
-            self._verify_segment(storage, item, schemas)
+        for item, filters in zip(placed, self._filters_of(parts), strict=False):
+            self._verify_segment(storage, item, schemas, filters)
             done += item.entry.rows
             self._progress(done, total)
         self._find_leftovers(root)
+
+    def _filters_of(self, parts: Sequence[PartRef]) -> Iterator[SegmentFilters]:
+        """Yield the filters of the segments of parts, and None for all that follow."""
+        for part in parts:
+            left = part.count
+            try:
+                for chunk in self._context.status.filters(part):
+                    left -= len(chunk)
+                    yield from chunk
+            except FormatError as error:
+                self._problem(part.path, error)
+            yield from repeat(None, left)
+        yield from repeat(None)
 
     def _verify_history(self, root: Root) -> None:
         history, tail = History(self._context.storage), 0  # a new one, without a cache
@@ -273,7 +290,11 @@ class _Verifier:
         return schemas
 
     def _verify_segment(
-        self, storage: Storage, placed: PlacedSegment, schemas: dict[int, pa.Schema]
+        self,
+        storage: Storage,
+        placed: PlacedSegment,
+        schemas: dict[int, pa.Schema],
+        filters: SegmentFilters,
     ) -> None:
         entry, path = placed.entry, names.segment_object(placed.entry.path)
         self._named.add(path)
@@ -296,7 +317,7 @@ class _Verifier:
         schema = schemas.get(entry.epoch)
         if schema is None:
             return
-        stats = list(self._verify_frames(path, segment, schema))
+        stats = list(self._verify_frames(path, segment, schema, filters or {}))
         self._report.rows += entry.rows
         if entry.stats is not None and len(stats) == len(frames):
             try:
@@ -310,7 +331,11 @@ class _Verifier:
                 self._wrong(path, "statistics in the status are not those of the frames")
 
     def _verify_frames(
-        self, path: str, segment: OpenSegment, schema: pa.Schema
+        self,
+        path: str,
+        segment: OpenSegment,
+        schema: pa.Schema,
+        filters: Mapping[str, Sequence[bytes]],
     ) -> Iterator[tuple[int, Stats]]:
         for number, frame in enumerate(segment.frames):
             where = f"{path}[{frame.start}:{frame.end}]"
@@ -326,8 +351,11 @@ class _Verifier:
             if not known or compute(batch, list(frame.stats)) != dict(frame.stats):
                 self._wrong(where, "statistics are not those of the rows")
             for name, data in frame.filters.items():
-                if name not in schema.names or lacks_value(data, batch.column(name)):
+                if name not in schema.names or lacks_value([data], batch.column(name)):
                     self._wrong(where, f"the filter of column {name!r} lacks a value of the rows")
+            for name, found in filters.items():
+                if name not in schema.names or lacks_value(found, batch.column(name)):
+                    self._wrong(path, f"the status' filter of column {name!r} lacks a value")
             yield frame.rows, frame.stats
 
     def _find_leftovers(self, root: Root) -> None:

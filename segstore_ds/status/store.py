@@ -19,6 +19,7 @@ from segstore_ds.storage import Storage
 
 _CACHED_OBJECTS = 64
 _CACHED_ROWS = 1 << 18  # in all cached objects together; the newest is kept whatever its size
+_ROW_BYTES = 256  # of what lies behind an object: more of them count as more rows
 
 T = TypeVar("T")
 
@@ -127,8 +128,18 @@ class ObjectStore:
                 actual=len(behind),
             )
         self._cache.keep(path, kind.rows(value), value)
-        self._cache.keep(_tail_key(path), kind.rows(value), behind)
+        rows = max(kind.rows(value), len(behind) // _ROW_BYTES)
+        self._cache.keep(_tail_key(path), rows, behind)
         return value, behind
+
+    def behind(self, ref: Ref, start: int, end: int) -> bytes:
+        """Return a range of what lies behind the envelope of an object, as it is stored."""
+        if start == end:
+            return b""
+        held: bytes | None = self._cache.get(_tail_key(ref.path))
+        if held is not None:
+            return held[start:end]
+        return self.storage.get_range(ref.path, ref.bytes + start, ref.bytes + end)
 
     def where(self, ref: Ref) -> str:
         """Return the location of an object, for errors."""

@@ -14,6 +14,7 @@ Source: CarbonData's table status proposal (base, delta, pointer), with geometri
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TypeVar
 
 import numpy as np
@@ -21,7 +22,9 @@ import numpy as np
 from segstore_ds.errors import CorruptionError, InternalError
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.inline import SHARE_BYTES, SHARE_HARD_BYTES
+from segstore_ds.format.key_columns import key_columns_of
 from segstore_ds.format.parts.columns import SegmentColumns, from_entries
+from segstore_ds.format.parts.key_filters import SegmentFilters
 from segstore_ds.format.parts.kinds import RETIRED, WRITERS
 from segstore_ds.format.parts.packed import Ints
 from segstore_ds.format.root import (
@@ -38,7 +41,7 @@ from segstore_ds.status.blobs import StatusBlobs
 from segstore_ds.status.inline import Schemas, join_inline, put_inline
 from segstore_ds.status.levels import LevelledList, ListRules, MergeRules, find_run
 from segstore_ds.status.levels import plan_merge as plan_part_merge
-from segstore_ds.status.parts import Parts
+from segstore_ds.status.parts import WHOLE_SEGMENTS, Parts
 from segstore_ds.status.store import RowCache
 from segstore_ds.storage import Storage
 
@@ -60,6 +63,8 @@ ROOT_BYTES = 60 << 10  # the rest of 64 KiB is for what the log adds: the place 
 # Below this guess no root passes that, so it need not be measured, which means to encode it.
 _LIGHT_BYTES, _ROW_BYTES = 20 << 10, 150
 
+FindFilters = Callable[[Sequence[SegmentEntry]], Sequence[SegmentFilters]]
+
 
 @dataclass(frozen=True, slots=True)
 class PlacedSegment:
@@ -74,6 +79,10 @@ class PlacedSegment:
         return self.start + self.entry.rows
 
 
+def _no_filters() -> Iterator[Sequence[SegmentFilters]]:
+    return iter(())
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Run:
     """Neighbouring segments as columns.
@@ -82,6 +91,7 @@ class Run:
         start: Offset of the first segment's first event.
         columns: The segments.
         load_stats: Returns the statistics of each segment; reads them unless they are cached.
+        load_filters: Yields the filters of the segments, some at a time; none if there are none.
         path: The part that lists them; "" if the root does.
         whole: All segments of that part or root, where these are some of them.
         first: The place of the first segment among all of these.
@@ -93,6 +103,7 @@ class Run:
     path: str = ""
     whole: "Run | None" = None
     first: int = 0
+    load_filters: Callable[[], Iterator[Sequence[SegmentFilters]]] = _no_filters
 
     @property
     def starts(self) -> Ints:
@@ -109,9 +120,26 @@ class Run:
         first = max(first, 0)
         if (first, last) == (0, len(starts)):
             return self
-        columns, load = self.columns.slice(first, last), self.load_stats
-        start = int(starts[first])
-        return Run(start, columns, lambda: load()[first:last], self.path, self, first)
+        columns, load, filters = self.columns.slice(first, last), self.load_stats, self.load_filters
+        return Run(
+            int(starts[first]),
+            columns,
+            lambda: load()[first:last],
+            self.path,
+            self,
+            first,
+            lambda: _between(filters(), first, last),
+        )
+
+
+def _between(
+    chunks: Iterator[Sequence[SegmentFilters]], first: int, last: int
+) -> Iterator[Sequence[SegmentFilters]]:
+    """Yield those of the chunks' segments that lie in ``[first, last)``."""
+    for chunk in chunks:
+        if found := chunk[max(first, 0) : max(last, 0)]:
+            yield found
+        first, last = first - len(chunk), last - len(chunk)
 
 
 class TableStatus(StatusBlobs):
@@ -147,20 +175,35 @@ class TableStatus(StatusBlobs):
             for offset, entry in zip(run.starts.tolist(), run.columns.entries(stats), strict=True):
                 yield PlacedSegment(offset, inline.get(entry.path, entry))
 
-    def runs(self, root: Root, start: int, end: int, *, with_stats: bool = False) -> Iterator[Run]:
+    def runs(
+        self,
+        root: Root,
+        start: int,
+        end: int,
+        *,
+        with_stats: bool = False,
+        with_filters: bool = False,
+    ) -> Iterator[Run]:
         """Yield the segments that hold events of ``[start, end)`` as columns, part by part.
 
         Reads each part when the iteration reaches it; its statistics only for `load_stats`, or
-        `with_stats` together with the part.
+        `with_stats` together with the part. `with_filters` says that the caller loads filters, too.
         """
         if start >= end:
             return
         for part in self.levels.parts(root, start, end):
-            columns = self._parts.columns(part, with_stats=with_stats)
+            if key_columns_of(root):
+                # Filters may be most of a part, and of a large one they are read chunk by chunk.
+                whole = with_filters and part.count <= WHOLE_SEGMENTS
+            else:
+                whole = with_stats
+            columns = self._parts.columns(part, whole=whole)
             if columns.epochs.max(initial=0) >= len(root.epochs):
                 where = self._store.where(part)
                 raise CorruptionError("a part holds segments of an unknown epoch", where=where)
-            run = Run(part.start, columns, self._stats_loader(part), part.path)
+            load_stats = partial(self._parts.stats, part)
+            load_filters = partial(self._parts.filters, part)
+            run = Run(part.start, columns, load_stats, part.path, load_filters=load_filters)
             yield run.trimmed(start, end)
         inline_start = root.inline_start
         if root.entries and inline_start < end and root.tail > start:
@@ -185,8 +228,13 @@ class TableStatus(StatusBlobs):
         columns = self._parts.columns(ref)
         return tuple(columns.entries(self._parts.stats(ref)))
 
-    def _stats_loader(self, ref: PartRef) -> Callable[[], Sequence[str | None]]:
-        return lambda: self._parts.stats(ref)
+    def filters(self, ref: PartRef) -> Iterator[Sequence[SegmentFilters]]:
+        """Yield the filters of a part's segments, some at a time; None where nobody has looked."""
+        return self._parts.filters(ref)
+
+    def lacks_filters(self, ref: PartRef) -> bool:
+        """Tell whether a part has a segment whose frames' filters nobody has looked at."""
+        return self._parts.lacks_filters(ref)
 
     def retired_part(self, path: str, *, required: bool = False) -> tuple[SegmentEntry, ...]:
         """Return the entries of a retired part, none where it was deleted since.
@@ -269,12 +317,34 @@ class TableStatus(StatusBlobs):
         lists = root.lists[: len(root.lists) - len(opened)]
         return self.levels.change(root, slot, opened, lists=lists, parts=parts)
 
-    def put_part(self, version: int, start: int, entries: Sequence[SegmentEntry]) -> PartRef:
-        """Write a part that lists segments from an offset on; none of them is inline."""
+    def put_part(
+        self,
+        version: int,
+        start: int,
+        entries: Sequence[SegmentEntry],
+        *,
+        old: Sequence[PartRef] = (),
+    ) -> PartRef:
+        """Write a part that lists segments from an offset on; none of them is inline.
+
+        Segments that `old` parts list keep the filters that they have there.
+        """
         if any(entry.frame for entry in entries):
             raise InternalError("a part can't list inline segments", start=start)
+        known = self._parts.filters_by_id(old)
+        filters = [known.get(entry.segment_id) for entry in entries] if known else ()
         stats = [entry.stats for entry in entries]
-        return self._parts.put(version, start, from_entries(entries), stats)
+        return self._parts.put(version, start, from_entries(entries), stats, filters)
+
+    def add_filters(
+        self, root: Root, part: PartRef, find: FindFilters, slot: Slot, *, most: int
+    ) -> Root | None:
+        """Give `most` segments of a part the filters that `find` returns; None as in `merge`."""
+        if part not in root.parts:
+            return None
+        filled = self._parts.add_filters(root.version, part, find, most)
+        parts = [filled if listed == part else listed for listed in root.parts]
+        return self.levels.change(root, slot, [part], parts=parts)
 
     def _spill_entries(self, root: Root) -> Root:
         start = root.inline_start

@@ -51,6 +51,11 @@ def _crowded(storage: Storage, time: VirtualTime) -> None:
     assert (len(stream.root.entries), stream.root.parts) == (most, ())
 
 
+def _keyed(storage: Storage, time: VirtualTime) -> None:
+    stream = create_on(storage, SCHEMA, key_columns=["s"], clock=time.clock)
+    stream.append(events(0, 4), layout=SEGMENTS)
+
+
 def _inline(storage: Storage, time: VirtualTime) -> None:
     stream = create_on(storage, SCHEMA, clock=time.clock)
     for n in range(3):
@@ -217,6 +222,7 @@ MERGING = _appending(events(8, 9), writer_id="w", batch_id=1)
 WIDENING = _appending(WIDER, writer_id="w", batch_id=1, merge_schema=True)
 STAGING = _appending(events(6, 11), writer_id="w", batch_id=1, layout=SEGMENTS)
 PARQUET = replace(SEGMENTS, segment_format="parquet")
+FILTERING = _appending(events(4, 11), writer_id="w", batch_id=1, layout=SEGMENTS)
 STAGING_PARQUET = _appending(events(6, 11), writer_id="w", batch_id=1, layout=PARQUET)
 SETTLING = _doing(lambda stream: stream.compact(layout=PARQUET))
 RETAGGING = _doing(lambda stream: stream.tag("late", 5))
@@ -235,6 +241,7 @@ JOINED_SHARE = ((table_status, "SHARE_BYTES", 2000),)
 TINY_SHARE = (*JOINED_SHARE, (table_status, "JOINED_SHARE", 0))
 NO_INLINE = (append, "FRAME_MOST_BYTES", 0)
 TINY_PARTS = (NO_INLINE, (table_status, "INLINE_SOFT", 2), (table_status, "MERGE_FAN_IN", 3))
+TINY_ROOT = ((table_status, "INLINE_SOFT", 3),)
 TINY_TAGS = ((tags, "TAGS_INLINE", 1), (tags, "TAGS_INLINE_HARD", 2))
 TINY_LISTS = (
     NO_INLINE,
@@ -256,6 +263,7 @@ OPERATIONS = [
     Operation("append-parquet", _plain, STAGING_PARQUET, STAGING_PARQUET),
     Operation("compact-to-parquet", _plain, SETTLING),
     Operation("append-that-spills", _crowded, SPILLING, SPILLING),
+    Operation("append-that-adds-filters", _keyed, FILTERING, FILTERING, TINY_ROOT),
     Operation("append-that-fills-the-share", _inline, FILLING, FILLING, TINY_SHARE),
     Operation("append-that-joins-the-share", _inline, FILLING, FILLING, JOINED_SHARE),
     Operation("restore-inline", _replaced_inline, _doing(lambda stream: stream.restore(3))),

@@ -188,6 +188,7 @@ REACHED: dict[str, Callable[[Stream], object]] = {
     "append-parquet": lambda stream: formats(stream) == ["arrow"] * 2 + ["parquet"] * 3,
     "compact-to-parquet": lambda stream: set(formats(stream)) == {"parquet"},
     "append-that-spills": lambda stream: stream.root.parts,
+    "append-that-adds-filters": lambda stream: stream.root.operation == "merge-status",
     "append-that-fills-the-share": lambda stream: _held(stream) == (1, 0),
     "append-that-joins-the-share": lambda stream: _held(stream) == (1, 1),
     "restore-inline": lambda stream: stream.root.operation == "restore",

@@ -101,7 +101,7 @@ def _part_rows(part: Part) -> int:
 
 
 def _part_tail(part: Part) -> int:
-    return sum(chunk.bytes for chunk in part.chunks)
+    return part.behind_bytes
 
 
 def _batch_rows(batch: pa.RecordBatch) -> int:

@@ -57,7 +57,7 @@ def test_row_groups_have_filters_of_the_keys() -> None:
     frames = open_index(data, end_bytes).frames
     assert [set(frame.filters) for frame in frames] == [{"user", "a.b"}] * 3
     for name in ("user", "a.b"):
-        assert not bloom.lacks_value(frames[0].filters[name], BATCH.column(name))
+        assert not bloom.lacks_value([frames[0].filters[name]], BATCH.column(name))
         others = bloom.hash_values(pa.array([f"nobody-{n}" for n in range(2000)]))
         assert bloom.may_hold(frames[0].filters[name], others).mean() < 0.02
     hashes = bloom.hash_values(BATCH.column("user"))

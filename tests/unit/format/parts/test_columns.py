@@ -12,8 +12,8 @@ from segstore_ds.format.envelope import decode_envelope, split_envelope
 from segstore_ds.format.parts.columns import concat, decode_columns, from_entries
 from segstore_ds.format.parts.kinds import SEGMENTS, encode_object
 from segstore_ds.format.parts.segments import (
+    Chunk,
     Part,
-    StatsChunk,
     decode_chunks,
     decode_part,
     encode_chunks,
@@ -51,7 +51,7 @@ ENTRIES = st.builds(
 STATS = st.none() | st.sampled_from(['{"n":[1,2,0]}', "", "ä"])
 
 
-def encoded(entries: list[SegmentEntry], chunks: tuple[StatsChunk, ...]) -> bytes:
+def encoded(entries: list[SegmentEntry], chunks: tuple[Chunk, ...]) -> bytes:
     return encode_object(SEGMENTS, Part(from_entries(entries), chunks))
 
 

@@ -1,0 +1,55 @@
+"""Filters of whole segments: made of those of their frames, some time after the commit.
+
+A commit waits for none of it. After the acknowledgement the part that a spill wrote is written
+again, with filters, in a commit of its own; merges of parts copy them. A part without them serves
+every read, which opens its segments instead.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from segstore_ds.errors import FormatError
+from segstore_ds.format import names
+from segstore_ds.format.key_columns import key_columns_of
+from segstore_ds.format.parts.key_filters import SegmentFilters, join_frames
+from segstore_ds.format.root import PartRef, Root, SegmentEntry
+from segstore_ds.format.segment import find_format
+from segstore_ds.status.table_status import TableStatus
+from segstore_ds.storage import Storage
+
+MOST_LOOKED = 4096  # segments of one commit; the next one goes on there
+_THREADS = 16  # each mostly waits for the storage
+
+
+def plan_key_filters(status: TableStatus, root: Root) -> PartRef | None:
+    """Return the newest part with a segment that nobody has looked at; None if there is none.
+
+    Parts in lists are not looked through: they were newer once.
+    """
+    if not key_columns_of(root):
+        return None
+    return next((part for part in reversed(root.parts) if status.lacks_filters(part)), None)
+
+
+def find_filters(storage: Storage, entries: Sequence[SegmentEntry]) -> list[SegmentFilters]:
+    """Return the filters of segments, from their footers; several are fetched at once."""
+
+    def look(entry: SegmentEntry) -> SegmentFilters:
+        try:
+            return segment_filters(storage, entry)
+        except FormatError:
+            return {}  # readers open it, and tell what is wrong
+
+    with ThreadPoolExecutor(_THREADS, "segstore-key-filters") as threads:
+        return list(threads.map(look, entries))
+
+
+def segment_filters(storage: Storage, entry: SegmentEntry) -> SegmentFilters:
+    """Return the filters of a segment: those of its frames, united."""
+    path = names.segment_object(entry.path)
+    where = storage.describe(path)
+    end = storage.get_range(path, entry.bytes - entry.footer_bytes, entry.bytes)
+    index = find_format(entry.format, where=where).parse_index(
+        end, object_bytes=entry.bytes, where=where, footer_crc=entry.footer_crc
+    )
+    return join_frames([frame.filters for frame in index.frames], segment_bytes=entry.bytes)

@@ -1,0 +1,247 @@
+"""Filters of whole segments in the table status: lookups open few segments, and lose nothing."""
+
+import uuid
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import segstore_ds as segstore
+from segstore_ds.commit import merges
+from segstore_ds.commit.merges import run_due_merge
+from segstore_ds.errors import CorruptionError
+from segstore_ds.format.parquet.filters import CAN_WRITE
+from segstore_ds.format.parts.key_filters import SegmentFilters
+from segstore_ds.status import table_status
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import Stream
+
+SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64()), ("noise", pa.binary())])
+ROWS, SEGMENTS = 40, 20
+WANTED = ["user", "==", "user-0500"]
+FORMATS = pytest.mark.parametrize(
+    "form",
+    [
+        "arrow",
+        pytest.param(
+            "parquet", marks=pytest.mark.skipif(not CAN_WRITE, reason="from pyarrow 24 on")
+        ),
+    ],
+)
+
+
+def events(first: int, *, segments: int = SEGMENTS) -> pa.Table:
+    """Return events of which every segment spans all names, and every 20th has the wanted one."""
+    chance = np.random.default_rng(first)
+    users: list[str] = []
+    for segment in range(first, first + segments):
+        names = [f"user-{n:04d}" for n in chance.integers(1, 9999, ROWS) if n != 500]
+        names[:2] = ["user-0000", "user-9999"]
+        names[3] = "user-0500" if segment % 5 == 3 else names[3]
+        users += (names * 2)[:ROWS]
+    noise = [chance.bytes(400) for _ in users]
+    rows = range(first * ROWS, (first + segments) * ROWS)
+    return pa.table([users, list(rows), noise], schema=SCHEMA)
+
+
+def layout(form: str = "arrow") -> segstore.Layout:
+    return segstore.Layout(inline_bytes=0, segment_rows=ROWS, frame_rows=ROWS, segment_format=form)
+
+
+@pytest.fixture(autouse=True)
+def small_roots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_status, "INLINE_SOFT", 8)
+
+
+@pytest.fixture
+def stream() -> Stream:
+    return fill("arrow")
+
+
+def fill(form: str) -> Stream:
+    """Return a stream whose one commit spilled its segments to a part, with filters."""
+    url = f"memory://{uuid.uuid4().hex}"
+    made = segstore.create(url, SCHEMA, key_columns=["user"], upkeep=None)
+    made.append(events(0), layout=layout(form))
+    return made
+
+
+def known(stream: Stream) -> list[SegmentFilters]:
+    """Return the filters of all segments in parts."""
+    parts = stream._status.levels.parts(stream.root)
+    return [found for part in parts for chunk in stream._status.filters(part) for found in chunk]
+
+
+def look_up(stream: Stream, url: Any, *asked: Any) -> tuple[list[int], int]:
+    """Return what a new handle finds, and how many segments it opens for that."""
+    fresh = segstore.open(url)
+    before = fresh.storage.stats.requests.get("get_range", 0)
+    table = fresh.read(filters=list(asked), read_cache_bytes=0).read_all()
+    everything = stream.read(filters=list(asked), read_cache_bytes=0).read_all()
+    assert table == everything
+    return table["n"].to_pylist(), fresh.storage.stats.requests.get("get_range", 0) - before
+
+
+@FORMATS
+def test_lookup_opens_only_segments_that_may_hold_the_key(form: str) -> None:
+    stream = fill(form)
+    assert all(found and "user" in found for found in known(stream))
+    assert stream.root.operation == "merge-status"
+    found, ranges = look_up(stream, stream.url, WANTED)
+    assert found == [segment * ROWS + 3 for segment in (3, 8, 13, 18)]
+    assert ranges <= 2 * 4 + 2  # a footer and a frame each; one absent value in 300 may pass
+    assert look_up(stream, stream.url, ["user", "in", ["user-nobody", "user-none"]])[1] <= 2
+    assert stream.verify().ok
+
+
+def test_plain_reads_fetch_no_filters(stream: Stream) -> None:
+    (part,) = stream.root.parts
+    filters = sum(chunk.bytes for chunk in stream._status._parts._part(part).filters)
+    size = stream.storage.info(part.path).size
+    fresh = segstore.open(stream.url)
+    before = fresh.storage.stats.bytes_read
+    assert fresh.read(filters=[["n", "<", 0]]).read_all().num_rows == 0
+    assert fresh.storage.stats.bytes_read - before < size - filters + 1000  # a commit file
+
+
+def test_segments_without_a_look_are_opened(monkeypatch: Any) -> None:
+    monkeypatch.setattr(merges, "MOST_LOOKED", 12)
+    stream = fill("arrow")
+    assert [found is not None for found in known(stream)] == [True] * 12 + [False] * 8
+    found, ranges = look_up(stream, stream.url, WANTED)
+    assert len(found) == 4
+    assert 8 <= ranges < 20
+    run_due_merge(stream._context)
+    assert None not in known(stream)
+    version = stream.version
+    run_due_merge(stream._context)
+    assert stream.refresh().version == version
+
+
+def test_merges_of_parts_keep_filters(monkeypatch: Any) -> None:
+    monkeypatch.setattr(table_status, "MERGE_FAN_IN", 2)
+    stream = fill("arrow")
+    stream.append(events(SEGMENTS), layout=layout())
+    before = known(stream)[:SEGMENTS]
+    for _ in range(3):
+        run_due_merge(stream._context)
+    assert len(stream.root.parts) == 1
+    assert known(stream)[:SEGMENTS] == before
+    assert None not in known(stream)
+    assert len(look_up(stream, stream.url, WANTED)[0]) == 8
+
+
+def test_compaction_looks_at_its_outputs_alone(stream: Stream, monkeypatch: Any) -> None:
+    before, asked = known(stream), []
+    find = merges.find_filters
+
+    def counted(storage: Any, entries: Any) -> Any:
+        asked.extend(entries)
+        return find(storage, entries)
+
+    monkeypatch.setattr(merges, "find_filters", counted)
+    stream.compact(start=0, end=10 * ROWS, layout=layout())
+    run_due_merge(stream._context)
+    found = known(stream)
+    assert found[-10:] == before[-10:]
+    assert None not in found
+    assert len(asked) == len(found) - 10
+    assert len(look_up(stream, stream.url, WANTED)[0]) == 4
+    assert stream.verify().ok
+
+
+def test_truncation_keeps_filters(stream: Stream) -> None:
+    before = known(stream)
+    stream.truncate(12 * ROWS)
+    assert known(stream) == before[12:]
+    assert look_up(stream, stream.url, WANTED)[0] == [13 * ROWS + 3, 18 * ROWS + 3]
+
+
+def test_clone_and_follower_have_the_filters_and_the_key_columns(
+    stream: Stream,
+) -> None:
+    for mode in ("clone", "segments"):
+        url = f"memory://{uuid.uuid4().hex}"
+        stream.copy_to(url, mode=mode, copy_id=mode)
+        copied = segstore.open(url)
+        found, ranges = look_up(copied, url, WANTED)
+        assert len(found) == 4
+        assert copied.verify().ok
+        assert copied.key_columns == ("user",)
+        assert ranges < 15 or mode == "segments"
+
+
+def test_followers_have_the_filters(stream: Stream) -> None:
+    url = f"memory://{uuid.uuid4().hex}"
+    stream.add_follower(url)
+    stream.append(events(SEGMENTS), layout=layout())
+    for part in stream.root.parts:
+        assert open_storage(url).get(part.path) == stream.storage.get(part.path)
+    assert None not in known(stream)
+
+
+def test_restored_segments_are_looked_at_again(stream: Stream) -> None:
+    stream.overwrite(events(0, segments=1), layout=layout())
+    stream.restore(1)
+    run_due_merge(stream._context)
+    assert None not in known(stream)
+    assert look_up(stream, stream.url, WANTED)[0] == [n * ROWS + 3 for n in (3, 8, 13, 18)]
+
+
+def test_redacted_keys_leave_no_filter(stream: Stream) -> None:
+    before = known(stream)
+    stream.redact([WANTED], columns=["user"], reason="test")
+    run_due_merge(stream._context)
+    found = known(stream)
+    changed = [row for row, (old, new) in enumerate(zip(before, found, strict=True)) if old != new]
+    assert changed == [3, 8, 13, 18]
+    assert look_up(stream, stream.url, WANTED)[0] == []
+    assert stream.verify().ok
+
+
+def test_widened_columns_are_looked_up_in_the_type_of_each_segment() -> None:
+    narrow = pa.schema([("id", pa.int8()), ("noise", pa.binary())])
+    stream = segstore.create(
+        f"memory://{uuid.uuid4().hex}", narrow, key_columns=["id"], upkeep=None
+    )
+    small = [*range(-60, 60)] * 7  # -60 to -21, -20 to 19, 20 to 59, and again
+    noise = [np.random.default_rng(1).bytes(400)] * len(small)
+    stream.append(pa.table([pa.array(small, pa.int8()), noise], schema=narrow), layout=layout())
+    wide = pa.table({"id": pa.array([-5, 1 << 40, 251] * 200, pa.int64()), "noise": noise[:600]})
+    stream.append(wide, merge_schema=True, layout=layout())
+    assert {found is None for found in known(stream)} == {False}
+    for value, count in ((-5, 207), (1, 7), (251, 200), (1 << 40, 200), (77, 0)):
+        got = segstore.open(stream.url).read(filters=[["id", "==", value]]).read_all()
+        assert got.num_rows == count, value
+
+
+def test_damaged_filters_are_an_error_that_repair_ends(stream: Stream) -> None:
+    (part,) = stream.root.parts
+    whole = stream.storage.get(part.path)
+    damaged = bytearray(whole)
+    damaged[-100] ^= 1
+    stream.storage.put(part.path, bytes(damaged))
+    fresh = segstore.open(stream.url)
+    with pytest.raises(CorruptionError):
+        fresh.read(filters=[WANTED], read_cache_bytes=0).read_all()
+    assert fresh.read(read_cache_bytes=0).read_all().num_rows == ROWS * SEGMENTS
+    assert [problem.where for problem in fresh.verify().problems] == [part.path]
+    segstore.repair(stream.url)
+    assert stream.storage.get(part.path) == whole
+
+
+def test_lost_part_with_filters_is_built_again(stream: Stream) -> None:
+    (part,) = stream.root.parts
+    whole = stream.storage.get(part.path)
+    stream.storage.delete(part.path)
+    segstore.repair(stream.url)
+    assert stream.storage.get(part.path) == whole
+
+
+def test_verify_reports_a_filter_that_lacks_a_value(monkeypatch: Any) -> None:
+    empty = {"user": (bytes(64),)}
+    monkeypatch.setattr(merges, "find_filters", lambda _storage, entries: [empty] * len(entries))
+    problems = fill("arrow").verify().problems
+    assert len(problems) == SEGMENTS
+    assert "the status' filter of column 'user' lacks a value" in problems[0].what
