@@ -98,7 +98,7 @@ def _pieces(source: Path, target: Path) -> Path:
 
 
 def _session(session: str, settings: Settings, source: Path, pieces: Path) -> list[dict[str, Any]]:
-    python = _environment(settings.folder, INSTALLATIONS[session].pyspark)
+    python = python_with(settings.folder, INSTALLATIONS[session].pyspark)
     command = [str(python), "-m", "benchmarks.spark_works", session]
     command += ["--folder", str(pieces.parent / "tables"), "--source", str(source)]
     command += ["--pieces", str(pieces), "--rounds", str(settings.rounds)]
@@ -110,7 +110,7 @@ def _session(session: str, settings: Settings, source: Path, pieces: Path) -> li
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
-def _environment(folder: Path, pyspark: str) -> Path:
+def python_with(folder: Path, pyspark: str) -> Path:
     """Return the Python of an environment with that Spark and, of the rest, what is here."""
     if not pyspark:
         return Path(sys.executable)

@@ -32,12 +32,13 @@ def delete_unused(
         for info in objects
         if (number := names.parse_iceberg_path(info.path)) is not None
     }
+    committed_us = written.get(version, now_us)  # what came later may be of a later version
     old, unused = _read_marks(storage), {}
     for info in objects:
         number = _version_of(info.path)
         if number is not None and number < version:
             since_us = written.get(number + 1, info.modified_us)
-        elif _is_unused(info, manifests, own):
+        elif info.modified_us < committed_us and _is_unused(info, manifests, own):
             since_us = unused[info.path] = old.get(info.path, now_us)
         else:
             continue

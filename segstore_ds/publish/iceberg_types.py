@@ -3,7 +3,7 @@
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Context, Decimal
 from types import MappingProxyType
 from typing import Any
 
@@ -17,6 +17,7 @@ from segstore_ds.format.statistics import Bound, from_json
 
 _LARGEST_ID = 2147483447  # Iceberg has the rest for columns of its own
 _MOST_DIGITS = 38
+_EXACT = Context(prec=2 * _MOST_DIGITS)  # Python's own context would round
 _PLAIN: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (t.is_boolean, "boolean"),
     (t.is_int8, "int"),
@@ -177,5 +178,5 @@ def _bound(bound: Bound | None, kind: Any) -> bytes | None:
 
 def _unscaled(bound: Decimal, kind: str) -> bytes:
     scale = int(kind.rstrip(")").rpartition(",")[2])
-    number = int(bound.scaleb(scale))
+    number = int(_EXACT.scaleb(bound, scale))
     return number.to_bytes((number.bit_length() + 8) // 8, "big", signed=True)
