@@ -72,8 +72,7 @@ def draw_document() -> str:
         last_upkeep=NOON,
         readers=readers,
         followers=(FollowerFigures("s3://copies/clicks", 412, 0, 0),),
-        published_tail=None,
-        published_lag=None,
+        published=(),
         storage=None,
     )
     tags = (Tag("launch", 300_000), Tag("model-v2", 960_000))

@@ -16,6 +16,7 @@ from segstore_ds.format.parts.packed import Ints
 from segstore_ds.format.root import Root
 from segstore_ds.log.copy_record import check_complete
 from segstore_ds.publish.delta import published_delta
+from segstore_ds.publish.iceberg import published_iceberg
 from segstore_ds.read.reader_records import SeenReader, list_readers
 from segstore_ds.read.storage_held import storage_rows
 
@@ -78,6 +79,21 @@ class FollowerFigures:
 
 
 @dataclass(frozen=True, slots=True)
+class PublishedFigures:
+    """One published table of another engine.
+
+    Attributes:
+        table: ``delta`` or ``iceberg``.
+        tail: Offset after its last event.
+        lag_events: Events that it lacks.
+    """
+
+    table: str
+    tail: int
+    lag_events: int
+
+
+@dataclass(frozen=True, slots=True)
 class StorageFigures:
     """What takes storage for one reason, as the metadata table `storage` names it."""
 
@@ -110,8 +126,7 @@ class Metrics:
         last_upkeep: When a round of upkeep last committed; None if none did.
         readers: The named readers, by name.
         followers: The followers, in the stream's order.
-        published_tail: Offset after the last event of the Delta table; None without a table.
-        published_lag: Events that the Delta table lacks; None without a table.
+        published: The tables of other engines.
         storage: What takes storage, the largest first; None if it was not asked for.
     """
 
@@ -134,8 +149,7 @@ class Metrics:
     last_upkeep: dt.datetime | None
     readers: tuple[ReaderFigures, ...]
     followers: tuple[FollowerFigures, ...]
-    published_tail: int | None
-    published_lag: int | None
+    published: tuple[PublishedFigures, ...]
     storage: tuple[StorageFigures, ...] | None
 
     @property
@@ -151,7 +165,8 @@ def measure(context: StreamContext, *, storage: bool = False) -> Metrics:
         IncompleteStreamError: A copy into the stream is not done.
         FormatError: Metadata, or a reader's record, can't be read.
     """
-    published = published_delta(context)  # which looks for a newer version
+    # These look for a newer version.
+    tables = {"delta": published_delta(context), "iceberg": published_iceberg(context)}
     root, now_us = context.log.root, context.clock.wall_us()
     check_complete(root, url=context.storage.url)
     pieces = _pieces(context, root, root.head)
@@ -180,8 +195,11 @@ def measure(context: StreamContext, *, storage: bool = False) -> Metrics:
             if not seen.record.released
         ),
         followers=tuple(_follower(one, root) for one in context.log.replicas.of(root)),
-        published_tail=None if published is None else published.tail,
-        published_lag=None if published is None else max(root.tail - published.tail, 0),
+        published=tuple(
+            PublishedFigures(table, found.tail, max(root.tail - found.tail, 0))
+            for table, found in tables.items()
+            if found is not None
+        ),
         storage=_storage(context, root) if storage else None,
     )
 

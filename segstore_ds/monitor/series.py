@@ -57,6 +57,7 @@ _WORDS = {"By": "bytes", "s": "seconds", "1": "number", "{row}/s": "row/s"}
 _READER = ("stream", "reader")
 _FOLLOWER = ("stream", "follower")
 _STORAGE = ("stream", "why")
+_TABLES = ("stream", "table")
 _QUERY = ("query",)
 _SOURCE = ("query", "stream")
 _TABLE = (
@@ -79,7 +80,7 @@ _TABLE = (
     Series(
         "segstore.last_upkeep_timestamp_seconds", "s", "Unix time of the last upkeep; 0: never."
     ),
-    Series("segstore.published_lag_events", "{event}", "Events that the Delta table lacks."),
+    Series("segstore.published_lag_events", "{event}", "Events that a table lacks.", _TABLES),
     Series("segstore.storage_objects", "{object}", "Objects held, by reason.", _STORAGE),
     Series("segstore.storage_bytes", "By", "Bytes held, by reason.", _STORAGE),
     # Its readers and followers.
@@ -142,8 +143,8 @@ def stream_samples(metrics: Metrics) -> Iterator[Sample]:
     }
     for name, value in values.items():
         yield sample(name, value, url)
-    if metrics.published_lag is not None:
-        yield sample("published_lag_events", metrics.published_lag, url)
+    for one in metrics.published:
+        yield sample("published_lag_events", one.lag_events, url, one.table)
     for held in metrics.storage or ():
         yield sample("storage_objects", held.objects, url, held.why)
         yield sample("storage_bytes", held.bytes, url, held.why)

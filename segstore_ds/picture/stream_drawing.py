@@ -206,7 +206,7 @@ def _draw_offsets(canvas: Canvas, found: Description, across: Scale) -> None:
 
 
 def _lanes(found: Description) -> list[Lane]:
-    """Return readers, the furthest behind first, then followers and the published table."""
+    """Return readers, the furthest behind first, then followers and published tables."""
     figures = found.figures
     readers = sorted(figures.readers, key=lambda reader: (-reader.lag.events, reader.name))
     lanes = [_reader_lane(reader) for reader in readers]
@@ -222,8 +222,8 @@ def _other_lanes(found: Description) -> Iterator[Lane]:
     figures = found.figures
     for follower in figures.followers:
         yield _follower_lane(follower, figures.tail, found.start)
-    if figures.published_tail is not None and figures.published_lag is not None:
-        yield Lane("Delta table", _behind(figures.published_lag), figures.published_tail)
+    for one in figures.published:
+        yield Lane(f"{one.table.capitalize()} table", _behind(one.lag_events), one.tail)
 
 
 def _reader_lane(reader: ReaderFigures) -> Lane:

@@ -944,8 +944,8 @@ class Stream:
     def metrics(self, *, storage: bool = False) -> Metrics:
         """Measure the newest version: sizes, compaction debt, and who is how far behind.
 
-        Takes a few requests: one and a list for the newest version and the Delta table, two for
-        each reader, one for each follower, and one for every 65,000 segments, once per handle.
+        Takes about eight requests, one for each reader, one or two for each follower, and one for
+        every 65,000 segments, once per handle.
 
         Args:
             storage: Also say what holds storage, by reason; lists the whole stream.

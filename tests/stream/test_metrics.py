@@ -37,7 +37,7 @@ def test_sizes_are_those_of_info(stream):
     assert found.last_commit == info["time"]
     assert found.storage is None
     assert found.readers == found.followers == ()
-    assert found.published_lag is None
+    assert found.published == ()
     assert found.last_upkeep is None
 
 
@@ -121,12 +121,17 @@ def test_lag_of_followers(stream, tmp_path):
     assert one == type(one)(resolve_location(url).url, None, None, None)
 
 
-def test_lag_of_a_published_table(stream):
+def test_lag_of_published_tables(stream):
     stream.append(rows(10))
     stream.publish_delta(settle=True)
     stream.append(rows(4))
-    found = stream.metrics()
-    assert (found.published_tail, found.published_lag) == (10, 4)
+    stream.publish_iceberg(settle=True)
+    stream.append(rows(2))
+    found = stream.metrics().published
+    assert [(one.table, one.tail, one.lag_events) for one in found] == [
+        ("delta", 10, 6),
+        ("iceberg", 14, 2),
+    ]
 
 
 def test_metrics_see_other_writers_and_their_time(stream):

@@ -6,7 +6,7 @@ from dataclasses import replace
 from picture_kit import DRAWN, NOON, draw_document
 from stream_kit import make_stream
 
-from segstore_ds.monitor.figures import FollowerFigures, Lag, ReaderFigures
+from segstore_ds.monitor.figures import FollowerFigures, Lag, PublishedFigures, ReaderFigures
 from segstore_ds.picture.description import BARS, LANES, Bar, Tag, describe
 from segstore_ds.picture.stream_drawing import draw_stream
 
@@ -44,8 +44,7 @@ def test_losses_lapses_and_lost_followers_are_told():
         found.figures,
         readers=(reader,),
         followers=(FollowerFigures("file:///gone", None, None, None),),
-        published_tail=10,
-        published_lag=20,
+        published=(PublishedFigures("delta", 10, 20),),
     )
     svg = draw_stream(replace(found, figures=figures), width=960, name="x")
     assert re.search(r'class="alarm"[^>]*>30 events behind; 7 lost; lapsed<', svg)
