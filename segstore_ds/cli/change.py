@@ -274,6 +274,7 @@ def publish(
     iceberg: Annotated[
         bool, typer.Option("--iceberg", help="An Iceberg table instead of a Delta table.")
     ] = False,
+    auto: Annotated[bool, typer.Option("--auto", help="From now on, also after commits.")] = False,
     remove: Annotated[bool, typer.Option("--remove", help="Remove the table.")] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
@@ -294,6 +295,8 @@ def publish(
     else:
         publish_table = stream.publish_iceberg if iceberg else stream.publish_delta
         done = publish_table(settle=settle, strict=strict)
+        if auto:
+            stream.set_auto_publish({*stream.auto_publish, kind.lower()})
         out = f"; left out: {', '.join(done.left_out)}" if done.left_out else ""
         text = f"{done.url} shows offsets [{done.head}, {done.tail}), {done.lag:,} behind{out}"
         report(done, as_json=as_json, text=text)

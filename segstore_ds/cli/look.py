@@ -3,6 +3,7 @@
 import enum
 import sys
 import webbrowser
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
@@ -50,8 +51,9 @@ def info(url: Url, *, storage_options: Options = None, as_json: Json = False) ->
     stream = settings.open_to_read(url, storage_options, incomplete=True)
     known = stream.info()
     columns = {column.name: str(column.type) for column in stream.schema}
+    tables = dict(_tables(stream))
     if as_json:
-        print_json({"url": stream.url, **known, "columns": columns})
+        print_json({"url": stream.url, **known, "published": tables, "columns": columns})
         return
     writers = stream.metadata("writers").read_all().to_pylist() if stream.tail else []
     named = [
@@ -68,12 +70,26 @@ def info(url: Url, *, storage_options: Options = None, as_json: Json = False) ->
         "writers": ", ".join(named),
         "followers": ", ".join(stream.followers),
         "sealed": "yes" if stream.sealed else "",
+        **tables,
     }
     for name, fact in facts.items():
         if fact:
             say(f"{name:9} {fact}")
     for name, kind in columns.items():
         say(f"{'column':9} {name}: {kind}")
+
+
+def _tables(stream: "segstore.Stream") -> Iterator[tuple[str, str]]:
+    """Yield the published tables by format, each with what it shows."""
+    for name, ask in (("delta", stream.published_delta), ("iceberg", stream.published_iceberg)):
+        try:
+            table = ask()
+        except segstore.SegstoreError as error:
+            yield name, f"can't be read: {error}"
+            continue
+        if table is not None:
+            auto = ", published after commits" if name in stream.auto_publish else ""
+            yield name, f"offsets [{table.head}, {table.tail}), {table.lag:,} events behind{auto}"
 
 
 def history(

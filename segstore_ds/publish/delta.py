@@ -310,15 +310,17 @@ def _write_checkpoint(context: StreamContext, table: DeltaTable) -> None:
 def _clean_up(context: StreamContext, table: DeltaTable) -> None:
     """Delete what a checkpoint made superfluous, and files that the table lists no more.
 
-    Readers of older states have the grace, by the store's times, as those of the stream have.
+    Readers of older states have the grace for files, and that of the stream's log for its own, by
+    the store's times: who publishes each minute would else list ten thousand commits each time.
     """
     objects = [info for info in context.storage.list(names.DELTA_FOLDER) if info.path != LINK]
-    until_us = max(info.modified_us for info in objects) - int(GRACE_S * 1e6)
+    newest_us = max(info.modified_us for info in objects)
+    files_us, log_us = newest_us - int(GRACE_S * 1e6), newest_us - int(context.log.grace_s * 1e6)
     for info in sorted(objects, key=attrgetter("path")):
         version, _ = names.parse_delta_path(info.path) or (None, None)
         own = names.published_key(info.path) != info.path and info.path not in table.adds
         superseded = version is not None and version < table.version
-        if info.modified_us < until_us and (own or superseded):
+        if (own and info.modified_us < files_us) or (superseded and info.modified_us < log_us):
             context.storage.delete(info.path)
 
 

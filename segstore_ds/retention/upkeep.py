@@ -186,43 +186,62 @@ def run_upkeep(context: StreamContext, *, budget_s: float = LONG_S) -> Root | No
     return done.root
 
 
+@dataclass(frozen=True, slots=True)
+class Round:
+    """Work of the background: `may_be_due` goes by the root alone, `run` may take a budget in s."""
+
+    what: str
+    may_be_due: Callable[[Root], bool]
+    run: Callable[[StreamContext, float], object]
+
+
+def _may_keep_up(root: Root) -> bool:
+    policy = upkeep_of(root)
+    return policy is not None and is_due(root) and may_have_work(root, policy)
+
+
+UPKEEP = Round("upkeep", _may_keep_up, lambda own, budget_s: run_upkeep(own, budget_s=budget_s))
+
+
 class AutoUpkeep:
     """Starts rounds after the commits of one handle, on a log of its own, one at a time."""
 
-    def __init__(self, context: StreamContext) -> None:
+    def __init__(self, context: StreamContext, rounds: Sequence[Round] = (UPKEEP,)) -> None:
         self._context = context
+        self._rounds = rounds
         self._own: StreamContext | None = None
         self._tried_s = float("-inf")
         self._running = False
 
     def start_if_due(self) -> None:
-        """Start a round if the root says that one is due; no request is sent if it is not."""
+        """Start the rounds that may be due by the root; no request is sent if none is."""
         root, clock = self._context.log.root, self._context.clock
         now_s = clock.boot_s()
         if self._running or now_s - self._tried_s < EVERY_US / 1e6:
             return
-        policy = upkeep_of(root)
-        if policy is None or not is_due(root) or not may_have_work(root, policy):
+        due = [item for item in self._rounds if item.may_be_due(root)]
+        if not due:
             return
         self._tried_s, self._running = now_s, True
         own = self._own = self._own or self._context.apart()
         own.log.follow_from(self._context.log)
         try:
-            clock.start(lambda: self._run(own), "segstore-upkeep")
+            clock.start(lambda: self._run(own, due), "segstore-upkeep")
         except BaseException:
             self._running = False
             raise
 
-    def _run(self, own: StreamContext) -> None:
+    def _run(self, own: StreamContext, due: Sequence[Round]) -> None:
         budget_s = LONG_S if self._context.clock.background else BRIEF_S
         try:
-            with best_effort("upkeep"):
-                try:
-                    run_upkeep(own, budget_s=budget_s)
-                except RuntimeError:
-                    # A filesystem that has to connect can start no thread at a process's end.
-                    if not _process_ends():
-                        raise
+            for item in due:
+                with best_effort(item.what):
+                    try:
+                        item.run(own, budget_s)
+                    except RuntimeError:
+                        # A filesystem that has to connect can start no thread at a process's end.
+                        if not _process_ends():
+                            raise
         finally:
             self._running = False
 

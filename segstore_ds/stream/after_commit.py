@@ -9,9 +9,12 @@ from segstore_ds.commit.best_effort import best_effort
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.merges import run_due_merge
 from segstore_ds.compact.auto import run_auto_compact
+from segstore_ds.publish.auto import may_auto_publish, run_auto_publish
 from segstore_ds.retention.retain import AutoRetain
-from segstore_ds.retention.upkeep import AutoUpkeep
+from segstore_ds.retention.upkeep import UPKEEP, AutoUpkeep, Round
 from segstore_ds.write.request import AutoRules
+
+_PUBLISHING = Round("publishing", may_auto_publish, lambda own, _: run_auto_publish(own))
 
 
 class AfterCommit:
@@ -20,7 +23,7 @@ class AfterCommit:
     def __init__(self, context: StreamContext) -> None:
         self._context = context
         self._retain = AutoRetain(context)
-        self._upkeep = AutoUpkeep(context)
+        self._upkeep = AutoUpkeep(context, (UPKEEP, _PUBLISHING))
 
     def run(self, compact: AutoRules | None) -> None:
         """Run each step that is due; a step that fails is logged and the next one runs."""
@@ -36,6 +39,6 @@ class AfterCommit:
         self.keep_up()
 
     def keep_up(self) -> None:
-        """Start the stream's upkeep if it is due; nobody waits for it."""
+        """Start upkeep and publishing if they are due; nobody waits for them."""
         with best_effort("upkeep"):
             self._upkeep.start_if_due()

@@ -4,7 +4,7 @@ import datetime as dt
 import os
 import platform
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from importlib import import_module
 from typing import Any, Self
@@ -25,6 +25,7 @@ from segstore_ds.copy.copy_to import run_copy_to
 from segstore_ds.copy.pins import run_unpin
 from segstore_ds.copy.request import Copied, CopyRequest
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.auto_publish import auto_publish_of
 from segstore_ds.format.clones import Pin
 from segstore_ds.format.inline import FRAME_MOST_BYTES
 from segstore_ds.format.key_columns import PROPERTY as KEY_COLUMNS
@@ -46,6 +47,7 @@ from segstore_ds.options.progress import Progress, unheard
 from segstore_ds.options.quantities import Duration, Size
 from segstore_ds.picture.description import describe
 from segstore_ds.picture.page import build_cell, build_page
+from segstore_ds.publish.auto import end_auto_publish, run_auto_publish, run_set_auto_publish
 from segstore_ds.publish.delta import published_delta, run_publish_delta, run_unpublish_delta
 from segstore_ds.publish.iceberg import (
     published_iceberg,
@@ -1283,13 +1285,16 @@ class Stream:
         """Do all that upkeep does, now and to the end, by the stream's policy.
 
         It purges old versions, deletes what nothing needs any more, merges the parts of the status
-        and of the history, and lists the whole stream to find what killed jobs left. Without upkeep
-        it goes by the default policy. Safe to repeat, and to run beside everything else.
+        and of the history, lists the whole stream to find what killed jobs left, and publishes as
+        `set_auto_publish` says. Without upkeep it goes by the default policy. Safe to repeat, and
+        to run beside everything else.
 
         Returns:
             Totals of what was deleted and of what stays for now, by reason.
         """
-        return run_maintain(self._context)
+        done = run_maintain(self._context)
+        run_auto_publish(self._context, at_once=True)
+        return done
 
     def purge(
         self,
@@ -1548,6 +1553,28 @@ class Stream:
 
     # Tables of other engines.
 
+    @property
+    def auto_publish(self) -> tuple[str, ...]:
+        """The formats whose tables commits keep up to date, as of the newest version seen."""
+        return auto_publish_of(self._log.root)
+
+    def set_auto_publish(self, formats: Collection[str] | None) -> None:
+        """Publish now and from now on after commits, in the background.
+
+        The writers of the stream share one publication about a minute. It is best effort: a
+        failure is logged, no commit waits for it or fails, and a later commit publishes what is
+        missing. So the last commits before a pause may lag; `maintain` publishes them, as
+        `publish_delta` does. `unpublish_delta` ends it, too.
+
+        Args:
+            formats: A list of `"delta"`, `"iceberg"` or both; None or none ends it, and leaves the
+                tables as they are.
+
+        Raises:
+            InvalidInputError: The stream can't be published, or there is no such format.
+        """
+        run_set_auto_publish(self._context, formats)
+
     def publish_delta(
         self, *, settle: bool = False, strict: bool = False, links: bool | None = None
     ) -> Published:
@@ -1583,9 +1610,12 @@ class Stream:
     def unpublish_delta(self) -> int:
         """Delete the Delta table's metadata and its own files, never the stream's.
 
+        Commits publish it no more, if they did.
+
         Returns:
             How many objects were deleted; 0 if there was no table.
         """
+        end_auto_publish(self._context, "delta")
         return run_unpublish_delta(self._context)
 
     def publish_iceberg(
@@ -1621,9 +1651,12 @@ class Stream:
     def unpublish_iceberg(self) -> int:
         """Delete the Iceberg table's metadata and its own files, never the stream's.
 
+        Commits publish it no more, if they did.
+
         Returns:
             How many objects were deleted; 0 if there was no table.
         """
+        end_auto_publish(self._context, "iceberg")
         return run_unpublish_iceberg(self._context)
 
     # Followers.

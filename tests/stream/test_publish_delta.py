@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from dataclasses import replace
 from decimal import Decimal
 from pathlib import Path
@@ -271,9 +272,11 @@ def test_superseded_metadata_and_files_go_after_the_grace(stream: Stream) -> Non
         stream.publish_delta()
     folder = log_of(stream).parent
     assert len([*folder.rglob("*.parquet")]) == 10
+    old = table_of(stream)
     for path in folder.rglob("*"):
         if path.is_file() and path.name != f"{9:020d}.json":
-            os.utime(path, (1, 1))
+            age_s = 2 * 3600 if "_delta_log" in path.parts else 8 * 86_400
+            os.utime(path, (time.time() - age_s, time.time() - age_s))
     stream.append(events(100, 110), layout=SETTLED)
     stream.publish_delta()
     kept = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
@@ -281,6 +284,8 @@ def test_superseded_metadata_and_files_go_after_the_grace(stream: Stream) -> Non
     log = {f"{9:020d}.json", f"{10:020d}.json", f"{10:020d}.checkpoint.parquet", "_last_checkpoint"}
     assert kept - {own} == {f"_delta_log/{name}" for name in log}
     assert query(stream, "select count(*) as c from t") == [{"c": 19}]
+    old.update_incremental()
+    assert old.version() == 10
     stream.append(events(110, 120), layout=SETTLED)
     assert stream.publish_delta().tail == 120
 

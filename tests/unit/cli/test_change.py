@@ -94,6 +94,11 @@ def test_publish_shows_removes_and_asks(form, stream, capsys):
     assert done(capsys)["tail"] == 3
     assert main(["publish", stream.url, "--dry-run", *form]) == 0
     assert "lacks 0 events" in capsys.readouterr().out
+    assert main(["publish", stream.url, "--auto", "--json", *form]) == 0
+    assert done(capsys)["tail"] == 3
+    assert main(["info", stream.url]) == 0
+    shown = "offsets [0, 3), 0 events behind, published after commits"
+    assert f"{'iceberg  ' if form else 'delta    '} {shown}" in capsys.readouterr().out
     assert main(["publish", stream.url, "--remove", *form]) == NOT_CONFIRMED
     assert main(["publish", stream.url, "--remove", "--yes", "--json", *form]) == 0
     assert done(capsys)["deleted"] > 0

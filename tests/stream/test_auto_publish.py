@@ -1,0 +1,236 @@
+"""Tables that commits keep up to date by themselves: when, by whom, and until when."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from publish_kit import shown
+from stream_kit import HOUR, Meddling, make_stream, numbers, wait
+
+import segstore_ds as segstore
+from segstore_ds.compact.run import run_compact
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.log.clock import Clock
+from segstore_ds.options.compaction import CompactRules
+from segstore_ds.retention.maintain import run_maintain
+from segstore_ds.retention.upkeep import UpkeepPolicy
+from segstore_ds.stream import Stream, open_on
+from segstore_ds.testing.faults import FaultStorage
+from segstore_ds.testing.virtual_time import TimedStorage
+from segstore_ds.write.layout import Layout
+
+SETTLED = Layout(inline_bytes=0, segment_format="parquet")
+LOG = "delta/_delta_log"
+
+
+def add(stream: Stream, count: int = 1) -> None:
+    """Append some events in a segment that can be published."""
+    stream.append(numbers(stream.tail, stream.tail + count), layout=SETTLED, compact="off")
+
+
+def published(storage: TimedStorage) -> tuple[int, int]:
+    """Return how many commits the table has, and how many rows it shows."""
+    commits = [info for info in storage.list(LOG) if info.path.endswith(".json")]
+    return len(commits), len(shown(storage)[1])
+
+
+@pytest.fixture
+def made() -> tuple[Stream, TimedStorage]:
+    """Return a stream of ten events on a virtual clock that publishes by itself."""
+    stream, storage = make_stream(0)
+    add(stream, 10)
+    stream.set_auto_publish(["delta"])
+    return stream, storage
+
+
+def test_commits_publish_once_a_minute_whoever_makes_them(
+    made: tuple[Stream, TimedStorage],
+) -> None:
+    """Upkeep may be off. What is held back is published by the next commit after the minute."""
+    stream, storage = made
+    assert (stream.auto_publish, published(storage)) == (("delta",), (1, 10))
+    for _ in range(3):
+        wait(storage, 10)
+        add(stream)
+        add(open_on(storage, clock=stream._log.clock))
+        stream.refresh()
+    assert published(storage) == (1, 10)
+    assert stream.published_delta().lag == 6
+    wait(storage, 61)
+    add(stream)
+    assert published(storage) == (2, 17)
+    for _ in range(10):
+        wait(storage, 30)
+        add(stream)
+    assert published(storage)[0] in (6, 7)
+
+
+def test_streams_that_do_not_publish_pay_nothing(made: tuple[Stream, TimedStorage]) -> None:
+    """And those that do list one folder, once a minute, as long as others publish."""
+    stream, storage = made
+    wait(storage, 10)
+    asked = []
+    for formats in (["delta"], None):
+        stream.set_auto_publish(formats)
+        traced = FaultStorage(storage)
+        handle = open_on(traced, clock=stream._log.clock)
+        for _ in range(3):
+            add(handle)
+        asked.append([call for call in traced.calls if "delta" in call])
+        stream.refresh()
+    assert asked == [[f"list {LOG}"], []]
+
+
+def test_failed_publication_fails_no_commit(
+    made: tuple[Stream, TimedStorage], caplog: pytest.LogCaptureFixture
+) -> None:
+    """It is logged, the lag is reported, and the next one makes up for it."""
+    stream, storage = made
+    wait(storage, 61)
+    storage.create(f"{LOG}/{1:020d}.json", b'{"commitInfo":{"operation":"WRITE"}}\n')
+    wait(storage, 61)
+    add(stream)
+    assert "publishing failed" in caplog.text
+    storage.delete(f"{LOG}/{1:020d}.json")
+    assert stream.published_delta().lag == 1
+    wait(storage, 61)
+    add(stream)
+    assert published(storage) == (2, 12)
+
+
+def test_unpublish_ends_it(made: tuple[Stream, TimedStorage]) -> None:
+    """So does None, which leaves the table; `maintain` publishes at once."""
+    stream, storage = made
+    add(stream)
+    stream.maintain()
+    assert published(storage) == (2, 11)
+    stream.set_auto_publish(None)
+    wait(storage, HOUR)
+    add(stream)
+    assert (stream.auto_publish, published(storage)) == ((), (2, 11))
+    stream.set_auto_publish(["delta"])
+    assert stream.unpublish_delta() == 3
+    wait(storage, HOUR)
+    add(stream)
+    stream.maintain()
+    assert (stream.auto_publish, stream.published_delta()) == ((), None)
+
+
+def test_table_removed_while_a_publisher_slept_stays_removed(
+    made: tuple[Stream, TimedStorage],
+) -> None:
+    """The publisher looks again after its put, as a commit without the earlier ones is no table."""
+    stream, storage = made
+    clock = stream._log.clock
+    wait(storage, 61)
+    put = f"create {LOG}/{1:020d}"
+    slow = Meddling(storage, put, lambda: open_on(storage, clock=clock).unpublish_delta())
+    add(open_on(slow, clock=clock))
+    assert slow.met
+    assert list(storage.list("delta")) == []
+    stream.refresh().set_auto_publish(["delta"])
+    wait(storage, 61)
+    kept = Meddling(storage, put, lambda: open_on(storage, clock=clock).set_auto_publish(None))
+    add(open_on(kept, clock=clock))
+    assert kept.met
+    assert published(storage) == (2, 12)
+
+
+def test_publisher_that_slept_past_the_floor_plans_again(
+    made: tuple[Stream, TimedStorage],
+) -> None:
+    """What it had planned was merged, purged and deleted by others while it slept."""
+    stream, storage = made
+    clock = stream._log.clock
+    for _ in range(3):
+        add(stream)
+    wait(storage, 61)
+
+    def sleep() -> None:
+        other = open_on(storage, clock=clock)
+        other.set_upkeep(UpkeepPolicy(keep_s=0))
+        run_compact(other.context, CompactRules(), SETTLED)
+        for _ in range(3):
+            wait(storage, 20 * 86_400)
+            other.tag("t", move=True)
+            run_maintain(other.context)
+
+    slept = Meddling(storage, f"create {LOG}/{1:020d}", sleep)
+    late = open_on(slept, clock=clock)
+    late.append(numbers(13, 14), layout=SETTLED, compact="off")
+    assert slept.met
+    assert published(storage) == (3, 14)
+
+
+def test_iceberg_tables_are_kept_up_to_date(made: tuple[Stream, TimedStorage]) -> None:
+    """Beside the Delta table or alone; a table removed meanwhile stays removed."""
+    stream, storage = made
+    clock = stream._log.clock
+    stream.set_auto_publish(["iceberg", "delta"])
+    wait(storage, 61)
+    add(stream)
+    assert (stream.published_iceberg().tail, stream.published_delta().tail) == (11, 11)
+    stream.unpublish_delta()
+    assert stream.auto_publish == ("iceberg",)
+    wait(storage, 61)
+    put = "create iceberg/metadata/v3."
+    slow = Meddling(storage, put, lambda: open_on(storage, clock=clock).unpublish_iceberg())
+    add(open_on(slow, clock=clock))
+    assert slow.met
+    assert list(storage.list("iceberg")) == list(storage.list("delta")) == []
+
+
+def test_formats_are_checked_at_once(tmp_path: Path) -> None:
+    """Unknown ones, and streams that can't be published, are errors of the call."""
+    stream = segstore.create(tmp_path / "s", numbers(0, 1).schema, upkeep=None)
+    for formats in ("delta", ["hudi"]):
+        with pytest.raises(InvalidInputError, match="formats"):
+            stream.set_auto_publish(formats)
+    add(stream)
+    stream.copy_to(tmp_path / "c", copy_id="c", mode="clone")
+    with pytest.raises(InvalidInputError, match="materialize"):
+        segstore.open(tmp_path / "c").set_auto_publish(["delta"])
+
+
+def test_nobody_waits_for_a_publication(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit is acknowledged before it has begun."""
+    stream = segstore.create(tmp_path / "s", numbers(0, 1).schema, upkeep=None)
+    stream.set_auto_publish(["delta"])
+    begun = []
+    monkeypatch.setattr(Clock, "start", lambda _, work, name: begun.append((name, work)))
+    add(stream, 5)
+    assert [name for name, _ in begun] == ["segstore-upkeep"]
+    assert stream.published_delta().lag == 5
+
+
+PUBLISHER = """
+import sys
+import pyarrow as pa
+import segstore_ds as segstore
+from segstore_ds.publish.auto import run_auto_publish
+stream = segstore.open(sys.argv[1])
+layout = segstore.Layout(inline_bytes=0, segment_format="parquet")
+for n in range(12):
+    stream.append(pa.table({"n": [n], "s": [sys.argv[2]]}), layout=layout, compact="off")
+    run_auto_publish(stream.context.apart(), at_once=True)
+"""
+
+
+@pytest.mark.slow
+def test_processes_publish_one_stream_at_once(tmp_path: Path) -> None:
+    """Each appends and publishes; the table ends with all events, once, at their offsets."""
+    stream = segstore.create(tmp_path / "s", numbers(0, 1).schema, upkeep=None)
+    stream.set_auto_publish(["delta"])
+    stream.set_upkeep(None)
+    workers = [
+        subprocess.Popen([sys.executable, "-c", PUBLISHER, str(tmp_path / "s"), name])
+        for name in "abc"
+    ]
+    assert [worker.wait(120) for worker in workers] == [0, 0, 0]
+    stream.refresh().maintain()
+    version, rows = shown(stream.storage)
+    assert version == stream.version
+    assert pa.Table.from_pylist(rows).to_pylist() == stream.read().read_all().to_pylist()
+    assert len(rows) == 36
