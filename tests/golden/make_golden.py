@@ -6,6 +6,7 @@
     PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1-levels
     PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1-parquet
     PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1-keys
+    PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1-times
 
 When: once per version of the format, or feature of it, in the commit that begins it. Streams of a
 version that was released are never written again, whatever the code does today: they are what users
@@ -30,6 +31,7 @@ from typing import Any
 import golden_keys
 import golden_levels
 import golden_parquet
+import golden_times
 import pyarrow as pa
 
 from segstore_ds.log.newest import ROOT_CODEC
@@ -217,6 +219,7 @@ SETS: dict[str, dict[str, Callable[[Stream], None]]] = {
     "v1-levels": golden_levels.LEVELS,
     "v1-parquet": golden_parquet.PARQUET,
     "v1-keys": golden_keys.KEYS,
+    "v1-times": golden_times.TIMES,
 }
 
 

@@ -17,6 +17,7 @@ from golden_levels import LEVELS, described
 from golden_metadata import read_history, read_readers
 from golden_parquet import PARQUET
 from golden_reader import newest_root, read_stream
+from golden_times import PARTS, bounds
 from make_golden import LATER, SETS, as_json, events
 
 import segstore_ds as segstore
@@ -109,6 +110,23 @@ def test_golden_filters_hold_what_the_format_says(name: str) -> None:
         assert all(holds(data, value) for value in hashed_bytes(values)), column
         others = [holds(data, f"other {n}".encode()) for n in range(200)]
         assert sum(others) <= 20, column
+
+
+def test_golden_bounds_in_time_are_those_of_the_events() -> None:
+    """Whatever the layouts asked for, from the commit on that named the column."""
+    found = bounds(HERE / "v1-times/times")
+    assert [values for values, _ in found] == PARTS
+    assert [stats for _, stats in found] == [None, [3, 9, 0], [None, None, 1], [4, 8, 0], [6, 6, 0]]
+
+
+def test_golden_times_are_found() -> None:
+    """By cuts and by intervals, in segments with and without bounds."""
+    stream = segstore.open(HERE / "v1-times/times")
+    assert stream.time_column == "n"
+    assert [stream.position(f"eventtime:{n}").offset for n in (1, 6, 10)] == [0, 4, 11]
+    found = stream.read("eventtime:6", event_time=(3, 7)).read_all()
+    assert found["n"].to_pylist() == [3, 4, 6]
+    assert stream.count("head", "eventtime:3") == 4
 
 
 def ids_of(fields: Iterable[pa.Field], path: tuple[str, ...]) -> Iterator[tuple[tuple, int]]:
