@@ -59,7 +59,7 @@ def join_inline(root: Root, schemas: Schemas) -> Root:
     """
     found: list[SegmentEntry] = []
     for run in _runs(root):
-        frames = _joined(run, schemas(run[0].epoch)) if run[0].frame else []
+        frames = _joined(root, run, schemas(run[0].epoch)) if run[0].frame else []
         found += [encoded_entry(run[-1].segment_id, frames[0])] if len(frames) == 1 else run
     return replace(root, entries=tuple(found))
 
@@ -90,7 +90,7 @@ def _put_run(
         _marked(root, frame, schema, where=run[-1].path)
         if zlib.crc32(frame.data) == frame.crc
         else frame
-        for frame in _joined(run, schema)
+        for frame in _joined(root, run, schema)
     ]
     data, summary = lay_out(frames)
     path = names.build_outlined_path(root.version, digest_of(data))
@@ -130,7 +130,7 @@ def _put(storage: Storage, name: str, data: bytes) -> None:
     raise ConflictError("another writer deletes the same segment each time", path=name)
 
 
-def _joined(run: Sequence[SegmentEntry], schema: pa.Schema) -> list[Frame]:
+def _joined(root: Root, run: Sequence[SegmentEntry], schema: pa.Schema) -> list[Frame]:
     """Return the events of a run as one frame, or its frames as they are if one is damaged."""
     pairs = [(entry, entry.frame) for entry in run if entry.frame]
     frames = [stored_frame(entry, frame) for entry, frame in pairs]
@@ -142,6 +142,9 @@ def _joined(run: Sequence[SegmentEntry], schema: pa.Schema) -> list[Frame]:
         return frames
     columns = {name for frame in frames for name in frame.stats}
     chosen = [name for name in schema.names if name in columns]
+    timed = time_column_of(root)
+    if timed in schema.names:
+        chosen = list(dict.fromkeys([timed, *chosen]))  # a segment keeps the first few alone
     joined = encode_frame(
         pa.concat_batches(batches),
         compression="zstd",

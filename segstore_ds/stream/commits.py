@@ -48,7 +48,7 @@ class Commits:
         try:
             check_stream(self._context.log.root, job.stream_id)
             self.appender.check_visible(tasks)
-            frame = self.appender.join_inline(tasks, job.request)
+            frame = self.appender.join_inline(tasks, job)
             if frame is None:
                 segments = self.appender.stage_inline(tasks, token=job.token, ship_to=job.ship_to)
             ours = [segment for segment in segments if segment not in staged]

@@ -37,7 +37,6 @@ from segstore_ds.status.history import Note
 from segstore_ds.status.writers import Commit, WriterKey, check_claim, find_repeated
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.read_back import decode_inline
-from segstore_ds.write.request import WriteRequest
 from segstore_ds.write.staged import StagedSegment, StagedTask, delete_staged
 from segstore_ds.write.task_writer import stage_frames
 
@@ -234,7 +233,7 @@ class Appender:
             segments.extend(staged)
         return tuple(segments)
 
-    def join_inline(self, tasks: Sequence[StagedTask], request: WriteRequest) -> Frame | None:
+    def join_inline(self, tasks: Sequence[StagedTask], job: WriteJob) -> Frame | None:
         """Return the frame of a write that the commit itself can hold; None for any other write.
 
         The frames that tasks sent become one, in task order.
@@ -245,9 +244,10 @@ class Appender:
             return None
         frame = frames[0]
         if len(frames) > 1:
-            schema, layout = request.schema, request.layout
+            schema, layout = job.request.schema, job.request.layout
             batches = [decode_inline(frame, schema) for frame in frames]
-            frame = layout.encode(pa.concat_batches(batches), layout.chosen_stats(schema))
+            chosen = layout.chosen_stats(schema, job.time_column)
+            frame = layout.encode(pa.concat_batches(batches), chosen)
         return frame if frame.data.size <= FRAME_MOST_BYTES else None
 
     def check_visible(self, tasks: Sequence[StagedTask]) -> None:

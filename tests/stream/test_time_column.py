@@ -14,7 +14,7 @@ from segstore_ds.format.statistics import ColumnStats
 from segstore_ds.read import segments
 from segstore_ds.read.micro_batch import BatchLimits
 from segstore_ds.read.segments import open_segment
-from segstore_ds.status.inline import with_inline
+from segstore_ds.status.inline import join_inline, with_inline
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, open_on
 from segstore_ds.stream.micro_batches import MicroBatches
@@ -104,14 +104,27 @@ def test_time_column_is_never_redacted(tmp_path: Any) -> None:
 
 
 def test_wide_bounds_of_other_columns_never_crowd_the_times_out(tmp_path: Any) -> None:
-    names = [f"a{n}" for n in range(30)]
+    names = [f"a{n}" for n in range(12)]
     schema = pa.schema([*((name, pa.string()) for name in names), ("ts", pa.timestamp("us"))])
     stream = segstore.create(tmp_path / "s", schema, time_column="ts", upkeep=None)
-    row = {**dict.fromkeys(names, "x" * 40), "ts": dt.datetime(2026, 11, 20)}  # noqa: DTZ001
-    stream.append(pa.Table.from_pylist([row], schema=schema))
-    ((own, _),) = bounded(stream)
-    assert "ts" in own
-    assert len(own) < len(schema)
+    for width in (1, 40):
+        row = {**dict.fromkeys(names, "x" * width), "ts": dt.datetime(2026, 11, 20)}  # noqa: DTZ001
+        stream.append(pa.Table.from_pylist([row], schema=schema))
+    joined = join_inline(stream.root, lambda _: schema)
+    assert [entry.rows for entry in joined.entries] == [2]
+    entries = (*stream.root.entries, *joined.entries)
+    kept = [list(parse_json((entry.stats or "").encode(), where="")) for entry in entries]
+    assert all("ts" in own for own in kept)
+    assert [len(own) < len(schema) for own in kept] == [False, True, True]
+
+
+def test_events_of_several_tasks_have_bounds_in_the_commit(tmp_path: Any) -> None:
+    stream = segstore.create(tmp_path / "s", SCHEMA, time_column="ts", upkeep=None)
+    job = stream.plan_write(SCHEMA, layout=segstore.Layout(stats_columns=()))
+    tasks = [job.stage(task, "0", events([task, 9]).to_batches()) for task in (1, 2)]
+    stream.commit(job, tasks)
+    assert [entry.frame is not None for entry in stream.root.entries] == [True]
+    assert [own for own, _ in bounded(stream)] == [["ts"]]
 
 
 def names_in(stream: Stream, *cuts: Any, **how: Any) -> list[str]:
