@@ -21,6 +21,7 @@ from segstore_ds.options.table import (
     STREAM_READ,
     STREAM_WRITE,
     TABLE,
+    TRANSACTION,
     WRITE,
     Option,
 )
@@ -37,6 +38,7 @@ __all__ = [
     "STREAM_READ",
     "STREAM_WRITE",
     "TABLE",
+    "TRANSACTION",
     "WRITE",
     "Option",
     "default",

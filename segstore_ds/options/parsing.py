@@ -8,7 +8,7 @@ from typing import Any
 
 from segstore_ds.errors import InvalidInputError
 from segstore_ds.options.quantities import parse_size
-from segstore_ds.options.table import COPIED, NATIVE, TABLE, Option
+from segstore_ds.options.table import COPIED, NATIVE, TABLE, TRANSACTION, Option
 
 _WHOLE = re.compile(r"\s*[0-9]+\s*")
 
@@ -31,6 +31,7 @@ _SPARKS_OWN = frozenset(
         "__datetime_rebase_mode",
         NATIVE,
         COPIED,
+        TRANSACTION,
     ]
 )
 

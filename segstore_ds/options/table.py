@@ -6,6 +6,7 @@ from typing import Any
 READ, WRITE = "read", "write"
 NATIVE = "__segstore_native_epochs"  # internal: set by the hybrid scan on its own reads
 COPIED = "__segstore_copied"  # internal: set by the helper `copy` on its own writes
+TRANSACTION = "__segstore_transaction"  # internal: set by the helper `write`, to find its commit
 STREAM_READ, STREAM_WRITE = "stream read", "stream write"
 COMPRESSIONS = ("zstd", "lz4", "none")
 SEGMENT_FORMATS = ("auto", "arrow", "parquet")

@@ -1,5 +1,6 @@
 """Sessions: registering the format, the settings that make it fast, and one tuned write."""
 
+import logging
 import os
 import threading
 from collections.abc import Iterator, Mapping
@@ -10,12 +11,16 @@ from uuid import uuid4
 
 from pyspark.sql import DataFrame, SparkSession
 
-from segstore_ds.errors import InvalidInputError
+from segstore_ds.errors import InvalidInputError, SegstoreError
+from segstore_ds.options import TRANSACTION, WRITE, parse_options
 from segstore_ds.spark.active import activate_if_none, activated
 from segstore_ds.spark.boundary import in_sparks_words
 from segstore_ds.spark.option_texts import as_location, as_texts
 from segstore_ds.spark.source import SegstoreDataSource
 from segstore_ds.spark.task_log import BATCH_SIZING
+from segstore_ds.stream.connector import Commit, find_write
+
+_LOG = logging.getLogger(__name__)
 
 NO_BATCH_SIZING = "2147483647"
 _SETTINGS: Mapping[str, tuple[str, str]] = {
@@ -110,7 +115,7 @@ def recommended_conf() -> dict[str, str]:
 @in_sparks_words
 def write(
     df: DataFrame, url: str | os.PathLike[str], *, mode: str = "append", **options: Any
-) -> None:
+) -> Commit | None:
     """Write a DataFrame to a stream with the fast settings for just this write.
 
     It restores the session's settings afterwards, also if writes overlap in several threads. It
@@ -123,17 +128,39 @@ def write(
         options: As in the README's table of write options, for example ``writerId="etl"``; values
             may be Python's (lists, mappings, numbers).
 
+    Returns:
+        The commit, with the offsets that the events got. It is looked up in the stream afterwards:
+        None, and a warning in the log, if this process can't read the stream, as may be with Spark
+        Connect; and None for writes that are no append and no overwrite, such as a compaction.
+
     Raises:
         InvalidInputError: Another mode, or not a location.
         pyspark.errors.PySparkException: The write failed; the text names our error and the remedy.
     """
     if mode not in ("append", "overwrite"):
         raise InvalidInputError("unknown mode", remedy="use append or overwrite", mode=mode)
-    location = as_location(url)
+    location, given, transaction = as_location(url), as_texts(options), uuid4().hex
+    save(df, location, mode, {**given, TRANSACTION: transaction})
+    try:
+        return _find_commit(df.sparkSession, {**given, "path": location}, transaction)
+    except SegstoreError as error:
+        _LOG.warning("the write succeeded, but its commit can't be looked up: %s", error)
+        return None
+
+
+def save(df: DataFrame, location: str, mode: str, texts: Mapping[str, str]) -> None:
+    """Write a DataFrame with the fast settings, by options as Spark takes them."""
     spark = df.sparkSession
     with activated(spark), _tuned(spark):
-        writer = df.write.format("segstore").mode(mode)
-        writer.options(**as_texts(options)).save(location)
+        df.write.format("segstore").mode(mode).options(**texts).save(location)
+
+
+def _find_commit(spark: SparkSession, texts: Mapping[str, str], transaction: str) -> Commit | None:
+    parsed = parse_options(texts, WRITE)
+    if parsed["operation"] == "compact" or parsed["copyFrom"] is not None:
+        return None
+    storage = bound_source(spark)(texts).open_storage(parsed)
+    return find_write(storage, transaction, parsed["writerId"], parsed["batchId"])
 
 
 def bound_source(spark: SparkSession) -> type[SegstoreDataSource]:

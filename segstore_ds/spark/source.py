@@ -25,6 +25,7 @@ from segstore_ds.options import (
     READ,
     STREAM_READ,
     STREAM_WRITE,
+    TRANSACTION,
     WRITE,
     parse_options,
 )
@@ -149,6 +150,7 @@ class SegstoreDataSource(DataSource):
         """
         given, copied = take_range(self.options)
         options = {**parse_options(given, WRITE), APPLICATION: self.bound_application}
+        options[TRANSACTION] = self.options.get(TRANSACTION)
         target = self.open_storage(options)
         copied_as = check_copy_options(options)
         if options["operation"] == "compact":

@@ -54,7 +54,7 @@ from segstore_ds.retention.forget import redact_and_forget
 from segstore_ds.retention.readers import NamedReader
 from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import PlacedSegment
-from segstore_ds.status.writers import WriterKey
+from segstore_ds.status.writers import Commit, WriterKey
 from segstore_ds.storage import Storage, open_storage, resolve_location
 from segstore_ds.storage.locations import Location
 from segstore_ds.stream.after_commit import AfterCommit
@@ -78,6 +78,7 @@ __all__ = [
     "BatchLimits",
     "BatchPlan",
     "BoundEnd",
+    "Commit",
     "CompactTasks",
     "Condition",
     "Copied",
@@ -121,6 +122,7 @@ __all__ = [
     "encode_pinned",
     "export_samples",
     "find_rows_copy",
+    "find_write",
     "list_streams_below",
     "open_on",
     "open_or_create",
@@ -185,6 +187,30 @@ def open_or_create(storage: Storage, request: WriteRequest, *, create: bool) -> 
 def open_to_commit(storage: Storage) -> Stream:
     """Open a stream in a process that commits and ends: it waits for upkeep, which is bounded."""
     return open_on(storage, clock=BRIEF_CLOCK)
+
+
+def find_write(
+    storage: Storage, transaction: str, writer_id: str | None, batch_id: int | None
+) -> Commit | None:
+    """Return the commit of a write that has succeeded; None if it can't be told apart any more.
+
+    A writer's batch that was there before has another transaction: it is what the writer committed
+    last.
+    """
+    stream = open_on(storage)
+    context, root = stream.context, stream.root
+    known = None if writer_id is None else context.status.writer(root, writer_id)
+    if known is not None and known.batch_id == batch_id:
+        ours = context.log.history.find_transaction(root, transaction, known.version) is not None
+        start = known.end - known.rows
+        named = transaction if ours else ""
+        return Commit(known.version, named, start, known.end, repeated=not ours)
+    version = context.log.history.find_transaction(root, transaction)
+    if version is None:
+        return None
+    (row,) = stream.history(version, version + 1).read_all().to_pylist()
+    start = row["tail"] - row["rows"]
+    return Commit(version, transaction, start, row["tail"], attempts=row["attempts"])
 
 
 def commit_compaction(work: CompactTasks, done: Sequence[Replacement]) -> None:

@@ -92,14 +92,32 @@ def test_write_tunes_just_that_write(untuned, url, monkeypatch):
 
         monkeypatch.setattr(conf, name, note)
     df = untuned.range(0, 100, 1, 1)
-    for batch_id in (1, 1):
-        segstore.write(df, url, writerId="etl", batchId=batch_id)
+    for repeated in (False, True):
+        commit = segstore.write(df, url, writerId="etl", batchId=1)
+        assert (commit.start, commit.end, commit.repeated) == (0, 100, repeated)
         assert [name for name, key in calls if key == SIZING] == ["set", "unset"]
         calls.clear()
     assert segstore.open(url).tail == 100
     assert untuned.conf.get(SIZING, None) is None
-    segstore.write(df, url, mode="overwrite")
+    commit = segstore.write(df, url, mode="overwrite")
     assert segstore.open(url).head == 100
+    assert (commit.version, commit.start, commit.end, commit.repeated) == (2, 100, 200, False)
+    assert segstore.open(url).outcome(commit.transaction).version == 2
+    # Of the write, not of the newest version.
+    segstore.open(url).append(pa.table({"id": [1]}))
+    other = segstore.write(df, url)
+    segstore.open(url).append(pa.table({"id": [2]}))
+    assert (other.start, other.end, other.rows) == (201, 301, 100)
+
+
+def test_write_does_not_fail_where_its_commit_cannot_be_seen(spark, url, caplog):
+    """Another process has bound the storage options to this session."""
+    session = spark.newSession()
+    segstore.register(session)
+    session.conf.set("spark.segstore.bound", "by another process")
+    assert segstore.write(session.range(3), url) is None
+    assert "the write succeeded" in caplog.text
+    assert segstore.open(url).tail == 3
 
 
 def test_write_restores_the_setting_when_it_fails(untuned, url):

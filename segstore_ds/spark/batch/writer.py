@@ -11,6 +11,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, WriterCommitMessage
 from pyspark.sql.types import StructType
 
 from segstore_ds.errors import InternalError
+from segstore_ds.options import TRANSACTION
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.spark.boundary import at_boundary
 from segstore_ds.spark.schemas import to_spark_json, to_stored
@@ -59,7 +60,9 @@ def plan_append_writer(
     request = build_request(options, schema, overwrite=overwrite, writer=key)
     request = replace(request, expected_tail=expected[0], expected_version=expected[1])
     create = options["createIfMissing"] and not any(expected)
-    return SegstoreWriter(open_or_create(storage, request, create=create).plan(request))
+    job = open_or_create(storage, request, create=create).plan(request)
+    known = options[TRANSACTION]
+    return SegstoreWriter(job if known is None else replace(job, transaction=known))
 
 
 def build_request(

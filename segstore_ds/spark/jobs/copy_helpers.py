@@ -11,9 +11,9 @@ from segstore_ds.options import COPIED, WRITE, parse_options
 from segstore_ds.spark.active import activated
 from segstore_ds.spark.jobs.copying import EVENTS, MOST_TASKS, SEGMENTS, TASK_BYTES
 from segstore_ds.spark.jobs.event_copying import plan_events_copy
-from segstore_ds.spark.option_texts import as_location
+from segstore_ds.spark.option_texts import as_location, as_texts
 from segstore_ds.spark.parquet_scan.read import read_in_order
-from segstore_ds.spark.session import bound_source, write
+from segstore_ds.spark.session import bound_source, save
 from segstore_ds.stream.connector import (
     ROWS,
     Copied,
@@ -148,7 +148,7 @@ def _copy_events(
     state = plan_events_copy(old, new, parsed, asked_for.schema).state
     given = {"singleWriter": single, "startCut": state.start, "endCut": state.end}
     rows = read_in_order(spark, options["copyFrom"], **given)
-    write(transform(rows), target, **asked, **{COPIED: json.dumps(cuts)})
+    save(transform(rows), target, "append", as_texts({**asked, COPIED: json.dumps(cuts)}))
     done = find_rows_copy(old, new, request)
     if done is None or not done.done:
         raise InternalError("a copy that was committed can't be found", url=new.url)
