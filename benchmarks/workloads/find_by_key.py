@@ -1,17 +1,20 @@
 """All events of one key among many: with filters of a key column and without, near and far."""
 
+import shutil
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.dataset as ds
 
 import segstore_ds as segstore
 from benchmarks.report import Ratio, Report, machine
+from benchmarks.session import spark_session
 from benchmarks.workload import Settings, Workload, folder_bytes
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, open_on
@@ -19,14 +22,18 @@ from segstore_ds.testing.faults import LatencyStorage
 
 MEANING = (
     "find one key's 100 events in each of 1 % of the segments, of 100,000 events each: with "
-    "filters of the key column and without, local and with 30 ms a request"
+    "filters of the key column and without, local and with 30 ms a request, beside Delta, "
+    "Parquet's statistics and DuckDB"
 )
+SPARK_MEANING = "find the key of find_by_key by `segstore.read`: with filters and without"
+KEYS = {"filters": ["user"], "plain": None}
 DELAY_S = 0.03
 SEGMENT_ROWS = 100_000
 USERS, USERS_OF_SEGMENT = 1_000_000, 1_000
 WANTED, WANTED_ROWS = "user-00500000", 100
 APPEND_SEGMENTS = 10
 FORMATS = ("arrow", "parquet")
+PEERS = ("delta-rs", "parquet statistics", "duckdb")
 SCHEMA = pa.schema(
     [("at", pa.int64()), ("user", pa.string()), ("amount", pa.float64()), ("page", pa.int32())]
 )
@@ -35,13 +42,15 @@ FLATTERS = (
     "the far store is the local disk with a wait before every request, in up to 32 threads",
     "read without the read cache, page cache warm; the stream is opened before the clock starts",
     "against us: 100,000 different users in a frame would take 5 % of it, so it had no filter",
+    "filters of segments are made after commits, as part of what appends take here",
+    "peers read on a local disk; Delta has one file per append, so of ten segments",
+    "DuckDB reads our Parquet segments, with Parquet's own filters; their list costs it nothing",
 )
 
 
 def run(settings: Settings) -> Report:
     """Fill a stream with filters and one without, per format, and look the key up in both."""
-    each = max(min(SEGMENT_ROWS, settings.rows // 10), 200)
-    segments = max(settings.rows // each, 1)
+    segments, each = _sizes(settings)
     rows: list[dict[str, Any]] = []
     ratios: list[Ratio] = []
     with settings.scratch() as scratch:
@@ -49,6 +58,14 @@ def run(settings: Settings) -> Report:
             found = _measure(scratch, form, segments, each, settings)
             rows += [{"format": form, "stream": name, **row} for name, row in found.items()]
             ratios += _ratios(form, found["filters"], found["plain"])
+            if form != "parquet":
+                shutil.rmtree(scratch / "filters")  # 10^8 events take gigabytes
+                shutil.rmtree(scratch / "plain")
+        seconds = _peers(scratch, segments, each, settings)
+    own = {row["stream"]: row["local s"] for row in rows if row["format"] == "parquet"}
+    seconds |= {f"parquet, {name}": value for name, value in own.items()}
+    rows += [{"format": name, "local s": round(found, 3)} for name, found in seconds.items()]
+    ratios += [Ratio(f"{name} / ours", seconds[name] / own["filters"]) for name in PEERS]
     return Report(
         workload="find_by_key",
         meaning=MEANING,
@@ -60,34 +77,81 @@ def run(settings: Settings) -> Report:
     )
 
 
+def run_spark(settings: Settings) -> Report:
+    """Fill both streams with Parquet segments, and look the key up by `segstore.read`."""
+    segments, each = _sizes(settings)
+    with settings.scratch() as scratch:
+        _fill(scratch, "parquet", segments, each)
+        with spark_session() as spark:
+
+            def look_up(name: str) -> int:
+                filters = [["user", "==", WANTED]]
+                return segstore.read(spark, scratch / name, filters=filters).count()
+
+            seconds = _race(
+                {name: partial(look_up, name) for name in KEYS}, _expected(segments, each), settings
+            )
+    return Report(
+        workload="find_by_key_spark",
+        meaning=SPARK_MEANING,
+        setup=machine(settings.folder)
+        | {"events": f"{segments} segments of {each}", "rounds": settings.rounds_text},
+        rows=[{"stream": name, "seconds": round(found, 3)} for name, found in seconds.items()],
+        ratios=[Ratio("plain / filters", seconds["plain"] / seconds["filters"], 30)],
+        flatters=FLATTERS[:1],
+    )
+
+
+def _sizes(settings: Settings) -> tuple[int, int]:
+    """Return how many segments there are, and the events of each."""
+    # As many as spill at least once, so that some have filters in the table status.
+    each = max(min(SEGMENT_ROWS, settings.rows // 200), 50)
+    return max(settings.rows // each, 1), each
+
+
+def _expected(segments: int, each: int) -> int:
+    return len(range(0, segments, 100)) * min(WANTED_ROWS, each)
+
+
+def _fill(
+    scratch: Path, form: str, segments: int, each: int
+) -> tuple[dict[str, Stream], dict[str, list[float]]]:
+    """Return the two streams, and the seconds of the appends to each."""
+    streams = {
+        name: segstore.create(scratch / name, SCHEMA, key_columns=columns, upkeep=None)
+        for name, columns in KEYS.items()
+    }
+    layout = segstore.Layout(
+        inline_bytes=0, segment_rows=each, frame_rows=min(each, 65_536), segment_format=form
+    )
+    appends: dict[str, list[float]] = {name: [] for name in KEYS}
+    for events in _appended(segments, each):
+        for name, stream in streams.items():
+            start = time.perf_counter()
+            stream.append(events, layout=layout)
+            appends[name].append(time.perf_counter() - start)
+    return streams, appends
+
+
+def _appended(segments: int, each: int) -> Iterator[pa.Table]:
+    for first in range(0, segments, APPEND_SEGMENTS):
+        numbers = range(first, min(first + APPEND_SEGMENTS, segments))
+        batches = [_segment(number, each, wanted=number % 100 == 0) for number in numbers]
+        yield pa.Table.from_batches(batches)
+
+
 def _measure(
     scratch: Path, form: str, segments: int, each: int, settings: Settings
 ) -> dict[str, dict[str, Any]]:
-    keys = {"filters": ["user"], "plain": None}
-    urls = {name: scratch / f"{form}-{name}" for name in keys}
-    streams = {
-        name: segstore.create(urls[name], SCHEMA, key_columns=columns, upkeep=None)
-        for name, columns in keys.items()
-    }
-    layout = segstore.Layout(inline_bytes=0, segment_rows=each, segment_format=form)
-    appends: dict[str, list[float]] = {name: [] for name in keys}
-    wanted = [*range(0, segments, 100)]
-    for first in range(0, segments, APPEND_SEGMENTS):
-        numbers = range(first, min(first + APPEND_SEGMENTS, segments))
-        batches = [_segment(number, each, wanted=number in wanted) for number in numbers]
-        for name, stream in streams.items():
-            start = time.perf_counter()
-            stream.append(pa.Table.from_batches(batches), layout=layout)
-            appends[name].append(time.perf_counter() - start)
-    found = {}
-    for name, stream in streams.items():
-        reads = dict(_reads(stream, urls[name], len(wanted) * min(WANTED_ROWS, each), settings))
-        found[name] = {
-            "append s": round(statistics.median(appends[name]), 3),
-            "bytes/row": round(folder_bytes(urls[name] / "segments") / (segments * each), 3),
-            **reads,
+    streams, appends = _fill(scratch, form, segments, each)
+    return {
+        name: {
+            "append s": round(statistics.mean(appends[name]), 3),
+            "bytes/row": round(folder_bytes(scratch / name) / (segments * each), 3),
+            **dict(_reads(stream, scratch / name, _expected(segments, each), settings)),
         }
-    return found
+        for name, stream in streams.items()
+    }
 
 
 def _segment(number: int, each: int, *, wanted: bool) -> pa.RecordBatch:
@@ -126,6 +190,55 @@ def _reads(
     yield "MiB read", round((stats.bytes_read - nbytes) / 2**20, 2)
 
 
+def _peers(scratch: Path, segments: int, each: int, settings: Settings) -> dict[str, float]:
+    """Return the seconds of each lookup by others."""
+    from deltalake import write_deltalake
+
+    for events in _appended(segments, each):
+        write_deltalake(scratch / "delta", events, mode="append")
+    candidates: dict[str, Callable[[], int]] = {
+        "delta-rs": partial(_delta, scratch / "delta"),
+        "parquet statistics": partial(_statistics, scratch / "delta"),
+        "duckdb": partial(_duckdb, segstore.open(scratch / "filters")),
+    }
+    return _race(candidates, _expected(segments, each), settings)
+
+
+def _race(
+    candidates: dict[str, Callable[[], int]], expected: int, settings: Settings
+) -> dict[str, float]:
+    """Return the median seconds of each candidate, in interleaved rounds after a warm-up."""
+    found: dict[str, list[float]] = {name: [] for name in candidates}
+    for turn in range(1 if settings.tiny else 1 + settings.rounds):
+        for name, candidate in candidates.items():
+            start = time.perf_counter()
+            assert candidate() == expected, name
+            if turn or settings.tiny:
+                found[name].append(time.perf_counter() - start)
+    return {name: statistics.median(values) for name, values in found.items()}
+
+
+def _delta(folder: Path) -> int:
+    from deltalake import DeltaTable
+
+    dataset = DeltaTable(folder).to_pyarrow_dataset()
+    return dataset.to_table(filter=ds.field("user") == WANTED).num_rows
+
+
+def _statistics(folder: Path) -> int:
+    files = [str(path) for path in folder.glob("*.parquet")]
+    return ds.dataset(files).to_table(filter=ds.field("user") == WANTED).num_rows
+
+
+def _duckdb(stream: Stream) -> int:
+    import duckdb
+
+    files = [f"{stream.url.removeprefix('file://')}/{file.path}" for file in stream.parquet_files()]
+    query = "SELECT count(*) FROM (SELECT * FROM read_parquet(?) WHERE user = ?)"
+    (count,) = duckdb.execute(query, [files, WANTED]).fetchone() or (0,)
+    return int(count)
+
+
 def _ratios(form: str, keyed: dict[str, Any], plain: dict[str, Any]) -> list[Ratio]:
     return [
         Ratio(f"{form}: local, plain / filters", plain["local s"] / keyed["local s"], 30),
@@ -146,4 +259,7 @@ def _ratios(form: str, keyed: dict[str, Any], plain: dict[str, Any]) -> list[Rat
     ]
 
 
-WORKLOADS = {"find_by_key": Workload(MEANING, run, 100_000_000, 4_000)}
+WORKLOADS = {
+    "find_by_key": Workload(MEANING, run, 100_000_000, 4_000),
+    "find_by_key_spark": Workload(SPARK_MEANING, run_spark, 100_000_000, 4_000),
+}

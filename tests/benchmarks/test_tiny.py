@@ -19,6 +19,7 @@ SPARK = ("bulk_append", "segment_formats", "hybrid_scan")
 LONG = (
     "bulk_scan",
     "copy_events",
+    "find_by_key_spark",
     "task_memory",
     "micro_batches",
     "stream_source",
