@@ -60,7 +60,7 @@ class Heard:
         return call
 
     def wait(self, name: str) -> None:
-        assert self.events[name].wait(60), name
+        assert self.events[name].wait(180), name
 
 
 def check_query(spark: SparkSession, folder: Path, scrape: tuple) -> None:
@@ -131,7 +131,7 @@ def test_a_failed_query_is_counted(spark, tmp_path, scrape):
         query.processAllAvailable()
         segstore.drop(source.url, confirm=source.url)
         with pytest.raises(StreamingQueryException):
-            query.awaitTermination(60)
+            query.awaitTermination(180)
         heard.wait("onQueryTerminated")
         assert ask()["query_failures_total", "lost"] == 1
     finally:
