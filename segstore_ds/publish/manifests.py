@@ -12,6 +12,7 @@ from typing import Any
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format import names
+from segstore_ds.version import requirement
 
 EXISTING, ADDED, DELETED = 0, 1, 2  # of an entry
 _ROW_IDS = 3  # the first format version that has them
@@ -96,7 +97,7 @@ def _avro() -> Any:
         import fastavro  # noqa: PLC0415 - an extra
     except ImportError as cause:
         raise InvalidInputError(
-            "Iceberg's metadata needs fastavro", remedy="pip install 'segstore-ds[iceberg]'"
+            "Iceberg's metadata needs fastavro", remedy=f"pip install '{requirement('iceberg')}'"
         ) from cause
     return fastavro
 
