@@ -34,6 +34,7 @@ def make_shown() -> segstore.Stream:
     stream.reader("billing", start=40, owner=EVIL)
     stream.reader("fraud-detector", start="tail")
     stream.tag("launch", 60)
+    stream.tag("before-launch", 58)
     stream.tag("newest")
     return stream
 

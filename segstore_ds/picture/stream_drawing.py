@@ -152,7 +152,8 @@ def _draw_bar(
     canvas: Canvas, bar: Bar, across: Scale, ends: tuple[float, float], found: Description
 ) -> None:
     left, right = across(bar.start), across(bar.end)
-    gap = 1.0 if right - left > 3 else 0.0
+    # Of joined segments the borders are unknown: they show as one silhouette.
+    gap = 1.0 if bar.segments == 1 and right - left > 3 else 0.0
     place = {"y": ends[0], "height": max(ends[1] - ends[0], 1.5)}
     title = _bar_title(bar)
     hidden = across(found.figures.head) - left if bar.start < found.figures.head else 0.0

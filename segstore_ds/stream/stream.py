@@ -95,6 +95,7 @@ from segstore_ds.stream.commits import Commits
 from segstore_ds.stream.follow import POLL_S, Follow, open_follow
 from segstore_ds.stream.frames import to_duckdb, to_pandas, to_polars
 from segstore_ds.stream.polars_scan import scan_events
+from segstore_ds.stream.tables import Readers, Rows
 from segstore_ds.version import __version__, requirement
 from segstore_ds.write.appender import FlushLimits, LiveAppender, StreamEnds
 from segstore_ds.write.inputs import as_input, writer_key
@@ -995,11 +996,11 @@ class Stream:
             ) from error
         return drawing.build_figure(describe(self._context, storage=storage))
 
-    def segments(self) -> pa.RecordBatchReader:
+    def segments(self) -> Rows:
         """Return the segments that hold kept events, one row each, in offset order."""
         return self.metadata("segments")
 
-    def history(self, start: int = 0, end: int | None = None) -> pa.RecordBatchReader:
+    def history(self, start: int = 0, end: int | None = None) -> Rows:
         """Read what every commit did, oldest first; streams through any number of commits.
 
         Rows outlive purge. A row holds version, time, operation, head and tail after the commit,
@@ -1013,13 +1014,17 @@ class Stream:
         start = check_whole("start", start)
         end = check_whole("end", end, optional=True)
         root = self._log.refresh()
-        batches = self._log.history.batches(root, start, root.version + 1 if end is None else end)
-        return pa.RecordBatchReader.from_batches(HISTORY_SCHEMA, batches)
+        last, history = root.version + 1 if end is None else end, self._log.history
+        return Rows(
+            lambda: pa.RecordBatchReader.from_batches(
+                HISTORY_SCHEMA, history.batches(root, start, last)
+            )
+        )
 
     def metadata(
         self, table: str, *, root: Root | None = None, span: tuple[int, int] | None = None
-    ) -> pa.RecordBatchReader:
-        """Return a metadata table, one of the names below, as batches.
+    ) -> Rows:
+        """Return a metadata table, one of the names below, as batches; a notebook shows its rows.
 
         They are `segments`, `frames`, `history`, `info`, `storage`, `writers`, `readers` and
         `tags`. Rows come in batches as they are read; a million segments are never held at once.
@@ -1030,7 +1035,9 @@ class Stream:
             root: The version to look at; None for the newest.
             span: For a table by range: only the segments of these offsets, from `plan_metadata`.
         """
-        return open_table(self._context, table, root, span)
+        find_table(table)
+        pinned = root or self._log.refresh()
+        return Rows(lambda: open_table(self._context, table, pinned, span))
 
     def plan_metadata(self, table: str, *, root: Root | None = None) -> list[tuple[int, int]]:
         """Return offset ranges for reading a metadata table in parallel; raises as `metadata`."""
@@ -1256,7 +1263,7 @@ class Stream:
 
     def readers(self) -> list[SeenReader]:
         """Return every named reader by name, released and lapsed ones too."""
-        return list_readers(self._context)
+        return Readers(list_readers(self._context))
 
     def release_reader(self, name: str) -> bool:
         """Release a named reader, whoever owns it; False if there is none to release."""

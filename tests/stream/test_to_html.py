@@ -2,6 +2,7 @@
 
 import re
 import shutil
+import uuid
 from html.parser import HTMLParser
 
 import pyarrow as pa
@@ -10,6 +11,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from picture_kit import EVIL, make_shown
 
 import segstore_ds as segstore
+from benchmarks.workloads.table_status import fill
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import create_on, open_on
 
 VOID = {"meta", "rect", "line", "circle", "polyline", "polygon", "br"}
 ALLOWED = VOID | {
@@ -174,3 +178,15 @@ def test_a_page_takes_few_requests(shown):
     measured = sum(stats.requests.values()) - before
     looking.to_html(storage=False)
     assert sum(stats.requests.values()) - before - 2 * measured <= 3
+
+
+def test_a_page_of_100_000_segments_is_small():
+    storage = open_storage(f"memory://{uuid.uuid4().hex}")
+    create_on(storage, pa.schema([("n", pa.int64())]), upkeep=None)
+    fill(storage, 100_000)
+    stream = open_on(storage)
+    before = sum(storage.stats.requests.values())
+    page = stream.to_html(storage=False)
+    assert sum(storage.stats.requests.values()) - before < 30
+    assert f"{stream.info()['segments']:,}, " in page
+    assert len(page) < 130_000
