@@ -19,8 +19,8 @@ from segstore_ds.status.table_status import plan_merge, plan_retired_merge
 _Merge = Callable[[Root, tuple[str, ...], Slot], Root | None]
 
 
-def run_due_merge(context: StreamContext) -> None:
-    """Merge parts of one kind if a merge is due.
+def run_due_merge(context: StreamContext, *, thorough: bool = False) -> None:
+    """Merge parts of one kind if a merge is due; `thorough` asks storage whether filters lack.
 
     Runs at most one merge: a merge that this one makes due waits for the next commit, so that no
     commit pays for all of them.
@@ -32,7 +32,7 @@ def run_due_merge(context: StreamContext) -> None:
         _commit(context, context.log.history.levels.merge, paths, Operation.MERGE_HISTORY)
     elif (paths := plan_retired_merge(root)) is not None:
         _commit(context, context.status.merge_retired, paths, Operation.MERGE_STATUS)
-    elif (part := plan_key_filters(context.status, root)) is not None:
+    elif (part := plan_key_filters(context.status, root, thorough=thorough)) is not None:
         _add_filters(context, part)
 
 

@@ -67,7 +67,7 @@ def run_maintain(context: StreamContext) -> Maintenance:
     merges = 0
     while merges < _MOST_MERGES:
         version = context.log.refresh().version
-        run_due_merge(context)
+        run_due_merge(context, thorough=True)
         if context.log.root.version == version:
             break
         merges += 1

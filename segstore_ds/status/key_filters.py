@@ -21,14 +21,16 @@ MOST_LOOKED = 4096  # segments of one commit; the next one goes on there
 _THREADS = 16  # each mostly waits for the storage
 
 
-def plan_key_filters(status: TableStatus, root: Root) -> PartRef | None:
+def plan_key_filters(status: TableStatus, root: Root, *, thorough: bool = False) -> PartRef | None:
     """Return the newest part with a segment that nobody has looked at; None if there is none.
 
+    Parts that are not in memory are read only if it is `thorough`: who wrote one has it there.
     Parts in lists are not looked through: they were newer once.
     """
     if not key_columns_of(root):
         return None
-    return next((part for part in reversed(root.parts) if status.lacks_filters(part)), None)
+    parts = (part for part in reversed(root.parts) if thorough or status.holds(part))
+    return next((part for part in parts if status.lacks_filters(part)), None)
 
 
 def find_filters(storage: Storage, entries: Sequence[SegmentEntry]) -> list[SegmentFilters]:

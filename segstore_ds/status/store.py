@@ -132,6 +132,10 @@ class ObjectStore:
         self._cache.keep(_tail_key(path), rows, behind)
         return value, behind
 
+    def holds(self, ref: Ref) -> bool:
+        """Tell whether an object's value is in memory."""
+        return self._cache.get(ref.path) is not None
+
     def behind(self, ref: Ref, start: int, end: int) -> bytes:
         """Return a range of what lies behind the envelope of an object, as it is stored."""
         if start == end:

@@ -232,6 +232,10 @@ class TableStatus(StatusBlobs):
         """Yield the filters of a part's segments, some at a time; None where nobody has looked."""
         return self._parts.filters(ref)
 
+    def holds(self, ref: PartRef) -> bool:
+        """Tell whether a part is in memory, as it is where it was just written."""
+        return self._store.holds(ref)
+
     def lacks_filters(self, ref: PartRef) -> bool:
         """Tell whether a part has a segment whose frames' filters nobody has looked at."""
         return self._parts.lacks_filters(ref)

@@ -119,6 +119,17 @@ def test_segments_without_a_look_are_opened(monkeypatch: Any) -> None:
     assert stream.refresh().version == version
 
 
+def test_other_processes_leave_the_look_to_maintenance(monkeypatch: Any) -> None:
+    monkeypatch.setattr(merges, "MOST_LOOKED", 12)
+    stream = fill("arrow")
+    fresh = segstore.open(stream.url)
+    before = fresh.storage.stats.total
+    run_due_merge(fresh._context)
+    assert fresh.storage.stats.total == before
+    fresh.maintain()
+    assert None not in known(fresh)
+
+
 def test_merges_of_parts_keep_filters(monkeypatch: Any) -> None:
     monkeypatch.setattr(table_status, "MERGE_FAN_IN", 2)
     stream = fill("arrow")
