@@ -8,6 +8,7 @@ from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.bloom import has_filter
 from segstore_ds.format.fields import build_json, parse_json
 from segstore_ds.format.root import Root
+from segstore_ds.format.time_column import PROPERTY as TIME_COLUMN
 
 PROPERTY = "key_columns"  # On disk. Never change; add a new one.
 _MOST = 8  # each takes its share of a frame's bytes
@@ -26,8 +27,8 @@ def key_columns_of(root: Root) -> tuple[str, ...]:
 
 def inherited_properties(source: Root) -> dict[str, str]:
     """Return the properties of a stream that a clone or a copy of its segments has, too."""
-    text = source.properties.get(PROPERTY)
-    return {} if text is None else {PROPERTY: text}
+    kept = (PROPERTY, TIME_COLUMN)
+    return {name: text for name, text in source.properties.items() if name in kept}
 
 
 def build_key_columns(columns: Sequence[str] | None, schema: pa.Schema) -> str | None:

@@ -349,3 +349,12 @@ def test_follower_of_an_interval_passes_what_it_leaves_out(tmp_path: Any) -> Non
     assert next(following)["name"].to_pylist() == ["e5"]
     following.publish()
     assert [seen.record.offset for seen in stream.readers()] == [4]
+
+
+@pytest.mark.parametrize("mode", ["clone", "segments"])
+def test_copies_by_reference_keep_the_time_column(tmp_path: Any, mode: str) -> None:
+    stream = filled(tmp_path, [5, 1], [9, 2])
+    stream.copy_to(tmp_path / "copy", copy_id="c", mode=mode)
+    copied = segstore.open(tmp_path / "copy")
+    assert names_in(copied, cut(6), event_time=(at(2), None)) == ["e9", "e2"]
+    assert copied.segments().read_all()["time_min"].null_count == 0
