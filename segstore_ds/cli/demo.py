@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from importlib import resources, util
 from pathlib import Path
 
+import segstore_ds as segstore
 from segstore_ds.cli import snippets
 from segstore_ds.cli.java import fetch_java, find_java, read_install_command
 from segstore_ds.cli.story import Story, draw_tree
@@ -56,13 +57,17 @@ def run_demo(folder: Path | None, *, install_jdk: bool) -> int:
         for line in draw_tree(place / "flights"):
             story.say(line)
         story.say("\nHow fast it is: the README's Numbers, measured by `python -m benchmarks`.")
+        if folder is not None:
+            picture = place / "flights.html"
+            picture.write_text(segstore.open(place / "flights").to_html(), "utf-8")
+            story.say(f"A picture of the stream, for a browser: {picture}")
         story.say(f"Done in {time.monotonic() - started:.0f} s. " + _ending(folder))
     return 0
 
 
 def _ending(folder: Path | None) -> str:
     if folder is None:
-        return "The temporary folder is deleted; keep it with --folder."
+        return "The temporary folder is deleted; --folder keeps it, with a picture."
     return f"Look around: segstore info {folder / 'flights'}"
 
 

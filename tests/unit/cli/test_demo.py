@@ -70,6 +70,9 @@ def test_folder_that_is_named_stays(tmp_path):
     assert done.returncode == 0, done.stderr
     stream = segstore.open(tmp_path / "kept" / "flights")
     assert stream.verify().check().rows == 27_004
+    picture = tmp_path / "kept" / "flights.html"
+    assert str(picture) in done.stdout
+    assert "tail 27,004" in picture.read_text("utf-8")
 
 
 def test_folder_with_something_in_it_is_refused(tmp_path):
@@ -107,5 +110,9 @@ def test_with_spark_tells_everything_and_leaves_nothing(tmp_path):
     assert "|  1004|2013-01-02 13:00:00|     DL|  2395|   LGA| PBI|        0|" in done.stdout
     assert "rows/s" not in done.stdout  # one run on a cold JVM measures nothing
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
-    assert {path.name for path in (tmp_path / "kept").iterdir()} == {"flights", "spark.log"}
+    assert {path.name for path in (tmp_path / "kept").iterdir()} == {
+        "flights",
+        "flights.html",
+        "spark.log",
+    }
     assert segstore.open(tmp_path / "kept" / "flights").verify().check().rows == 27_004
