@@ -5,7 +5,13 @@ from typing import Any
 from matplotlib.axes import Axes
 from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, StrMethodFormatter
+from matplotlib.ticker import (
+    FuncFormatter,
+    LogLocator,
+    MaxNLocator,
+    NullFormatter,
+    StrMethodFormatter,
+)
 
 from segstore_ds.options.quantities import with_unit
 from segstore_ds.picture.canvas import shortened
@@ -25,6 +31,8 @@ _KINDS = {
     REWRITES: ("compactions and redactions", LIGHT["both"]),
     OTHERS: ("other commits", LIGHT["hidden"]),
 }
+_TICKS = 5  # of an axis, so that their labels don't meet
+_NARROW = 1000  # a range of sizes in which 2 and 5 have labels, too
 _LABEL = 150  # wide, of a name
 
 
@@ -59,11 +67,17 @@ def _plot_segments(axes: Axes, found: Description) -> None:
     if found.bars:
         axes.set_yscale("log")
         axes.yaxis.set_major_formatter(FuncFormatter(_bytes))
+        low, high = axes.get_ylim()
+        axes.yaxis.set_minor_locator(LogLocator(subs=(2, 5)))
+        axes.yaxis.set_minor_formatter(
+            FuncFormatter(_bytes) if high / low < _NARROW else NullFormatter()
+        )
         axes.set_xlim(found.start, figures.tail)
     axes.axvline(figures.head, color=LIGHT["ink"], label="head")
     axes.axvline(figures.tail, color=LIGHT["ink"], linestyle="--", label="tail")
     for tag in found.tags:
         axes.axvline(tag.offset, color=LIGHT["muted"], linestyle=":", label=f"_tag {tag.name}")
+    axes.xaxis.set_major_locator(MaxNLocator(_TICKS))
     axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     axes.legend(fontsize="small")
 
@@ -78,6 +92,7 @@ def _plot_history(axes: Axes, found: Description) -> None:
     axes.set_ylim(bottom=0)
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
     locator = AutoDateLocator(tz="UTC")
+    axes.tick_params("x", labelrotation=30)
     axes.xaxis.set_major_locator(locator)
     axes.xaxis.set_major_formatter(ConciseDateFormatter(locator, tz="UTC"))
     counts = axes.twinx()
@@ -104,6 +119,8 @@ def _plot_lag(axes: Axes, found: Description) -> None:
     names = [_plain(reader.name) for reader in readers]
     axes.barh(range(len(readers)), [reader.lag.events for reader in readers], color=colours)
     _name_rows(axes, names)
+    axes.xaxis.set_major_locator(MaxNLocator(_TICKS))
+    axes.xaxis.set_major_formatter(StrMethodFormatter("{x:,.0f}"))
 
 
 def _plot_storage(axes: Axes, found: Description) -> None:
@@ -112,7 +129,7 @@ def _plot_storage(axes: Axes, found: Description) -> None:
     axes.barh(range(len(held)), [each.bytes for each in held], color=LIGHT["parquet"])
     _name_rows(axes, [_plain(each.why) for each in held])
     axes.xaxis.set_major_formatter(FuncFormatter(_bytes))
-    axes.tick_params("x", labelrotation=20)
+    axes.xaxis.set_major_locator(MaxNLocator(_TICKS))
 
 
 def _name_rows(axes: Axes, names: list[str]) -> None:
