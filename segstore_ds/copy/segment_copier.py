@@ -32,6 +32,8 @@ from segstore_ds.write.staged import StagedSegment
 from segstore_ds.write.target import Target
 from segstore_ds.write.task_writer import TaskWriter
 
+_SYNCED = 8  # objects at a time, of which `OBJECTS` are read or transferred: syncing mostly waits
+
 
 class SegmentCopier:
     """One running copy: the segments that have arrived, and numbers for rewritten segments.
@@ -48,12 +50,13 @@ class SegmentCopier:
         self.reused = 0
         self._counting = threading.Lock()
         self._transfer = Transfer()
+        self._reading = threading.Semaphore(OBJECTS)  # bounds memory
         self._there = self._list()
 
     def entries(self, status: TableStatus, bounds: tuple[int, int]) -> Iterator[SegmentEntry]:
         """Copy the segments of a range and yield the entries that the destination lists."""
         slices = (Slice.of(placed, *bounds) for placed in status.segments(self._root, *bounds))
-        copied = map_ahead(self._part, slices, threads=OBJECTS)
+        copied = map_ahead(self._part, slices, threads=_SYNCED)
         with closing(copied):
             for epoch, part in copied:
                 if isinstance(part, SegmentEntry):
@@ -141,19 +144,21 @@ class SegmentCopier:
         name = names.segment_object(path)
         source_name = names.segment_object(slice_.entry.path)
         if self._target.copy_from(self._source.holder(source_name), source_name, name):
-            if self._is_sound(path, slice_):
+            with self._reading:
+                sound = self._is_sound(path, slice_)
+            if sound:
                 return
             self._target.delete(name)  # damaged in the source, or on the way
-        self._transfer.copy(
-            CopiedObject(
-                self._source,
-                source_name,
-                self._target,
-                name,
-                slice_.entry,
-                others=followers_of(self._root),
-            )
+        copied = CopiedObject(
+            self._source,
+            source_name,
+            self._target,
+            name,
+            slice_.entry,
+            others=followers_of(self._root),
         )
+        with self._reading:
+            self._transfer.copy(copied)
 
     def _is_sound(self, path: str, slice_: Slice) -> bool:
         """Read back a copy that the store made, and check every byte against its checksum."""
