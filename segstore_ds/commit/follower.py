@@ -4,6 +4,7 @@ from functools import partial
 
 from segstore_ds.commit.at_once import at_once
 from segstore_ds.errors import (
+    CorruptionError,
     FencedError,
     FormatError,
     MissingObjectError,
@@ -26,6 +27,7 @@ class Follower:
         self.storage = storage
         self.files = MetadataLog(storage, names.LOG_FOLDER, codec, clock=clock)
         self._known: Root | None = None
+        self._put = ""  # the transaction of the commit file that was put last
 
     @property
     def url(self) -> str:
@@ -67,6 +69,7 @@ class Follower:
         Raises:
             FencedError: It holds another commit in the place of `root`, or a newer generation.
             MissingObjectError: It does not hold this stream, or its log has a hole.
+            CorruptionError: It stored otherwise what this handle put last.
         """
         known = self._known
         if known is not None and known.version in (root.version - 1, root.version):
@@ -91,6 +94,13 @@ class Follower:
             same = found if found.version == root.version else self.files.get(root.version)
             if same is not None and same.transaction != root.transaction:
                 raise self.fenced(root)
+        if found.transaction == self._put and not self.files.holds_added(found.version):
+            raise CorruptionError(
+                "a follower's commit file is not what was put",
+                remedy="call remove_follower(url), then add a follower in an empty folder",
+                follower=self.url,
+                version=found.version,
+            )
         self._known = found
         return found
 
@@ -119,17 +129,21 @@ class Follower:
             raise self.fenced(root)
         if not all(before):
             raise self._holed(root.version)
-        self._known = root
+        self._known, self._put = root, root.transaction
         if root.version % HINT_EVERY == 0:
             self.files.write_hint(
                 root.version, generation=root.generation, stream_id=root.stream_id
             )
 
     def _has_two(self, known: Root, root: Root) -> bool:
-        """Tell whether the file of a root is there, and the one before unless it was purged."""
-        first = known.version <= max(known.log_start, root.log_start)
-        versions = range(known.version - (0 if first else 1), known.version + 1)
-        return all(at_once([partial(self.files.exists, version) for version in versions]))
+        """Tell whether the file of a root is there, and the one before unless it was purged.
+
+        What this handle put is read back: the follower acknowledged it, whatever it stored.
+        """
+        looks = [partial(self.files.holds_added, known.version)]
+        if known.version > max(known.log_start, root.log_start):
+            looks.append(partial(self.files.exists, known.version - 1))
+        return all(at_once(looks))
 
     def _holed(self, version: int) -> MissingObjectError:
         return MissingObjectError(

@@ -119,12 +119,19 @@ class MetadataLog(Generic[T]):
         self.hint_path = f"{folder}/_latest"
         self._codec = codec
         self._clock = clock
+        self._added: tuple[int, bytes] | None = None  # the number and the file that was put last
 
     # --- writing -----------------------------------------------------------------------------
 
     def add(self, number: int, batch: T) -> bool:
         """Put a batch if its number is free; True when the log holds it. See `add_or_read`."""
         return self.add_or_read(number, batch) is None
+
+    def holds_added(self, number: int) -> bool:
+        """Tell whether a batch exists; the one that was added last, whether as it was put."""
+        if self._added is None or self._added[0] != number:
+            return self.exists(number)
+        return self.read(number) == self._added[1]
 
     def add_or_read(self, number: int, batch: T) -> bytes | None:
         """Put a batch if its number is free, or return the file that has it.
@@ -153,6 +160,7 @@ class MetadataLog(Generic[T]):
         for attempt in range(1, ADD_ATTEMPTS + 1):
             try:
                 if self.storage.create(path, data):
+                    self._added = number, data
                     return None
                 doubtful = True
             except StorageError as error:
@@ -163,8 +171,11 @@ class MetadataLog(Generic[T]):
                 found = self._read(path)
             except StorageError as error:
                 found, cause = None, error
+            if found == data:
+                self._added = number, data
+                return None
             if found is not None:
-                return None if found == data else found
+                return found
             if lasting:
                 break  # another try would fail too; `doubtful` decides which error is raised
             self._clock.backoff(attempt, base_s=0.02, most_s=2.0)

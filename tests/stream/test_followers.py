@@ -384,10 +384,27 @@ def test_commit_checks_each_followers_log_twice(pair):
     asked: list[str] = []
     pair.world.watch = lambda url, verb, path: asked.append(f"{url} {verb} {path}")
     version = pair.stream.append(numbers(1, 2)).version
-    names = [call for call in asked if call.startswith(f"{pair.follower} info")]
-    last, before = (f"{pair.follower} info log/{version - back:020d}" for back in (1, 2))
-    assert sorted(names[:2]) == [before, last]
-    assert names[2:] == [last]
+    calls = [call.removeprefix(f"{pair.follower} ") for call in asked if pair.follower in call]
+    last, before = (f"log/{version - back:020d}" for back in (1, 2))
+    assert sorted(calls[:2]) == [f"get {last}", f"info {before}"]
+    assert [call for call in calls[2:] if not call.startswith("create ")] == [f"info {last}"]
+
+
+def test_commit_file_that_a_follower_stored_wrongly_is_found_by_the_next_commit(pair):
+    """It acknowledged the file; were it promoted, the last commits would be gone."""
+    pair.stream.add_follower(pair.follower)
+    version = pair.stream.append(numbers(0, 1)).version
+    follower, path = open_storage(pair.follower), f"log/{version:020d}"
+    stored = follower.get(path)
+    damaged = bytearray(stored)
+    damaged[-1] ^= 1
+    follower.put(path, bytes(damaged))
+    for _ in range(2):
+        with pytest.raises(StorageError, match="nothing was committed"):
+            pair.stream.append(numbers(1, 2))
+    assert pair.stream.refresh().version == version
+    follower.put(path, stored)
+    assert pair.stream.append(numbers(1, 2)).version == version + 1
 
 
 def test_a_stream_does_not_follow_itself_under_another_name(tmp_path):

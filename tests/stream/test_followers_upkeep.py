@@ -416,7 +416,7 @@ def test_a_shipped_commit_lists_no_status(pair, monkeypatch):
     calls = _shipped(pair, 10, pair.follower)
     kinds = [call.partition("/")[0] for call in calls if not call.endswith("_latest")]
     sent = ["open_staged segments", "write segments", "commit segments"]
-    looked = ["info log", "info log", "list segments", "get_range segments"]
+    looked = ["get log", "info log", "list segments", "get_range segments"]
     each = [*sent, *looked, "create log", "info log"]
     assert sorted(kinds) == sorted(each * 10)
     assert content(pair.follower) == content(pair.primary)
