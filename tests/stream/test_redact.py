@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from stream_kit import STAGED, make_stream, numbers, objects
+from stream_kit import STAGED, Meddling, make_stream, numbers, objects
 
 from segstore_ds.compact import redact as redact_module
 from segstore_ds.compact.commit import commit_groups
@@ -16,6 +16,7 @@ from segstore_ds.compact.redact_segment import RedactedSegment, RedactJob
 from segstore_ds.compact.redacted import Redacted
 from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
 from segstore_ds.errors import ConflictError, InvalidInputError
+from segstore_ds.format import names
 from segstore_ds.format.redactions import MOST_REDACTIONS, redacted_since, redactions_of
 from segstore_ds.log.transition import Slot
 from segstore_ds.options.compaction import CompactRules
@@ -182,6 +183,19 @@ def test_a_restore_in_between_is_redacted_too() -> None:
 
     done = _redact_while(stream, restore)
     assert (done.rows, done.tail) == (2, 81)
+    assert _texts(stream) == _expected(40, 13, 27)
+
+
+def test_a_restore_before_the_last_commit_is_redacted_too() -> None:
+    """Nothing matched when it looked last, and nothing was recorded yet that refuses a restore."""
+    stream, storage = make_stream(4)
+    version, clock = stream.version, stream.context.clock
+    stream.overwrite(numbers(90, 95))
+    last = f"create log/{names.build_log_name(stream.version + 1)}"
+    raced = Meddling(storage, last, lambda: open_on(storage, clock=clock).restore(version))
+    done = open_on(raced, clock=clock).redact(SECRET, columns=["s"])
+    assert raced.met
+    assert done.rows == 2
     assert _texts(stream) == _expected(40, 13, 27)
 
 
