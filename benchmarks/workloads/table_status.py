@@ -125,9 +125,9 @@ def _measure(folder: Path, size: int, commits: int) -> dict[str, Any]:
     }
 
 
-def columns(first: int, count: int, seed: int = 7) -> SegmentColumns:
+def columns(first: int, count: int, form: str = "arrow") -> SegmentColumns:
     """Return made-up segments: about a thousand rows each, random checksums and tokens."""
-    chance = np.random.default_rng(seed + first)
+    chance = np.random.default_rng(7 + first)
     zeros = np.zeros(count, np.int64)
     rows = chance.integers(900, 1100, count)
     numbers = np.arange(first, first + count)
@@ -146,7 +146,7 @@ def columns(first: int, count: int, seed: int = 7) -> SegmentColumns:
         kinds=zeros,
         frames=zeros + 1,
         frame_raws=-(-rows * 60 // (64 << 10)),
-        kind_names=(("arrow", "{version}-{nonce}/{task}-{attempt}-{place}.arrow"),),
+        kind_names=((form, f"{{version}}-{{nonce}}/{{task}}-{{attempt}}-{{place}}.{form}"),),
     )
 
 
@@ -159,7 +159,7 @@ def part_sizes(size: int) -> Iterator[int]:
             left -= level
 
 
-def fill(storage: Storage, size: int) -> None:
+def fill(storage: Storage, size: int, form: str = "arrow") -> None:
     """List about so many made-up segments in parts, as a stream of single commits would."""
     stream, status = open_on(storage), TableStatus(storage)
 
@@ -167,7 +167,7 @@ def fill(storage: Storage, size: int) -> None:
         parts: list[PartRef] = []
         first = start = 0
         for count in part_sizes(size):
-            made = columns(first, count)
+            made = columns(first, count, form)
             parts.append(status._parts.put(root.version, start, made, [None] * count))  # noqa: SLF001
             first, start = first + count, parts[-1].end
         filled = replace(root, parts=tuple(parts), tail=start, next_segment=first)
@@ -209,14 +209,17 @@ def _spread(what: str, seconds: list[float]) -> dict[str, float]:
     }
 
 
-def commit_entries(stream: Stream, commits: int, chance: random.Random) -> list[float]:
+def commit_entries(
+    stream: Stream, commits: int, chance: random.Random, form: str = "arrow"
+) -> list[float]:
     """Commit made-up segments, one each, and return the seconds that each commit took."""
     log, appender = stream._log, stream._commits.appender  # noqa: SLF001
     schema, seconds = stream.schema, []
     for number in range(commits):
         token = build_token(log.root.version, f"{chance.getrandbits(48):012x}")
         rows = chance.randrange(900, 1100)
-        entry = StagedSegment(f"{token}/0-0-0.arrow", rows, rows * 40, 200, number, None)
+        path = f"{token}/0-0-0.{form}"
+        entry = StagedSegment(path, rows, rows * 40, 200, number, None, form)
         request = WriteRequest(schema, Layout(), "")
         job = WriteJob(stream.storage, token, log.new_transaction(), request)
         plan = AppendPlan(job, (entry,), BatchFacts(rows, {}))

@@ -44,6 +44,7 @@ PLAIN = (
     "cache_local",
     "cache_overlap",
     "appender_events",
+    "publish",
     "python_rivals",
     "redact",
     "wide_tables",
