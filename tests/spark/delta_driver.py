@@ -1,0 +1,62 @@
+"""A session of the Spark that delta-spark knows, in a process of its own: TABLE TARGET.
+
+Writes all rows of each version of a table and their row ids as an Arrow file, then tries to change
+the table in every way, and prints what was not refused.
+"""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+from benchmarks.spark_peers import INSTALLATIONS, start_session
+
+
+def write_versions(spark: SparkSession, table: str, target: Path, newest: int) -> None:
+    """Write what each version of a table in a folder shows."""
+    for version in range(newest + 1):
+        found = spark.read.format("delta").option("versionAsOf", version).load(table)
+        rows = found.select("*", "_metadata.row_id").orderBy("n").toArrow()
+        path = str(target / f"{version}.arrow")
+        with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
+            writer.write_table(rows)
+
+
+def try_changes(spark: SparkSession, table: str) -> list[str]:
+    """Return the changes that went through."""
+    rows = spark.read.format("delta").load(table).limit(1)
+    spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
+    place = f"delta.`{table}`"
+    changes: dict[str, Callable[[], object]] = {
+        "append": lambda: rows.write.format("delta").mode("append").save(table),
+        "overwrite": lambda: rows.write.format("delta").mode("overwrite").save(table),
+        "delete": lambda: spark.sql(f"DELETE FROM {place} WHERE n > 0").collect(),
+        "update": lambda: spark.sql(f"UPDATE {place} SET n = 1").collect(),
+        "optimize": lambda: spark.sql(f"OPTIMIZE {place}").collect(),
+        "vacuum": lambda: spark.sql(f"VACUUM {place} RETAIN 0 HOURS").collect(),
+        "restore": lambda: spark.sql(f"RESTORE TABLE {place} TO VERSION AS OF 0").collect(),
+    }
+    done = []
+    for name, change in changes.items():
+        try:
+            change()
+        except Exception as refused:  # noqa: BLE001 - whatever it is, the caller checks the files
+            if "segstore" not in str(refused):
+                done.append(f"{name}: {str(refused)[:200]}")
+        else:
+            done.append(name)
+    return done
+
+
+def main(table: str, target: str, newest: str) -> None:
+    """Read the table into its target, then try to change it."""
+    spark = start_session(INSTALLATIONS["delta"], Path(target))
+    write_versions(spark, table, Path(target), int(newest))
+    sys.stdout.write(f"changed: {try_changes(spark, table)}\n")
+    spark.stop()
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

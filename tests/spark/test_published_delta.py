@@ -1,0 +1,60 @@
+"""The published Delta table through delta-spark, on the newest Spark that it knows."""
+
+import os
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from test_published_iceberg import ROOT, SCHEMA, SETTLED, change, events
+
+import segstore_ds as segstore
+from benchmarks.spark_peers import INSTALLATIONS
+from benchmarks.workloads.spark_rivals import python_with
+
+
+@pytest.fixture(scope="module")
+def python() -> Path:
+    """The Python of an environment with that Spark, which is made once and kept."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        return python_with(folder / "segstore-benchmarks", INSTALLATIONS["delta"].pyspark)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"Delta's Spark can't be installed here: {error}")
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_spark_reads_every_version_and_changes_nothing(python: Path, tmp_path: Path) -> None:
+    """Rows equal the stream's after each of its operations, and row ids are their offsets."""
+    stream = segstore.create(tmp_path / "stream", SCHEMA)
+    stream.set_upkeep(None)
+    target = tmp_path / "rows"
+    target.mkdir()
+    wanted: list[list[dict[str, Any]]] = []
+    for _ in change(stream):
+        found = stream.publish_delta()
+        assert found.table_version == len(wanted)
+        shown = stream.read(found.head, found.tail, offset_column="row_id").read_all()
+        wanted.append(shown.drop_columns([*found.left_out]).sort_by("n").to_pylist())
+    stream.append(events(80, 90), layout=SETTLED, merge_schema=True)  # two files to optimize
+    assert stream.publish_delta().table_version == len(wanted)
+    folder = Path(stream.url.removeprefix("file://"))
+    before = {path for path in folder.rglob("*") if path.is_file()}
+    driver = str(Path(__file__).with_name("delta_driver.py"))
+    command = [str(python), driver, str(folder / "delta"), str(target), str(len(wanted) - 1)]
+    inside = {**os.environ, "PYSPARK_PYTHON": str(python), "PYTHONPATH": str(ROOT)}
+    inside.pop("SPARK_HOME", None)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=inside)
+    if done.returncode and "unresolved dependency" in done.stderr:
+        pytest.skip("delta-spark can't be fetched here: see spark.jars.packages")
+    assert done.returncode == 0, done.stderr[-3000:]
+    for version, rows in enumerate(wanted):
+        with pa.OSFile(str(target / f"{version}.arrow")) as file:
+            assert pa.ipc.open_file(file).read_all().to_pylist() == rows, version
+    assert "changed: []" in done.stdout, done.stdout
+    # A refused append leaves the file that it wrote in the table's folder, which lists it nowhere.
+    assert before <= {path for path in folder.rglob("*") if path.is_file()}
+    assert len([*(folder / "delta" / "_delta_log").glob("*.json")]) == len(wanted) + 1
+    stream.verify().check()
