@@ -41,6 +41,7 @@ _OBJECT = re.compile(
     r"|readers/[A-Za-z0-9][A-Za-z0-9._-]{0,99}/00[0-9]{18}"
     r"|delta/_delta_log/(?:00[0-9]{18}\.(?:json|checkpoint\.parquet)|_last_checkpoint)"
     r"|(?:delta|iceberg)/files/[0-9]{20}-[0-9a-f]{16}-[0-9]{1,10}-[0-9a-f]{12}\.parquet"
+    r"|delta/_unused\.json"
     r"|delta/segments"  # a link
     r"|iceberg/metadata/(?:v[1-9][0-9]{0,17}\.metadata\.json|version-hint\.text|_unused\.json"
     r"|snap-[0-9]{20}-[0-9a-f]{12}\.avro|m-[0-9]{1,19}-[0-9]{1,19}-[0-9a-f]{12}\.avro)"

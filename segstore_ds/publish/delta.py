@@ -19,7 +19,6 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.root import PartRef, Root
-from segstore_ds.log.operations import GRACE_S
 from segstore_ds.publish.changes import Changes, Listed, plan_changes
 from segstore_ds.publish.delta_log import (
     CHECKPOINT,
@@ -50,9 +49,11 @@ from segstore_ds.publish.life_cycle import (
 )
 from segstore_ds.publish.listing import Listing, WantedFile, plan_listing
 from segstore_ds.publish.own_files import write_own_file
+from segstore_ds.publish.unused import mark_unused
 from segstore_ds.status.epochs import epoch_schema
 
 CHECKPOINT_EVERY = 10  # commits of the table
+_MARKS = f"{names.DELTA_FOLDER}/_unused.json"
 _LARGE_BYTES = 1 << 20  # of a commit, which readers had better find in a checkpoint
 
 
@@ -313,15 +314,19 @@ def _clean_up(context: StreamContext, table: DeltaTable) -> None:
     Readers of older states have the grace for files, and that of the stream's log for its own, by
     the store's times: who publishes each minute would else list ten thousand commits each time.
     """
-    objects = [info for info in context.storage.list(names.DELTA_FOLDER) if info.path != LINK]
-    newest_us = max(info.modified_us for info in objects)
-    files_us, log_us = newest_us - int(GRACE_S * 1e6), newest_us - int(context.log.grace_s * 1e6)
+    storage = context.storage
+    objects = [info for info in storage.list(names.DELTA_FOLDER) if info.path != LINK]
+    now_us = max(info.modified_us for info in objects)
+    log_us = now_us - int(context.log.grace_s * 1e6)
+    superseded, unused = [], []
     for info in sorted(objects, key=attrgetter("path")):
         version, _ = names.parse_delta_path(info.path) or (None, None)
-        own = names.published_key(info.path) != info.path and info.path not in table.adds
-        superseded = version is not None and version < table.version
-        if (own and info.modified_us < files_us) or (superseded and info.modified_us < log_us):
-            context.storage.delete(info.path)
+        if version is not None and version < table.version and info.modified_us < log_us:
+            superseded.append(info.path)
+        elif names.published_key(info.path) != info.path and info.path not in table.adds:
+            unused.append(info.path)
+    for path in (*superseded, *mark_unused(storage, _MARKS, unused, now_us)):
+        storage.delete(path)
 
 
 def _describe(context: StreamContext, table: DeltaTable) -> Published:

@@ -5,14 +5,12 @@ version was written. Manifests and files of the table's own are marked as unused
 seen so. Readers have the grace from then on, by the store's times, as those of the stream have.
 """
 
-import json
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
-from segstore_ds.errors import MissingObjectError
 from segstore_ds.format import names
-from segstore_ds.format.fields import parse_json
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.publish.iceberg_table import METADATA_FOLDER
+from segstore_ds.publish.unused import mark_unused
 from segstore_ds.storage import ObjectInfo, Storage
 
 _MARKS = f"{METADATA_FOLDER}/_unused.json"
@@ -33,29 +31,16 @@ def delete_unused(
         if (number := names.parse_iceberg_path(info.path)) is not None
     }
     committed_us = written.get(version, now_us)  # what came later may be of a later version
-    old, unused = _read_marks(storage), {}
+    superseded, unused = [], []
     for info in objects:
         number = _version_of(info.path)
         if number is not None and number < version:
-            since_us = written.get(number + 1, info.modified_us)
+            if written.get(number + 1, info.modified_us) < now_us - int(GRACE_S * 1e6):
+                superseded.append(info.path)
         elif info.modified_us < committed_us and _is_unused(info, manifests, own):
-            since_us = unused[info.path] = old.get(info.path, now_us)
-        else:
-            continue
-        if since_us < now_us - int(GRACE_S * 1e6):
-            storage.delete(info.path)
-            unused.pop(info.path, None)
-    if unused != old:
-        storage.put(_MARKS, json.dumps(unused, separators=(",", ":")).encode())
-
-
-def _read_marks(storage: Storage) -> Mapping[str, int]:
-    """Return since when manifests and own files have been unused."""
-    try:
-        found = parse_json(storage.get(_MARKS), where=storage.describe(_MARKS))
-    except MissingObjectError:
-        return {}
-    return found if isinstance(found, dict) else {}
+            unused.append(info.path)
+    for path in (*superseded, *mark_unused(storage, _MARKS, unused, now_us)):
+        storage.delete(path)
 
 
 def _version_of(path: str) -> int | None:

@@ -44,7 +44,12 @@ def table_of(stream: Stream) -> deltalake.DeltaTable:
 
 def query(stream: Stream, text: str) -> list[dict[str, Any]]:
     """Ask delta-rs."""
-    engine = deltalake.QueryBuilder().register("t", table_of(stream))
+    return ask(table_of(stream), text)
+
+
+def ask(table: deltalake.DeltaTable, text: str) -> list[dict[str, Any]]:
+    """Ask a reader of delta-rs, which may be of an older version."""
+    engine = deltalake.QueryBuilder().register("t", table)
     return pa.table(engine.execute(text).read_all()).to_pylist()
 
 
@@ -272,22 +277,45 @@ def test_superseded_metadata_and_files_go_after_the_grace(stream: Stream) -> Non
         stream.publish_delta()
     folder = log_of(stream).parent
     assert len([*folder.rglob("*.parquet")]) == 10
-    old = table_of(stream)
+    old, marks = table_of(stream), folder / "_unused.json"
     for path in folder.rglob("*"):
         if path.is_file() and path.name != f"{9:020d}.json":
             age_s = 2 * 3600 if "_delta_log" in path.parts else 8 * 86_400
             os.utime(path, (time.time() - age_s, time.time() - age_s))
     stream.append(events(100, 110), layout=SETTLED)
     stream.publish_delta()
+    assert len(json.loads(marks.read_text())) == 9
     kept = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
-    (own,) = [path for path in kept if path.startswith("files/")]
     log = {f"{9:020d}.json", f"{10:020d}.json", f"{10:020d}.checkpoint.parquet", "_last_checkpoint"}
-    assert kept - {own} == {f"_delta_log/{name}" for name in log}
+    assert {path for path in kept if path.startswith("_delta_log")} == {
+        f"_delta_log/{name}" for name in log
+    }
     assert query(stream, "select count(*) as c from t") == [{"c": 19}]
     old.update_incremental()
     assert old.version() == 10
-    stream.append(events(110, 120), layout=SETTLED)
-    assert stream.publish_delta().tail == 120
+    marks.write_text(json.dumps(dict.fromkeys(json.loads(marks.read_text()), 1)))
+    for start in range(110, 210, 10):
+        stream.append(events(start, start + 10), layout=SETTLED)
+        stream.publish_delta()
+    assert len([*folder.glob("files/*")]) == 1
+    assert json.loads(marks.read_text()) == {}
+    assert query(stream, "select count(*) as c from t") == [{"c": 119}]
+
+
+def test_a_file_that_was_dropped_just_now_stays_for_its_readers(stream: Stream) -> None:
+    """However old the file itself is."""
+    stream.append(events(0, 10), layout=SETTLED)
+    stream.truncate(4)
+    stream.publish_delta()
+    (own,) = log_of(stream).parent.glob("files/*")
+    os.utime(own, (1, 1))
+    reader = table_of(stream)
+    for start in range(10, 130, 10):
+        stream.truncate(start - 5)
+        stream.append(events(start, start + 10), layout=SETTLED)
+        stream.publish_delta()
+    assert own.exists()
+    assert ask(reader, "select count(*) as c, min(n) as first from t") == [{"c": 6, "first": 4}]
 
 
 def test_publishing_reads_what_changed_and_no_more(stream: Stream) -> None:
