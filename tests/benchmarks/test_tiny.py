@@ -98,7 +98,9 @@ def _check(found, name):
     assert report["workload"] == name
     assert report["setup"]["machine"]
     assert report["rows"]
-    assert all(ratio["value"] > 0 for ratio in report["ratios"])
+    # A tiny stream's root holds all that there is to plan: no request is right.
+    counts = {"arrow: requests to plan", "parquet: requests to plan"}
+    assert all(ratio["value"] > 0 or ratio["name"] in counts for ratio in report["ratios"])
 
 
 @pytest.mark.parametrize("name", PLAIN)

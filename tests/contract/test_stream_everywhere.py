@@ -84,6 +84,7 @@ def test_other_libraries_take_a_reader(place: dict[str, Any]) -> None:
     assert stream.read(10).read_pandas()["text"].tolist() == ["pandas"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("place", ["local", "s3"], indirect=True)
 def test_processes_append_at_once(place: dict[str, Any]) -> None:
     """Four processes lose nothing, repeat nothing, and each keeps its order."""

@@ -130,8 +130,10 @@ class Standalone:
         if "error" in ended:
             raise ended["error"]
         assert stage is not True, "the job ended before both workers had a task"
-        ended_so = spark.sparkContext.statusTracker().getStageInfo(stage.stageId)
-        assert ended_so.numFailedTasks >= 1, "the worker held no task when it was lost"
+        later = spark.sparkContext.statusTracker().getStageInfo(stage.stageId)
+        # A stage whose shuffled rows got lost with the worker is tried again as a whole.
+        repeated = later.currentAttemptId > stage.currentAttemptId
+        assert repeated or later.numFailedTasks >= 1, "the worker held no task when it was lost"
         return ended["answer"]
 
 

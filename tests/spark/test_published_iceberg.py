@@ -119,8 +119,9 @@ def test_spark_reads_rows_and_row_ids_of_every_snapshot(python: Path, tmp_path: 
             snapshot = read_newest(stream.storage).metadata["current-snapshot-id"]
             wanted[target / f"{snapshot}.arrow"] = left.sort_by("n").to_pylist()
     command = [str(python), str(Path(__file__).with_name("iceberg_driver.py")), *places]
-    inside = {**os.environ, "PYSPARK_PYTHON": str(python), "PYTHONPATH": str(ROOT)}
-    inside.pop("SPARK_HOME", None)
+    # Nothing of the sessions that ran before in this process, of Connect for example.
+    inside = {name: value for name, value in os.environ.items() if "SPARK" not in name}
+    inside |= {"PYSPARK_PYTHON": str(python), "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=inside)
     assert done.returncode == 0, done.stderr[-3000:]
     assert len(wanted) == 16

@@ -67,6 +67,7 @@ def test_planning_errors_show_our_text_first(spark, stream, load, append):
         assert before(text) < SPARKS_OWN, text
 
 
+@pytest.mark.slow
 def test_errors_of_tasks_and_commits_show_our_text_first(spark, stream, load, append):
     url = stream.url
     frame = load()
@@ -83,6 +84,7 @@ def test_errors_of_tasks_and_commits_show_our_text_first(spark, stream, load, ap
     assert before(text_of(frame.collect)) < SPARKS_OWN
 
 
+@pytest.mark.slow
 def test_errors_of_queries_show_our_text_first(spark, stream, tmp_path):
     stream.truncate(10)
 

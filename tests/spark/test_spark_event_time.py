@@ -49,6 +49,7 @@ def test_cuts_by_event_time_bind_a_range(stream, load):
     assert sorted(row.o for row in found.collect()) == [3, 4, 5, 6, 7, 8]
 
 
+@pytest.mark.slow
 def test_write_that_creates_a_stream_names_its_time_column(spark, url, append):
     append(spark.createDataFrame([(at(1),)], "ts timestamp"), timeColumn="ts")
     assert segstore.open(url).time_column == "ts"

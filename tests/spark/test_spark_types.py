@@ -280,6 +280,7 @@ def test_what_cannot_be_kept_is_refused_by_name_before_any_task(
     assert not segstore.exists(url)
 
 
+@pytest.mark.slow
 def test_vectors_of_spark_ml_come_back(spark, append, load):
     linalg = pytest.importorskip("pyspark.ml.linalg")
     rows = [(linalg.Vectors.dense([1.0, -0.0]),), (linalg.Vectors.sparse(5, {3: 2.0}),), (None,)]

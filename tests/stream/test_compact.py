@@ -413,6 +413,7 @@ def test_failing_compaction_never_fails_the_commit(monkeypatch: pytest.MonkeyPat
     assert at > 5
 
 
+@pytest.mark.slow
 @ways([*WAYS, *SPLITS])
 @pytest.mark.parametrize("kind", ["fail", "crash"])
 def test_every_call_may_fail_or_crash(mode: str, kind: str) -> None:
