@@ -1,0 +1,70 @@
+"""The runbook: a heading for every error, and every command and call that it names is there."""
+
+import inspect
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import typer
+
+import segstore_ds as segstore
+from segstore_ds import errors
+from segstore_ds.cli.app import build_app
+
+DOCS = Path(__file__).parents[1] / "segstore_ds/docs"
+RUNBOOK = (DOCS / "runbook.md").read_text()
+PAGES = RUNBOOK + (DOCS / "upgrades.md").read_text()
+COMMANDS = sorted({*re.findall(r"`(segstore [^`]+)`", PAGES)})
+
+
+def codes() -> list[str]:
+    """Return the codes of all errors, in the order of errors.py."""
+    classes = [found for found in vars(errors).values() if inspect.isclass(found)]
+    return [
+        found.code
+        for found in classes
+        if issubclass(found, errors.SegstoreError) and found is not errors.SegstoreError
+    ]
+
+
+def parse(words: list[str]) -> None:
+    """Parse a command line, and run nothing."""
+    command, context = typer.main.get_command(build_app()), None
+    name, words = words[0], words[1:]
+    while hasattr(command, "resolve_command"):
+        context = command.make_context(name, [*words], parent=context)
+        name, command, words = command.resolve_command(context, words)
+    command.make_context(name, [*words], parent=context)
+
+
+def test_every_error_has_its_heading_and_no_other_has():
+    section = RUNBOOK.split("\n## Errors\n")[1].split("\n## ")[0]
+    assert re.findall(r"^### (.+)$", section, re.MULTILINE) == codes()
+
+
+def test_every_entry_says_what_is_at_risk_and_what_to_do():
+    section = RUNBOOK.split("\n## Errors\n")[1].split("\n## ")[0]
+    for entry in section.split("\n### ")[1:]:
+        for said in ("- **What happened**: ", "- **Data at risk**: ", "- **Do**: "):
+            assert entry.count(f"\n{said}") == 1, entry.splitlines()[0]
+
+
+@pytest.mark.parametrize("line", [line for line in COMMANDS if line != "segstore --version"])
+def test_commands_parse(line):
+    parse(shlex.split(line))
+
+
+@pytest.mark.parametrize("line", ["segstore verfy u", "segstore compact u --yess", "segstore drop"])
+def test_wrong_commands_do_not_parse(line):
+    """What the test above relies on."""
+    with pytest.raises(Exception, match=r"No such|Missing"):
+        parse(shlex.split(line))
+
+
+def test_calls_exist():
+    named = {*re.findall(r"\bstream\.([a-z]\w*)", PAGES)}
+    assert named
+    assert not [name for name in named if not hasattr(segstore.Stream, name)]
+    functions = {*re.findall(r"\bsegstore\.([A-Za-z]\w*)", PAGES)}
+    assert functions <= {*segstore.__all__}
