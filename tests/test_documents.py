@@ -1,4 +1,4 @@
-"""DESIGN.md and FORMAT.md: what they list is what the code knows; what they name is there."""
+"""Documents: what they list is what the code knows; what they name or link is there."""
 
 import re
 import sys
@@ -19,6 +19,7 @@ from segstore_ds.spark.batch.reader import SegstoreReader
 from segstore_ds.storage.stores import STORES
 
 ROOT = Path(__file__).parents[1]
+README = (ROOT / "README.md").read_text()
 DESIGN = (ROOT / "segstore_ds/DESIGN.md").read_text()
 PAGES = sorted((ROOT / "segstore_ds/docs").rglob("*.md"))
 SOURCE = (ROOT / "segstore_ds/docs/source.md").read_text()
@@ -104,7 +105,10 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-@pytest.mark.parametrize("page", [ROOT / "segstore_ds/DESIGN.md", *PAGES], ids=lambda p: p.name)
+LINKING = [ROOT / "README.md", ROOT / "segstore_ds/DESIGN.md", *PAGES]
+
+
+@pytest.mark.parametrize("page", LINKING, ids=lambda page: page.name)
 def test_links_of_pages_resolve(page):
     for link in links(page.read_text()):
         path, _, anchor = link.partition("#")
@@ -124,7 +128,8 @@ def test_tests_that_design_names_exist():
 
 def test_terms_of_the_glossary_are_used_and_defined():
     terms = re.findall(r"^\| ([a-z ]+) \| ", GLOSSARY.split("## Same word")[0], re.MULTILINE)[1:]
-    texts = ((ROOT / "README.md").read_text(), FORMAT, DESIGN)
+    pages = [page.read_text() for page in PAGES if page.name != "glossary.md"]
+    texts = (README, FORMAT, DESIGN, *pages)
     assert len(terms) == len({*terms})
     assert not [term for term in terms if not any(f"{term}" in text for text in texts)]
     defined = DESIGN.split("## Glossary")[1].split("## 1.")[0]

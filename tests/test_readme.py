@@ -1,4 +1,4 @@
-"""The README: its code prints what it says, its tables are the program's, its paths exist."""
+"""README and pages: their code prints what it says, their tables are the program's."""
 
 import os
 import re
@@ -18,15 +18,26 @@ README = (ROOT / "README.md").read_text()
 # ```python is run, ```python spark too; any other word behind the fence only looks like code.
 _BLOCK = re.compile(r"^```python( spark)?\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _PRINTED = re.compile(r"^print\(.*\) +# ((?:[\d\[{]|True|False|None).*)$", re.MULTILINE)
-PAGES = sorted((ROOT / "segstore_ds/docs").rglob("*.md"))
-_WRITES_TO = "/tmp/"  # noqa: S108 - what the README says; the tests put a folder of theirs there
+DOCS = ROOT / "segstore_ds/docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+TEXTS = {"README": README}
+TEXTS |= {str(page.relative_to(DOCS).with_suffix("")): page.read_text() for page in PAGES}
+PAGE_NAMES = [name for name in TEXTS if name != "README"]
+# Spark's blocks are pasted one after another into one session, README's first.
+SPARK_PAGES = ("README", "spark", "sql", "streaming", "copies")
+# Also run on the lowest versions, as README is.
+SMOKE_PAGES = {"python", "retention", "followers", "parquet_files"}
+SMOKE_PAGES |= {"compaction", "copies", "reference_python"}
+_WRITES_TO = "/tmp/"  # noqa: S108 - what the pages say; the tests put a folder of theirs there
 _PATH = re.compile(r"`((?:tests|segstore_ds|benchmarks|\.ci)/[\w./-]*)`")
+_PAGE_LINK = re.compile(r"\]\(segstore_ds/docs/(\w+)\.md[#)]")
 
 
-def blocks(kind, text=README):
+def blocks(kind, name="README"):
+    marks = [pytest.mark.smoke] if name in SMOKE_PAGES else []
     return [
-        pytest.param(code, id=code.strip().splitlines()[0])
-        for found, code in _BLOCK.findall(text)
+        pytest.param(code, id=f"{name}: {code.strip().splitlines()[0]}", marks=marks)
+        for found, code in _BLOCK.findall(TEXTS[name])
         if found.strip() == kind
     ]
 
@@ -64,7 +75,7 @@ def test_python_code_prints_what_its_comments_say(code, tmp_path):
     check_block(code, tmp_path)
 
 
-@pytest.mark.parametrize("code", [code for page in PAGES for code in blocks("", page.read_text())])
+@pytest.mark.parametrize("code", [code for name in PAGE_NAMES for code in blocks("", name)])
 def test_code_of_the_pages_prints_what_its_comments_say(code, tmp_path):
     check_block(code, tmp_path)
 
@@ -73,7 +84,12 @@ def test_code_of_the_pages_prints_what_its_comments_say(code, tmp_path):
 @pytest.mark.spark
 def test_spark_code_prints_what_its_comments_say(tmp_path):
     """The blocks are pasted one after another into one session, as a reader would."""
-    check_block("\n".join(param.values[0] for param in blocks("spark")), tmp_path)
+    code = [param.values[0] for name in SPARK_PAGES for param in blocks("spark", name)]
+    check_block("\n".join(code), tmp_path)
+
+
+def test_every_page_with_spark_code_is_run():
+    assert {name for name in TEXTS if blocks("spark", name)} == {*SPARK_PAGES}
 
 
 def test_readme_has_a_quick_start_of_each_kind():
@@ -86,7 +102,7 @@ def test_readme_has_a_quick_start_of_each_kind():
     [(options.READ, None), (options.STREAM_READ, options.READ), (options.WRITE, None)],
 )
 def test_option_table_is_the_programs(scope, beside):
-    shown = README.split(f"<!-- options:{scope} -->\n")[1].split("\n<!-- /options -->")[0]
+    shown = TEXTS["options"].split(f"<!-- options:{scope} -->\n")[1].split("\n<!-- /options -->")[0]
     assert shown == options.format_table(scope, beside=beside)
 
 
@@ -95,7 +111,7 @@ def test_option_table_is_the_programs(scope, beside):
     [(options.READ, options.STREAM_READ), (options.WRITE, options.STREAM_WRITE)],
 )
 def test_sentence_about_streams_leaves_out_what_they_do_not_take(batch, stream):
-    (sentence,) = re.findall(rf"A streaming {batch} takes all of these but (.*)", README)
+    (sentence,) = re.findall(rf"A streaming {batch} takes all of these but (.*)", TEXTS["options"])
     without = {
         option.name
         for option in options.TABLE
@@ -105,7 +121,7 @@ def test_sentence_about_streams_leaves_out_what_they_do_not_take(batch, stream):
 
 
 def test_metadata_tables_are_the_programs():
-    rows = README.split("\n| table | columns |\n")[1].split("\n\n")[0]
+    rows = TEXTS["metadata"].split("\n| table | columns |\n")[1].split("\n\n")[0]
     shown = dict(re.findall(r"^\| `(\w+)` \| [^`]*`([^`]*)`", rows, re.MULTILINE))
     schemas = {name: table.schema for name, table in METADATA_TABLES.items()} | {
         "compactionPlan": PLAN_SCHEMA,
@@ -128,18 +144,20 @@ def test_ci_installs_and_tests_as_the_readme_does():
     assert """step "tests" .ci-venv/bin/python -m pytest -n 2 --dist loadfile""" in lines
 
 
-def test_sections_that_the_readme_refers_to_exist():
-    def anchor(title):
-        return re.sub(r"[^a-z0-9 -]", "", title.lower()).replace(" ", "-")
-
-    assert {*re.findall(r"\]\(#([\w-]+)\)", README)} <= {
-        anchor(heading) for heading in re.findall(r"^#+ (.*)$", README, re.MULTILINE)
-    }
-    contents = [line for line in README.splitlines() if " · " in line]
-    listed = re.findall(r"\]\(#([\w-]+)\)", "".join(contents))
-    assert listed == [anchor(heading) for heading in re.findall(r"^## (.*)$", README, re.MULTILINE)]
+def test_every_page_is_linked_from_the_readme():
+    """Pages of design are linked from their decisions."""
+    assert {*_PAGE_LINK.findall(README)} == {name for name in PAGE_NAMES if "/" not in name}
 
 
-def test_paths_that_the_readme_names_exist():
-    missing = [path for path in _PATH.findall(README) if not (ROOT / path).exists()]
-    assert not missing
+def test_readme_is_short():
+    """Pages carry the detail; a cell holds one fact."""
+    assert len(README.splitlines()) <= 180
+    assert len(README.split()) <= 1800
+    rows = re.findall(r"^\|(.*)\|$", README, re.MULTILINE)
+    assert max(len(cell.split()) for row in rows for cell in row.split("|")) <= 12
+
+
+def test_paths_that_readme_and_pages_name_exist():
+    named = {path for text in TEXTS.values() for path in _PATH.findall(text)}
+    assert named
+    assert not [path for path in named if not (ROOT / path).exists()]

@@ -1,4 +1,4 @@
-"""The README's reference: it names what is public, with the arguments and fields that it has."""
+"""The reference pages: they name what is public, with the arguments and fields that it has."""
 
 import dataclasses
 import inspect
@@ -13,19 +13,17 @@ from segstore_ds.cli.app import build_app
 from segstore_ds.cli.status import MEANINGS
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+DOCS = ROOT / "segstore_ds/docs"
 HIDDEN = {"self", "clock", "spark_schema"}  # of tests and of connectors
 # Shown in an example, or named beside it.
 FOR_CONNECTORS = {"plan_write", "commit", "discard", "plan_read", "plan_tasks", "at_root", "plan"}
 FOR_CONNECTORS |= {"plan_slices", "plan_metadata", "context"}
 
 
-def section(title: str) -> str:
-    return README.split(f"\n## {title}\n")[1].split("\n## ")[0]
-
-
-REFERENCE = section("Python reference")
+REFERENCE = (DOCS / "reference_python.md").read_text()
 FUNCTIONS, METHODS = REFERENCE.split("| `stream.` |")
+ERRORS = (DOCS / "errors.md").read_text()
+COMMANDS = (DOCS / "command_line.md").read_text()
 
 
 def public(cls: type) -> dict[str, object]:
@@ -103,7 +101,7 @@ def error_rows() -> list[str]:
 
 
 def test_errors_are_the_programs():
-    rows = re.findall(r"^\| .*`\w+Error`.*$", section("Errors"), re.MULTILINE)
+    rows = re.findall(r"^\| .*`\w+Error`.*$", ERRORS, re.MULTILINE)
     for row, begin in zip(rows, error_rows(), strict=True):
         assert row.startswith(begin)
         assert row != f"{begin}|"
@@ -134,10 +132,9 @@ def command_rows() -> list[str]:
 
 
 def test_commands_are_listed_with_their_flags():
-    page = (ROOT / "segstore_ds/docs/command_line.md").read_text()
-    table = page.split("## Commands")[1].split("## ")[0]
+    table = COMMANDS.split("## Commands")[1].split("## ")[0]
     assert re.findall(r"^\| `segstore .*$", table, re.MULTILINE) == command_rows()
-    statuses = page.split("## Status")[1].split("## ")[0]
+    statuses = COMMANDS.split("## Status")[1].split("## ")[0]
     assert [int(n) for n in re.findall(r"^\| (\d+) \|", statuses, re.MULTILINE)] == [*MEANINGS]
     assert all(f"| {meaning} |" in statuses for meaning in MEANINGS.values())
 
@@ -149,7 +146,8 @@ def test_every_command_has_json_and_asks_before_it_deletes():
         assert "--yes" in flags or "--dry-run" not in flags
 
 
-def test_commands_of_the_readme_are_there():
-    shown = re.findall(r"^segstore (\w+)", README, re.MULTILINE)
+def test_commands_of_the_pages_are_there():
+    pages = "\n".join(page.read_text() for page in DOCS.rglob("*.md"))
+    shown = re.findall(r"^segstore (\w+)", pages, re.MULTILINE)
     assert shown
     assert {*shown} <= {name.split()[0] for name in all_commands()}

@@ -56,7 +56,7 @@ def run_demo(folder: Path | None, *, install_jdk: bool) -> int:
         story.step("The folder: no server, no catalog, no lock")
         for line in draw_tree(place / "flights"):
             story.say(line)
-        story.say("\nHow fast it is: the README's Numbers, measured by `python -m benchmarks`.")
+        story.say("\nHow fast it is: `segstore docs benchmarks`, by `python -m benchmarks`.")
         if folder is not None:
             picture = place / "flights.html"
             picture.write_text(segstore.open(place / "flights").to_html(), "utf-8")

@@ -1,4 +1,4 @@
-"""Every option of segstore: one table that parsing, errors and the README are generated from.
+"""Every option of segstore: one table that parsing, errors and docs/options.md come from.
 
 Names are case-insensitive. A value is text, as Spark passes it, or already of the option's type.
 """

@@ -97,7 +97,7 @@ def parse_value(option: Option, value: Any) -> Any:
 
 
 def format_table(scope: str, *, beside: str | None = None) -> str:
-    """Return a scope's options as a Markdown table for the README, except those of `beside`."""
+    """Return a scope's options as a table for docs/options.md, except those of `beside`."""
     rows = ["| option | default | meaning |", "|---|---|---|"]
     for option in TABLE:
         if scope in option.scopes and beside not in option.scopes:

@@ -29,7 +29,7 @@ class Option:
         kind: ``text``, ``int``, ``bytes``, ``bool``, ``list``, ``json`` or ``choice``.
         default: The value if the option is not given; None if absence has its own meaning.
         scopes: Where it is allowed: `READ`, `WRITE`, `STREAM_READ`, `STREAM_WRITE`.
-        meaning: One line for the README.
+        meaning: One line for docs/options.md.
         least: Smallest number allowed.
         choices: Allowed words of a ``choice``.
         peers: Its names in other systems, so that errors can answer with ours.

@@ -125,7 +125,7 @@ def write(
         df: The rows.
         url: The stream.
         mode: ``append`` or ``overwrite``.
-        options: As in the README's table of write options, for example ``writerId="etl"``; values
+        options: Those of writes in docs/options.md, for example ``writerId="etl"``; values
             may be Python's (lists, mappings, numbers).
 
     Returns:

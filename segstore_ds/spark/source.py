@@ -68,7 +68,7 @@ NO_PATH = (
 class SegstoreDataSource(DataSource):
     """Batch and streaming reads and writes of segstore streams.
 
-    The options are those of the tables in the README (`segstore_ds.options.TABLE`).
+    The options are those of the tables in docs/options.md (`segstore_ds.options.TABLE`).
     """
 
     bound_storage_options: ClassVar[Mapping[str, Any] | None] = None

@@ -166,7 +166,7 @@ def test_numbers_of_fields_hide_no_values(spark, url, enabled, missing):
 
 @pytest.mark.parametrize("java8", ["false", "true"])
 def test_filters_on_days_that_java_does_not_have(spark, url, java8):
-    """Spark pushes such a literal down as another day (README); our filters are not pushed down."""
+    """Spark pushes such a literal down as another day (docs/spark.md); our filters stay here."""
     days = [dt.date(1582, 10, day) for day in (4, 5, 9, 10, 14, 15, 20)]
     times = [dt.datetime(day.year, day.month, day.day, tzinfo=dt.UTC) for day in days]
     schema = pa.schema(

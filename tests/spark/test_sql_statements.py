@@ -1,4 +1,4 @@
-"""The README's table of SQL statements: each row is run, and does what the table says."""
+"""The table of SQL statements in docs/sql.md: each row is run, and does what the table says."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -14,8 +14,8 @@ from segstore_ds.spark.source import SegstoreDataSource
 
 pytestmark = [pytest.mark.smoke, pytest.mark.usefixtures("verified")]
 
-README = (Path(__file__).parents[2] / "README.md").read_text()
-_TABLE = README.split("<!-- sql -->\n")[1].split("<!-- /sql -->")[0]
+PAGE = (Path(__file__).parents[2] / "segstore_ds/docs/sql.md").read_text()
+_TABLE = PAGE.split("<!-- sql -->\n")[1].split("<!-- /sql -->")[0]
 _ROW = re.compile(r"^\| (`+)(.+?) ?\1 \| (yes|no) \| (.*?) ?\|$", re.MULTILINE)
 ROWS = [(statement, works, text) for _, statement, works, text in _ROW.findall(_TABLE)]
 WORKING = [statement for statement, works, _ in ROWS if works == "yes"]
@@ -234,7 +234,7 @@ def test_spark_asks_nothing_of_a_snapshot_after_its_first_query(spark, sql, url,
 
 
 def test_spark_plans_a_table_once_per_statement(sql, asked):
-    """Wrong rows that no code of ours sees. Where this fails, Spark and the README got better."""
+    """Wrong rows that no code of ours sees. Where this fails, Spark and the page got better."""
     sql("CREATE TABLE n USING noted OPTIONS (path '/tmp/s')")
     asked()
     both = "SELECT id FROM n WITH (path = '/tmp/s', startCut = 3) UNION ALL SELECT id FROM {}"

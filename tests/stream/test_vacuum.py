@@ -116,7 +116,7 @@ def test_dropped_object_waits_for_purge_and_for_the_grace():
     ],
 )
 def test_daily_upkeep_frees_what_was_dropped(purge, vacuum, days):
-    """The README's recipes, on a stream that is written to all day, and the defaults."""
+    """The recipes of its page, on a stream that is written to all day, and the defaults."""
     stream, storage = make_stream(3)
     first = f"segments/{stream.root.entries[0].path}"
     stream.truncate(10)

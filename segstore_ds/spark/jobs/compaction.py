@@ -179,7 +179,7 @@ def compact(spark: SparkSession, path: str, **options: Any) -> int:
     Args:
         spark: A session with the format registered.
         path: The stream.
-        options: As in the README's tables, for example ``compactBytes="256m"``.
+        options: As in docs/options.md, for example ``compactBytes="256m"``.
 
     Returns:
         How many groups of segments were rewritten.

@@ -83,7 +83,7 @@ def read(spark: SparkSession, url: str | os.PathLike[str], **options: Any) -> Da
     Args:
         spark: The session.
         url: The stream.
-        options: As in the README's table of read options, for example ``startCut=10``; values may
+        options: Those of reads in docs/options.md, for example ``startCut=10``; values may
             be Python's: lists, numbers, and in filters also dates, times, decimals and bytes.
 
     Returns:

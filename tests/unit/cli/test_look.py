@@ -2,6 +2,7 @@
 
 import json
 import webbrowser
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -99,6 +100,8 @@ def test_metrics_are_a_table_or_one_line_of_json(stream, capsys):
 def test_docs_lists_pages_and_prints_one(capsys):
     assert main(["docs", "--json"]) == 0
     pages = {row["page"]: row["title"] for row in lines(capsys)}
+    folder = Path(segstore.__file__).parent / "docs"
+    assert {*pages} == {page.stem for page in folder.glob("*.md")} | {"design", "format"}
     assert (pages["glossary"], pages["command_line"]) == ("Glossary", "Command line")
     assert main(["docs", "glossary"]) == 0
     assert capsys.readouterr().out.startswith("# Glossary")

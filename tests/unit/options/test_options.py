@@ -1,4 +1,4 @@
-"""The one table of options: parsing, errors, the README's tables."""
+"""The one table of options: parsing, errors, the tables of docs/options.md."""
 
 import pytest
 
@@ -146,7 +146,7 @@ def test_secret_of_malformed_storage_options_is_not_shown() -> None:
 
 
 def test_table_lists_every_option_once() -> None:
-    """The README's tables hold each option with its default."""
+    """The page's tables hold each option with its default."""
     names = [option.name for option in TABLE]
     assert len({name.lower() for name in names}) == len(names)
     for scope in (READ, WRITE, STREAM_READ, STREAM_WRITE):
