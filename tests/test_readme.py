@@ -29,6 +29,8 @@ SPARK_PAGES = ("README", "spark", "sql", "streaming", "copies")
 SMOKE_PAGES = {"python", "retention", "followers", "parquet_files"}
 SMOKE_PAGES |= {"compaction", "copies", "reference_python"}
 _WRITES_TO = "/tmp/"  # noqa: S108 - what the pages say; the tests put a folder of theirs there
+# The release check gives an environment that holds the wheel alone, and nothing of the checkout.
+_INSTALLED = os.environ.get("SEGSTORE_README_PYTHON", "")
 _PATH = re.compile(r"`((?:tests|segstore_ds|benchmarks|\.ci)/[\w./-]*)`")
 _PAGE_LINK = re.compile(r"\]\(segstore_ds/docs/(\w+)\.md[#)]")
 
@@ -49,9 +51,9 @@ def run_block(code, folder):
     script.write_text(code.replace(_WRITES_TO, f"{folder}/"))
     environment = {name: value for name, value in os.environ.items() if "SPARK" not in name}
     done = subprocess.run(
-        [sys.executable, str(script)],
+        [_INSTALLED or sys.executable, str(script)],
         cwd=folder,
-        env={**environment, "PYTHONPATH": str(ROOT)},
+        env=environment if _INSTALLED else {**environment, "PYTHONPATH": str(ROOT)},
         capture_output=True,
         text=True,
         timeout=300,
@@ -141,6 +143,7 @@ def test_each_of_the_two_commands_is_one_line():
 def test_ci_installs_and_tests_as_the_readme_does():
     lines = [line.strip() for line in (ROOT / ".ci" / "run").read_text().splitlines()]
     assert """step "install" make_environment .ci-venv "$python" '.[test]'""" in lines
+    assert """step "release" .ci/release .ci-venv/bin/python""" in lines
     assert """step "tests" .ci-venv/bin/python -m pytest -n 2 --dist loadfile""" in lines
 
 

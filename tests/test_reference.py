@@ -93,7 +93,8 @@ def error_rows() -> list[str]:
             if inspect.isclass(one) and cls in one.__bases__:
                 again = " (retryable)" if one.retryable else ""
                 name = f"{'└ ' * depth}`{one.__name__}`{again}"
-                rows.append(f"| {name} | `{one.code}` | {one.__doc__.splitlines()[0]} | ")
+                code = f"[`{one.code}`](runbook.md#{one.code.lower()})"
+                rows.append(f"| {name} | {code} | {one.__doc__.splitlines()[0]} | ")
                 rows += below(one, depth + 1)
         return rows
 

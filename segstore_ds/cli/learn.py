@@ -1,5 +1,6 @@
 """Commands to learn by: docs and demo."""
 
+import re
 import sys
 from importlib import resources
 from pathlib import Path
@@ -15,7 +16,8 @@ _PAGES = {"design": "DESIGN.md", "format": "format/FORMAT.md"}
 
 def docs(
     page: Annotated[
-        str | None, typer.Argument(metavar="PAGE", help="Its name; none lists them all.")
+        str | None,
+        typer.Argument(metavar="PAGE", help="Its name, or an error's code; none lists them all."),
     ] = None,
     *,
     as_json: Json = False,
@@ -32,9 +34,13 @@ def docs(
         titles = {name: _title(path.read_text("utf-8")) for name, path in sorted(paths.items())}
         Table(as_json=as_json).rows([{"page": n, "title": title} for n, title in titles.items()])
         return
-    if page not in paths:
-        raise typer.BadParameter(f"no page {page}; there are {', '.join(sorted(paths))}")
-    text = paths[page].read_text("utf-8")
+    text = paths[page].read_text("utf-8") if page in paths else None
+    if text is None:
+        text = _entry(paths["runbook"].read_text("utf-8"), page)
+    if text is None:
+        raise typer.BadParameter(
+            f"no page {page}; there are {', '.join(sorted(paths))}, and the codes of errors"
+        )
     if as_json:
         print_json({"page": page, "text": text})
     elif sys.stdout.isatty():
@@ -46,6 +52,12 @@ def docs(
             console.print(Markdown(text))
     else:
         sys.stdout.write(text)
+
+
+def _entry(runbook: str, code: str) -> str | None:
+    """Return what the runbook says about an error's code, or None."""
+    found = re.search(rf"^### {re.escape(code)}\n.*?(?=^##|\Z)", runbook, re.MULTILINE | re.DOTALL)
+    return found and found[0].rstrip() + "\n"
 
 
 def _title(text: str) -> str:

@@ -108,6 +108,15 @@ def test_docs_lists_pages_and_prints_one(capsys):
     assert main(["docs", "nowhere"]) == 2
 
 
+def test_docs_shows_what_to_do_about_an_error(capsys):
+    assert main(["docs", "SEG_CONFLICT"]) == 0
+    entry = capsys.readouterr().out
+    assert entry.startswith("### SEG_CONFLICT\n")
+    assert "- **Do**: " in entry
+    assert "SEG_WRITER_CONFLICT" not in entry
+    assert main(["docs", "SEG_NOTHING"]) == 2
+
+
 def test_show_writes_a_page_and_says_where(stream, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert main(["show", stream.url]) == 0
