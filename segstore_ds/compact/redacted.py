@@ -8,6 +8,7 @@ BEYOND = (
     "memory and read caches of other processes: restart what read the events",
     "copies by segments or events, files written from reads, checkpoints, backups: redact each",
 )
+AGAIN = "the same call again"
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,18 +8,21 @@ anywhere: what was staged is listed by no commit, and the next call publishes wh
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
-from operator import attrgetter
 from typing import Any
 
 import pyarrow as pa
 
 from segstore_ds.commit.context import StreamContext
-from segstore_ds.errors import (
-    InvalidInputError,
-)
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.publish.changes import Changes, Listed, plan_changes
+from segstore_ds.publish.delta_files import (
+    checkpoints,
+    delete_superfluous,
+    first_clean,
+    remains,
+)
 from segstore_ds.publish.delta_log import (
     CHECKPOINT,
     COMMIT,
@@ -37,8 +40,11 @@ from segstore_ds.publish.delta_log import (
 )
 from segstore_ds.publish.delta_types import DeltaSchema, as_delta, as_delta_stats
 from segstore_ds.publish.life_cycle import (
+    Erasure,
     Note,
     Published,
+    Remains,
+    check_published,
     check_shown,
     delete_table,
     describe,
@@ -49,11 +55,9 @@ from segstore_ds.publish.life_cycle import (
 )
 from segstore_ds.publish.listing import Listing, WantedFile, plan_listing
 from segstore_ds.publish.own_files import write_own_file
-from segstore_ds.publish.unused import mark_unused
 from segstore_ds.status.epochs import epoch_schema
 
 CHECKPOINT_EVERY = 10  # commits of the table
-_MARKS = f"{names.DELTA_FOLDER}/_unused.json"
 _LARGE_BYTES = 1 << 20  # of a commit, which readers had better find in a checkpoint
 
 
@@ -105,7 +109,7 @@ def _publish(
         if size > _LARGE_BYTES or (table.version and table.version % CHECKPOINT_EVERY == 0):
             whole = read_table(context.storage, read_newest(context.storage))
             _write_checkpoint(context, whole)
-            _clean_up(context, whole)
+            delete_superfluous(context, whole)
     return _describe(context, table)
 
 
@@ -308,25 +312,22 @@ def _write_checkpoint(context: StreamContext, table: DeltaTable) -> None:
     storage.put(LAST_CHECKPOINT, json.dumps(hint).encode())
 
 
-def _clean_up(context: StreamContext, table: DeltaTable) -> None:
-    """Delete what a checkpoint made superfluous, and files that the table lists no more.
+def forget_delta(context: StreamContext, erasure: Erasure) -> Remains:
+    """Publish, and delete what may hold the values of versions from before a redaction.
 
-    Readers of older states have the grace for files, and that of the stream's log for its own, by
-    the store's times: who publishes each minute would else list ten thousand commits each time.
+    What the table's readers may still need stays. A checkpoint makes older commits superfluous.
     """
+    check_published(context, read_newest(context.storage).note)
+    run_publish_delta(context, settle=False, strict=False, links=None)
     storage = context.storage
-    objects = [info for info in storage.list(names.DELTA_FOLDER) if info.path != LINK]
-    now_us = max(info.modified_us for info in objects)
-    log_us = now_us - int(context.log.grace_s * 1e6)
-    superseded, unused = [], []
-    for info in sorted(objects, key=attrgetter("path")):
-        version, _ = names.parse_delta_path(info.path) or (None, None)
-        if version is not None and version < table.version and info.modified_us < log_us:
-            superseded.append(info.path)
-        elif names.published_key(info.path) != info.path and info.path not in table.adds:
-            unused.append(info.path)
-    for path in (*superseded, *mark_unused(storage, _MARKS, unused, now_us)):
-        storage.delete(path)
+    newest = read_newest(storage)
+    table = read_table(storage, newest)
+    first = first_clean(context, newest, erasure)
+    if all(version < first for version, _ in checkpoints(newest.files)):
+        _write_checkpoint(context, table)
+    delete_superfluous(context, table, now_us=erasure.now_us, grace_s=erasure.grace_s)
+    left = [*remains(context, table, first, erasure)]
+    return Remains(len(left), max(left, default=0))
 
 
 def _describe(context: StreamContext, table: DeltaTable) -> Published:

@@ -125,12 +125,23 @@ def read_newest(storage: Storage) -> DeltaTable:
                 commits[version] = info
     if commits:
         newest = max(commits)
-        info = commits[newest]
-        start = storage.get_range(info.path, 0, min(info.size, _FIRST_LINE_BYTES))
-        line = start.split(b"\n", 1)[0]  # a commit of many files may be large
-        table.apply(newest, [parse_json(line, where=storage.describe(info.path))])
+        table.apply(newest, [_first_line(storage, commits[newest])])
         _check_ours(storage, table)
     return table
+
+
+def _first_line(storage: Storage, info: ObjectInfo) -> Any:
+    start = storage.get_range(info.path, 0, min(info.size, _FIRST_LINE_BYTES))
+    line = start.split(b"\n", 1)[0]  # a commit of many files may be large
+    return parse_json(line, where=storage.describe(info.path))
+
+
+def read_note(storage: Storage, version: int) -> Note | None:
+    """Return what one of the table's commits says of the stream; None for somebody else's."""
+    table = DeltaTable()
+    info = storage.info(names.build_delta_path(version, COMMIT))
+    table.apply(version, [_first_line(storage, info)])
+    return table.note
 
 
 def read_table(storage: Storage, newest: DeltaTable) -> DeltaTable:

@@ -15,19 +15,23 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.format import names
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.publish.changes import Changes, Listed, plan_changes
-from segstore_ds.publish.iceberg_files import delete_unused
+from segstore_ds.publish.iceberg_files import Named, delete_unused, remains
 from segstore_ds.publish.iceberg_table import (
     IcebergTable,
     build_metadata,
     build_snapshot,
+    note_of,
     plan_form,
     read_newest,
     write_hint,
 )
 from segstore_ds.publish.iceberg_types import IcebergSchema, as_iceberg, as_iceberg_stats
 from segstore_ds.publish.life_cycle import (
+    Erasure,
     Note,
     Published,
+    Remains,
+    check_published,
     check_shown,
     delete_table,
     describe,
@@ -130,9 +134,18 @@ class _Shown:
 
 
 def _publish(
-    context: StreamContext, root: Root, *, settle: bool, strict: bool, format_version: int | None
+    context: StreamContext,
+    root: Root,
+    *,
+    settle: bool,
+    strict: bool,
+    format_version: int | None,
+    erasure: Erasure | None = None,
 ) -> Published | None:
-    """Bring the table up to a version; None if another publisher came first."""
+    """Bring the table up to a version; None if another publisher came first.
+
+    With `erasure` it lists no snapshot with redacted values afterwards.
+    """
     table, storage = read_newest(context.storage), context.storage
     check_shown(context, table.note, root, remedy="stream.unpublish_iceberg()")
     columns = _columns_of(context, root, strict=strict)
@@ -142,17 +155,18 @@ def _publish(
     listing = plan_listing(
         context.status, root, folder=names.ICEBERG_FOLDER, whole=settle, known=shown.known
     )
-    if table.is_at(storage.url) and not is_due(table.note, root, listing):
+    expired = _expired(table, root, erasure) if erasure else frozenset()
+    if table.is_at(storage.url) and not expired and not is_due(table.note, root, listing):
         return _describe(context, table)
     target = _Target(root, columns, listing, form)
-    written = _commit(context, table, shown, target)
+    written = _commit(context, table, shown, target, expired)
     if written is None:
         write_hint(storage, read_newest(storage, exact=True).version)
         return None
     write_hint(storage, table.version)
     if table.version % CLEAN_EVERY == 0:
         own = {file.key for file in listing.files if file.is_own}
-        delete_unused(storage, table.version, {item.path for item in written}, own)
+        delete_unused(storage, Named(table.version, {item.path for item in written}, own))
     return _describe(context, table)
 
 
@@ -203,8 +217,52 @@ def _entries_of(context: StreamContext, manifest: Manifest, form: Form) -> list[
     return decode_manifest(context.storage.get(manifest.path), manifest.start, form)
 
 
+def _expired(table: IcebergTable, root: Root, erasure: Erasure) -> frozenset[int]:
+    """Return the ids of the snapshots that may show redacted values."""
+    where = names.build_iceberg_path(table.version)
+    return frozenset(
+        snapshot["snapshot-id"]
+        for snapshot in table.metadata.get("snapshots", ())
+        if not erasure.is_clean(note_of(snapshot, where=where), root)
+    )
+
+
+def forget_iceberg(context: StreamContext, erasure: Erasure) -> Remains:
+    """Publish, and delete what may hold the values of versions from before a redaction.
+
+    What the table's readers may still need stays; older snapshots are named no more.
+    """
+    check_published(context, read_newest(context.storage, exact=True).note)
+    keep_published(
+        context,
+        lambda root: _publish(
+            context, root, settle=False, strict=False, format_version=None, erasure=erasure
+        ),
+        settle=False,
+    )
+    storage = context.storage
+    named = _named(context, read_newest(storage, exact=True))
+    delete_unused(storage, named, now_us=erasure.now_us, grace_s=erasure.grace_s)
+    left = [*remains(storage, named, erasure)]
+    return Remains(len(left), max(left, default=0))
+
+
+def _named(context: StreamContext, table: IcebergTable) -> Named:
+    """Return what a table's metadata names."""
+    columns = _columns_of(context, context.log.root, strict=False)
+    version, url = _check_format(table, None), context.storage.url
+    form = plan_form(table, columns, format_version=version, url=url)
+    shown = _read_shown(context, table, context.log.root, form)
+    spans = shown.listed.spans if table.note is not None and table.note.own else ()
+    return Named(table.version, {manifest.path for manifest in shown.manifests}, {*spans})
+
+
 def _commit(
-    context: StreamContext, table: IcebergTable, shown: _Shown, target: _Target
+    context: StreamContext,
+    table: IcebergTable,
+    shown: _Shown,
+    target: _Target,
+    expired: Collection[int],
 ) -> list[Manifest] | None:
     """Commit what brings the table to the target; return its manifests, None if one came first."""
     storage, form, root = context.storage, target.form, target.root
@@ -236,7 +294,7 @@ def _commit(
     storage.create(list_path, encode_list(manifests, form, about=about))
     snapshot["manifest-list"] = form.uri(list_path)
     snapshot["summary"] |= _summary(changes, manifests, added)
-    metadata = build_metadata(table, snapshot, target.columns, form)
+    metadata = build_metadata(table, snapshot, target.columns, form, expired=expired)
     path, data = names.build_iceberg_path(table.version + 1), json.dumps(metadata).encode()
     if not storage.create(path, data) and storage.get(path) != data:
         return None
@@ -308,7 +366,8 @@ def _sort_out(
     live, dead = list(item.added), []
     for entry in old:
         if names.published_key(entry.path) in gone:
-            dead.append(replace(entry, status=DELETED, snapshot_id=snapshot_id))
+            # Its bounds may be those of values that were redacted.
+            dead.append(replace(entry, status=DELETED, snapshot_id=snapshot_id, stats={}))
         else:
             live.append(replace(entry, status=EXISTING))
     return sorted(live, key=lambda entry: entry.start), dead

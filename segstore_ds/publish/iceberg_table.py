@@ -7,7 +7,7 @@ It lies as Hadoop's catalog lays it out: `v<N>.metadata.json`, the newest of whi
 import hashlib
 import json
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -99,15 +99,20 @@ def _read(storage: Storage, version: int) -> IcebergTable | None:
     if not isinstance(metadata, dict):
         raise CorruptionError("stored metadata cannot be read", where=where)
     table = IcebergTable(version, None, metadata)
-    text = ((table.snapshot or {}).get("summary") or {}).get(NOTE)
-    if text is None:
+    table.note = note_of(table.snapshot or {}, where=where)
+    if table.note is None:
         raise CorruptionError(
             "another program committed to the published table",
             remedy="give it read-only credentials; call unpublish_iceberg() and publish again",
             where=where,
         )
-    table.note = Note(**parse_json(text.encode(), where=where))
     return table
+
+
+def note_of(snapshot: Mapping[str, Any], *, where: str) -> Note | None:
+    """Return what a snapshot says of the stream; None for somebody else's."""
+    text = (snapshot.get("summary") or {}).get(NOTE)
+    return None if text is None else Note(**parse_json(text.encode(), where=where))
 
 
 def plan_form(
@@ -143,17 +148,25 @@ def build_snapshot(
 
 
 def build_metadata(
-    table: IcebergTable, snapshot: Mapping[str, Any], columns: IcebergSchema, form: Form
+    table: IcebergTable,
+    snapshot: Mapping[str, Any],
+    columns: IcebergSchema,
+    form: Form,
+    *,
+    expired: Collection[int] = (),
 ) -> dict[str, Any]:
     """Return the metadata of the next version, whose current snapshot is `snapshot`.
 
-    Older snapshots stay in it for the grace, but no more than a few.
+    Older snapshots stay in it for the grace, but no more than a few, and none with an id of
+    `expired`.
     """
     base, now_ms = table.metadata, snapshot["timestamp-ms"]
     old = [
         older
         for older in base.get("snapshots", ())
-        if table.is_at(form.url) and older["timestamp-ms"] >= now_ms - GRACE_S * 1000
+        if table.is_at(form.url)
+        and older["timestamp-ms"] >= now_ms - GRACE_S * 1000
+        and older["snapshot-id"] not in expired
     ]
     snapshots = [*old[1 - _KEPT :], dict(snapshot)]
     schemas = {schema["schema-id"]: schema for schema in base.get("schemas", ())}

@@ -8,6 +8,7 @@ may stop anywhere.
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from segstore_ds.commit.commit import CLOCK_LIMIT_US
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.run import run_compact
 from segstore_ds.errors import (
@@ -22,6 +23,7 @@ from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.options.compaction import CompactRules
 from segstore_ds.publish.listing import Listing, plan_listing, shared_parts
+from segstore_ds.storage import ObjectInfo
 from segstore_ds.write.layout import Layout
 
 _ATTEMPTS = 10
@@ -74,6 +76,41 @@ class Note:
     created_ms: int
     own: int = 0
     linked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Erasure:
+    """What has to leave a table: the values of versions from before a redaction.
+
+    Attributes:
+        version: The first version of the stream without them.
+        time_us: When that was committed.
+        now_us: The store's time.
+        grace_s: How long readers of older states may need what the table names no more.
+    """
+
+    version: int
+    time_us: int
+    now_us: int
+    grace_s: float
+
+    def is_clean(self, note: Note | None, root: Root) -> bool:
+        """Tell whether what a table shows has none of the values."""
+        return (
+            note is not None and note.generation == root.generation and note.version >= self.version
+        )
+
+    def may_hold(self, info: ObjectInfo) -> bool:
+        """Tell whether an object may be from before, as far as clocks may differ."""
+        return info.modified_us <= self.time_us + CLOCK_LIMIT_US
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """How many objects of a table may still hold redacted values, and when the last can go."""
+
+    count: int = 0
+    due_us: int = 0
 
 
 def keep_published(
@@ -158,6 +195,12 @@ def has_same_events(shown: Note | None, root: Root) -> bool:
         and shown.generation == root.generation
         and shown.version >= redacted_since(root)
     )
+
+
+def check_published(context: StreamContext, note: Note | None) -> None:
+    """Raise InvalidInputError if a folder holds files, but no table."""
+    if note is None:
+        raise InvalidInputError("the stream is not published", url=context.storage.url)
 
 
 def describe(

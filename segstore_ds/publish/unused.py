@@ -15,19 +15,20 @@ from segstore_ds.storage import Storage
 
 
 def mark_unused(
-    storage: Storage, marks: str, unused: Collection[str], now_us: int
+    storage: Storage, marks: str, unused: Collection[str], now_us: int, grace_s: float = GRACE_S
 ) -> Collection[str]:
-    """Enter what is unused; return those paths that have been longer than the grace."""
-    old = _read_marks(storage, marks)
+    """Enter what is unused; return those paths that have been so for the grace."""
+    old = read_marks(storage, marks)
     since = {path: old.get(path, now_us) for path in unused}
-    expired = [path for path, since_us in since.items() if since_us < now_us - int(GRACE_S * 1e6)]
+    expired = [path for path, since_us in since.items() if since_us <= now_us - int(grace_s * 1e6)]
     left = {path: since_us for path, since_us in since.items() if path not in expired}
     if left != old:
         storage.put(marks, json.dumps(left, separators=(",", ":")).encode())
     return expired
 
 
-def _read_marks(storage: Storage, marks: str) -> Mapping[str, int]:
+def read_marks(storage: Storage, marks: str) -> Mapping[str, int]:
+    """Return since when each path has been unused."""
     try:
         found = parse_json(storage.get(marks), where=storage.describe(marks))
     except MissingObjectError:

@@ -7,17 +7,16 @@ what it waits for, and which call ends it.
 """
 
 import datetime as dt
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
-from segstore_ds.commit.commit import CLOCK_LIMIT_US
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.redact import Work, run_redact
 from segstore_ds.compact.redact_plan import RedactRequest
-from segstore_ds.compact.redacted import Forgotten, Left, Redacted
+from segstore_ds.compact.redacted import AGAIN, Forgotten, Left, Redacted
 from segstore_ds.errors import StorageError
 from segstore_ds.format import names
-from segstore_ds.format.redactions import redactions_of
+from segstore_ds.format.redactions import Redaction, redactions_of
 from segstore_ds.format.root import Root
 from segstore_ds.format.upkeep import DEFAULT_POLICY, upkeep_of
 from segstore_ds.log.origins import origins_of, pins_of
@@ -37,7 +36,8 @@ from segstore_ds.status.references import References, read_references
 from segstore_ds.storage import ObjectInfo, Storage
 
 _FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
-_AGAIN = "the same call again"
+# Takes a redaction's values out of published tables: what is left there, and when it can go.
+Tables = Callable[[StreamContext, Redaction, float], Iterable[tuple[Left, int]]]
 
 
 def redact_and_forget(
@@ -47,16 +47,19 @@ def redact_and_forget(
     *,
     forget: bool,
     short_grace: bool,
+    tables: Tables,
 ) -> Redacted:
     """Redact, and on request forget; raises as both."""
     done = run_redact(context, request, work)
     if not forget:
         return done
-    forgotten = run_forget(context, request.redact_id, short_grace=short_grace)
+    forgotten = run_forget(context, request.redact_id, tables, short_grace=short_grace)
     return replace(done, forgotten=forgotten)
 
 
-def run_forget(context: StreamContext, redact_id: str, *, short_grace: bool = False) -> Forgotten:
+def run_forget(
+    context: StreamContext, redact_id: str, tables: Tables, *, short_grace: bool = False
+) -> Forgotten:
     """Delete what may still hold the values of a finished redaction, as far as that may go now.
 
     The grace is that of the stream's upkeep. With `short_grace` objects go as soon as no version
@@ -71,17 +74,18 @@ def run_forget(context: StreamContext, redact_id: str, *, short_grace: bool = Fa
     policy = upkeep_of(root) or DEFAULT_POLICY
     grace_s = 0 if short_grace else policy.grace_s
     PROCESS_CACHE.reset()
+    published = list(tables(context, record, grace_s))  # first: their readers leave the old objects
     run_purge(context, older_than_s=0, most=record.version)
     report = run_vacuum(context, dry_run=False, grace_s=grace_s, short_grace=short_grace)
     root, now_us = context.log.root, context.storage.info(context.log.files.hint_path).modified_us
     left = list(_waiting(context.storage, report.kept, record.version))
     left += _versions(context.storage, context.log.files.numbers(), record.version)
     left += _followers(context, root, now_us - int(grace_s * 1e6), record.version)
-    waits = bool(left)
-    left += _published(context.storage, record.time_us)
+    due_us = record.time_us + int(max(grace_s, context.log.grace_s) * 1e6) if left else 0
+    due_us = max([due_us, *(table_us for _, table_us in published)])
+    left += [table for table, _ in published]
     left += _elsewhere(root, record.version)
-    due_us = record.time_us + int(max(grace_s, context.log.grace_s) * 1e6)
-    due = dt.datetime.fromtimestamp(max(due_us, now_us) / 1e6, dt.UTC) if waits else None
+    due = dt.datetime.fromtimestamp(max(due_us, now_us) / 1e6, dt.UTC) if due_us else None
     return Forgotten(not left, due, tuple(left))
 
 
@@ -96,7 +100,7 @@ def _waiting(storage: Storage, kept: Iterable[Kept | Deleted], version: int) -> 
         waits = "for readers until the grace is over, and for pins"
         if why != "replaced":
             waits = "staged by a job that may still run"
-        yield Left(storage.url, f"objects {why}: {count}", waits, _AGAIN)
+        yield Left(storage.url, f"objects {why}: {count}", waits, AGAIN)
 
 
 def _may_be_older(entry: Kept | Deleted, version: int) -> bool:
@@ -113,7 +117,7 @@ def _versions(storage: Storage, numbers: Iterable[int], version: int) -> Iterato
             storage.url,
             f"commit files from before version {version}: {count}",
             "kept for an hour after the redaction for handles that are open",
-            _AGAIN,
+            AGAIN,
         )
 
 
@@ -135,7 +139,7 @@ def _followers(context: StreamContext, root: Root, until_us: int, version: int) 
                 storage.url,
                 "the follower",
                 "it can't be reached",
-                f"{_AGAIN}; or remove_follower({storage.url!r}) and delete the folder",
+                f"{AGAIN}; or remove_follower({storage.url!r}) and delete the folder",
             )
 
 
@@ -146,25 +150,6 @@ def _unlisted(storage: Storage, refs: References, horizon: Horizon) -> Iterator[
     yield from deleted
     yield from kept
     yield from plan_temporaries(storage.temporaries(), horizon.time_us)
-
-
-def _published(storage: Storage, time_us: int) -> Iterator[Left]:
-    """Yield published tables with files from before a time: those list bounds, or events.
-
-    Clocks of machines and the store's may differ by that much.
-    """
-    until_us = time_us + CLOCK_LIMIT_US
-    for folder, kind in ((names.DELTA_FOLDER, "delta"), (names.ICEBERG_FOLDER, "iceberg")):
-        files = storage.list(folder)
-        count = sum(info.modified_us <= until_us and names.is_object(info.path) for info in files)
-        if count:
-            yield Left(
-                storage.url,
-                f"files of the published table: {count}",
-                "older than the redaction, or as young as clocks may differ",
-                f"unpublish_{kind}(), then publish_{kind}() again, five minutes after the "
-                "redaction",
-            )
 
 
 def _elsewhere(root: Root, version: int) -> Iterator[Left]:

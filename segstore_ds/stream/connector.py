@@ -41,6 +41,7 @@ from segstore_ds.monitor.series import Sample
 from segstore_ds.monitor.watch import EVERY_S as MEASURE_EVERY_S
 from segstore_ds.monitor.watch import Watch
 from segstore_ds.options.compaction import CompactRules
+from segstore_ds.publish.forget import forget_tables
 from segstore_ds.read.cuts import Position, parse_cut
 from segstore_ds.read.filter_literals import NAN
 from segstore_ds.read.filters import Condition, FilterLike, Filters
@@ -230,7 +231,9 @@ def redact_stream(
 ) -> Redacted:
     """Redact a stream by an engine's tasks, then start upkeep; raises as `Stream.redact`."""
     context = stream.context
-    done = redact_and_forget(context, request, work, forget=forget, short_grace=short_grace)
+    done = redact_and_forget(
+        context, request, work, forget=forget, short_grace=short_grace, tables=forget_tables
+    )
     with best_effort("upkeep"):
         AfterCommit(context).keep_up()
     return done

@@ -49,6 +49,7 @@ from segstore_ds.picture.description import describe
 from segstore_ds.picture.page import build_cell, build_page
 from segstore_ds.publish.auto import end_auto_publish, run_auto_publish, run_set_auto_publish
 from segstore_ds.publish.delta import published_delta, run_publish_delta, run_unpublish_delta
+from segstore_ds.publish.forget import forget_tables
 from segstore_ds.publish.iceberg import (
     published_iceberg,
     run_publish_iceberg,
@@ -1436,7 +1437,7 @@ class Stream:
         Restoring or cloning a version from before it is refused from then on. Such versions can
         still be read until they are purged, and their objects stay until vacuum's grace is over.
         With `forget` both are seen to: the call purges and deletes what may go by now, in followers
-        too, and reports what is left and when the same call can end it.
+        and in published tables too, and reports what is left and when the same call can end it.
 
         Args:
             filters: Conditions that the events satisfy, lists as in `read`; at least one.
@@ -1457,7 +1458,9 @@ class Stream:
         """
         redact_id = self._context.clock.new_id() if redact_id is None else redact_id
         request = RedactRequest(filters, columns, reason, redact_id)
-        done = redact_and_forget(self._context, request, forget=forget, short_grace=short_grace)
+        done = redact_and_forget(
+            self._context, request, forget=forget, short_grace=short_grace, tables=forget_tables
+        )
         self._commits.keep_up()
         return done
 

@@ -3,15 +3,12 @@
 Objects are searched as they are stored and decoded by what FORMAT.md says, with pyarrow alone.
 """
 
-import struct
 import uuid
-from collections.abc import Iterator
 from contextlib import suppress
-from io import BytesIO
 
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
+from erasure_kit import NEEDLE, holders
 from follower_kit import Pair
 from stream_kit import DAY, HOUR, make_stream, numbers, wait
 
@@ -25,7 +22,6 @@ from segstore_ds.testing.faults import Crash, Fault, FaultStorage
 from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.write.layout import Layout
 
-NEEDLE = "ada.lovelace@example"
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 ROWS = 6
 LAYOUTS = [
@@ -39,51 +35,6 @@ LAYOUTS = [
 def _events(start: int) -> pa.Table:
     texts = [NEEDLE if row == 1 else f"s{start + row}" for row in range(ROWS)]
     return pa.table({"n": range(start, start + ROWS), "s": texts}, SCHEMA)
-
-
-def _envelopes(data: bytes) -> Iterator[bytes]:
-    """Yield the bodies of envelopes, and what lies behind the last one."""
-    while data.startswith(b"v1\n"):
-        line, _, rest = data[3:].partition(b"\n")
-        codec, stored, raw, _ = line.split(b" ")
-        body, data = rest[: int(stored)], rest[int(stored) :]
-        yield body if codec == b"plain" else pa.decompress(body, int(raw), "zstd", asbytes=True)
-    yield from _frames(data)
-
-
-def _frames(data: bytes) -> Iterator[bytes]:
-    """Yield the events of frames that lie one behind the other."""
-    source = pa.BufferReader(data)
-    while source.tell() < len(data):
-        with pa.ipc.open_stream(source) as reader:
-            yield str(reader.read_all().to_pydict()).encode()
-        source.seek(-(-source.tell() // 64) * 64)
-
-
-def _decoded(path: str, data: bytes) -> Iterator[bytes]:
-    yield data
-    if path.endswith(".parquet"):
-        file = pq.ParquetFile(BytesIO(data))
-        yield str(file.read().to_pydict()).encode()
-        groups = (file.metadata.row_group(n) for n in range(file.metadata.num_row_groups))
-        yield str([group.to_dict() for group in groups]).encode()
-    elif path.endswith(".arrow"):
-        place, length, raw = struct.unpack_from("<QII", data, len(data) - 40)
-        yield pa.decompress(data[place : place + length], raw, "zstd", asbytes=True)
-        yield from _frames(data[64:place])
-    elif path.startswith(("log/0", "status/")):
-        yield from _envelopes(data)
-
-
-def _holders(url: str, needle: str = NEEDLE) -> list[str]:
-    """Return the objects of a folder that hold a value, as stored or decoded."""
-    storage = open_storage(url)
-    found = {info.path: storage.get(info.path) for info in storage.list("")}
-    return sorted(
-        path
-        for path, data in found.items()
-        if any(needle.encode() in text for text in _decoded(path, data))
-    )
 
 
 def _secretive(pair: Pair, monkeypatch: pytest.MonkeyPatch) -> Stream:
@@ -120,7 +71,7 @@ def test_forgotten_values_are_in_no_byte_of_any_object(monkeypatch: pytest.Monke
     pair = Pair()
     stream = _secretive(pair, monkeypatch)
     for url in (pair.primary, pair.follower):
-        held = _holders(url)
+        held = holders(url)
         for kind in (".arrow", ".parquet", "-segments-"):
             assert any(kind in path for path in held), (kind, held)
         assert sum(path.startswith("log/") for path in held) > 5
@@ -131,12 +82,12 @@ def test_forgotten_values_are_in_no_byte_of_any_object(monkeypatch: pytest.Monke
     second = _redact(stream)
     assert not second.done
     assert not any("commit files" in left.what for left in second.left)
-    assert not [path for path in _holders(pair.primary) if path.startswith("log/")]
+    assert not [path for path in holders(pair.primary) if path.startswith("log/")]
     pair.time.advance((second.due.timestamp() * 1e6 - pair.time.now_us) / 1e6)
     third = _redact(stream)
     assert (third.done, third.due, third.left) == (True, None, ())
     assert "noncurrent" in str(third)
-    assert _holders(pair.primary) == _holders(pair.follower) == []
+    assert holders(pair.primary) == holders(pair.follower) == []
     assert stream.read().read_all()["s"].to_pylist() == [
         None if n % ROWS == 1 else f"s{n}" for n in range(2 * ROWS + 2, 8 * ROWS)
     ]
@@ -151,7 +102,7 @@ def test_a_shorter_grace_needs_a_second_word(monkeypatch: pytest.MonkeyPatch) ->
     assert not _redact(stream, short_grace=True).done
     pair.time.advance(HOUR + 60)
     assert _redact(stream, short_grace=True).done
-    assert _holders(pair.primary) == _holders(pair.follower) == []
+    assert holders(pair.primary) == holders(pair.follower) == []
 
 
 def test_versions_since_the_redaction_stay() -> None:
@@ -208,28 +159,7 @@ def test_clones_and_origins_are_reported() -> None:
     time.advance(8 * DAY)
     assert _redact(stream).done
     assert _redact(clone).done
-    assert _holders(place) == _holders(clone_url) == []
-
-
-@pytest.mark.parametrize("kind", ["delta", "iceberg"])
-def test_a_published_table_is_reported(kind: str) -> None:
-    """Its log lists bounds, and its own files hold events, until it is made again."""
-    stream, storage = make_stream(0)
-    publish = getattr(stream, f"publish_{kind}")
-    stream.append(_events(0), layout=LAYOUTS[3])
-    publish()
-    _redact(stream)
-    wait(storage, HOUR)
-    publish()
-    wait(storage, 8 * DAY)
-    (left,) = _redact(stream).left
-    assert f"unpublish_{kind}" in left.call
-    if kind == "delta":  # Iceberg's metadata is compressed
-        assert any(path.startswith("delta/") for path in _holders(stream.url))
-    getattr(stream, f"unpublish_{kind}")()
-    publish()
-    assert _redact(stream).done
-    assert _holders(stream.url) == []
+    assert holders(place) == holders(clone_url) == []
 
 
 @pytest.mark.slow
@@ -252,7 +182,7 @@ def test_forgetting_goes_on_after_a_fault_at_every_call(kind: str) -> None:
         storage.fault = None
         again = open_on(storage, clock=time.clock)
         assert _redact(again).done
-        assert _holders(place) == []
+        assert holders(place) == []
         again.verify().check()
         if not struck:
             assert number > 20

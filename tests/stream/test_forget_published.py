@@ -1,0 +1,188 @@
+"""Forgetting takes published tables along: metadata, checkpoints, snapshots, files of their own."""
+
+import json
+from pathlib import Path
+
+import deltalake
+import pyarrow as pa
+import pytest
+from erasure_kit import NEEDLE, holders
+from publish_kit import DELTA, ICEBERG, TABLES, Table
+from pyiceberg.table import StaticTable
+from stream_kit import DAY, HOUR, age_files, make_old, make_stream, wait
+
+from segstore_ds.compact.redacted import Forgotten
+from segstore_ds.format import names
+from segstore_ds.publish import delta
+from segstore_ds.publish.iceberg_table import read_newest as read_iceberg
+from segstore_ds.stream import Stream
+from segstore_ds.testing.virtual_time import TimedStorage
+from segstore_ds.write.layout import Layout
+
+SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
+SETTLED = Layout(inline_bytes=0, segment_format="parquet")
+ROWS = 6
+
+
+def _events(start: int) -> pa.Table:
+    texts = [NEEDLE if row == 4 else f"s{start + row}" for row in range(ROWS)]
+    return pa.table({"n": range(start, start + ROWS), "s": texts}, SCHEMA)
+
+
+def _forget(stream: Stream, **options: bool) -> Forgotten:
+    filters = [["s", "==", NEEDLE]]
+    done = stream.refresh().redact(filters, columns=["s"], redact_id="r", forget=True, **options)
+    assert done.forgotten is not None
+    return done.forgotten
+
+
+def _publish_often(stream: Stream, storage: TimedStorage, table: Table) -> None:
+    """Publish the value in commits, a checkpoint, snapshots, own files, and what a job left."""
+    for place in range(stream.tail // ROWS, stream.tail // ROWS + 5):
+        wait(storage, 60)
+        stream.append(_events(ROWS * place), layout=SETTLED)
+        stream.truncate(stream.head + 1)
+        table.publish(stream)
+    (own, *_) = storage.list(f"{table.kind}/files/")
+    left_behind = f"{names.published_key(own.path)}-{'0' * 12}.parquet"
+    storage.create(left_behind, storage.get(own.path))
+    wait(storage, 60)
+
+
+def _until(storage: TimedStorage, report: Forgotten) -> None:
+    assert report.due is not None
+    wait(storage, (report.due.timestamp() * 1e6 - storage.time.now_us) / 1e6)
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
+def test_forgotten_values_leave_the_published_table(
+    table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At once for readers of its newest state; every byte of it after the grace."""
+    monkeypatch.setattr(delta, "CHECKPOINT_EVERY", 2)
+    stream, storage = make_stream(0)
+    _publish_often(stream, storage, table)
+    kinds = {path.rsplit(".", 1)[1] for path in holders(stream.url) if path.startswith(table.kind)}
+    assert kinds == {"parquet", "json" if table is DELTA else "avro"}
+    first = _forget(stream)
+    assert [left for left in first.left if f"published {table.kind} table" in left.what]
+    version, rows = table.shown(storage)
+    assert version >= stream.root.version
+    assert rows == stream.read().read_all().to_pylist()
+    assert NEEDLE not in {row["s"] for row in rows}
+    wait(storage, HOUR + 60)
+    assert not _forget(stream).done
+    logs = [path for path in holders(stream.url) if path.startswith(f"{table.kind}/_delta_log")]
+    assert not logs
+    assert [path for path in holders(stream.url) if path.startswith(f"{table.kind}/")]
+    _until(storage, first)
+    last = _forget(stream)
+    assert (last.done, last.left) == (True, ())
+    assert holders(stream.url) == []
+    assert table.shown(storage)[1] == stream.read().read_all().to_pylist()
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
+def test_tables_of_newer_versions_are_cleaned_too(table: Table) -> None:
+    """A table that was published since is clean; what it showed before is not."""
+    stream, storage = make_stream(0)
+    _publish_often(stream, storage, table)
+    stream.redact([["s", "==", NEEDLE]], columns=["s"], redact_id="r")
+    for place in range(5, 8):
+        wait(storage, 60)
+        stream.append(_events(ROWS * place).set_column(1, "s", pa.nulls(ROWS, pa.string())))
+        table.publish(stream)
+    wait(storage, 8 * DAY)
+    report = _forget(stream)
+    held = [path for path in holders(stream.url) if path.startswith(table.kind)]
+    (left,) = report.left
+    assert int(left.what.rpartition(" ")[2]) >= len(held) > 1
+    _until(storage, report)
+    assert _forget(stream).done
+    assert holders(stream.url) == []
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
+def test_a_shorter_grace_cleans_tables_after_an_hour(table: Table) -> None:
+    """As for objects of the stream."""
+    stream, storage = make_stream(0)
+    _publish_often(stream, storage, table)
+    report = _forget(stream, short_grace=True)
+    wait(storage, HOUR - 60)
+    assert not _forget(stream, short_grace=True).done
+    _until(storage, report)
+    assert _forget(stream, short_grace=True).done
+    assert holders(stream.url) == []
+    assert table.shown(storage)[1] == stream.read().read_all().to_pylist()
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
+def test_tables_that_can_not_be_published_are_reported(table: Table) -> None:
+    """Another program's commit, or what dead publishers left, is for the user to take away."""
+    stream, storage = make_stream(0)
+    stream.append(_events(0), layout=SETTLED)
+    path = f"{table.kind}/files/{'0' * 20}-{'0' * 16}-0-{'0' * 12}.parquet"
+    storage.create(path, b"staged")
+    _forget(stream)
+    wait(storage, 8 * DAY)
+    (left,) = _forget(stream).left
+    assert f"unpublish_{table.kind}" in left.call
+    assert getattr(stream, f"published_{table.kind}")() is None
+    table.publish(stream)
+    kind = names.build_delta_path(1, "json") if table is DELTA else names.build_iceberg_path(2)
+    storage.create(kind, b'{"commitInfo":{"operation":"WRITE"}}\n')
+    if table is ICEBERG:
+        storage.put("iceberg/metadata/version-hint.text", b"2")
+    (left,) = _forget(stream).left
+    assert f"unpublish_{table.kind}" in left.call
+    getattr(stream, f"unpublish_{table.kind}")()
+    assert _forget(stream).done
+
+
+def test_a_manifest_keeps_no_bounds_of_files_that_went() -> None:
+    """Entries of removed files stay in a snapshot's manifests for as long as those are listed."""
+    stream, storage = make_stream(0)
+    stream.append(_events(0), layout=SETTLED)
+    stream.publish_iceberg()
+    old = {info.path for info in storage.list("iceberg")}
+    stream.redact([["s", "==", NEEDLE]], columns=["s"])
+    stream.publish_iceberg()
+    fresh = {info.path for info in storage.list("iceberg")} - old
+    assert any(names.parse_manifest_path(path) for path in fresh)
+    assert not fresh & {*holders(stream.url)}
+
+
+def test_old_iceberg_snapshots_are_named_no_more() -> None:
+    """Before the redaction they can be read as of; after forgetting they can't."""
+    stream, storage = make_stream(0)
+    _publish_often(stream, storage, ICEBERG)
+    assert len(read_iceberg(storage, exact=True).metadata["snapshots"]) == 5
+    _forget(stream)
+    found = read_iceberg(storage, exact=True)
+    (snapshot,) = found.metadata["snapshots"]
+    assert json.loads(snapshot["summary"]["segstore"])["version"] >= stream.root.log_start
+    version = found.version
+    _forget(stream)
+    assert read_iceberg(storage, exact=True).version == version
+
+
+@pytest.mark.slow
+def test_other_engines_read_what_forgetting_left(tmp_path: Path) -> None:
+    """delta-rs and pyiceberg find whole tables, and rows without the value."""
+    stream, storage = make_old(tmp_path / "stream", 30)
+    _publish_often(stream, storage, DELTA)
+    stream.publish_iceberg()
+    wait(storage, 60)
+    report = _forget(stream)
+    _until(storage, report)
+    assert _forget(stream).done
+    assert holders(stream.url) == []
+    age_files(storage, tmp_path / "stream")
+    wanted = stream.read().read_all().sort_by("n")
+    engine = deltalake.QueryBuilder().register(
+        "t", deltalake.DeltaTable(tmp_path / "stream" / "delta")
+    )
+    found = pa.table(engine.execute("select * from t order by n").read_all())
+    assert found.to_pylist() == wanted.to_pylist()
+    iceberg = StaticTable.from_metadata(str(tmp_path / "stream" / "iceberg"))
+    assert iceberg.scan().to_arrow().sort_by("n").to_pylist() == wanted.to_pylist()
