@@ -133,6 +133,7 @@ def running_page(folder: Path) -> Iterator[Page]:
     with (folder / "log").open("wb") as log:
         browser = subprocess.Popen(
             wrapped,
+            cwd=folder,  # the cache of fonts is relative to it
             env={**os.environ, **brought},
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

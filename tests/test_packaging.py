@@ -118,6 +118,17 @@ def test_wheel_holds_every_module_and_nothing_made(names):
     assert not [name for name in names if "__pycache__" in name or name.endswith(".pyc")]
 
 
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="not a clone")
+def test_the_clone_holds_nothing_that_a_run_made():
+    listed = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, check=True, capture_output=True, text=True
+    )
+    top = {name.partition("/")[0] for name in listed.stdout.splitlines()}
+    assert {name for name in top if not name.startswith(".")} == {
+        *("pyproject.toml", "README.md", "LICENSE", "segstore_ds", "tests", "benchmarks")
+    }
+
+
 def test_metadata_names_the_python_the_license_and_the_command(wheel):
     archive = zipfile.ZipFile(wheel)
     info = f"segstore_ds-{segstore.__version__}.dist-info"
