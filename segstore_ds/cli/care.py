@@ -184,6 +184,9 @@ def repair(
     ignore_followers: Annotated[
         bool, typer.Option("--ignore-followers", help="Also if a follower can't be asked.")
     ] = False,
+    allow_redacted: Annotated[
+        bool, typer.Option("--allow-redacted", help="Also if redacted values come back.")
+    ] = False,
     yes: Yes = False,
     storage_options: Options = None,
     as_json: Json = False,
@@ -195,6 +198,7 @@ def repair(
         url,
         allow_loss=allow_loss,
         ignore_followers=ignore_followers,
+        allow_redacted=allow_redacted,
         storage_options=settings.storage_options(storage_options),
     )
     lines = [*(f"rebuilt: {text}" for text in done.repaired)]

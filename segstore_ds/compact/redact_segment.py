@@ -85,7 +85,7 @@ def redact_segment(
         work.storage, schema, layout, token, work.ship_to, work.key_columns, work.time_column
     )
     batches = _without(job, placed, schema, matched)
-    staged = TaskWriter(target, number, "0").stage(read_ahead(batches, depth=AHEAD))
+    staged = TaskWriter(target, number, names.REDACTED).stage(read_ahead(batches, depth=AHEAD))
     group = Group((placed,), entry.epoch)
     inputs = ((entry.segment_id, entry.path),)
     run = Replacement(group.start, inputs, group.rows, group.epoch, staged.segments)

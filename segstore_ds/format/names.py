@@ -32,6 +32,7 @@ _SEGMENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,100}/[A-Za-z0-9][A-Za-z0-9.-]{
 _STATUS = re.compile(r"status/([0-9]{20})-([a-z]+)-([0-9a-f]{32})")
 _LABEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _PLANNED = re.compile(r"([0-9]{20})-[0-9a-f]{12}")
+REDACTED = "redact"  # On disk: in place of the attempt in the names of what a redaction writes.
 # The names that writers build; readers accept more. Nothing else is ever deleted.
 _OBJECT = re.compile(
     r"log/(?:00[0-9]{18}|_latest)"
@@ -220,6 +221,15 @@ def build_outlined_path(version: int, digest: str) -> str:
 def is_outlined(path: str) -> bool:
     """Tell whether a segment's path was built by `build_outlined_path`."""
     return path.endswith(f"/{_OUTLINED}")
+
+
+def is_redacted(path: str) -> bool:
+    """Tell whether a redaction wrote a segment.
+
+    >>> is_redacted('segments/00000000000000000041-0123456789ab/0-redact-0.parquet')
+    True
+    """
+    return f"-{REDACTED}-" in path.rpartition("/")[2]
 
 
 def build_copy_token(copy_id: str) -> str:

@@ -24,6 +24,7 @@ from segstore_ds.errors import (
 from segstore_ds.format import names
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.parts.history_rows import HistoryRow
+from segstore_ds.format.redactions import redactions_of
 from segstore_ds.format.replication import PROPERTY, followers_of
 from segstore_ds.format.root import Root, check_writable
 from segstore_ds.log.origins import share_origins
@@ -36,6 +37,7 @@ from segstore_ds.repair.from_followers import (
 )
 from segstore_ds.repair.history_facts import NUMBERS_SKIPPED
 from segstore_ds.repair.inline_frames import restore_frames
+from segstore_ds.repair.lost_redactions import refuse_lost_redactions
 from segstore_ds.repair.status import repair_status
 from segstore_ds.repair.witnesses import ABANDONED, find_witnesses
 from segstore_ds.status.history import NO_NOTE, describe_commit
@@ -67,7 +69,11 @@ class RepairReport:
 
 
 def run_repair(
-    context: StreamContext, *, allow_loss: bool, ignore_followers: bool = False
+    context: StreamContext,
+    *,
+    allow_loss: bool,
+    ignore_followers: bool = False,
+    allow_redacted: bool = False,
 ) -> RepairReport:
     """Rebuild what can be rebuilt; safe to repeat. Stop writers first.
 
@@ -75,6 +81,7 @@ def run_repair(
         NotFoundError: There is no stream, or none of its commits can be read.
         CorruptionError: The newest commits can't be read, and loss is not allowed; names them.
         FencedError: They can't be read, and a follower was promoted in place of this folder.
+        InvalidInputError: A redaction may be lost with them, and that is not allowed.
         ConflictError: Another writer committed first.
         CommitUnknownError: A repair may or may not be in the log.
         StorageError: The storage failed; or the newest commits can't be read, a follower can't tell
@@ -102,10 +109,17 @@ def run_repair(
                 version=base.version,
             )
         refuse_promoted(context, base, ignore_followers=ignore_followers)
+        if not allow_redacted:
+            refuse_lost_redactions(context, base)
         _go_on(context, base, lost)
         report.repaired.append(f"the log continues from version {base.version}")
         for url in followers_of(base):
             report.repaired.append(f"it has no followers any more: empty {url}, then add it again")
+    report.repaired += [
+        f"redaction {known.redact_id!r} is not done: call it again with its redact_id"
+        for known in (redactions_of(base).values() if lost else ())
+        if not known.done
+    ]
     frames = restore_frames(context, context.log.reopen())
     report.repaired += frames.repaired
     root = context.log.reopen()

@@ -26,6 +26,7 @@ def repair(
     *,
     allow_loss: bool = False,
     ignore_followers: bool = False,
+    allow_redacted: bool = False,
     storage_options: Mapping[str, Any] | None = None,
     single_writer: bool = False,
     clock: Clock = SYSTEM_CLOCK,
@@ -45,6 +46,8 @@ def repair(
             fingerprints of writers that only the history holds.
         ignore_followers: With `allow_loss`: go on even if a follower can't be asked whether it was
             promoted. If it was, two streams go on under one id and generation.
+        allow_redacted: With `allow_loss`: go on even if a redaction may be among the lost commits.
+            Its values come back until it is called again.
         storage_options: Flat or keyed by URL prefix.
         single_writer: Nobody else writes, and the filesystem has no exclusive create.
         clock: Time and ids.
@@ -55,12 +58,18 @@ def repair(
         FencedError: They can't be read, and a follower was promoted in place of this folder.
         ConflictError: Another writer committed first.
         CommitUnknownError: A repair may or may not be in the log.
-        InvalidInputError: The location or the options are not valid.
+        InvalidInputError: The location or the options are not valid; or a redaction may be lost.
         StorageError: The filesystem failed; or loss is allowed, a follower can't be asked, and
             followers are not ignored.
     """
     storage = open_storage(url, storage_options, single_writer=single_writer)
-    return repair_on(storage, allow_loss=allow_loss, ignore_followers=ignore_followers, clock=clock)
+    return repair_on(
+        storage,
+        allow_loss=allow_loss,
+        ignore_followers=ignore_followers,
+        allow_redacted=allow_redacted,
+        clock=clock,
+    )
 
 
 def verify(
@@ -113,6 +122,7 @@ def repair_on(
     *,
     allow_loss: bool = False,
     ignore_followers: bool = False,
+    allow_redacted: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> RepairReport:
     """Repair a stream on an open storage; see `repair`, raises as it does."""
@@ -121,6 +131,7 @@ def repair_on(
         context_of(log),
         allow_loss=allow_loss,
         ignore_followers=ignore_followers,
+        allow_redacted=allow_redacted,
     )
 
 
