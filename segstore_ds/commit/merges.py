@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from segstore_ds.commit.commit import Change
+from segstore_ds.commit.commit import NOTHING, Change
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import PartRef, Root
@@ -34,6 +34,24 @@ def run_due_merge(context: StreamContext, *, thorough: bool = False) -> None:
         _commit(context, context.status.merge_retired, paths, Operation.MERGE_STATUS)
     elif (part := plan_key_filters(context.status, root, thorough=thorough)) is not None:
         _add_filters(context, part)
+    elif thorough:
+        add_times(context)
+
+
+def add_times(context: StreamContext) -> None:
+    """Look at the times of parts where nobody has; a commit if there are such parts."""
+
+    def build(root: Root, _slot: Slot) -> Change[None]:
+        if not context.status.lacks_times(root):
+            return NOTHING
+        found = context.status.add_times(root)
+        changed = any(
+            new.times != old.times for new, old in zip(found.parts, root.parts, strict=True)
+        )
+        merged = replace(found, operation=Operation.MERGE_STATUS, client=context.client)
+        return Change(merged if changed else None)
+
+    context.log.commit(build)
 
 
 def _add_filters(context: StreamContext, part: PartRef) -> None:

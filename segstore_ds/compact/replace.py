@@ -108,7 +108,8 @@ def replace_runs(status: TableStatus, root: Root, runs: Sequence[Replacement], s
             retired.append(slot.retire("status", part.path))
             kept = tuple(rewritten(status.part(part)))
             if kept:
-                parts.append(status.put_part(root.version, cursor, kept, old=(part,)))
+                times = status.find_times(root, kept)
+                parts.append(status.put_part(root.version, cursor, kept, old=(part,), times=times))
         cursor = parts[-1].end if parts else cursor
     return replace(
         root,

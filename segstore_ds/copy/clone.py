@@ -189,7 +189,7 @@ def _cut(
             entries.extend(work.entries(context.status, (placed.start, end)))
         next_segment = work.next_segment
     if cut:
-        parts.append(own.put_part(0, cut.start, entries))
+        parts.append(own.put_part(0, cut.start, entries, times=cut.times))
         entries = []
     return replace(
         root,

@@ -86,7 +86,7 @@ def label_stats(stats: Stats, schema: pa.Schema) -> dict[str, ColumnStats]:
     found = {}
     for name, column in stats.items():
         place = schema.get_field_index(name)
-        kind = _kind_of(schema.field(place).type) if place >= 0 else None
+        kind = kind_of(schema.field(place).type) if place >= 0 else None
         if kind is not None:
             found[f"{kind}:{name}"] = column
     if len(found) <= COLUMNS_MOST:
@@ -132,7 +132,8 @@ def differing_columns(fingerprint: str, facts: BatchFacts) -> list[str]:
     return names
 
 
-def _kind_of(data_type: pa.DataType) -> str | None:
+def kind_of(data_type: pa.DataType) -> str | None:
+    """Return the kind of a type, in which widths are alike; None for types without bounds."""
     if t.is_timestamp(data_type):
         return "timestamp" if data_type.tz else "timestamp_ntz"
     for kind, applies in _KINDS:

@@ -92,6 +92,19 @@ class SegmentEntry:
 
 
 @dataclass(frozen=True, slots=True)
+class PartTimes:
+    """What is known of the times of a part's events.
+
+    Attributes:
+        column: The kind and the name of the time column, as in fingerprints of batches.
+        bounds: What no time is outside of, both None if no event has a time; None if not known.
+    """
+
+    column: str
+    bounds: tuple[Any, Any] | None
+
+
+@dataclass(frozen=True, slots=True)
 class PartRef:
     """A reference to a part, or to a list of parts, of the segments or of the history.
 
@@ -103,6 +116,8 @@ class PartRef:
         bytes: Length of its envelope; statistics may follow it.
         time_us: Commit time of the first version; 0 for segments.
         last_us: Commit time of the last version; 0 for segments.
+        times: What a root says of the events' times; None where nobody has looked. It is not in the
+            part's row.
     """
 
     path: str
@@ -112,6 +127,7 @@ class PartRef:
     bytes: int
     time_us: int = 0
     last_us: int = 0
+    times: PartTimes | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from segstore_ds.format.arrow.frame import ALIGNMENT
 from segstore_ds.format.arrow.segment import ArrowSegments
 from segstore_ds.format.batch_fingerprint import decode_fingerprint
 from segstore_ds.format.fields import Fields, build_json, check_known, parse_cells, parse_json
+from segstore_ds.format.part_times import attach_times, encode_times
 from segstore_ds.format.parts.history_rows import (
     parse_row,
     row_value,
@@ -47,11 +48,15 @@ _ENTRY_CELLS = (
 
 
 def _cells_of(row: type) -> Callable[[Any], tuple[Any, ...]]:
-    """Return what gives the fields of such a value; `astuple` takes ten times as long."""
-    return attrgetter(*(field.name for field in fields(row)))
+    """Return what gives the cells of such a value; `astuple` takes ten times as long."""
+    return attrgetter(*_names_of(row))
 
 
-_PART_CELLS = tuple(field.name for field in fields(PartRef))
+def _names_of(row: type) -> tuple[str, ...]:
+    return tuple(field.name for field in fields(row) if field.compare)
+
+
+_PART_CELLS = _names_of(PartRef)
 _blob_cells, _writer_cells, _part_cells, _upkeep_cells = map(
     _cells_of, (BlobRef, Writer, PartRef, LastUpkeep)
 )
@@ -103,6 +108,8 @@ def encode_root(root: Root) -> bytes:
         value.update(redactions=dict(root.redactions))
     if root.restored is not None:
         value.update(restored=root.restored)
+    if times := encode_times(root):
+        value.update(part_times=times)
     return build_json(value)
 
 
@@ -126,6 +133,8 @@ def decode_root(body: bytes, *, where: str) -> Root:
             "stream needs reader features this version lacks", where=where, features=unknown
         )
     root = _take_root(fields, reader_features)
+    if fields.has("part_times"):
+        root = attach_times(root, fields.mapping("part_times"), where=where)
     return replace(root, extra=dict(fields.rest()))
 
 

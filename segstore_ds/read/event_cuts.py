@@ -1,5 +1,7 @@
 """Cuts by the time of events: the first event at or after a moment, and the last before it."""
 
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pyarrow as pa
@@ -11,11 +13,12 @@ from segstore_ds.format.root import Root
 from segstore_ds.format.time_column import time_field
 from segstore_ds.read.event_time import time_conditions
 from segstore_ds.read.filters import Filters
-from segstore_ds.read.plan import Reading, ReadTask, plan_range
+from segstore_ds.read.plan import Reading, ReadTask, part_test, plan_range
 from segstore_ds.read.scan import run_task
 from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.inline import with_inline
 from segstore_ds.status.slices import EXACT_LIMIT, Slice
+from segstore_ds.status.table_status import TableStatus
 
 _OFFSET = "offset"
 _LAST_ROWS = 65_536  # what is read at once to find the last event before a moment
@@ -25,8 +28,9 @@ def resolve_event_time(context: StreamContext, root: Root, moment: str, *, end: 
     """Return the offset of a moment among the events that a root shows.
 
     As a start it is the offset of the first event at or after the moment, or the tail; as an end
-    the offset behind the last event before it, or the head. Bounds tell which segments and frames
-    may hold that event. Where they are exact, one frame is read, or a few small ones.
+    the offset behind the last event before it, or the head. Bounds tell which parts, segments and
+    frames may hold that event. Where they are exact, one part and one frame are read, or a few
+    small ones.
 
     Raises:
         InvalidInputError: The stream has no time column, or the moment does not fit it.
@@ -50,15 +54,30 @@ def resolve_event_time(context: StreamContext, root: Root, moment: str, *, end: 
         read_cache_bytes=options.default("readCacheBytes"),
         time_column=field.name,
     )
-    slices = plan_range(context.status, root, reading)
-    if end:
-        # A slice is read forwards: of a large one only the last frames are needed.
-        slices = slices.exact().split(EXACT_LIMIT, _LAST_ROWS)
-    for part in reversed(slices) if end else slices:
-        found = _edge(reading, part, last=end)
+    spans = _spans(context.status, root, reading)
+    for start, stop in reversed(list(spans)) if end else spans:
+        found = _search(context.status, root, replace(reading, start=start, end=stop), last=end)
         if found is not None:
             return found + 1 if end else found
     return root.head if end else root.tail
+
+
+def _spans(status: TableStatus, root: Root, reading: Reading) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of the parts that may hold the event, and of what the root itself lists."""
+    wanted = part_test(reading)
+    for part in status.levels.parts(root, root.head, root.tail, wanted):
+        yield max(part.start, root.head), part.end
+    yield max(root.inline_start, root.head), root.tail
+
+
+def _search(status: TableStatus, root: Root, reading: Reading, *, last: bool) -> int | None:
+    """Return the offset of the first or the last match in the range of a read."""
+    slices = plan_range(status, root, reading)
+    if last:
+        # A slice is read forwards: of a large one only the last frames are needed.
+        slices = slices.exact().split(EXACT_LIMIT, _LAST_ROWS)
+    edges = (_edge(reading, part, last=last) for part in (reversed(slices) if last else slices))
+    return next((edge for edge in edges if edge is not None), None)
 
 
 def _edge(reading: Reading, part: Slice, *, last: bool) -> int | None:

@@ -5,7 +5,7 @@ split without opening them: a task claims the frames that *start* within its row
 task decodes each frame.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -18,8 +18,9 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.arrow.index import FrameEntry
 from segstore_ds.format.fields import parse_json
+from segstore_ds.format.part_times import label_of, may_meet
 from segstore_ds.format.parts.packed import Ints
-from segstore_ds.format.root import Root
+from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.segment import PARQUET
 from segstore_ds.format.statistics import Stats, from_json
@@ -119,7 +120,8 @@ def plan_range(status: TableStatus, root: Root, reading: Reading) -> SliceTable:
         schemas = {number: decode_schema(text) for number, text in reading.epochs.items()}
     tables = []
     span, wanted = (reading.start, reading.end), bool(reading.filters)
-    for run in status.runs(root, *span, with_stats=wanted, with_filters=reading.looks_up):
+    looks_up, may_match = reading.looks_up, part_test(reading)
+    for run in status.runs(root, *span, with_stats=wanted, with_filters=looks_up, wanted=may_match):
         kept = _matching(status, run, reading, schemas) if reading.filters else None
         if kept is not None and len(kept) and reading.looks_up:
             kept = kept[_holding_keys(run, reading.filters, schemas)[kept]]
@@ -128,6 +130,15 @@ def plan_range(status: TableStatus, root: Root, reading: Reading) -> SliceTable:
     if not reading.native_epochs:
         return slices
     return slices.select(PARQUET, reading.native_epochs, others=True)
+
+
+def part_test(reading: Reading) -> Callable[[PartRef], bool]:
+    """Return what tells of a part by its times whether it may hold events that are asked for."""
+    window = window_of(reading.filters, reading.time_column)
+    if window is None:
+        return lambda _part: True
+    label = label_of(reading.schema.field(reading.time_column))
+    return lambda part: may_meet(part.times, label, window)
 
 
 def _matching(

@@ -15,11 +15,10 @@ import numpy.typing as npt
 import pyarrow as pa
 from pyarrow import types as t
 
-from segstore_ds.errors import CorruptionError
-from segstore_ds.format.fields import parse_json
 from segstore_ds.format.parts.packed import Ints
-from segstore_ds.format.statistics import ColumnStats, from_json
+from segstore_ds.format.statistics import ColumnStats
 from segstore_ds.read.filters import Filters
+from segstore_ds.status.segment_bounds import segment_bounds
 from segstore_ds.status.table_status import Run, TableStatus
 
 Window = tuple[Any, Any]
@@ -115,64 +114,9 @@ def time_index(
     """Return the index of a whole part, which is kept for later plans, or of inline segments."""
 
     def build(run: Run) -> TimeIndex:
-        return TimeIndex.of(_bounds(run, field, schemas), field.type)
+        columns = run.columns
+        facts = (columns.epochs.tolist(), columns.rows.tolist())
+        found = segment_bounds(run.load_stats(), *facts, field, schemas, where=columns.path)
+        return TimeIndex.of(found, field.type)
 
     return status.derived(run, f"{field.type} {field.name}", build)
-
-
-def _bounds(
-    run: Run, field: pa.Field, schemas: Mapping[int, pa.Schema]
-) -> list[ColumnStats | None]:
-    texts, columns = run.load_stats(), run.columns
-    facts = zip(
-        texts, _parse(run, texts), columns.epochs.tolist(), columns.rows.tolist(), strict=True
-    )
-    found: list[ColumnStats | None] = []
-    for row, (text, value, epoch, rows) in enumerate(facts):
-        schema = schemas[epoch]
-        if field.name not in schema.names:
-            found.append(ColumnStats(None, None, rows))  # it appeared later: all null
-        elif text is None or not _comparable(schema.field(field.name).type, field.type):
-            found.append(None)
-        else:
-            stats = _read(run, row, value, schema, field.name)
-            found.append(None if stats is None else _settled(stats, rows))
-    return found
-
-
-def _parse(run: Run, texts: Sequence[str | None]) -> list[Any]:
-    """Parse statistics all at once, which is several times faster; one by one to find an error."""
-    joined = ",".join("null" if text is None else text for text in texts)
-    try:
-        values = parse_json(f"[{joined}]".encode("utf-8", "surrogatepass"), where="")
-    except CorruptionError:
-        values = []
-    if len(values) == len(texts):
-        return list(values)
-    return [
-        text and parse_json(text.encode("utf-8", "surrogatepass"), where=run.columns.path(row))
-        for row, text in enumerate(texts)
-    ]
-
-
-def _read(run: Run, row: int, value: Any, schema: pa.Schema, name: str) -> ColumnStats | None:
-    """Return a column's statistics, checked; None if there are none of it."""
-    parts: Any = value.get(name) if isinstance(value, dict) else None
-    # Most are whole numbers, of which little needs checking.
-    whole = isinstance(parts, list) and [type(part) for part in parts] == [int, int, int]
-    if whole and parts[2] >= 0 and not t.is_floating(schema.field(name).type):
-        return ColumnStats(*parts)
-    where = run.columns.path(row)
-    return from_json(value, where=where, schema=schema, only=(name,)).get(name)
-
-
-def _settled(stats: ColumnStats, rows: int) -> ColumnStats | None:
-    """Return bounds that are known, both None if there is no value; None if they are not known."""
-    if stats.nulls >= rows:
-        return ColumnStats(None, None, rows)
-    return None if None in (stats.min, stats.max) else stats
-
-
-def _comparable(stored: pa.DataType, current: pa.DataType) -> bool:
-    families = (t.is_integer, t.is_floating)
-    return stored.equals(current) or any(is_of(stored) and is_of(current) for is_of in families)

@@ -13,6 +13,7 @@ from segstore_ds.format import names
 from segstore_ds.format.bloom import lacks_value
 from segstore_ds.format.fields import parse_json
 from segstore_ds.format.operation import Operation
+from segstore_ds.format.part_times import covers
 from segstore_ds.format.parts.history import column_values
 from segstore_ds.format.parts.key_filters import SegmentFilters
 from segstore_ds.format.root import PartRef, Retired, Root
@@ -210,6 +211,9 @@ class _Verifier:
             try:
                 placed.extend(self._context.status.segments(alone, part.start, part.end))
                 parts.append(part)
+                found = self._context.status.find_times(root, self._context.status.part(part))
+                if not covers(part.times, found):
+                    self._wrong(part.path, "its events have other times than the root says")
             except FormatError as error:
                 self._problem(part.path, error)
         inline = replace(root, lists=(), parts=(), entries=root.entries)

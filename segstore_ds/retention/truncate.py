@@ -56,7 +56,8 @@ def trim_part(status: TableStatus, root: Root, slot: Slot) -> Root:
     if len(kept) == part.count:
         return root
     entries = [placed.entry for placed in kept]
-    trimmed = status.put_part(root.version, kept[0].start, entries, old=(part,))
+    start = kept[0].start
+    trimmed = status.put_part(root.version, start, entries, old=(part,), times=part.times)
     # The old part lists live segments, too. A part of the dropped ones is what retires them.
     dropped = [replace(entry, stats=None) for entry in status.part(part)[: part.count - len(kept)]]
     gone = status.put_part(root.version, part.start, dropped)

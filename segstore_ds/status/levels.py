@@ -12,10 +12,17 @@ from itertools import pairwise
 from typing import Any, Protocol
 
 from segstore_ds.errors import CorruptionError
+from segstore_ds.format.part_times import join_times
 from segstore_ds.format.parts.kinds import LIST
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.log.transition import Slot
 from segstore_ds.status.store import ObjectStore
+
+Wanted = Callable[[PartRef], bool]
+
+
+def _all(_ref: PartRef) -> bool:
+    return True
 
 
 class Counted(Protocol):
@@ -97,13 +104,20 @@ class LevelledList:
         found: tuple[PartRef, ...] = getattr(root, self._parts)
         return found
 
-    def parts(self, root: Root, start: int = 0, end: int = 1 << 63) -> Iterator[PartRef]:
-        """Yield the parts that hold rows of ``[start, end)``, including those in lists."""
-        for ref in self.lists(root):
-            if ref.start < end and ref.end > start:
-                listed = self.members(ref)
-                yield from (part for part in listed if part.start < end and part.end > start)
-        yield from (part for part in self.inline(root) if part.start < end and part.end > start)
+    def parts(
+        self, root: Root, start: int = 0, end: int = 1 << 63, wanted: Wanted = _all
+    ) -> Iterator[PartRef]:
+        """Yield the parts that hold rows of ``[start, end)``, including those in lists.
+
+        Parts and lists that are not `wanted` are passed over.
+        """
+
+        def meets(ref: PartRef) -> bool:
+            return ref.start < end and ref.end > start and wanted(ref)
+
+        for ref in filter(meets, self.lists(root)):
+            yield from filter(meets, self.members(ref))
+        yield from filter(meets, self.inline(root))
 
     def members(self, ref: PartRef) -> tuple[PartRef, ...]:
         """Return the parts of a list."""
@@ -112,7 +126,8 @@ class LevelledList:
             raise CorruptionError("parts of a list are not adjacent", where=self._store.where(ref))
         if list_ref(ref.path, ref.bytes, parts) != ref:
             raise CorruptionError("list contradicts the root", where=self._store.where(ref))
-        return parts
+        # Whatever holds for all events of a list holds for those of each part.
+        return tuple(replace(part, times=ref.times) for part in parts) if ref.times else parts
 
     def put_list(self, version: int, parts: tuple[PartRef, ...]) -> PartRef:
         """Write a list of adjacent parts."""
@@ -160,6 +175,7 @@ class LevelledList:
             return None
         last = first + len(paths)
         merged = self._join(root.version, parts[first:last])
+        merged = replace(merged, times=join_times([part.times for part in parts[first:last]]))
         return self.change(
             root, slot, parts[first:last], parts=(*parts[:first], merged, *parts[last:])
         )
@@ -169,7 +185,8 @@ def list_ref(path: str, size: int, parts: Sequence[PartRef]) -> PartRef:
     """Return the reference to a list of adjacent parts. Pure."""
     first, last = parts[0], parts[-1]
     count = sum(part.count for part in parts)
-    return PartRef(path, first.start, last.end, count, size, first.time_us, last.last_us)
+    times = join_times([part.times for part in parts])
+    return PartRef(path, first.start, last.end, count, size, first.time_us, last.last_us, times)
 
 
 def plan_merge(parts: Sequence[Counted], rules: MergeRules) -> tuple[str, ...] | None:

@@ -29,6 +29,7 @@ from segstore_ds.format.parts.kinds import RETIRED, WRITERS
 from segstore_ds.format.parts.packed import Ints
 from segstore_ds.format.root import (
     PartRef,
+    PartTimes,
     Retired,
     Root,
     SegmentEntry,
@@ -39,8 +40,9 @@ from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.log.transition import Slot
 from segstore_ds.status.blobs import StatusBlobs
 from segstore_ds.status.inline import Schemas, join_inline, put_inline
-from segstore_ds.status.levels import LevelledList, ListRules, MergeRules, find_run
+from segstore_ds.status.levels import LevelledList, ListRules, MergeRules, Wanted, find_run
 from segstore_ds.status.levels import plan_merge as plan_part_merge
+from segstore_ds.status.part_times import add_times, find_times, lacks_times
 from segstore_ds.status.parts import WHOLE_SEGMENTS, Parts
 from segstore_ds.status.store import RowCache
 from segstore_ds.storage import Storage
@@ -183,15 +185,17 @@ class TableStatus(StatusBlobs):
         *,
         with_stats: bool = False,
         with_filters: bool = False,
+        wanted: Wanted = lambda _ref: True,
     ) -> Iterator[Run]:
         """Yield the segments that hold events of ``[start, end)`` as columns, part by part.
 
         Reads each part when the iteration reaches it; its statistics only for `load_stats`, or
         `with_stats` together with the part. `with_filters` says that the caller loads filters, too.
+        Parts and lists that are not `wanted` are passed over unread.
         """
         if start >= end:
             return
-        for part in self.levels.parts(root, start, end):
+        for part in self.levels.parts(root, start, end, wanted):
             if key_columns_of(root):
                 # Filters may be most of a part, and of a large one they are read chunk by chunk.
                 whole = with_filters and part.count <= WHOLE_SEGMENTS
@@ -328,17 +332,20 @@ class TableStatus(StatusBlobs):
         entries: Sequence[SegmentEntry],
         *,
         old: Sequence[PartRef] = (),
+        times: PartTimes | None = None,
     ) -> PartRef:
         """Write a part that lists segments from an offset on; none of them is inline.
 
-        Segments that `old` parts list keep the filters that they have there.
+        Segments that `old` parts list keep the filters that they have there. `times` is what holds
+        for the events of the new part.
         """
         if any(entry.frame for entry in entries):
             raise InternalError("a part can't list inline segments", start=start)
         known = self._parts.filters_by_id(old)
         filters = [known.get(entry.segment_id) for entry in entries] if known else ()
         stats = [entry.stats for entry in entries]
-        return self._parts.put(version, start, from_entries(entries), stats, filters)
+        part = self._parts.put(version, start, from_entries(entries), stats, filters)
+        return replace(part, times=times)
 
     def add_filters(
         self, root: Root, part: PartRef, find: FindFilters, slot: Slot, *, most: int
@@ -347,6 +354,7 @@ class TableStatus(StatusBlobs):
         if part not in root.parts:
             return None
         filled = self._parts.add_filters(root.version, part, find, most)
+        filled = replace(filled, times=part.times)
         parts = [filled if listed == part else listed for listed in root.parts]
         return self.levels.change(root, slot, [part], parts=parts)
 
@@ -355,9 +363,22 @@ class TableStatus(StatusBlobs):
         parts = list(root.parts)
         for first in range(0, len(root.entries), PART_FINAL_SEGMENTS):
             entries = root.entries[first : first + PART_FINAL_SEGMENTS]
-            parts.append(self.put_part(root.version, start, entries))
+            times = self.find_times(root, entries)
+            parts.append(self.put_part(root.version, start, entries, times=times))
             start = parts[-1].end
         return replace(root, parts=tuple(parts), entries=())
+
+    def find_times(self, root: Root, entries: Sequence[SegmentEntry]) -> PartTimes | None:
+        """Return what segments say of the times of their events; None without a time column."""
+        return find_times(root, self._schemas_of(root), entries)
+
+    def lacks_times(self, root: Root) -> bool:
+        """Tell whether nobody has looked at the times of a part that a root itself names."""
+        return lacks_times(root, self._schemas_of(root))
+
+    def add_times(self, root: Root) -> Root:
+        """Return the root with the times of its parts where nobody has looked at them yet."""
+        return add_times(root, self._schemas_of(root), self.part)
 
     def _trim_lists(self, root: Root, slot: Slot) -> Root:
         """Retire the listed parts below the head, and the lists that change because of it."""
@@ -405,7 +426,10 @@ def _is_heavy(root: Root) -> bool:
     if not root.inline_bytes:
         return False
     refs = (*root.lists, *root.parts, *root.history_lists, *root.history_parts)
-    rows = len(refs) + len(root.retired) + len(root.tags) + len(root.pins) + len(root.epochs)
+    timed = sum(ref.times is not None for ref in refs)
+    rows = (
+        len(refs) + timed + len(root.retired) + len(root.tags) + len(root.pins) + len(root.epochs)
+    )
     texts = sum(len(epoch.schema or "") + len(epoch.spark or "") for epoch in root.epochs)
     guess = _ROW_BYTES * rows + texts + _writers_bytes(root) + _stats_bytes(root)
     if guess < _LIGHT_BYTES:

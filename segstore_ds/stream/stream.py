@@ -15,6 +15,7 @@ from segstore_ds import options
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import Outcome, find_outcome
+from segstore_ds.commit.merges import add_times
 from segstore_ds.commit.properties import run_set_properties
 from segstore_ds.compact.commit import Compaction
 from segstore_ds.compact.redact_plan import RedactRequest
@@ -1192,6 +1193,7 @@ class Stream:
         """
         text = build_time_column(column, epoch_schema(self._status, self._log.refresh().epoch))
         run_set_properties(self._context, {TIME_COLUMN: text})
+        add_times(self._context)
 
     @property
     def tags(self) -> dict[str, Tag]:

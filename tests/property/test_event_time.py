@@ -4,22 +4,26 @@ import uuid
 from typing import Any
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import segstore_ds as segstore
+from segstore_ds.status import table_status
 from segstore_ds.storage import open_storage
-from segstore_ds.stream import Stream, create_on
+from segstore_ds.stream import Stream, create_on, open_on
 
 _NARROW, _WIDE = pa.schema([("ts", pa.int8())]), pa.schema([("ts", pa.int64())])
 _LATER = pa.schema([("other", pa.int8())])
+# Levels so small that a few commits fill them.
+TINY_STATUS = {"INLINE_SOFT": 1, "INLINE_HARD": 2, "MERGE_FAN_IN": 2, "PARTS_INLINE": 2}
 _TIMES = st.none() | st.integers(-9, 9)
 
 
 @st.composite
 def _parts(draw: Any) -> list[list[int | None]]:
     """Return the times of each segment."""
-    parts = draw(st.lists(st.lists(_TIMES, min_size=1, max_size=6), max_size=5))
+    parts = draw(st.lists(st.lists(_TIMES, min_size=1, max_size=6), max_size=8))
     order = draw(st.sampled_from(["any", "ordered", "nearly"]))
     if order == "any":
         return list(parts)
@@ -72,7 +76,17 @@ def _fill(data: st.DataObject) -> tuple[Stream, list[int | None]]:
 @settings(max_examples=40, deadline=None)
 @given(data=st.data())
 def test_events_are_found_as_in_a_list(data: st.DataObject) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in data.draw(st.sampled_from([{}, TINY_STATUS])).items():
+            patch.setattr(table_status, name, value)
+        _compare_with_list(data)
+
+
+def _compare_with_list(data: st.DataObject) -> None:
     stream, model = _fill(data)
+    if data.draw(st.booleans()):
+        stream.maintain()
+        stream = open_on(stream.storage)
     head = data.draw(st.integers(0, len(model)))
     stream.truncate(head)
     shown = [(n, t) for n, t in enumerate(model) if n >= head]
