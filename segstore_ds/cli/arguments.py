@@ -44,6 +44,15 @@ Where = Annotated[
         show_default=False,
     ),
 ]
+EventTimes = Annotated[
+    str | None,
+    typer.Option(
+        "--event-time",
+        metavar="START..END",
+        help="Only events from START on and before END, by the time column.",
+        show_default=False,
+    ),
+]
 AsOf = Annotated[
     int | None,
     typer.Option("--version-as-of", metavar="N", help="As of this version.", show_default=False),
@@ -58,3 +67,17 @@ def parse_conditions(where: list[str] | None) -> list[list[Any]] | None:
         return [json.loads(text) for text in where] if where else None
     except ValueError:
         raise typer.BadParameter('--where must be JSON, such as \'["n", ">", 3]\'') from None
+
+
+def parse_event_time(text: str | None) -> tuple[str | None, str | None] | None:
+    """Return the interval of `--event-time`, open where nothing is given; None for no interval.
+
+    >>> parse_event_time("2026-11-20..")
+    ('2026-11-20', None)
+    """
+    if text is None:
+        return None
+    start, dots, end = text.partition("..")
+    if not dots:
+        raise typer.BadParameter("--event-time must be START..END; either may be left out")
+    return start.strip() or None, end.strip() or None

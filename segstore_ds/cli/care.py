@@ -53,6 +53,13 @@ def retain(
             help="Drop events that were committed longer ago, such as 7d.", show_default=False
         ),
     ] = None,
+    max_event_age: Annotated[
+        str | None,
+        typer.Option(
+            help="Drop what lies before the first event whose own time is within that time.",
+            show_default=False,
+        ),
+    ] = None,
     min_bytes: Annotated[
         str | None, typer.Option(help="Keep at least so much.", show_default=False)
     ] = None,
@@ -71,7 +78,7 @@ def retain(
     """Drop the oldest events; without a maximum those that every live reader is done with."""
     stream = settings.open_to_change(url, storage_options)
     policy = {"max_bytes": max_bytes, "max_age": max_age, "respect_readers": not ignore_readers}
-    policy |= {"min_bytes": min_bytes, "min_age": min_age}
+    policy |= {"min_bytes": min_bytes, "min_age": min_age, "max_event_age": max_event_age}
     planned = stream.retain(policy, dry_run=True)
     if dry_run:
         report(planned, as_json=as_json, text=f"would have {planned}")

@@ -10,6 +10,7 @@ from segstore_ds.cli.arguments import (
     AsOf,
     Columns,
     End,
+    EventTimes,
     Json,
     Offsets,
     Options,
@@ -18,6 +19,7 @@ from segstore_ds.cli.arguments import (
     Url,
     Where,
     parse_conditions,
+    parse_event_time,
 )
 from segstore_ds.cli.files import PIPE, Format, find_format, open_rows, open_sink
 from segstore_ds.cli.progress import counted
@@ -29,10 +31,13 @@ Form = Annotated[
 ]
 
 
-def _chosen(columns: str | None, where: list[str] | None, *, offsets: bool) -> dict[str, Any]:
+def _chosen(
+    columns: str | None, where: list[str] | None, event_time: str | None, *, offsets: bool
+) -> dict[str, Any]:
     """Return the arguments of `Stream.read` for flags that several commands have."""
     filters = parse_conditions(where)
     chosen: dict[str, Any] = {"columns": columns.split(",") if columns else None}
+    chosen["event_time"] = parse_event_time(event_time)
     chosen |= {"filters": filters, "offset_column": "offset" if offsets else None}
     return chosen
 
@@ -44,13 +49,14 @@ def head(
     start: Start = "head",
     columns: Columns = None,
     where: Where = None,
+    event_time: EventTimes = None,
     offsets: Offsets = False,
     storage_options: Options = None,
     as_json: Json = False,
 ) -> None:
     """Print the first events."""
     stream = settings.open_to_read(url, storage_options)
-    chosen = _chosen(columns, where, offsets=offsets)
+    chosen = _chosen(columns, where, event_time, offsets=offsets)
     Table(as_json=as_json).batches(stream.read(start, limit=rows, **chosen))
 
 
@@ -61,6 +67,7 @@ def cat(
     end: End = "tail",
     columns: Columns = None,
     where: Where = None,
+    event_time: EventTimes = None,
     offsets: Offsets = False,
     version_as_of: AsOf = None,
     storage_options: Options = None,
@@ -68,7 +75,7 @@ def cat(
 ) -> None:
     """Print the events between two cuts."""
     stream = settings.open_to_read(url, storage_options)
-    chosen = _chosen(columns, where, offsets=offsets)
+    chosen = _chosen(columns, where, event_time, offsets=offsets)
     found = stream.read(start, end, version_as_of=version_as_of, **chosen)
     Table(as_json=as_json).batches(found)
 
@@ -90,13 +97,14 @@ def tail(
     ] = 0.05,
     columns: Columns = None,
     where: Where = None,
+    event_time: EventTimes = None,
     offsets: Offsets = False,
     storage_options: Options = None,
     as_json: Json = False,
 ) -> None:
     """Print the last events; with -f also what is appended from then on."""
     stream = settings.open_to_read(url, storage_options)
-    chosen = _chosen(columns, where, offsets=offsets)
+    chosen = _chosen(columns, where, event_time, offsets=offsets)
     table, end = Table(as_json=as_json), stream.tail
     if reader is None:
         table.batches(stream.read(max(stream.head, end - rows), end, **chosen))
@@ -118,6 +126,10 @@ def create(
         str | None, typer.Option(metavar="FILE", help="Columns as in this file.")
     ] = None,
     form: Form = None,
+    time_column: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="The column with each event's time.", show_default=False),
+    ] = None,
     storage_options: Options = None,
     as_json: Json = False,
 ) -> None:
@@ -130,7 +142,7 @@ def create(
     else:
         schema = _schema(column or [])
     options = settings.storage_options(storage_options)
-    stream = segstore.create(url, schema, storage_options=options)
+    stream = segstore.create(url, schema, time_column=time_column, storage_options=options)
     made = {"url": stream.url, "version": stream.version, "stream_id": stream.stream_id}
     report(made, as_json=as_json, text=f"created {stream.url}")
 
@@ -199,6 +211,7 @@ def export(
     end: End = "tail",
     columns: Columns = None,
     where: Where = None,
+    event_time: EventTimes = None,
     offsets: Offsets = False,
     version_as_of: AsOf = None,
     storage_options: Options = None,
@@ -206,7 +219,7 @@ def export(
 ) -> None:
     """Write the events between two cuts to a file or a pipe."""
     stream = settings.open_to_read(url, storage_options)
-    chosen = _chosen(columns, where, offsets=offsets)
+    chosen = _chosen(columns, where, event_time, offsets=offsets)
     rows = stream.read(start, end, version_as_of=version_as_of, **chosen)
     written = 0
     with (

@@ -16,6 +16,7 @@ _KEYS = {
     "max_age": "max_age_s",
     "min_bytes": "min_bytes",
     "min_age": "min_age_s",
+    "max_event_age": "max_event_age_s",
     "respect_readers": "respect_readers",
 }
 
@@ -32,6 +33,7 @@ class RetentionPolicy:
         max_age: Drop events committed longer ago.
         min_bytes: Keep at least so many encoded bytes, whatever else allows dropping them.
         min_age: Keep events committed within that time.
+        max_event_age: Drop what lies before the first event whose own time is within that time.
         respect_readers: Keep events that a tag or a live reader needs.
     """
 
@@ -40,6 +42,7 @@ class RetentionPolicy:
     min_bytes: int | None
     min_age: int | None
     respect_readers: bool
+    max_event_age: int | None
 
     def __init__(
         self,
@@ -48,6 +51,8 @@ class RetentionPolicy:
         min_bytes: Size | None = None,
         min_age: Duration | None = None,
         respect_readers: bool = True,
+        *,
+        max_event_age: Duration | None = None,
     ) -> None:
         """Check the bounds and turn them into bytes and seconds.
 
@@ -60,11 +65,12 @@ class RetentionPolicy:
                 remedy="give respect_readers as True or False",
                 respect_readers=respect_readers,
             )
-        if max_bytes is None and max_age is None and not respect_readers:
+        maxima = (max_bytes, max_age, max_event_age)
+        if maxima == (None, None, None) and not respect_readers:
             raise InvalidInputError(
                 "policy drops nothing",
-                remedy="give max_bytes or max_age; without them set respect_readers=True, "
-                "to drop what every reader is done with",
+                remedy="give max_bytes, max_age or max_event_age; without them set "
+                "respect_readers=True, to drop what every reader is done with",
             )
         for name, value in (
             ("max_bytes", check_size("max_bytes", max_bytes)),
@@ -72,12 +78,22 @@ class RetentionPolicy:
             ("min_bytes", check_size("min_bytes", min_bytes)),
             ("min_age", check_duration("min_age", min_age)),
             ("respect_readers", respect_readers),
+            ("max_event_age", check_duration("max_event_age", max_event_age)),
         ):
             object.__setattr__(self, name, value)
 
     def to_json(self) -> str:
         """Return the text that a stream's property holds."""
-        return json.dumps({key: getattr(self, name) for name, key in _KEYS.items()}, sort_keys=True)
+        value = {key: getattr(self, name) for name, key in _KEYS.items()}
+        if self.max_event_age is None:
+            del value["max_event_age_s"]  # a version that does not know it takes no such policy
+        return json.dumps(value, sort_keys=True)
+
+
+def has_maximum(policy: RetentionPolicy) -> bool:
+    """Tell whether a policy drops events for what they are, not for what readers are done with."""
+    maxima = (policy.max_bytes, policy.max_age, policy.max_event_age)
+    return any(bound is not None for bound in maxima)
 
 
 def as_policy(given: RetentionPolicy | Mapping[str, Any]) -> RetentionPolicy:

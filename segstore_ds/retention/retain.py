@@ -16,17 +16,32 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+from pyarrow import types as t
 
 from segstore_ds.commit.commit import Change, Committed
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.lookup import moment_at
 from segstore_ds.commit.properties import run_set_properties
-from segstore_ds.errors import CorruptionError, NotFoundError, SnapshotExpiredError
+from segstore_ds.errors import (
+    CorruptionError,
+    InvalidInputError,
+    NotFoundError,
+    SnapshotExpiredError,
+)
 from segstore_ds.format.parts.packed import Ints
-from segstore_ds.format.retention import PROPERTY, RetentionPolicy, as_policy, parse_policy
+from segstore_ds.format.retention import (
+    PROPERTY,
+    RetentionPolicy,
+    as_policy,
+    has_maximum,
+    parse_policy,
+)
 from segstore_ds.format.root import Root
 from segstore_ds.format.tag import Tag
+from segstore_ds.format.time_column import find_time_field
 from segstore_ds.log.transition import Slot
+from segstore_ds.read.event_cuts import resolve_event_time
 from segstore_ds.read.reader_records import SeenReader, live_readers, store_now_us
 from segstore_ds.retention.retained import (
     MOST_NAMED,
@@ -38,9 +53,11 @@ from segstore_ds.retention.retained import (
     until_text,
 )
 from segstore_ds.retention.truncate import finish_truncate, plan_truncate
+from segstore_ds.status.epochs import epoch_schema
 from segstore_ds.status.table_status import Run
 
 EVERY_S = 60.0
+_FIRST_US = -62_135_596_800_000_000  # the first moment of year 1
 _LOG = logging.getLogger(__name__)
 
 
@@ -48,9 +65,9 @@ _LOG = logging.getLogger(__name__)
 class Offsets:
     """What ages, readers and tags stand for.
 
-    Events before `aged` are older than `max_age`; events from `young` on are younger than
-    `min_age`. `held` and `tagged` are offsets that live readers and tags need; both are empty if
-    the policy does not respect them.
+    Events before `aged` are older than `max_age`, or lie before the first that is within
+    `max_event_age`; events from `young` on are younger than `min_age`. `held` and `tagged` are
+    offsets that live readers and tags need; both are empty if the policy does not respect them.
     """
 
     aged: int
@@ -88,13 +105,14 @@ def plan_retain(root: Root, runs: Iterable[Run], policy: RetentionPolicy, offset
     measured = policy.max_bytes is not None or policy.min_bytes is not None
     borders, before = _borders(root, runs if measured else ())
     total, least = int(before[-1]), None
-    if policy.max_bytes is None and policy.max_age is None:
-        wanted = root.tail if offsets.held else root.head
-    else:
-        wanted = offsets.aged if policy.max_age is not None else root.head
+    if has_maximum(policy):
+        ages = (policy.max_age, policy.max_event_age)
+        wanted = root.head if ages == (None, None) else offsets.aged
         if policy.max_bytes is not None:
             place = np.searchsorted(before, total - policy.max_bytes)
             wanted = max(wanted, int(borders[place]))
+    else:
+        wanted = root.tail if offsets.held else root.head
     limits = [wanted, *offsets.held, *offsets.tagged]
     if policy.min_bytes is not None:
         place = np.searchsorted(before, max(total - policy.min_bytes, 0), "right") - 1
@@ -141,7 +159,7 @@ def apply_policy(
     """Move the head as far as a policy allows; safe to repeat. A dry run only plans it."""
     context.log.refresh()
     now_us = store_now_us(context)
-    aged = _tail_at(context, now_us, policy.max_age)
+    aged = max(_tail_at(context, now_us, policy.max_age), _event_cut(context, now_us, policy))
     young = _tail_at(context, now_us, policy.min_age)
 
     def build(root: Root, slot: Slot) -> Change[Found]:
@@ -206,13 +224,16 @@ def _nothing_exceeds(
     root, blockers = found.before, []
     if root.head == root.tail:
         return [Blocker("no events", root.head, "the stream holds no events")]
-    if policy.max_age is None and policy.max_bytes is None:
-        why = "no live reader is registered, and there is no max_bytes or max_age"
+    if not has_maximum(policy):
+        why = "no live reader is registered, and there is no maximum"
         return [Blocker("no readers", root.head, why)]
     if policy.max_age is not None:
         until = _reaches(context, root, root.head, policy.max_age)
         why = f"no event is older than max_age={policy.max_age} s{until_text(until)}"
         blockers.append(Blocker("max_age", root.head, why, until=until))
+    if policy.max_event_age is not None:
+        why = f"the first event is within max_event_age={policy.max_event_age} s"
+        blockers.append(Blocker("max_event_age", root.head, why))
     if policy.max_bytes is not None:
         why = f"the events have {found.plan.total} bytes, max_bytes={policy.max_bytes} allows them"
         blockers.append(Blocker("max_bytes", root.head, why))
@@ -238,7 +259,11 @@ def run_set_policy(
     context: StreamContext, policy: RetentionPolicy | Mapping[str, Any] | None
 ) -> None:
     """Set the policy that every committer applies after its commits; None ends it."""
-    text = None if policy is None else as_policy(policy).to_json()
+    policy = None if policy is None else as_policy(policy)
+    if policy is not None and policy.max_event_age is not None:
+        root = context.log.refresh()
+        check_event_age(find_time_field(root, epoch_schema(context.status, root.epoch)))
+    text = None if policy is None else policy.to_json()
     run_set_properties(context, {PROPERTY: text})
 
 
@@ -268,3 +293,25 @@ def _tail_at(context: StreamContext, now_us: int, age_s: int | None) -> int:
     except SnapshotExpiredError:
         return context.log.root.head
     return found.tail if found else 0
+
+
+def _event_cut(context: StreamContext, now_us: int, policy: RetentionPolicy) -> int:
+    """Return the offset of the first event within `max_event_age`; the head without one."""
+    root = context.log.root
+    if policy.max_event_age is None:
+        return root.head
+    check_event_age(find_time_field(root, epoch_schema(context.status, root.epoch)))
+    moment = date(max(now_us - policy.max_event_age * 1_000_000, _FIRST_US)).isoformat()
+    return resolve_event_time(context, root, moment, end=False)
+
+
+def check_event_age(field: pa.Field | None) -> None:
+    """Raise InvalidInputError unless a time column says how old events are."""
+    if field is None or not (t.is_date(field.type) or getattr(field.type, "tz", None)):
+        raise InvalidInputError(
+            "max_event_age needs a time column of dates, or of timestamps with a zone",
+            remedy="choose one with set_time_column; other times need a cut, such as"
+            " stream.truncate('eventtime:2026-11-20')",
+            column=field and field.name,
+            type=field and str(field.type),
+        )

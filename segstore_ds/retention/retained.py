@@ -17,8 +17,9 @@ class Blocker:
     """What keeps `retain` from dropping the events from an offset on.
 
     Attributes:
-        kind: `reader`, `tag`, `min_bytes`, `min_age`; or why there is nothing to drop: `max_bytes`
-            and `max_age` are not exceeded, there are `no readers` to wait for, `no events`.
+        kind: `reader`, `tag`, `min_bytes`, `min_age`; or why there is nothing to drop: `max_bytes`,
+            `max_age` and `max_event_age` are not exceeded, there are `no readers` to wait for,
+            `no events`.
         offset: The first event that is kept for it.
         why: The same as a sentence.
         name: The reader's or the tag's.

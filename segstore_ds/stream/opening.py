@@ -13,6 +13,7 @@ from segstore_ds.format.retention import RetentionPolicy, as_policy
 from segstore_ds.format.upkeep import DEFAULT_POLICY, UpkeepPolicy, build_upkeep
 from segstore_ds.format.upkeep import PROPERTY as UPKEEP
 from segstore_ds.log.clock import SYSTEM_CLOCK, Clock
+from segstore_ds.retention.retain import check_event_age
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream.stream import Stream, client_name, context_of
 from segstore_ds.write.create import run_create
@@ -94,7 +95,11 @@ def create_on(
     """Create an empty stream on an open storage; see `create`, raises as it does."""
     properties = {} if upkeep == DEFAULT_POLICY else {UPKEEP: build_upkeep(upkeep)}
     if retention is not None:
-        properties[RETENTION] = as_policy(retention).to_json()
+        policy = as_policy(retention)
+        if policy.max_event_age is not None and isinstance(schema, pa.Schema):
+            named = time_column in schema.names
+            check_event_age(schema.field(time_column) if named else None)
+        properties[RETENTION] = policy.to_json()
     log = run_create(
         storage,
         schema,

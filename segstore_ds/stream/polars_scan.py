@@ -44,7 +44,8 @@ def scan_events(read: BoundRead) -> Any:
 def _native_runs(polars: Any, read: BoundRead, wanted: Any) -> list[list[ParquetFile]]:
     """Return runs of adjacent files that Polars reads as the stream would."""
     reading, request, url = read.reading, read.request, read.context.storage.url
-    if request.segment_column or request.commit_time_column or not _path(url):
+    ours = request.segment_column or request.commit_time_column or reading.filters
+    if ours or not _path(url):
         return []
     schemas = {number: decode_schema(text) for number, text in reading.epochs.items()}
     bounds = (reading.start, reading.end)

@@ -681,6 +681,7 @@ class Stream:
         start: CutLike = "head",
         end: CutLike = "tail",
         *,
+        event_time: EventTime = None,
         offset_column: str | None = None,
         segment_column: str | None = None,
         commit_time_column: str | None = None,
@@ -697,6 +698,7 @@ class Stream:
         Args:
             start: First event.
             end: The event after the last.
+            event_time: As for `read`; then Polars reads no segment itself.
             offset_column: As for `read`.
             segment_column: As for `read`; then Polars reads no segment itself.
             commit_time_column: As for `read`; likewise.
@@ -707,6 +709,7 @@ class Stream:
         request = ReadRequest(
             start,
             end,
+            event_time=event_time,
             offset_column=offset_column,
             segment_column=segment_column,
             commit_time_column=commit_time_column,
@@ -719,6 +722,7 @@ class Stream:
         start: CutLike = "head",
         end: CutLike = "tail",
         *,
+        event_time: EventTime = None,
         offset_column: str | None = None,
         segment_column: str | None = None,
         commit_time_column: str | None = None,
@@ -734,6 +738,7 @@ class Stream:
         Args:
             start: First event.
             end: The event after the last.
+            event_time: As for `read`.
             offset_column: As for `read`.
             segment_column: As for `read`.
             commit_time_column: As for `read`.
@@ -744,6 +749,7 @@ class Stream:
         request = ReadRequest(
             start,
             end,
+            event_time=event_time,
             offset_column=offset_column,
             segment_column=segment_column,
             commit_time_column=commit_time_column,
@@ -1110,6 +1116,7 @@ class Stream:
         min_bytes: Size | None = None,
         min_age: Duration | None = None,
         respect_readers: bool = True,
+        max_event_age: Duration | None = None,
         dry_run: bool = False,
     ) -> Retained:
         """Forget what exceeds a maximum, once; a minimum wins. Safe to repeat.
@@ -1128,6 +1135,8 @@ class Stream:
             min_bytes: Keep at least this many encoded bytes.
             min_age: Keep events that were committed within this time.
             respect_readers: Keep what a tag or a live reader needs.
+            max_event_age: Drop what lies before the first event whose own time, that of the time
+                column, is within this time: what 'eventtime:T' as a start would leave out.
             dry_run: Drop nothing, and return what would be done.
 
         Returns:
@@ -1135,8 +1144,9 @@ class Stream:
         """
         bounds = (max_bytes, max_age, min_bytes, min_age, respect_readers)
         if policy is None:
-            return run_retain(self._context, RetentionPolicy(*bounds), dry_run=dry_run)
-        if bounds != (None, None, None, None, True):
+            asked = RetentionPolicy(*bounds, max_event_age=max_event_age)
+            return run_retain(self._context, asked, dry_run=dry_run)
+        if (*bounds, max_event_age) != (None, None, None, None, True, None):
             raise InvalidInputError(
                 "bounds are given twice", remedy="give them in the policy alone"
             )
@@ -1185,8 +1195,8 @@ class Stream:
         """Choose the column with each event's time, by which events are found.
 
         From now on every new segment and frame keeps its bounds. Segments that are there get them
-        when a compaction rewrites them, if they lack them, and are read until then. Results never
-        depend on it.
+        when a compaction rewrites them, if they lack them, and are read until then. The lists of
+        segments that are there are read once. Results never depend on it.
 
         Args:
             column: The name of a column of timestamps, dates or numbers; None ends it.

@@ -203,3 +203,17 @@ def test_other_libraries_read_the_dataset(stream):
             assert connection.sql(query).fetchall() == [(32, "w090")]
     scan = pl.scan_pyarrow_dataset(events).filter(N > 147).select("word")
     assert scan.collect()["word"].to_list() == ["w148", "w149"]
+
+
+def test_an_interval_of_times_is_read_by_us(stream):
+    stream.set_time_column("n")
+    frame = stream.scan(event_time=(20, 100), offset_column="at")
+    assert sources(frame) == (1, 0)
+    assert frame.collect()["n"].to_list() == [*range(20, 100)]
+    assert frame.filter(N > 95).select("word").collect()["word"].to_list()[0] == "w096"
+    assert frame.head(3).collect()["at"].to_list() == [20, 21, 22]
+    events = stream.to_dataset(event_time=(20, 100))
+    assert events.count_rows() == 80
+    assert events.count_rows(pc.field("n") >= 90) == 10
+    assert events.to_table()["n"].to_pylist() == [*range(20, 100)]
+    assert events.head(2)["n"].to_pylist() == [20, 21]

@@ -16,9 +16,10 @@ from segstore_ds.read.micro_batch import BatchLimits
 from segstore_ds.read.segments import open_segment
 from segstore_ds.status.inline import join_inline, with_inline
 from segstore_ds.storage import open_storage
-from segstore_ds.stream import Stream, open_on
+from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.stream.micro_batches import MicroBatches
 from segstore_ds.stream.rescue import repair_on
+from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 
 SCHEMA = pa.schema([("name", pa.string()), ("ts", pa.timestamp("us", "UTC"))])
 FORMATS = pytest.mark.parametrize("form", ["arrow", "parquet"])
@@ -358,3 +359,51 @@ def test_copies_by_reference_keep_the_time_column(tmp_path: Any, mode: str) -> N
     copied = segstore.open(tmp_path / "copy")
     assert names_in(copied, cut(6), event_time=(at(2), None)) == ["e9", "e2"]
     assert copied.segments().read_all()["time_min"].null_count == 0
+
+
+def test_retention_drops_what_lies_before_the_first_young_event(tmp_path: Any) -> None:
+    time = VirtualTime()
+    storage = TimedStorage(open_storage(tmp_path / "s"), time)
+    stream = create_on(storage, SCHEMA, time_column="ts", upkeep=None, clock=time.clock)
+    now = dt.datetime.fromtimestamp(stream._log.root.time_us / 1e6, dt.UTC)
+
+    def ago(*days: int | None) -> pa.Table:
+        times = [None if day is None else now - dt.timedelta(days=day) for day in days]
+        return pa.table([[str(day) for day in days], times], schema=SCHEMA)
+
+    stream.append(ago(9, None, 8))
+    stream.append(ago(5, 2, 7, 1))
+    assert stream.retain(max_event_age="30d").dropped == 0
+    (blocker,) = stream.retain(max_event_age="30d").blocked_by
+    assert blocker.kind == "max_event_age"
+    assert stream.retain(max_event_age="6d", dry_run=True).head == 3
+    stream.tag("kept", 2)
+    assert stream.retain(max_event_age="6d").head == 2
+    assert stream.retain(max_event_age="6d", respect_readers=False).head == 3
+    # The late one goes with what lies before the first young event, and not before.
+    assert stream.retain(max_event_age="3d", max_bytes="1g", respect_readers=False).head == 4
+    stream.set_retention({"max_event_age": "36h", "respect_readers": False})
+    assert open_on(storage, clock=time.clock).retention == stream.retention
+    assert stream.retain(stream.retention).head == 6
+    assert stream.retain(max_event_age="100000w").dropped == 0
+    assert stream.retain(max_event_age=3600, respect_readers=False).head == 7
+
+
+@pytest.mark.parametrize("kind", [pa.int64(), pa.timestamp("us")])
+def test_age_of_events_needs_a_time_that_is_one(tmp_path: Any, kind: pa.DataType) -> None:
+    schema = pa.schema([("t", kind)])
+    policy = segstore.RetentionPolicy(max_event_age="1d")
+    for column in ("t", None):
+        with pytest.raises(InvalidInputError, match="max_event_age"):
+            segstore.create(tmp_path / "s", schema, time_column=column, retention=policy)
+    assert not segstore.exists(tmp_path / "s")
+    stream = segstore.create(tmp_path / "s", schema, upkeep=None)
+    for column in (None, "t"):
+        stream.set_time_column(column)
+        with pytest.raises(InvalidInputError, match="max_event_age"):
+            stream.set_retention(policy)
+        with pytest.raises(InvalidInputError, match="max_event_age"):
+            stream.retain(policy)
+    days = pa.schema([("t", pa.date32())])
+    dated = segstore.create(tmp_path / "d", days, time_column="t", retention=policy)
+    assert dated.retention == policy

@@ -136,3 +136,25 @@ def test_export_that_fails_leaves_the_old_file(tmp_path, capsys):
     assert main(["export", str(tmp_path / "lists"), str(file), "--force"]) == 2
     assert (file.read_text(), len([*tmp_path.iterdir()])) == ("old", 2)
     assert capsys.readouterr().err.startswith("segstore: ")
+
+
+def test_events_of_an_interval_are_chosen_by_their_time(tmp_path, capsys):
+    url, file = str(tmp_path / "timed"), str(tmp_path / "out.json")
+    columns = ["--column", "day:date32", "--column", "n:int64"]
+    assert main(["create", url, *columns, "--time-column", "day", "--json"]) == 0
+    days = [dt.date(2026, 11, day) for day in (20, 22, 21)]
+    segstore.open(url).append(pa.table({"day": days, "n": [1, 2, 3]}))
+    capsys.readouterr()
+    chosen = ["-c", "n", "--json", "--event-time"]
+    for verb, interval, expected in (
+        ("cat", "2026-11-21..2026-11-22", [3]),
+        ("cat", "2026-11-21..", [2, 3]),
+        ("head", "..2026-11-22", [1, 3]),
+        ("tail", "2026-11-22..2026-11-23", [2]),
+    ):
+        assert main([verb, url, *chosen, interval]) == 0
+        assert [line["n"] for line in lines(capsys)] == expected
+    assert main(["export", url, file, *chosen, "2026-11-22.."]) == 0
+    assert json.loads((tmp_path / "out.json").read_text())["n"] == 2
+    assert main(["cat", url, *chosen, "2026-11-22"]) == 2
+    assert "START..END" in capsys.readouterr().err
