@@ -11,14 +11,17 @@ returns what was done. The last commit says that nothing matched on the version 
 that lists old segments again behind the tail is seen by it, and later ones are refused.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import replace
+from itertools import repeat
 
 from segstore_ds.commit.commit import Change
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.commit import check_floor
 from segstore_ds.compact.redact_plan import (
     RedactRequest,
+    Wanted,
     check_reason,
     plan_wanted,
     refuse_time_column,
@@ -35,13 +38,16 @@ from segstore_ds.format.redactions import Redaction, redactions_of, with_redacti
 from segstore_ds.format.root import Root, Writer
 from segstore_ds.log.transition import Slot
 from segstore_ds.options.compaction import CompactRules
+from segstore_ds.read.key_filters import looks_up, segments_holding
+from segstore_ds.read.prefetch import map_ahead
 from segstore_ds.status.history import Note
-from segstore_ds.status.table_status import PlacedSegment, TableStatus
+from segstore_ds.status.table_status import PlacedSegment, TableStatus, placed_segments
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.staged import delete_staged
 
 COMMIT_BYTES = 4 << 30  # most input bytes of one commit: the work that a lost race can waste
 COMMIT_SEGMENTS = 256
+SEGMENTS_AT_ONCE = 4
 CONFLICTS = 32  # rounds in a row that changed nothing because others came first
 
 # Looks through segments of a job, here or in tasks elsewhere, in any order.
@@ -97,10 +103,29 @@ def _result(record: Redaction, *, repeated: bool = False) -> Redacted:
 def _here(context: StreamContext) -> Work:
     def work(job: RedactJob, chosen: Sequence[PlacedSegment]) -> Iterator[RedactedSegment]:
         nonce = context.clock.new_id()[:12]
-        for number, placed in enumerate(chosen):
-            yield redact_segment(job, placed, number=number, nonce=nonce)
+        written: list[RedactedSegment] = []
+
+        def redact(numbered: tuple[int, PlacedSegment]) -> RedactedSegment:
+            number, placed = numbered
+            found = redact_segment(job, placed, number=number, nonce=nonce)
+            written.append(found)
+            return found
+
+        # Several at once: while one is synced, another one is encoded.
+        weigh = _stored_bytes
+        found = map_ahead(redact, enumerate(chosen), threads=SEGMENTS_AT_ONCE, weigh=weigh)
+        try:
+            with closing(found):
+                yield from found
+        except BaseException:
+            _discard(context, written)
+            raise
 
     return work
+
+
+def _stored_bytes(numbered: tuple[int, PlacedSegment]) -> int:
+    return numbered[1].entry.bytes
 
 
 class _Progress:
@@ -110,6 +135,7 @@ class _Progress:
         self._context = context
         self._request = request
         self.record = record
+        self._wanted: Mapping[int, Wanted] = {}
         self._clean: set[tuple[int, int, str]] = set()
 
     def round(self, work: Work) -> bool:
@@ -132,18 +158,24 @@ class _Progress:
         ship_to = context.log.replicas.ready(root)
         rules, layout = CompactRules(), Layout()
         job = plan_job(context.storage, context.status, root, rules, layout, ship_to=ship_to)
-        wanted = plan_wanted(job.epochs, self._request.filters, self._request.columns)
+        if {*job.epochs} != {*self._wanted}:
+            self._wanted = plan_wanted(job.epochs, self._request.filters, self._request.columns)
         refuse_time_column(self._request.columns, job.time_column)
-        return RedactJob(job, wanted, self.record.tail)
+        return RedactJob(job, self._wanted, self.record.tail)
 
     def _candidates(self, root: Root, job: RedactJob) -> Iterator[PlacedSegment]:
         end = min(self.record.tail, root.tail)
-        for placed in self._context.status.segments(root, root.listed_start, end):
-            place = _place(placed)
-            if place not in self._clean and job.may_match(placed):
-                yield placed
-            else:
-                self._clean.add(place)
+        looking = any(looks_up(each.filters, job.job.key_columns) for each in job.wanted.values())
+        keys = job.keys() if looking else {}
+        runs = self._context.status.runs(root, root.listed_start, end, with_filters=looking)
+        for run in runs:
+            held = segments_holding(run, keys) if keys else repeat(True)
+            for placed, may in zip(placed_segments(root, run), held, strict=False):
+                place = _place(placed)
+                if place not in self._clean and may and job.may_match(placed):
+                    yield placed
+                else:
+                    self._clean.add(place)
 
     def _redact(self, found: Iterable[RedactedSegment]) -> bool:
         """Commit what replaces segments; tell whether any event matched."""

@@ -62,7 +62,8 @@ class Wanted:
             return bool(self.columns)
         where = entry.path
         value = parse_json(entry.stats.encode("utf-8", "surrogatepass"), where=where)
-        stats = from_json(value, where=where, schema=self.stored)
+        only = frozenset((*self.columns, *self.filters.columns))
+        stats = from_json(value, where=where, schema=self.stored, only=only)
         held = any(name not in stats or stats[name].nulls < entry.rows for name in self.columns)
         return held and self.filters.may_match(stats, entry.rows)
 
@@ -95,7 +96,8 @@ def plan_wanted(
             remedy='say which events: filters=[["user", "==", "ada"]]',
         )
     return {
-        number: _in_epoch(schema, newest, filters, chosen) for number, schema in schemas.items()
+        number: _in_epoch(schema, newest, (filters, asked), chosen)
+        for number, schema in schemas.items()
     }
 
 
@@ -137,13 +139,18 @@ def check_reason(reason: str) -> str:
 
 
 def _in_epoch(
-    stored: pa.Schema, newest: pa.Schema, filters: FilterLike, columns: tuple[str, ...]
+    stored: pa.Schema,
+    newest: pa.Schema,
+    given: tuple[FilterLike, Filters],
+    columns: tuple[str, ...],
 ) -> Wanted:
-    needed = dict.fromkeys((*columns, *parse_filters(filters, newest).columns))
+    filters, asked = given
+    needed = dict.fromkeys((*columns, *asked.columns))
     fields = [_compared(name, stored, newest) for name in needed]
     schema = pa.schema(fields)
     try:
-        typed = parse_filters(filters, schema)
+        same = all(field.type.equals(newest.field(field.name).type) for field in fields)
+        typed = asked if same else parse_filters(filters, schema)
     except InvalidInputError:
         typed = Filters()
     known = {*stored.names}

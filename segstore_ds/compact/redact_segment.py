@@ -18,6 +18,7 @@ from segstore_ds.compact.rewrite import AHEAD, CompactJob, events_of
 from segstore_ds.errors import InternalError
 from segstore_ds.format import names
 from segstore_ds.format.schema.codec import decode_schema
+from segstore_ds.read.key_filters import Key, find_keys
 from segstore_ds.read.plan import Reading, ReadTask
 from segstore_ds.read.prefetch import read_ahead
 from segstore_ds.read.scan import run_task
@@ -42,6 +43,12 @@ class RedactJob:
     job: CompactJob = field(repr=False)
     wanted: Mapping[int, Wanted] = field(repr=False)
     tail: int
+
+    def keys(self) -> dict[int, tuple[Key, ...]]:
+        """Return what the filters look up in segments of each epoch."""
+        return {
+            number: find_keys(each.filters, each.stored) for number, each in self.wanted.items()
+        }
 
     def may_match(self, placed: PlacedSegment) -> bool:
         """Return False only if no event of a segment matches."""

@@ -33,7 +33,6 @@ class _Epoch:
     schema: pa.Schema
     columns: list[str]
     fingerprint: str
-    keys: tuple[Key, ...]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -45,6 +44,7 @@ class Decoder:
     names: list[str]
     cache: ScanCache | None = None
     _epochs: dict[int, _Epoch] = field(default_factory=dict)
+    _keys: dict[int, tuple[Key, ...]] = field(default_factory=dict)
 
     def epoch(self, number: int) -> _Epoch:
         """Return the expected schema of an epoch's segments, and the columns to decode."""
@@ -57,9 +57,18 @@ class Decoder:
                 schema,
                 columns or [schema.names[0]],
                 fingerprint(schema),
-                find_keys(self.reading.filters, schema),
             )
             self._epochs[number] = found
+        return found
+
+    def keys(self, number: int, frames: Sequence[FrameEntry]) -> tuple[Key, ...]:
+        """Return what the filters look up in frames of an epoch; nothing where none has filters."""
+        if not any(frame.filters for frame in frames):
+            return ()  # hashing thousands of values takes longer than to read a small segment
+        found = self._keys.get(number)
+        if found is None:
+            found = find_keys(self.reading.filters, self.epoch(number).schema)
+            self._keys[number] = found
         return found
 
 
@@ -83,7 +92,8 @@ class SliceDecoder:
         epoch, reading = self.decoder.epoch(self.slice.entry.epoch), self.decoder.reading
         own = storage is reading.storage
         segment = self.opened if own and self.opened else self._open(storage)
-        rows = dict(plan_frames(segment.frames, self.slice, reading.filters, epoch.keys))
+        keys = self.decoder.keys(self.slice.entry.epoch, segment.frames)
+        rows = dict(plan_frames(segment.frames, self.slice, reading.filters, keys))
         for number, data in fetch_frames(segment, list(rows), epoch.columns):
             decode = partial(self._decode, segment, number, rows[number], data)
             yield segment.frames[number].raw_bytes, decode

@@ -5,7 +5,7 @@ looked up in the type of the segment's own epoch. What that type can't hold is i
 frames. What has no filter may hold everything.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,7 @@ from segstore_ds.format.bloom import Hashes, has_filter, hash_values, hold_any, 
 from segstore_ds.format.parts.key_filters import SegmentFilters
 from segstore_ds.read.filter_literals import Literal, parse_literal, typed_array
 from segstore_ds.read.filters import Condition, Filters
+from segstore_ds.status.table_status import Run
 
 LOOKUPS = frozenset(("==", "in"))
 
@@ -78,6 +79,20 @@ def segments_to_open(
     return kept
 
 
+def segments_holding(run: Run, keys: Mapping[int, Sequence[Key]]) -> npt.NDArray[np.bool_]:
+    """Tell of each segment of a run whether its filters allow the keys of its epoch."""
+    epochs = run.columns.epochs
+    found, cursor = np.ones(len(epochs), np.bool_), 0
+    for chunk in run.load_filters():
+        end = cursor + len(chunk)
+        for number, asked in keys.items():
+            own = np.flatnonzero(epochs[cursor:end] == number).tolist()
+            may = segments_to_open(asked, [chunk[row] for row in own])
+            found[[cursor + row for row in own]] = may
+        cursor = end
+    return found
+
+
 def _hashes_of(condition: Condition, stored: pa.DataType) -> Hashes | None:
     """Return the hashes of a condition's values; None if they can't be looked up in this type."""
     widened = any(kind(stored) and kind(condition.type) for kind in (t.is_integer, t.is_decimal))
@@ -85,8 +100,9 @@ def _hashes_of(condition: Condition, stored: pa.DataType) -> Hashes | None:
         return None
     operand = condition.literal
     literals = operand if isinstance(operand, tuple) else (operand,)
-    values = [_narrow(literal, stored) for literal in literals]
-    return hash_values(typed_array(values, stored))
+    if not stored.equals(condition.type):
+        literals = tuple(_narrow(literal, stored) for literal in literals)
+    return hash_values(typed_array(literals, stored))
 
 
 def _narrow(literal: Literal | None, stored: pa.DataType) -> Literal | None:

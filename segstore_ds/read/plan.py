@@ -27,7 +27,7 @@ from segstore_ds.format.statistics import Stats, from_json
 from segstore_ds.options.arguments import check_option
 from segstore_ds.read.commit_times import TIME_TYPE, CommitTimes
 from segstore_ds.read.filters import Filters
-from segstore_ds.read.key_filters import Key, find_keys, segments_to_open
+from segstore_ds.read.key_filters import Key, find_keys, segments_holding
 from segstore_ds.read.key_filters import may_match as may_hold_keys
 from segstore_ds.read.time_index import time_index, window_of
 from segstore_ds.status.history import History
@@ -175,17 +175,8 @@ def _holding_keys(
     run: Run, filters: Filters, schemas: dict[int, pa.Schema]
 ) -> npt.NDArray[np.bool_]:
     """Tell of each segment of a run whether its filters allow a value that is looked up."""
-    epochs = run.columns.epochs
-    keys = {number: find_keys(filters, schemas[number]) for number in np.unique(epochs).tolist()}
-    found, cursor = np.ones(len(epochs), np.bool_), 0
-    for chunk in run.load_filters():
-        end = cursor + len(chunk)
-        for number, asked in keys.items():
-            own = np.flatnonzero(epochs[cursor:end] == number).tolist()
-            may = segments_to_open(asked, [chunk[row] for row in own])
-            found[[cursor + row for row in own]] = may
-        cursor = end
-    return found
+    epochs = np.unique(run.columns.epochs).tolist()
+    return segments_holding(run, {number: find_keys(filters, schemas[number]) for number in epochs})
 
 
 def _parse_stats(

@@ -134,6 +134,14 @@ class Run:
         )
 
 
+def placed_segments(root: Root, run: Run, *, with_stats: bool = True) -> Iterator[PlacedSegment]:
+    """Yield the segments of a run of a root, in offset order."""
+    inline = {entry.path: entry for entry in root.entries if entry.frame}
+    stats = run.load_stats() if with_stats else None
+    for offset, entry in zip(run.starts.tolist(), run.columns.entries(stats), strict=True):
+        yield PlacedSegment(offset, inline.get(entry.path, entry))
+
+
 def _between(
     chunks: Iterator[Sequence[SegmentFilters]], first: int, last: int
 ) -> Iterator[Sequence[SegmentFilters]]:
@@ -171,11 +179,8 @@ class TableStatus(StatusBlobs):
 
         Without `with_stats` their statistics are neither read nor returned.
         """
-        inline = {entry.path: entry for entry in root.entries if entry.frame}
         for run in self.runs(root, start, end):
-            stats = run.load_stats() if with_stats else None
-            for offset, entry in zip(run.starts.tolist(), run.columns.entries(stats), strict=True):
-                yield PlacedSegment(offset, inline.get(entry.path, entry))
+            yield from placed_segments(root, run, with_stats=with_stats)
 
     def runs(
         self,

@@ -232,7 +232,10 @@ class TaskWriter:
         if self._format is not None:
             self._write(batch)
             return
-        large = full and batch.nbytes > SURELY_LARGER * self._inline_limit
+        # Where nothing may stay inline, a Parquet segment takes rows without an encode before.
+        large = not self._inline_limit or (
+            full and batch.nbytes > SURELY_LARGER * self._inline_limit
+        )
         if large and self._choose(bulk=full) != ARROW:
             self._begin([*self._inline, batch], bulk=full)
         else:

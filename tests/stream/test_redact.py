@@ -15,7 +15,7 @@ from segstore_ds.compact.redact_plan import RedactRequest
 from segstore_ds.compact.redact_segment import RedactedSegment, RedactJob
 from segstore_ds.compact.redacted import Redacted
 from segstore_ds.compact.rewrite import plan_job, plan_range_groups, run_group
-from segstore_ds.errors import ConflictError, InvalidInputError
+from segstore_ds.errors import ConflictError, InvalidInputError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.redactions import MOST_REDACTIONS, redacted_since, redactions_of
 from segstore_ds.log.transition import Slot
@@ -27,6 +27,7 @@ from segstore_ds.status.slices import Slice
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.testing.faults import WrappedStorage
 from segstore_ds.write.layout import Layout
 
 PARQUET = Layout(inline_bytes=0, segment_format="parquet")
@@ -327,6 +328,34 @@ def test_an_interrupted_redaction_goes_on_with_its_id(monkeypatch: pytest.Monkey
     done = again.redact(SECRET, columns=["s"], redact_id="r")
     assert (done.rows, done.tail, done.repeated) == (2, 40, False)
     assert _texts(stream) == [*_expected(40, 13, 27), "s13"]
+
+
+@pytest.mark.parametrize("failing", [1, 5, 9])
+def test_a_failed_redaction_leaves_nothing_staged(failing: int) -> None:
+    """Several segments are written at once; none of the others stays when one fails."""
+    stream, storage = make_stream(0)
+    for n in range(12):
+        stream.append(numbers(10 * n, 10 * n + 10), layout=PARQUET)
+    everywhere = [["n", ">=", 0]]
+    staged: list[str] = []
+
+    class Failing(WrappedStorage):
+        def around(self, verb: str, path: str, work: Callable[[], object]) -> object:
+            if verb in ("open_staged", "open_scattered") and names.is_redacted(path):
+                staged.append(path)
+                if len(staged) == failing:
+                    raise StorageError("disk is full", path=path)
+            return super().around(verb, path, work)
+
+    before = objects(storage, "segments")
+    with pytest.raises(StorageError, match="disk is full"):
+        open_on(Failing(storage), clock=stream.context.clock).redact(
+            everywhere, columns=["s"], redact_id="r"
+        )
+    assert len(staged) >= failing
+    assert objects(storage, "segments") == before
+    assert stream.redact(everywhere, columns=["s"], redact_id="r").rows == 120
+    assert not any(_texts(stream))
 
 
 def test_redact_reaches_parts_and_sealed_streams(monkeypatch: pytest.MonkeyPatch) -> None:

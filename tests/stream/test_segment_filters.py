@@ -15,7 +15,8 @@ from segstore_ds.format.parquet.filters import CAN_WRITE
 from segstore_ds.format.parts.key_filters import SegmentFilters
 from segstore_ds.status import table_status
 from segstore_ds.storage import open_storage
-from segstore_ds.stream import Stream
+from segstore_ds.stream import Stream, open_on
+from segstore_ds.testing.faults import FaultStorage
 
 SCHEMA = pa.schema([("user", pa.string()), ("n", pa.int64()), ("noise", pa.binary())])
 ROWS, SEGMENTS = 40, 20
@@ -209,6 +210,14 @@ def test_redacted_keys_leave_no_filter(stream: Stream) -> None:
     assert changed == [3, 8, 13, 18]
     assert look_up(stream, stream.url, WANTED)[0] == []
     assert stream.verify().ok
+
+
+def test_a_redaction_opens_the_segments_that_may_hold_the_key(stream: Stream) -> None:
+    storage = FaultStorage(open_storage(stream.url))
+    done = open_on(storage).redact([WANTED], columns=["noise"])
+    read = {call.split()[1] for call in storage.calls if call.startswith("get")}
+    opened = {path for path in read if path.startswith("segments/")}
+    assert (done.rows, done.segments, len(opened)) == (4, 4, 4)
 
 
 def test_widened_columns_are_looked_up_in_the_type_of_each_segment() -> None:
