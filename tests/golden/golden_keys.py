@@ -15,6 +15,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.parquet as pq
 import zstandard
+from golden_reader import envelope, unpacked
 
 from segstore_ds.stream import Stream
 from segstore_ds.write.layout import Layout
@@ -59,6 +60,19 @@ def _fill(stream: Stream, layout: Layout) -> None:
         stream.append(rows.select(names), layout=layout)
 
 
+def segments(stream: Stream) -> None:
+    """A part whose first segment has no filters; for those of the last one nobody has looked."""
+    from make_golden import events  # which imports this module
+
+    stream.append(events(0, 25), layout=ARROW)
+    stream.set_key_columns(["word", "n"])
+    layout = replace(ARROW, frame_rows=25, segment_rows=50)
+    stream.append(events(25, 225), layout=layout)
+
+
+# So that one commit spills, and the look ends before the last segment; no part of the format.
+SPILL, LOOK = {"INLINE_SOFT": 2}, {"MOST_LOOKED": 4}
+SEGMENTS = {"segment-filters": segments}
 KEYS = {"keys-arrow": arrow, "keys-parquet": parquet}
 
 
@@ -67,6 +81,32 @@ def filtered(folder: Path) -> Iterator[tuple[str, bytes, pa.Array]]:
     for path in sorted(folder.rglob("segments/*/*")):
         data = path.read_bytes()
         yield from (_of_arrow if path.suffix == ".arrow" else _of_parquet)(data)
+
+
+def part_filters(folder: Path, path: str, size: int) -> list[dict[str, list[bytes]] | None]:
+    """Return the filters of each segment of a part; None if nobody has looked (5.2)."""
+    data = (folder / path).read_bytes()
+    header, _ = unpacked(envelope(data[:size], path[-32:]))
+    size += sum(length for _, length, _ in header["stats"])
+    filters: list[dict[str, list[bytes]] | None] = []
+    for rows, length, digest, looked in header["filters"]:
+        chunk, size = data[size : size + length], size + length
+        lists, blocks = [[]] * looked + [None] * (rows - looked), b""
+        if length:
+            body = envelope(chunk, digest)
+            start = 4 + int.from_bytes(body[:4], "little")
+            lists, blocks = json.loads(body[4:start]), body[start:]
+        assert (len(lists), rows - lists.count(None)) == (rows, looked)
+        for columns in lists:
+            taken: dict[str, list[bytes]] = {}
+            for name, *counts in columns or []:
+                for count in counts:
+                    taken.setdefault(name, []).append(blocks[: count * 32])
+                    blocks = blocks[count * 32 :]
+            filters.append(None if columns is None else taken)
+        assert blocks == b""
+    assert (size, len(filters)) == (len(data), header["rows"])
+    return filters
 
 
 def _of_arrow(data: bytes) -> Iterator[tuple[str, bytes, pa.Array]]:

@@ -101,6 +101,7 @@ def part_rows(places: list[Path], path: str, size: int) -> list[list[Any]]:
     for rows, length, digest in header["stats"]:
         chunk, size = data[size : size + length], size + length
         stats += json.loads(envelope(chunk, digest)) if length else [None] * rows
+    size += sum(length for _, length, _, _ in header.get("filters", []))
     assert (size, len(stats)) == (len(data), header["rows"])
     kinds, entries = columns.pop("kind_names"), []
     for place in range(header["rows"]):

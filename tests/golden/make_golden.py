@@ -7,6 +7,7 @@
     PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1-parquet
     PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1-keys
     PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1-times
+    PYTHONPATH=. .venv/bin/python tests/golden/make_golden.py v1-segment-filters
 
 When: once per version of the format, or feature of it, in the commit that begins it. Streams of a
 version that was released are never written again, whatever the code does today: they are what users
@@ -34,6 +35,7 @@ import golden_parquet
 import golden_times
 import pyarrow as pa
 
+from segstore_ds.commit import merges
 from segstore_ds.log.newest import ROOT_CODEC
 from segstore_ds.status import history, table_status
 from segstore_ds.storage import Storage, open_storage
@@ -220,6 +222,7 @@ SETS: dict[str, dict[str, Callable[[Stream], None]]] = {
     "v1-parquet": golden_parquet.PARQUET,
     "v1-keys": golden_keys.KEYS,
     "v1-times": golden_times.TIMES,
+    "v1-segment-filters": golden_keys.SEGMENTS,
 }
 
 
@@ -232,6 +235,9 @@ def write_stream(storage: Storage, name: str, version: str = "v1") -> None:
             stack.enter_context(thresholds(table_status, golden_levels.TINY_STATUS))
             stack.enter_context(thresholds(append, NO_INLINE))
             stack.enter_context(thresholds(history, golden_levels.TINY_HISTORY))
+        elif version == "v1-segment-filters":
+            stack.enter_context(thresholds(table_status, golden_keys.SPILL))
+            stack.enter_context(thresholds(merges, golden_keys.LOOK))
         elif version == "v1-parquet":
             stack.enter_context(thresholds(table_status, golden_parquet.TINY))
         elif name in ("parts", "writers"):

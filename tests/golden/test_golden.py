@@ -12,7 +12,7 @@ import make_golden
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from golden_keys import KEYS, filtered, hashed_bytes, holds
+from golden_keys import KEYS, filtered, hashed_bytes, holds, part_filters
 from golden_levels import LEVELS, described
 from golden_metadata import read_history, read_readers
 from golden_parquet import PARQUET
@@ -110,6 +110,39 @@ def test_golden_filters_hold_what_the_format_says(name: str) -> None:
         assert all(holds(data, value) for value in hashed_bytes(values)), column
         others = [holds(data, f"other {n}".encode()) for n in range(200)]
         assert sum(others) <= 20, column
+
+
+def test_golden_filters_of_segments_hold_what_the_format_says() -> None:
+    """Every value of a segment is in one of its column's filters, by FORMAT.md 5.2 alone."""
+    folder = HERE / "v1-segment-filters/segment-filters"
+    ((path, _, _, _, size, *_),) = newest_root(folder)["parts"]
+    (none, *some, last) = part_filters(folder, path, size)
+    assert (none, last) == ({}, None)
+    assert [{name: len(each) for name, each in found.items()} for found in some] == [
+        {
+            "n": 2,
+            "word": 1,
+        }  # those of two frames, which were united where half of the bits sufficed
+    ] * 3
+    table = read_stream(folder)[2]
+    for place, found in enumerate(some):
+        rows = table.slice(25 + 50 * place, 50)
+        for name, filters in found.items():
+            values = hashed_bytes(rows[name].combine_chunks())
+            assert all(any(holds(data, value) for data in filters) for value in values)
+            others = [f"other {n}".encode() for n in range(200)]
+            assert sum(any(holds(data, other) for data in filters) for other in others) <= 60
+
+
+def test_golden_filters_of_segments_find_every_row() -> None:
+    """Lookups return what a plain read does: where filters are, and where there are none."""
+    stream = segstore.open(HERE / "v1-segment-filters/segment-filters")
+    words = stream.read().read_all()["word"].to_pylist()
+    for n in range(-1, 227, 3):
+        found = stream.read(filters=[["n", "==", n]], read_cache_bytes=0).read_all()
+        assert found["word"].to_pylist() == words[n : n + 1] * (0 <= n < 225)
+    found = stream.read(filters=[["word", "in", ["ada", "nobody"]]]).read_all()
+    assert found.num_rows == words.count("ada")
 
 
 def test_golden_bounds_in_time_are_those_of_the_events() -> None:

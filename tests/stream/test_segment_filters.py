@@ -10,7 +10,7 @@ import pytest
 import segstore_ds as segstore
 from segstore_ds.commit import merges
 from segstore_ds.commit.merges import run_due_merge
-from segstore_ds.errors import CorruptionError
+from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format.parquet.filters import CAN_WRITE
 from segstore_ds.format.parts.key_filters import SegmentFilters
 from segstore_ds.status import table_status
@@ -249,6 +249,27 @@ def test_damaged_filters_are_an_error_that_repair_ends(stream: Stream) -> None:
     assert [problem.where for problem in fresh.verify().problems] == [part.path]
     segstore.repair(stream.url)
     assert stream.storage.get(part.path) == whole
+
+
+def test_no_damage_of_a_part_with_filters_loses_a_row(stream: Stream) -> None:
+    (part,) = stream.root.parts
+    whole = stream.storage.get(part.path)
+    filters = sum(chunk.bytes for chunk in stream._status._parts._part(part).filters)
+    places = [*range(0, len(whole) - filters, 97), *range(len(whole) - filters, len(whole), 41)]
+    for place in places:
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << place % 8
+        stream.storage.put(part.path, bytes(damaged))
+        fresh = segstore.open(stream.url)
+        with pytest.raises(FormatError):
+            fresh.read(filters=[WANTED], read_cache_bytes=0).read_all()
+    for kept in (len(whole) - 1, len(whole) - filters, 10, 1):
+        stream.storage.put(part.path, whole[:kept])
+        with pytest.raises(FormatError):
+            segstore.open(stream.url).read(filters=[WANTED], read_cache_bytes=0).read_all()
+        assert not segstore.open(stream.url).verify().ok
+    stream.storage.put(part.path, whole)
+    assert look_up(stream, stream.url, WANTED)[0] == [n * ROWS + 3 for n in (3, 8, 13, 18)]
 
 
 def test_lost_part_with_filters_is_built_again(stream: Stream) -> None:

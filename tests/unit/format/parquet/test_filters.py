@@ -73,6 +73,22 @@ def test_filters_stay_within_their_share() -> None:
 
 
 @needs_writer
+def test_sizes_are_expected_by_the_first_rows() -> None:
+    """Values that go on coming, that all came at once, and of columns in order."""
+    rows = 65_536
+    columns = {
+        "fresh": [n * 7919 % rows for n in range(rows)],
+        "few": [n % 500 for n in range(rows)],
+        "sorted": [n // 16 for n in range(rows)],
+    }
+    batch = pa.record_batch({name: pa.array(each) for name, each in columns.items()})
+    for name, each in columns.items():
+        (size,) = parquet_filters.choose_filters(batch, [name], frame_bytes=1 << 30).values()
+        needed = len({*each}) * bloom.VALUE_BITS
+        assert needed <= size * 8 < 2 * needed
+
+
+@needs_writer
 def test_end_is_found_without_an_entry() -> None:
     for keys in ((), ("user",)):
         data, end_bytes = write(*keys)
