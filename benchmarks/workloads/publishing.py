@@ -1,4 +1,4 @@
-"""Publishing commits of large streams as Delta tables; opening and counting what came of it."""
+"""Publishing commits of large streams as tables; opening and counting what came of it."""
 
 import random
 import statistics
@@ -15,6 +15,7 @@ from benchmarks.datasets import EVENTS, events
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.workload import Settings, Workload, folder_bytes
 from benchmarks.workloads.table_status import commit_entries, fill
+from benchmarks.workloads.table_status_rivals import pyiceberg_table
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import open_on
 from segstore_ds.testing.faults import WrappedStorage
@@ -22,11 +23,15 @@ from segstore_ds.testing.faults import WrappedStorage
 T = TypeVar("T")
 MEANING = "publish single commits of 10^4 and 10^5 segments; open and count 10^4 files by delta-rs"
 PARQUET = "parquet"
+FORMATS = ("delta", "iceberg")
+RIVAL = "pyiceberg"
 COMMITS = 20
 FLATTERS = (
     "published segments are entries only, of 40 KB on average and without statistics",
     "the disk is local and the page cache is warm",
     "of single commits the median; checkpoints and clean-up come every tenth time, apart",
+    "the handle that committed publishes; one that others commit for asks three times more",
+    "pyiceberg appends one file, whose entry it is given, to its own table by a SQLite catalog",
     "counting reads no file; delta-rs' own table was made of as many real files of one event",
     "against us: it reads a checkpoint and ten commits of ours, and a single commit of its own",
 )
@@ -51,12 +56,13 @@ def run(settings: Settings) -> Report:
     sizes = (10**3,) if tiny else (10**4, 10**5)
     with settings.scratch() as scratch:
         rows = [
-            _publish(scratch / str(size), size, 3 if tiny else COMMITS)
+            row
             for size in sizes
             if size <= settings.rows
+            for row in _publish(scratch / str(size), size, 3 if tiny else COMMITS)
         ]
         counts = _count(scratch / str(sizes[0]) / "delta", scratch / "own", settings.rounds)
-    last = rows[-1]
+    own = {row["table"]: row for row in rows}  # of the largest
     medians = {name: statistics.median(seconds) for name, seconds in counts.items()}
     return Report(
         workload="publish",
@@ -65,9 +71,14 @@ def run(settings: Settings) -> Report:
         | {"counted": "; ".join(f"{name} {s * 1e3:.1f} ms" for name, s in medians.items())},
         rows=rows,
         ratios=[
-            Ratio("requests of one commit, largest", last["requests"], 6, most=True),
-            Ratio("its ms beside its requests, largest", last["own ms"], 50, most=True),
-            Ratio("metadata, % of the data", last["metadata %"], 1, most=True),
+            *(ratio for name in FORMATS for ratio in _goals(name, own[name])),
+            *(
+                Ratio(
+                    "one commit: pyiceberg's own / published", row["ms"] / own["iceberg"]["ms"], 1
+                )
+                for name, row in own.items()
+                if name == RIVAL
+            ),
             Ratio(
                 "open and count: delta-rs' table / ours",
                 medians["its own"] / medians["published"],
@@ -79,33 +90,52 @@ def run(settings: Settings) -> Report:
     )
 
 
-def _publish(folder: Path, size: int, commits: int) -> dict[str, Any]:
+def _goals(name: str, row: dict[str, Any]) -> list[Ratio]:
+    return [
+        Ratio(f"{name}: requests of one commit", row["requests"], 6, most=True),
+        Ratio(f"{name}: ms beside its requests", row["own ms"], 50, most=True),
+        Ratio(f"{name}: metadata, % of the data", row["metadata %"], 1, most=True),
+    ]
+
+
+def _publish(folder: Path, size: int, commits: int) -> list[dict[str, Any]]:
+    """Publish each commit in both formats, and let pyiceberg append to its own table in turn."""
     segstore.create(folder, EVENTS, upkeep=None)
     fill(open_storage(folder), size, PARQUET)
     timed, chance = _Timed(open_storage(folder)), random.Random(9)
     stream = open_on(timed)
-    first = _timed(stream.publish_delta)
-    found: list[tuple[int, float, float]] = []
+    calls = {"delta": stream.publish_delta, "iceberg": stream.publish_iceberg}
+    folders = {name: folder / name for name in calls}
+    first = {name: _timed(call) for name, call in calls.items()}
+    rival = pyiceberg_table(folder.with_name(f"{folder.name}-rival"), size)
+    if rival is not None:
+        folders[RIVAL], first[RIVAL] = rival.folder, _timed(rival.fill)
+    found: dict[str, list[tuple[int, float, float]]] = {name: [] for name in first}
     for _ in range(commits):
         commit_entries(stream, 1, chance, PARQUET)
-        requests, inside = timed.stats.total, timed.seconds
-        took = _timed(stream.publish_delta)
-        inside = timed.seconds - inside
-        found.append((timed.stats.total - requests, took * 1e3, (took - inside) * 1e3))
-    ordered = sorted(found)
-    asked, took_ms, own_ms = ordered[len(ordered) // 2]
+        for name, call in calls.items():
+            requests, inside = timed.stats.total, timed.seconds
+            took = _timed(call)
+            inside = timed.seconds - inside
+            found[name].append((timed.stats.total - requests, took * 1e3, (took - inside) * 1e3))
+        if rival is not None:
+            found[RIVAL].append((0, _timed(rival.append) * 1e3, 0.0))
     segments = sum(part.count for part in stream._status.levels.parts(stream.root))  # noqa: SLF001
     data = stream.tail * 40
-    return {
-        "segments": segments,
-        "first s": round(first, 2),
-        "requests": asked,
-        "ms": round(took_ms, 1),
-        "own ms": round(own_ms, 1),
-        "most ms": round(max(ms for _, ms, _ in found), 1),
-        "metadata bytes": folder_bytes(folder / "delta"),
-        "metadata %": round(100 * folder_bytes(folder / "delta") / data, 2),
-    }
+    return [
+        {
+            "segments": segments,
+            "table": name,
+            "first s": round(first[name], 2),
+            "requests": statistics.median_low(requests for requests, _, _ in samples) or "-",
+            "ms": round(statistics.median(took_ms for _, took_ms, _ in samples), 1),
+            "own ms": round(statistics.median(own_ms for _, _, own_ms in samples), 1) or "-",
+            "most ms": round(max(took_ms for _, took_ms, _ in samples), 1),
+            "metadata bytes": folder_bytes(folders[name]),
+            "metadata %": round(100 * folder_bytes(folders[name]) / data, 2),
+        }
+        for name, samples in found.items()
+    ]
 
 
 def _count(published: Path, own: Path, rounds: int) -> dict[str, list[float]]:

@@ -194,6 +194,11 @@ def _installed(kind: type[Listing]) -> bool:
     return kind is _Segstore or importlib.util.find_spec(kind.package) is not None
 
 
+def pyiceberg_table(folder: Path, size: int) -> Listing | None:
+    """Return a table of pyiceberg's own, not yet filled; None where that is not installed."""
+    return _Iceberg(folder, size) if _installed(_Iceberg) else None
+
+
 def _measure(listing: Listing, commits: int) -> dict[str, Any]:
     listing.fill()
     filled = listing.metadata_bytes()

@@ -1,7 +1,7 @@
 """What every verb on a stream needs: where it reads and commits, and in whose name."""
 
-from dataclasses import dataclass, replace
-from typing import Self
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
 from segstore_ds.commit.commit import StreamLog
 from segstore_ds.log.clock import Clock
@@ -17,11 +17,13 @@ class StreamContext:
         log: The stream's log.
         status: Its table status, which remembers the parts that were read.
         client: Who commits, for the history.
+        tables: What publishing remembers from one commit of a table to the next.
     """
 
     log: StreamLog
     status: TableStatus
     client: str = ""
+    tables: dict[str, Any] = field(default_factory=dict, compare=False)
 
     @classmethod
     def of(cls, log: StreamLog, *, client: str = "") -> Self:

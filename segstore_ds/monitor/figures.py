@@ -165,9 +165,7 @@ def measure(context: StreamContext, *, storage: bool = False) -> Metrics:
         IncompleteStreamError: A copy into the stream is not done.
         FormatError: Metadata, or a reader's record, can't be read.
     """
-    # These look for a newer version.
-    tables = {"delta": published_delta(context), "iceberg": published_iceberg(context)}
-    root, now_us = context.log.root, context.clock.wall_us()
+    root, now_us = context.log.refresh(), context.clock.wall_us()
     check_complete(root, url=context.storage.url)
     pieces = _pieces(context, root, root.head)
     small, small_bytes = small_segments((rows, sizes) for _, rows, sizes in pieces)
@@ -197,7 +195,10 @@ def measure(context: StreamContext, *, storage: bool = False) -> Metrics:
         followers=tuple(_follower(one, root) for one in context.log.replicas.of(root)),
         published=tuple(
             PublishedFigures(table, found.tail, max(root.tail - found.tail, 0))
-            for table, found in tables.items()
+            for table, found in (
+                ("delta", published_delta(context)),
+                ("iceberg", published_iceberg(context)),
+            )
             if found is not None
         ),
         storage=_storage(context, root) if storage else None,

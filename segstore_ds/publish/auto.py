@@ -11,38 +11,60 @@ from dataclasses import dataclass
 
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.commit.properties import run_set_properties
-from segstore_ds.format import names
+from segstore_ds.errors import MissingObjectError
 from segstore_ds.format.auto_publish import PROPERTY, auto_publish_of, build_auto_publish
 from segstore_ds.format.root import Root
 from segstore_ds.publish.delta import run_publish_delta, run_unpublish_delta
 from segstore_ds.publish.delta_log import LOG_FOLDER
 from segstore_ds.publish.iceberg import run_publish_iceberg, run_unpublish_iceberg
-from segstore_ds.storage import ObjectInfo
+from segstore_ds.publish.iceberg_table import HINT
+from segstore_ds.publish.life_cycle import Published
+from segstore_ds.storage import ObjectInfo, Storage
 
 EVERY_US = 60_000_000
 
 
+def _delta_files(storage: Storage) -> set[ObjectInfo]:
+    return set(storage.list(LOG_FOLDER))
+
+
+def _iceberg_hint(storage: Storage) -> set[ObjectInfo]:
+    """Return what each publication replaces: the folder lists a week of metadata."""
+    try:
+        return {storage.info(HINT)}
+    except MissingObjectError:
+        return set()
+
+
 @dataclass(frozen=True, slots=True)
 class _Format:
-    """How tables of a format are published and removed; each commit of a table adds to `folder`."""
+    """How tables of a format are published and removed.
 
-    folder: str
-    publish: Callable[[StreamContext], object]
+    Attributes:
+        written: Returns what the newest publication wrote, maybe among older objects.
+        was_removed: Tells whether a table that was published was removed since those were listed.
+    """
+
+    written: Callable[[Storage], set[ObjectInfo]]
+    publish: Callable[[StreamContext], Published]
     unpublish: Callable[[StreamContext], object]
+    was_removed: Callable[[Storage, set[ObjectInfo], Published], bool]
 
 
 _FORMATS = {
     "delta": _Format(
-        LOG_FOLDER,
+        _delta_files,
         lambda context: run_publish_delta(context, settle=False, strict=False, links=None),
         run_unpublish_delta,
+        lambda storage, before, _: before.isdisjoint(_delta_files(storage)),
     ),
     "iceberg": _Format(
-        f"{names.ICEBERG_FOLDER}/metadata",
+        _iceberg_hint,
         lambda context: run_publish_iceberg(
             context, settle=False, strict=False, format_version=None
         ),
         run_unpublish_iceberg,
+        lambda _, __, done: done.table_version == 1,  # its publisher makes it anew
     ),
 }
 
@@ -74,23 +96,19 @@ def may_auto_publish(root: Root) -> bool:
 
 def run_auto_publish(context: StreamContext, *, at_once: bool = False) -> None:
     """Bring the stream's tables up to date, unless `at_once` only those that were not just now."""
-    root = context.log.refresh()
+    root = context.log.follow()
     if not may_auto_publish(root):
         return
     for name in auto_publish_of(root):
         table = _FORMATS.get(name)  # a newer client may know others
         if table is None:
             continue
-        files = set(context.storage.list(table.folder))
-        newest_us = max((info.modified_us for info in files), default=0)
+        before = table.written(context.storage)
+        newest_us = max((info.modified_us for info in before), default=0)
         if newest_us + EVERY_US > root.time_us and not at_once:
             continue
-        table.publish(context)
-        if name not in auto_publish_of(context.log.refresh()):
-            _drop_remains(context, table, files)
-
-
-def _drop_remains(context: StreamContext, table: _Format, before: set[ObjectInfo]) -> None:
-    """Delete what was put into a table while it was removed: that names what is gone."""
-    if before.isdisjoint(context.storage.list(table.folder)):
-        table.unpublish(context)
+        done = table.publish(context)
+        ended = name not in auto_publish_of(context.log.follow())
+        # What was put into a table while it was removed names what is gone.
+        if ended and table.was_removed(context.storage, before, done):
+            table.unpublish(context)

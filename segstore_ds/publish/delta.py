@@ -88,6 +88,7 @@ def run_publish_delta(
     """
     return keep_published(
         context,
+        names.DELTA_FOLDER,
         lambda root: _publish(context, root, settle=settle, strict=strict, links=links),
         settle=settle,
     )
@@ -119,8 +120,7 @@ def run_unpublish_delta(context: StreamContext) -> int:
 
 
 def published_delta(context: StreamContext) -> Published | None:
-    """Return what the stream's table shows; None if there is none."""
-    context.log.refresh()
+    """Return what the stream's table shows beside the newest version known; None without one."""
     table = read_newest(context.storage)
     return _describe(context, table) if table.note is not None else None
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from segstore_ds.commit.context import StreamContext
-from segstore_ds.errors import InvalidInputError
+from segstore_ds.errors import InvalidInputError, MissingObjectError
 from segstore_ds.format import names
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.publish.changes import Changes, Listed, plan_changes
@@ -20,9 +20,12 @@ from segstore_ds.publish.iceberg_table import (
     IcebergTable,
     build_metadata,
     build_snapshot,
+    is_in_place,
     note_of,
     plan_form,
     read_newest,
+    recollect,
+    remember,
     write_hint,
 )
 from segstore_ds.publish.iceberg_types import IcebergSchema, as_iceberg, as_iceberg_stats
@@ -82,12 +85,9 @@ def run_publish_iceberg(
         raise InvalidInputError(
             "not a format version", remedy="take 2 or 3", format_version=format_version
         )
+    order = _Order(settle=settle, strict=strict, format_version=format_version)
     return keep_published(
-        context,
-        lambda root: _publish(
-            context, root, settle=settle, strict=strict, format_version=format_version
-        ),
-        settle=settle,
+        context, names.ICEBERG_FOLDER, lambda root: _publish(context, root, order), settle=settle
     )
 
 
@@ -97,9 +97,8 @@ def run_unpublish_iceberg(context: StreamContext) -> int:
 
 
 def published_iceberg(context: StreamContext) -> Published | None:
-    """Return what the stream's table shows; None if there is none."""
-    context.log.refresh()
-    table = read_newest(context.storage, exact=True)
+    """Return what the stream's table shows beside the newest version known; None without one."""
+    table = read_newest(context.storage, exact=True, hinted=True)
     return _describe(context, table) if table.note is not None else None
 
 
@@ -112,6 +111,16 @@ def _describe(context: StreamContext, table: IcebergTable) -> Published:
         folder=names.ICEBERG_FOLDER,
         left_out=columns.left_out,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """How to publish; with `erasure` no snapshot with redacted values is listed afterwards."""
+
+    settle: bool = False
+    strict: bool = False
+    format_version: int | None = None
+    erasure: Erasure | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,27 +142,28 @@ class _Shown:
     known: frozenset[PartRef] = frozenset()
 
 
-def _publish(
-    context: StreamContext,
-    root: Root,
-    *,
-    settle: bool,
-    strict: bool,
-    format_version: int | None,
-    erasure: Erasure | None = None,
-) -> Published | None:
-    """Bring the table up to a version; None if another publisher came first.
+def _publish(context: StreamContext, root: Root, order: _Order) -> Published | None:
+    """Bring the table up to a version; None if another publisher came first."""
+    known = recollect(context, root) if order.erasure is None else None
+    try:
+        return _bring_up(context, known or read_newest(context.storage), root, order)
+    except MissingObjectError:
+        if known is None:
+            raise
+        return None  # it was removed meanwhile
 
-    With `erasure` it lists no snapshot with redacted values afterwards.
-    """
-    table, storage = read_newest(context.storage), context.storage
+
+def _bring_up(
+    context: StreamContext, table: IcebergTable, root: Root, order: _Order
+) -> Published | None:
+    storage, erasure = context.storage, order.erasure
     check_shown(context, table.note, root, remedy="stream.unpublish_iceberg()")
-    columns = _columns_of(context, root, strict=strict)
-    version = _check_format(table, format_version)
+    columns = _columns_of(context, root, strict=order.strict)
+    version = _check_format(table, order.format_version)
     form = plan_form(table, columns, format_version=version, url=storage.url)
     shown = _read_shown(context, table, root, form)
     listing = plan_listing(
-        context.status, root, folder=names.ICEBERG_FOLDER, whole=settle, known=shown.known
+        context.status, root, folder=names.ICEBERG_FOLDER, whole=order.settle, known=shown.known
     )
     expired = _expired(table, root, erasure) if erasure else frozenset()
     if table.is_at(storage.url) and not expired and not is_due(table.note, root, listing):
@@ -161,9 +171,12 @@ def _publish(
     target = _Target(root, columns, listing, form)
     written = _commit(context, table, shown, target, expired)
     if written is None:
-        write_hint(storage, read_newest(storage, exact=True).version)
+        newest = read_newest(storage, exact=True)
+        if newest.version:
+            write_hint(storage, newest.version)
         return None
     write_hint(storage, table.version)
+    remember(context, table)
     if table.version % CLEAN_EVERY == 0:
         own = {file.key for file in listing.files if file.is_own}
         delete_unused(storage, Named(table.version, {item.path for item in written}, own))
@@ -202,7 +215,9 @@ def _read_shown(context: StreamContext, table: IcebergTable, root: Root, form: F
     note, snapshot, storage = table.note, table.snapshot, context.storage
     if note is None or snapshot is None or not table.is_at(storage.url):
         return _Shown((), Listed(0, 0, {}))
-    manifests = decode_list(storage.get(form.path(snapshot["manifest-list"])), form)
+    manifests = table.manifests
+    if manifests is None:
+        manifests = decode_list(storage.get(form.path(snapshot["manifest-list"])), form)
     recalled = recall(context, note, root, names.ICEBERG_FOLDER)
     if recalled is not None:
         known, listing = recalled
@@ -235,9 +250,8 @@ def forget_iceberg(context: StreamContext, erasure: Erasure) -> Remains:
     check_published(context, read_newest(context.storage, exact=True).note)
     keep_published(
         context,
-        lambda root: _publish(
-            context, root, settle=False, strict=False, format_version=None, erasure=erasure
-        ),
+        names.ICEBERG_FOLDER,
+        lambda root: _publish(context, root, _Order(erasure=erasure)),
         settle=False,
     )
     storage = context.storage
@@ -298,7 +312,15 @@ def _commit(
     path, data = names.build_iceberg_path(table.version + 1), json.dumps(metadata).encode()
     if not storage.create(path, data) and storage.get(path) != data:
         return None
+    if not is_in_place(storage, table, form):  # it was removed, and this commit comes too late
+        kept = {manifest.path for manifest in shown.manifests}
+        staged = [item.path for item in manifests if item.path not in kept]
+        own = [entry.path for entry in added if names.published_key(entry.path) != entry.path]
+        for late in (path, list_path, *staged, *own):
+            storage.delete(late)
+        return None
     table.version, table.metadata, table.note = table.version + 1, metadata, _note(table, target)
+    table.manifests = manifests
     return manifests
 
 

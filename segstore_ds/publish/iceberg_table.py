@@ -11,13 +11,15 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
+from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import CorruptionError, MissingObjectError
 from segstore_ds.format import names
 from segstore_ds.format.fields import parse_json
+from segstore_ds.format.root import Root
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.publish.iceberg_types import IcebergSchema
 from segstore_ds.publish.life_cycle import Note
-from segstore_ds.publish.manifests import Form
+from segstore_ds.publish.manifests import Form, Manifest
 from segstore_ds.storage import Storage
 
 METADATA_FOLDER = f"{names.ICEBERG_FOLDER}/metadata"
@@ -25,6 +27,8 @@ HINT = f"{METADATA_FOLDER}/version-hint.text"
 NOTE = "segstore"  # On disk: the key in a snapshot's summary under which our note stands.
 _KEPT = 10  # snapshots and older metadata that the newest metadata names
 _ROW_IDS = 3  # the first format version that has them
+_KNOWN_S = 3600.0  # far below the grace: the name of a superseded version is never free
+_TABLE = "iceberg table"
 
 
 @dataclass(slots=True)
@@ -35,11 +39,13 @@ class IcebergTable:
         version: The number of its newest metadata; 0 before the first.
         note: What its newest snapshot says of the stream.
         metadata: Iceberg's JSON.
+        manifests: Those of the current snapshot, if they are known.
     """
 
     version: int = 0
     note: Note | None = None
     metadata: dict[str, Any] = field(default_factory=dict)
+    manifests: Sequence[Manifest] | None = None
 
     @property
     def snapshot(self) -> dict[str, Any] | None:
@@ -53,19 +59,53 @@ class IcebergTable:
         return self.metadata.get("location") == f"{url}/{names.ICEBERG_FOLDER}"
 
 
-def read_newest(storage: Storage, *, exact: bool = False) -> IcebergTable:
+def read_newest(storage: Storage, *, exact: bool = False, hinted: bool = False) -> IcebergTable:
     """Return the newest metadata that the hint names; with `exact`, of all that there is.
+
+    With `hinted` a table without a hint, which other engines don't find either, is none.
 
     Raises:
         CorruptionError: Somebody else committed to the table.
     """
-    found = _read_hinted(storage) or _read_listed(storage)
+    found = _read_hinted(storage) or (None if hinted else _read_listed(storage))
     while exact and found is not None:
         newer = _read(storage, found.version + 1)
         if newer is None:
             break
         found = newer
     return found or IcebergTable()
+
+
+def remember(context: StreamContext, table: IcebergTable) -> None:
+    """Keep a table that was just committed to, so that the next commit need not read it."""
+    context.tables[_TABLE] = table, context.clock.boot_s()
+
+
+def recollect(context: StreamContext, root: Root) -> IcebergTable | None:
+    """Return the table as this handle left it, if that shows an older version; forgets it.
+
+    Whether it is the newest, the exclusive create of the next version decides; whether it was
+    removed meanwhile, `is_in_place` after it.
+    """
+    table, known_s = context.tables.pop(_TABLE, (None, 0.0))
+    if table is None or context.clock.boot_s() - known_s > _KNOWN_S:
+        return None
+    return table if table.note.version < root.version else None
+
+
+def is_in_place(storage: Storage, table: IcebergTable, form: Form) -> bool:
+    """Tell whether a table's manifest list is there still: no other table has one of its name.
+
+    The first commit, and one that names nothing of what was there before, need none.
+    """
+    snapshot = table.snapshot
+    if snapshot is None or not table.is_at(form.url):
+        return True
+    try:
+        storage.info(form.path(snapshot["manifest-list"]))
+    except MissingObjectError:
+        return False
+    return True
 
 
 def write_hint(storage: Storage, version: int) -> None:

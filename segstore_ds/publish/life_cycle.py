@@ -114,11 +114,15 @@ class Remains:
 
 
 def keep_published(
-    context: StreamContext, publish: Callable[[Root], Published | None], *, settle: bool
+    context: StreamContext,
+    folder: str,
+    publish: Callable[[Root], Published | None],
+    *,
+    settle: bool,
 ) -> Published:
     """Call `publish` with the newest version until it has shown one that was not purged meanwhile.
 
-    It returns None if another publisher came first.
+    It returns None if another publisher came first. `folder` is that of the table.
 
     Raises:
         InvalidInputError: The stream is a clone that shares objects.
@@ -127,7 +131,7 @@ def keep_published(
     for _ in range(_ATTEMPTS):
         if settle:
             run_compact(context, CompactRules(), Layout(segment_format=PARQUET))
-        root, began_s = context.log.refresh(), context.clock.boot_s()
+        root, began_s = context.log.follow(), context.clock.boot_s()
         if root.origins:
             raise InvalidInputError(
                 "a clone shares files that its table can't name",
@@ -137,6 +141,7 @@ def keep_published(
         found = publish(root)
         if found is None:
             continue
+        context.tables[folder] = root
         if context.clock.boot_s() - began_s < _FRESH_S:
             return found
         # After a pause, what was planned may have been purged and deleted before the put.
@@ -169,14 +174,26 @@ def recall(
     if note.own or note.generation != root.generation:
         return None
     try:
-        old = context.log.read_version(note.version)
+        old = _read_shown(context, note, root, folder)
     except (SnapshotExpiredError, NotFoundError):
         return None
     if old.epoch.number != root.epoch.number:
         return None
-    known = shared_parts(context.status, old, root, (note.head, note.tail))
-    listing = plan_listing(context.status, old, folder=folder, known=known, end=note.tail)
-    return known, listing
+    shared = shared_parts(context.status, old, root, (note.head, note.tail))
+    listing = plan_listing(context.status, old, folder=folder, known=shared, end=note.tail)
+    return shared, listing
+
+
+def _read_shown(context: StreamContext, note: Note, root: Root, folder: str) -> Root:
+    """Return the version that a table shows, maybe as this handle published it."""
+    last: Root | None = context.tables.get(folder)
+    if last and (last.stream_id, last.generation, last.version) == (
+        root.stream_id,
+        note.generation,
+        note.version,
+    ):
+        return last
+    return context.log.read_version(note.version)
 
 
 def is_due(shown: Note | None, root: Root, listing: Listing) -> bool:
@@ -227,10 +244,17 @@ def describe(
 
 def delete_table(context: StreamContext, folder: str) -> int:
     """Delete a table's metadata and its own files; return how many objects there were."""
-    paths = [info.path for info in context.storage.list(folder)]
-    ours = [path for path in paths if names.is_object(path)]
-    # Without the metadata there is no table, so it goes before the files that it lists.
-    ours.sort(key=lambda path: (names.published_key(path) != path, path.endswith(".avro"), path))
-    for path in ours:
-        context.storage.delete(path)
-    return len(ours)
+    gone: set[str] = set()
+    for _ in range(_ATTEMPTS):  # a publisher that found the table in place may have added to it
+        paths = [info.path for info in context.storage.list(folder)]
+        ours = [path for path in paths if names.is_object(path)]
+        if not ours:
+            break
+        # Without the metadata there is no table, so it goes before the files that it lists.
+        ours.sort(
+            key=lambda path: (names.published_key(path) != path, path.endswith(".avro"), path)
+        )
+        for path in ours:
+            context.storage.delete(path)
+        gone.update(ours)
+    return len(gone)

@@ -1627,6 +1627,7 @@ class Stream:
 
     def published_delta(self) -> Published | None:
         """Return what the stream's Delta table shows, and what it lacks; None without a table."""
+        self._log.refresh()
         return published_delta(self._context)
 
     def unpublish_delta(self) -> int:
@@ -1668,6 +1669,7 @@ class Stream:
 
     def published_iceberg(self) -> Published | None:
         """Return what the stream's Iceberg table shows, and what it lacks; None without one."""
+        self._log.refresh()
         return published_iceberg(self._context)
 
     def unpublish_iceberg(self) -> int:

@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from crash_kit import SCHEMA, content_on, discard, events, files_of, fresh_storage, restore
-from publish_kit import DELTA, TABLES, Table
+from publish_kit import DELTA, ICEBERG, TABLES, Table
 from stream_kit import Meddling
 
 from segstore_ds.errors import SegstoreError
@@ -51,6 +51,21 @@ def test_publishing_survives_a_fault_at_every_call(
     fault: Fault, table: Table, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The table is never between two states, and the stream never changes."""
+    sweep(fault, table, monkeypatch, knows=False)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
+@pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: f"{fault.kind}-{fault.when}")
+def test_publisher_that_knows_the_table_survives_a_fault_at_every_call(
+    fault: Fault, table: Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It made the commit before this one, so it reads nothing back."""
+    sweep(fault, table, monkeypatch, knows=True)
+
+
+def sweep(fault: Fault, table: Table, monkeypatch: pytest.MonkeyPatch, *, knows: bool) -> None:
+    """Publish with a fault at the 1st, 2nd, 3rd... call, until there is none."""
     monkeypatch.setattr(delta, "CHECKPOINT_EVERY", 1)
     monkeypatch.setattr(iceberg, "CLEAN_EVERY", 1)
     time = VirtualTime(1)
@@ -58,27 +73,37 @@ def test_publishing_survives_a_fault_at_every_call(
     start = TimedStorage(place, time)
     prepare(start, time.clock, table)
     files, now_us = files_of(start), time.now_us
-    before, events_then = table.shown(start), content_on(start)
+    if knows:
+        table.publish(open_on(start, clock=time.clock))
+    before = table.shown(start)
+    if knows:
+        open_on(start, clock=time.clock).append(events(25, 30), layout=SETTLED)
+    events_then = content_on(start)
     table.publish(open_on(start, clock=time.clock))
     after = table.shown(start)
-    assert [len(rows) for _, rows in (before, after)] == [20, 23]
+    assert [len(rows) for _, rows in (before, after)] == ([23, 28] if knows else [20, 23])
     for number in range(1, 200):
         discard(place)  # Iceberg's metadata names the place
         later = VirtualTime(1 + number, now_us=now_us)
         inner = TimedStorage(restore(place, files), later, like=start)
-        faulty = FaultStorage(inner, replace(fault, at=number))
+        faulty = FaultStorage(inner)
+        stream = open_on(faulty, clock=later.clock)
+        if knows:
+            table.publish(stream)
+            stream.append(events(25, 30), layout=SETTLED)
+        faulty.fault = replace(fault, at=len(faulty.calls) + number)
         ended = None
         try:
-            table.publish(open_on(faulty, clock=later.clock))
+            table.publish(stream)
         except (Crash, SegstoreError) as error:
             ended = error
         found = table.shown(inner)
-        assert found in ([after] if ended is None else [before, after]), faulty.calls[number - 1]
+        assert found in ([after] if ended is None else [before, after]), faulty.calls[-3:]
         assert content_on(inner) == events_then
         table.publish(open_on(inner, clock=later.clock))
         assert table.shown(inner) == after
         if not faulty.struck:
-            assert number > 10
+            assert number > 6
             return
     pytest.fail("publishing never succeeds")
 
@@ -153,3 +178,59 @@ def test_publisher_that_slept_past_a_purge_publishes_again(table: Table) -> None
     found = table.publish(open_on(slept, clock=time.clock))
     assert (found.table_version - table.first, found.tail) == (2, 30)
     assert [row["n"] for row in table.shown(storage)[1]] == list(range(2, 30))
+
+
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
+@pytest.mark.parametrize("others", ["publish", "remove", "make anew", "make anew twice"])
+def test_publisher_that_knows_the_table_sees_what_others_did(others: str, table: Table) -> None:
+    """What it remembers is never more than a hint: no table is made of two."""
+    time = VirtualTime(1)
+    storage = TimedStorage(fresh_storage("memory", None), time)
+    prepare(storage, time.clock, table)
+    stream = open_on(storage, clock=time.clock)
+    stream.set_upkeep(None)
+    assert table.publish(stream).table_version == table.first + 1
+    other = open_on(storage, clock=time.clock)
+    if others != "publish":
+        getattr(other, f"unpublish_{table.kind}")()
+    for start in {"remove": (), "make anew twice": (25, 28)}.get(others, (25,)):
+        other.append(events(start, start + 3), layout=SETTLED)
+        table.publish(other)
+    stream.refresh()
+    stream.append(events(stream.tail, stream.tail + 2), layout=SETTLED)
+    found = table.publish(stream)
+    counts = {"publish": 3, "remove": 1, "make anew": 2, "make anew twice": 3}
+    assert found.table_version - table.first + 1 == counts[others] + (others == "publish")
+    assert [row["n"] for row in table.shown(storage)[1]] == list(range(2, found.tail))
+    stream.append(events(found.tail, found.tail + 5), layout=SETTLED)
+    assert table.publish(stream).table_version == found.table_version + 1
+    assert [row["n"] for row in table.shown(storage)[1]] == list(range(2, found.tail + 5))
+    getattr(stream, f"unpublish_{table.kind}")()
+    assert list(storage.list(table.kind)) == []
+    assert table.publish(stream).table_version == table.first
+
+
+@pytest.mark.parametrize("when", ["create", "info"])
+def test_table_removed_during_a_commit_leaves_nothing_behind(when: str) -> None:
+    """Whichever comes first: who removes looks again, and who commits does."""
+    time = VirtualTime(1)
+    storage = TimedStorage(fresh_storage("memory", None), time)
+    prepare(storage, time.clock, ICEBERG)
+    before = {info.path for info in storage.list("iceberg")}
+
+    def remove() -> None:
+        open_on(storage, clock=time.clock).unpublish_iceberg()
+
+    call = {"create": ICEBERG.second, "info": "info iceberg/metadata/snap-"}[when]
+    raced = Meddling(storage, call, remove)
+    found = ICEBERG.publish(open_on(raced, clock=time.clock))
+    assert raced.met
+    assert (found.table_version, found.tail) == (1, 25)
+    assert [row["n"] for row in ICEBERG.shown(storage)[1]] == list(range(2, 25))
+    left = {info.path for info in storage.list("iceberg")}
+    assert len(left) <= len(before) + 1
+    assert not [
+        path
+        for path in left
+        if "snap-" in path and not path.startswith(f"iceberg/metadata/snap-{1:020d}")
+    ]

@@ -267,6 +267,19 @@ def test_publishing_iceberg_reads_what_changed(
     assert fresh.publish_iceberg().lag == 0
     assert fresh.storage.stats.total <= 11
     assert len(iceberg_entries(stream.storage)) == 21
+    fresh.append(events(21, 22), layout=layout)
+    fresh.storage.stats.reset()
+    assert fresh.publish_iceberg().lag == 0
+    assert fresh.storage.stats.total <= 6  # it knows the table, and the newest version
+    assert len(iceberg_entries(stream.storage)) == 22
+
+
+def test_asking_for_tables_costs_little_without_any(stream: Stream) -> None:
+    """Figures of a stream ask for its newest version once, and once for each format's table."""
+    stream.append(events(0, 20), layout=SETTLED)
+    stream.storage.stats.reset()
+    assert stream.published_iceberg() is None
+    assert stream.storage.stats.total <= 3
 
 
 @pytest.mark.slow
