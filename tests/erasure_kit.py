@@ -34,7 +34,7 @@ def _frames(data: bytes) -> Iterator[bytes]:
 
 def _decoded(path: str, data: bytes) -> Iterator[bytes]:
     yield data
-    if path.endswith(".parquet"):
+    if path.endswith(".parquet") and data.endswith(b"PAR1"):  # a crash may leave the beginning
         file = pq.ParquetFile(io.BytesIO(data))
         yield str(file.read().to_pydict()).encode()
         groups = (file.metadata.row_group(n) for n in range(file.metadata.num_row_groups))

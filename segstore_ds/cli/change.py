@@ -157,6 +157,9 @@ def redact(
     redact_id: Annotated[
         str | None, typer.Option("--id", help="The same id goes on.", show_default=False)
     ] = None,
+    forget: Annotated[
+        bool, typer.Option("--forget", help="Delete what still holds the values.")
+    ] = False,
     dry_run: DryRun = False,
     yes: Yes = False,
     storage_options: Options = None,
@@ -172,10 +175,12 @@ def redact(
         report({"dry_run": True, "rows": found}, as_json=as_json, text=text)
         return
     ask(f"Set {', '.join(names)} of matching events of {stream.url} to null for good?", yes=yes)
-    done = stream.redact(filters, columns=names, reason=reason, redact_id=redact_id)
+    done = stream.redact(filters, columns=names, reason=reason, redact_id=redact_id, forget=forget)
     text = (
         f"{done.rows:,} events of {done.segments} segments below {done.tail}, id {done.redact_id}"
     )
+    if done.forgotten is not None:
+        text += f"\n{done.forgotten}"
     report(done, as_json=as_json, text=text)
 
 

@@ -7,6 +7,7 @@ BEYOND = (
     "older versions of objects, where the bucket keeps them: delete noncurrent versions there",
     "memory and read caches of other processes: restart what read the events",
     "copies by segments or events, files written from reads, checkpoints, backups: redact each",
+    "folders of followers that were removed: delete them",
 )
 AGAIN = "the same call again"
 

@@ -16,6 +16,7 @@ from segstore_ds.publish.unused import mark_unused, read_marks
 from segstore_ds.storage import ObjectInfo, Storage
 
 _MARKS = f"{METADATA_FOLDER}/_unused.json"
+_MAKING_US = 3_600_000_000  # within an hour, what a publisher wrote is named or never will be
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +47,8 @@ def delete_unused(
         for info in objects
         if (number := names.parse_iceberg_path(info.path)) is not None
     }
-    committed_us = written.get(version, now_us)  # what came later may be of a later version
+    # What came later may be of a version that is being made.
+    committed_us = max(written.get(version, now_us), now_us - _MAKING_US)
     superseded, unused = [], []
     for info in objects:
         number = _version_of(info.path)

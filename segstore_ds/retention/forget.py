@@ -13,9 +13,10 @@ from dataclasses import replace
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.compact.redact import Work, run_redact
 from segstore_ds.compact.redact_plan import RedactRequest
-from segstore_ds.compact.redacted import AGAIN, Forgotten, Left, Redacted
+from segstore_ds.compact.redacted import AGAIN, BEYOND, Forgotten, Left, Redacted
 from segstore_ds.errors import StorageError
 from segstore_ds.format import names
+from segstore_ds.format.copies import parse_copy
 from segstore_ds.format.redactions import Redaction, redactions_of
 from segstore_ds.format.root import Root
 from segstore_ds.format.upkeep import DEFAULT_POLICY, upkeep_of
@@ -86,7 +87,7 @@ def run_forget(
     left += [table for table, _ in published]
     left += _elsewhere(root, record.version)
     due = dt.datetime.fromtimestamp(max(due_us, now_us) / 1e6, dt.UTC) if due_us else None
-    return Forgotten(not left, due, tuple(left))
+    return Forgotten(not left, due, tuple(left), (*BEYOND, *_sources(root)))
 
 
 def _waiting(storage: Storage, kept: Iterable[Kept | Deleted], version: int) -> Iterator[Left]:
@@ -170,3 +171,11 @@ def _elsewhere(root: Root, version: int) -> Iterator[Left]:
             "the replaced objects that were shared lie there",
             "redact the origin with forget=True, or materialize() this clone and drop the origin",
         )
+
+
+def _sources(root: Root) -> Iterator[str]:
+    """Yield the streams that this one was copied from, which still have the events."""
+    for name, value in root.copies.items():
+        copy = parse_copy(name, value)
+        place = copy.origin or f"the stream with the id {copy.source}"
+        yield f"{place}, which copy {name!r} was made of: redact it there too"

@@ -3,6 +3,7 @@
 Objects are searched as they are stored and decoded by what FORMAT.md says, with pyarrow alone.
 """
 
+import datetime as dt
 import uuid
 from contextlib import suppress
 
@@ -160,6 +161,45 @@ def test_clones_and_origins_are_reported() -> None:
     assert _redact(stream).done
     assert _redact(clone).done
     assert holders(place) == holders(clone_url) == []
+
+
+def test_sources_of_copies_are_named() -> None:
+    """Nothing here reaches them, so they don't keep it from being done."""
+    stream, storage = make_stream(2)
+    wait(storage, HOUR)
+    target = f"memory://{uuid.uuid4().hex}"
+    stream.copy_to(target, copy_id="c")
+    copy = open_on(TimedStorage(open_storage(target), storage.time), clock=storage.time.clock)
+    report = _redact(copy)
+    assert [text for text in report.beyond if stream.stream_id in text and "'c'" in text]
+    assert any("followers that were removed" in text for text in report.beyond)
+
+
+def test_a_nightly_rule_forgets_what_comes_of_age() -> None:
+    """E-mail is redacted after 30 days; a grace later, no byte of it is left."""
+    time, place = VirtualTime(5), f"memory://{uuid.uuid4().hex}"
+    schema = pa.schema([("ts", pa.timestamp("us", "UTC")), ("email", pa.string())])
+    storage = TimedStorage(open_storage(place), time)
+    stream = create_on(storage, schema, clock=time.clock, upkeep=None, time_column="ts")
+    redacted = []
+    for day in range(45):
+        now = dt.datetime.fromtimestamp(time.now_us / 1e6, dt.UTC)
+        hours = [now + dt.timedelta(hours=hour) for hour in (1, 13)]
+        texts = [f"mail-{day}-{hour}@a.org" for hour in (1, 13)]
+        stream.append(pa.table([hours, texts], schema), layout=LAYOUTS[day % 4])
+        time.advance(DAY)
+        now = dt.datetime.fromtimestamp(time.now_us / 1e6, dt.UTC)
+        before = (now - dt.timedelta(days=30)).isoformat()
+        filters = [["ts", "<", before]]
+        redacted.append(stream.redact(filters, columns=["email"], reason="30 days", forget=True))
+    assert [done.rows for done in redacted] == [0] * 30 + [2] * 15
+    assert [done.segments for done in redacted] == [0] * 30 + [1] * 15
+    kept = stream.read().read_all()["email"].to_pylist()
+    assert [text is None for text in kept] == [True] * 30 + [False] * 60
+    assert holders(place, "mail-13-1@")
+    for day in range(7):
+        assert holders(place, f"mail-{day}-") == []
+    stream.verify().check()
 
 
 @pytest.mark.slow

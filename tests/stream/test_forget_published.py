@@ -1,6 +1,8 @@
 """Forgetting takes published tables along: metadata, checkpoints, snapshots, files of their own."""
 
 import json
+import uuid
+from contextlib import suppress
 from pathlib import Path
 
 import deltalake
@@ -12,11 +14,14 @@ from pyiceberg.table import StaticTable
 from stream_kit import DAY, HOUR, age_files, make_old, make_stream, wait
 
 from segstore_ds.compact.redacted import Forgotten
+from segstore_ds.errors import StorageError
 from segstore_ds.format import names
 from segstore_ds.publish import delta
 from segstore_ds.publish.iceberg_table import read_newest as read_iceberg
-from segstore_ds.stream import Stream
-from segstore_ds.testing.virtual_time import TimedStorage
+from segstore_ds.storage import open_storage
+from segstore_ds.stream import Stream, create_on, open_on
+from segstore_ds.testing.faults import Crash, Fault, FaultStorage
+from segstore_ds.testing.virtual_time import TimedStorage, VirtualTime
 from segstore_ds.write.layout import Layout
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
@@ -164,6 +169,39 @@ def test_old_iceberg_snapshots_are_named_no_more() -> None:
     version = found.version
     _forget(stream)
     assert read_iceberg(storage, exact=True).version == version
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("table", TABLES, ids=lambda table: table.kind)
+@pytest.mark.parametrize("kind", ["fail", "crash"])
+def test_cleaning_tables_goes_on_after_a_fault_at_every_call(kind: str, table: Table) -> None:
+    """Whichever call of forgetting fails, later ones end it, and the table is whole."""
+    for number in range(1 + (kind == "crash"), 1000, 9):
+        time = VirtualTime(number)
+        inner = TimedStorage(open_storage(f"memory://{uuid.uuid4().hex}"), time)
+        storage = FaultStorage(inner)
+        stream = create_on(storage, SCHEMA, clock=time.clock, upkeep=None)
+        for start in (0, ROWS):
+            stream.append(_events(start), layout=SETTLED)
+            stream.truncate(stream.head + 1)
+            table.publish(stream)
+            time.advance(60)
+        storage.fault = Fault(len(storage.calls) + number, kind, "after")
+        with suppress(Crash, StorageError):
+            _forget(stream)
+        struck, storage.fault = storage.struck, None
+        again = open_on(inner, clock=time.clock)
+        reports = []
+        for _ in range(3):
+            reports.append(_forget(again))
+            time.advance(8 * DAY)
+        assert reports[-1].done, number
+        assert holders(again.url) == [], number
+        assert table.shown(inner)[1] == again.read().read_all().to_pylist()
+        if not struck:
+            assert number > 40
+            return
+    pytest.fail("forgetting never succeeds")
 
 
 @pytest.mark.slow

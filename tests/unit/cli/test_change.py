@@ -86,6 +86,11 @@ def test_redact_counts_asks_and_clears(stream, capsys):
     assert done(capsys)["rows"] == 1
     assert stream.read().read_all()["n"].to_pylist() == [1, None, 3]
     assert main(["redact", stream.url, "-c", "n", "--yes"]) == 2
+    line = ["redact", stream.url, "--where", '["n", "==", 3]', "-c", "n", "--yes", "--forget"]
+    assert main(line) == 0
+    assert "not forgotten before" in capsys.readouterr().out
+    assert main([*line, "--json"]) == 0
+    assert done(capsys)["forgotten"]["done"] is False
 
 
 @pytest.mark.parametrize("form", [[], ["--iceberg"]])
