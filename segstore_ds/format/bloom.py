@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError
@@ -145,14 +146,25 @@ def unite(filters: Sequence[bytes]) -> tuple[bytes, ...]:
 
 
 def lacks_value(filters: Sequence[bytes], column: pa.Array) -> bool:
-    """Tell whether all filters deny a value of their column, so that reads would lose rows."""
-    hashes = hash_values(column) if has_filter(column.type) else None
+    """Tell whether all filters deny a value of their column, so that reads would lose rows.
+
+    Values that are too long to hash are not looked up, so it does not matter what filters say.
+    """
+    if not has_filter(column.type):
+        return True
+    hashes = hash_distinct(_short_enough(distinct(column)), column.type)
     if hashes is None:
         return True
     held = np.zeros(len(hashes), np.bool_)
     for data in filters:
         held |= may_hold(data, hashes)
     return not bool(held.all())
+
+
+def _short_enough(values: pa.Array) -> pa.Array:
+    if not (t.is_string(values.type) or t.is_binary(values.type)):
+        return values
+    return values.filter(pc.less_equal(pc.binary_length(values), MOST_VALUE_BYTES))
 
 
 def _damaged(where: str) -> CorruptionError:
