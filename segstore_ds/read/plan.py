@@ -31,6 +31,7 @@ from segstore_ds.read.key_filters import Key, find_keys, segments_holding
 from segstore_ds.read.key_filters import may_match as may_hold_keys
 from segstore_ds.read.time_index import time_index, window_of
 from segstore_ds.status.history import History
+from segstore_ds.status.parts import WHOLE_SEGMENTS
 from segstore_ds.status.slices import EXACT_LIMIT, Slice, SliceTable, plan_borders
 from segstore_ds.status.table_status import Run, TableStatus
 from segstore_ds.storage import Storage
@@ -123,8 +124,6 @@ def plan_range(status: TableStatus, root: Root, reading: Reading) -> SliceTable:
     looks_up, may_match = reading.looks_up, part_test(reading)
     for run in status.runs(root, *span, with_stats=wanted, with_filters=looks_up, wanted=may_match):
         kept = _matching(status, run, reading, schemas) if reading.filters else None
-        if kept is not None and len(kept) and reading.looks_up:
-            kept = kept[_holding_keys(run, reading.filters, schemas)[kept]]
         tables.append(SliceTable.of_run(run, reading.start, reading.end, kept))
     slices = SliceTable.join(tables)
     if not reading.native_epochs:
@@ -144,15 +143,26 @@ def part_test(reading: Reading) -> Callable[[PartRef], bool]:
 def _matching(
     status: TableStatus, run: Run, reading: Reading, schemas: dict[int, pa.Schema]
 ) -> Ints:
-    """Return the rows of a run (its segments) whose statistics do not rule a match out."""
+    """Return the rows of a run (its segments) that statistics and key filters do not rule out."""
     filters = reading.filters
     rows = np.arange(len(run.columns))
     window = window_of(filters, reading.time_column)
     if window is not None:
         index = time_index(status, run, reading.schema.field(reading.time_column), schemas)
         rows = index.within(window, run.first, run.first + len(run.columns)) - run.first
-    if not len(rows):
-        return rows
+    # Filters of small parts came in the same request, and rule segments out faster than bounds.
+    first = reading.looks_up and len((run.whole or run).columns) <= WHOLE_SEGMENTS
+    if first and len(rows):
+        rows = rows[_holding_keys(run, filters, schemas)[rows]]
+    if len(rows):
+        rows = _within_bounds(run, rows, filters, schemas)
+    if reading.looks_up and not first and len(rows):
+        rows = rows[_holding_keys(run, filters, schemas)[rows]]
+    return rows
+
+
+def _within_bounds(run: Run, rows: Ints, filters: Filters, schemas: dict[int, pa.Schema]) -> Ints:
+    """Return those of a run's rows whose statistics do not rule a match out."""
     stats = run.load_stats()
     epochs, counts = run.columns.epochs, run.columns.rows
     # Parsing the bounds of all columns would take most of the time of planning.
