@@ -247,25 +247,35 @@ def running(program: Program, folder: Path) -> Iterator[Server]:
         free.bind(("127.0.0.1", 0))
         port = str(free.getsockname()[1])
     (folder / "data").mkdir()
-    known = {"port": port, "folder": str(folder), "key": key, "secret": secret}
+    filled = {"port": port, "folder": str(folder), "key": key, "secret": secret}
     start = [executable] if program.source else ["node", "--max-old-space-size=1024", executable]
-    start += [argument.format(**known) for argument in program.arguments]
-    variables = {name: value.format(**known) for name, value in program.environment.items()}
+    start += [argument.format(**filled) for argument in program.arguments]
+    variables = {name: value.format(**filled) for name, value in program.environment.items()}
     bounds = {"GOMEMLIMIT": f"{MOST_MEMORY_MIB}MiB", "HOME": str(folder)}
-    log = folder / "log"
-    with log.open("wb") as output:
+    known = {**os.environ, **bounds, **variables}
+    with guarded(start, folder, known) as guard:
+        endpoint = f"http://127.0.0.1:{port}"
+        log = folder / "log"
+        _await(f"{endpoint}/{program.ready}", guard, log, any_answer=not program.ready)
+        yield Server(program, endpoint, key, secret)
+
+
+@contextmanager
+def guarded(
+    command: list[str], folder: Path, environment: Mapping[str, str] | None = None
+) -> Iterator["subprocess.Popen[bytes]"]:
+    """Run a server as long as this process lives; its log lies in the folder. Yield its guard."""
+    with (folder / "log").open("wb") as output:
         guard = subprocess.Popen(
-            [sys.executable, __file__, "guard", json.dumps(start)],
+            [sys.executable, __file__, "guard", json.dumps(command)],
             cwd=folder,
-            env={**os.environ, **bounds, **variables},
+            env=environment,
             stdin=subprocess.PIPE,
             stdout=output,
             stderr=output,
         )
     try:
-        endpoint = f"http://127.0.0.1:{port}"
-        _await(f"{endpoint}/{program.ready}", guard, log, any_answer=not program.ready)
-        yield Server(program, endpoint, key, secret)
+        yield guard
     finally:
         guard.stdin.close()  # type: ignore[union-attr]
         guard.wait(MOST_START_S)
