@@ -108,6 +108,7 @@ def _ours(url: Path, window: tuple[dt.datetime, ...]) -> dict[str, Any]:
     return {
         "read ms": (time.perf_counter() - start) * 1000,
         "plan ms": (planned - opened) * 1000,
+        "open requests": asked,
         "plan requests": requests - asked,
         "segments": segments,
         "events": rows,
