@@ -101,13 +101,15 @@ def _events(number: int, each: int) -> pa.RecordBatch:
 def _ours(url: Path, window: tuple[dt.datetime, ...]) -> dict[str, Any]:
     start = time.perf_counter()
     stream = segstore.open(url)
-    opened, asked = time.perf_counter(), stream.storage.stats.total
+    asked = stream.storage.stats.total
+    opened, spent = time.perf_counter(), time.process_time()
     requests, segments = _plan(stream, window)
-    planned = time.perf_counter()
+    planned, spent = time.perf_counter(), time.process_time() - spent
     rows = stream.read(event_time=window, read_cache_bytes=0).read_all().num_rows
     return {
         "read ms": (time.perf_counter() - start) * 1000,
         "plan ms": (planned - opened) * 1000,
+        "plan cpu ms": spent * 1000,
         "open requests": asked,
         "plan requests": requests - asked,
         "segments": segments,

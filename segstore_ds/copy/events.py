@@ -35,6 +35,7 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format import names
 from segstore_ds.format.copies import EVENTS, CopyRecord, parse_copy
+from segstore_ds.format.key_columns import inherited_properties
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.root import Root
 from segstore_ds.format.schema.conversion import convert
@@ -119,6 +120,8 @@ def begin_copy(
         done=schema is None and start == end,
     )
     first = _first_root(context, state, texts, sealed=request.seal and state.done)
+    if schema is None:
+        first = replace(first, properties=inherited_properties(root))
     if context.log.create(first):
         return state, True
     state = find_copy(context.log, request, root)

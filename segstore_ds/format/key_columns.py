@@ -26,7 +26,7 @@ def key_columns_of(root: Root) -> tuple[str, ...]:
 
 
 def inherited_properties(source: Root) -> dict[str, str]:
-    """Return the properties of a stream that a clone or a copy of its segments has, too."""
+    """Return the properties of a stream that a clone or a copy of it has, too."""
     kept = (PROPERTY, TIME_COLUMN)
     return {name: text for name, text in source.properties.items() if name in kept}
 

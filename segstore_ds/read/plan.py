@@ -29,7 +29,7 @@ from segstore_ds.read.commit_times import TIME_TYPE, CommitTimes
 from segstore_ds.read.filters import Filters
 from segstore_ds.read.key_filters import Key, find_keys, segments_holding
 from segstore_ds.read.key_filters import may_match as may_hold_keys
-from segstore_ds.read.time_index import time_index, window_of
+from segstore_ds.read.time_index import is_window, time_index, window_of
 from segstore_ds.status.history import History
 from segstore_ds.status.parts import WHOLE_SEGMENTS
 from segstore_ds.status.slices import EXACT_LIMIT, Slice, SliceTable, plan_borders
@@ -154,7 +154,7 @@ def _matching(
     first = reading.looks_up and len((run.whole or run).columns) <= WHOLE_SEGMENTS
     if first and len(rows):
         rows = rows[_holding_keys(run, filters, schemas)[rows]]
-    if len(rows):
+    if len(rows) and not is_window(filters, reading.time_column):
         rows = _within_bounds(run, rows, filters, schemas)
     if reading.looks_up and not first and len(rows):
         rows = rows[_holding_keys(run, filters, schemas)[rows]]

@@ -101,11 +101,26 @@ def window_of(filters: Filters, column: str | None) -> Window | None:
         value: Any = condition.literal
         if condition.column != column or type(value) not in (int, float):
             continue
+        # Of whole numbers, the next one is the first behind a bound that is not itself within.
+        step = 0 if t.is_floating(condition.type) else 1
         if condition.op in _LOWER:
-            start = value if start is None else max(start, value)
+            least = value + step * (condition.op == ">")
+            start = least if start is None else max(start, least)
         if condition.op in _UPPER:
-            end = value if end is None else min(end, value)
+            most = value - step * (condition.op == "<")
+            end = most if end is None else min(end, most)
     return None if start is None and end is None else (start, end)
+
+
+def is_window(filters: Filters, column: str | None) -> bool:
+    """Tell whether the bounds of a column of whole numbers say all that statistics can say."""
+    return not (filters.any_of or filters.expression) and all(
+        condition.column == column
+        and condition.op in _LOWER | _UPPER
+        and type(condition.literal) is int
+        and not t.is_floating(condition.type)
+        for condition in filters.conditions
+    )
 
 
 def time_index(

@@ -352,8 +352,8 @@ def test_follower_of_an_interval_passes_what_it_leaves_out(tmp_path: Any) -> Non
     assert [seen.record.offset for seen in stream.readers()] == [4]
 
 
-@pytest.mark.parametrize("mode", ["clone", "segments"])
-def test_copies_by_reference_keep_the_time_column(tmp_path: Any, mode: str) -> None:
+@pytest.mark.parametrize("mode", ["clone", "segments", "events"])
+def test_copies_keep_the_time_column(tmp_path: Any, mode: str) -> None:
     stream = filled(tmp_path, [5, 1], [9, 2])
     stream.copy_to(tmp_path / "copy", copy_id="c", mode=mode)
     copied = segstore.open(tmp_path / "copy")

@@ -12,7 +12,7 @@ from segstore_ds.format.parts.columns import from_entries
 from segstore_ds.format.root import SegmentEntry
 from segstore_ds.format.statistics import ColumnStats
 from segstore_ds.read.filters import parse_filters
-from segstore_ds.read.time_index import TimeIndex, time_index, window_of
+from segstore_ds.read.time_index import TimeIndex, is_window, time_index, window_of
 from segstore_ds.status.table_status import Run, TableStatus
 from segstore_ds.storage import open_storage
 
@@ -87,7 +87,8 @@ def test_damaged_bounds_name_their_segment(text: str) -> None:
 @pytest.mark.parametrize(
     ("filters", "window"),
     [
-        ([["t", ">=", 3], ["t", "<", 5], ["t", ">", 2]], (3, 5)),
+        ([["t", ">=", 3], ["t", "<", 5], ["t", ">", 2]], (3, 4)),
+        ([["t", ">", 3]], (4, None)),
         ([["t", "==", 3]], (3, 3)),
         ([["n", "==", 3], ["t", "<=", 4]], (None, 4)),
         ([["n", "==", 3], ["t", "!=", 4]], None),
@@ -97,3 +98,24 @@ def test_damaged_bounds_name_their_segment(text: str) -> None:
 def test_window_is_what_filters_leave(filters: Any, window: Any) -> None:
     assert window_of(parse_filters(filters, SCHEMA), "t") == window
     assert window_of(parse_filters(filters, SCHEMA), None) is None
+
+
+def test_window_of_fractions_keeps_its_ends() -> None:
+    schema = pa.schema([("t", pa.float64())])
+    found = parse_filters([["t", ">", 1], ["t", "<", 2.5]], schema)
+    assert window_of(found, "t") == (1.0, 2.5)
+    assert not is_window(found, "t")
+
+
+@pytest.mark.parametrize(
+    ("filters", "whole"),
+    [
+        ([["t", ">=", 3], ["t", "<", 5]], True),
+        ([["t", ">=", 3], ["n", "<", 5]], False),
+        ([["t", ">=", 3], ["t", "!=", 5]], False),
+        ([["t", "in", [3]]], False),
+        ([[["t", "<", 3]], [["t", ">", 4]]], False),
+    ],
+)
+def test_bounds_alone_decide_where_filters_are_a_window(filters: Any, whole: bool) -> None:
+    assert is_window(parse_filters(filters, SCHEMA), "t") == whole
