@@ -40,6 +40,8 @@ def run_due_merge(context: StreamContext, *, thorough: bool = False) -> None:
 
 def add_times(context: StreamContext) -> None:
     """Look at the times of parts where nobody has; a commit if there are such parts."""
+    if not context.status.lacks_times(context.log.root):
+        return
 
     def build(root: Root, _slot: Slot) -> Change[None]:
         if not context.status.lacks_times(root):

@@ -1,6 +1,7 @@
 """A golden stream with a time column: disordered events, some of them without a time.
 
-It was added when time columns were; `make_golden` writes it, as all others.
+It was added when time columns were; `make_golden` writes it, as all others. So was a stream whose
+segments are in parts and in a list, of which the root says the times.
 """
 
 import json
@@ -31,7 +32,21 @@ def times(stream: Stream) -> None:
         stream.set_time_column(COLUMN)
 
 
-TIMES = {"times": times}
+def whole_parts(stream: Stream) -> None:
+    """Parts and a list whose times are known, one whose times are not, and one without times."""
+    layout = Layout(inline_bytes=0, segment_format="arrow", stats_columns=())
+    stream.append(pa.table([[40, 41], ["a", "b"]], stream.schema), layout=layout)
+    stream.set_time_column("n")
+    for n in range(1, 29):
+        values = [None, None] if n in (26, 27) else [n * 10, n * 10 - 12]
+        stream.append(pa.table([values, ["a", "b"]], stream.schema), layout=layout)
+    assert len(stream.root.lists) == 3
+    assert len(stream.root.parts) == 2
+
+
+TIMES = {"times": times, "whole-parts": whole_parts}
+# Levels so small that a few commits fill them; they are no part of the format.
+TINY_PARTS = {"INLINE_SOFT": 1, "INLINE_HARD": 2, "PARTS_INLINE": 4, "LIST_PARTS": 4}
 
 
 def bounds(folder: Path) -> list[tuple[list[int | None], list[int | None] | None]]:
@@ -43,4 +58,15 @@ def bounds(folder: Path) -> list[tuple[list[int | None], list[int | None] | None
         stats = None if entry[7] is None else json.loads(entry[7])[column]
         found.append((table[column].slice(start, entry[2]).to_pylist(), stats))
         start += entry[2]
+    return found
+
+
+def part_bounds(folder: Path) -> list[tuple[list[int], list[int | None] | None]]:
+    """Return the times in each list and part that the root names, and what it says of them."""
+    root, (head, _, table) = newest_root(folder), read_stream(folder)
+    said = root["part_times"][f"int:{COLUMN}"]
+    found = []
+    for path, start, end, *_ in (*root["lists"], *root["parts"]):
+        values = table[COLUMN].slice(start - head, end - start).drop_null().to_pylist()
+        found.append((values, said[path]))
     return found

@@ -243,6 +243,8 @@ def write_stream(storage: Storage, name: str, version: str = "v1") -> None:
         elif name in ("parts", "writers"):
             stack.enter_context(thresholds(table_status, TINY))
             stack.enter_context(thresholds(append, NO_INLINE))
+        elif name == "whole-parts":
+            stack.enter_context(thresholds(table_status, golden_times.TINY_PARTS))
         elif name == "inline":
             stack.enter_context(thresholds(table_status, {"SHARE_BYTES": 1500, "JOINED_SHARE": 0}))
         if version == "v1-levels" and name in golden_levels.STARTS:

@@ -17,7 +17,7 @@ from golden_levels import LEVELS, described
 from golden_metadata import read_history, read_readers
 from golden_parquet import PARQUET
 from golden_reader import newest_root, read_stream
-from golden_times import PARTS, bounds
+from golden_times import PARTS, bounds, part_bounds
 from make_golden import LATER, SETS, as_json, events
 
 import segstore_ds as segstore
@@ -150,6 +150,18 @@ def test_golden_bounds_in_time_are_those_of_the_events() -> None:
     found = bounds(HERE / "v1-times/times")
     assert [values for values, _ in found] == PARTS
     assert [stats for _, stats in found] == [None, [3, 9, 0], [None, None, 1], [4, 8, 0], [6, 6, 0]]
+
+
+def test_golden_bounds_of_parts_are_those_of_their_events() -> None:
+    """Of a list and of parts; null where they are not known, nulls where no event has a time."""
+    found = part_bounds(HERE / "v1-times/whole-parts")
+    kinds = {None if said is None else said[0] is None for _, said in found}
+    assert kinds == {None, True, False}
+    for values, said in found:
+        if said is not None:
+            assert said == ([min(values), max(values)] if values else [None, None])
+    stream = segstore.open(HERE / "v1-times/whole-parts")
+    assert stream.read(event_time=(100, 120)).read_all()["n"].to_pylist() == [100, 110, 108, 118]
 
 
 def test_golden_times_are_found() -> None:
