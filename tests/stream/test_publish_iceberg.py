@@ -8,7 +8,6 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import pyarrow as pa
 import pytest
 from publish_kit import iceberg_entries
@@ -236,6 +235,20 @@ def test_lost_hint_is_found_again(stream: Stream) -> None:
     assert hint.read_text() == "4"
 
 
+def test_lost_metadata_is_made_again(stream: Stream) -> None:
+    """A catalog whose registration fails may delete the metadata that it was told of."""
+    for start in (0, 20):
+        stream.append(events(start, start + 20), layout=SETTLED)
+        stream.publish_iceberg()
+    newest = folder_of(stream) / "metadata" / "v2.metadata.json"
+    newest.unlink()
+    assert segstore.open(stream.url).publish_iceberg().table_version == 2
+    check(stream)
+    newest.unlink()
+    stream.append(events(40, 60), layout=SETTLED)
+    check(stream, "append")
+
+
 def test_small_manifests_are_merged(stream: Stream, monkeypatch: pytest.MonkeyPatch) -> None:
     """A list of many appends stays short, and each file keeps the snapshot that added it."""
     monkeypatch.setattr(manifest_plan, "_MERGED", 4)
@@ -314,23 +327,3 @@ def test_unused_metadata_goes_after_the_grace(stream: Stream) -> None:
     assert len([*folder.rglob("*.*")]) < files + 8
     check(stream)
     assert len([*folder.rglob("v*.metadata.json")]) == 11
-
-
-@pytest.mark.slow
-def test_duckdb_reads_the_table(stream: Stream) -> None:
-    """Where its extension is, or can be had."""
-    connection = duckdb.connect()
-    try:
-        connection.execute("install iceberg")
-        connection.execute("load iceberg")
-    except duckdb.Error as error:
-        pytest.skip(f"DuckDB's extension can't be had here: {error}")
-    for start in (0, 20):
-        stream.append(events(start, start + 20), layout=SETTLED)
-        stream.publish_iceberg(format_version=2)
-    stream.truncate(7)
-    stream.publish_iceberg()
-    text = "select * from iceberg_scan(?)"
-    rows = connection.execute(text, [str(folder_of(stream))]).fetchall()
-    wanted = stream.read().read_all().to_pylist()
-    assert sorted(rows) == [(row["n"], row["word"]) for row in wanted]

@@ -1,0 +1,218 @@
+"""Published tables through other engines, in object stores and in catalogs that run here."""
+
+import json
+import os
+import subprocess
+import venv
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import deltalake
+import polars as pl
+import pyarrow as pa
+import pytest
+from fixtures_s3 import S3Server
+from fixtures_servers import FETCHES
+from pyiceberg.catalog import Catalog
+from pyiceberg.catalog.glue import GlueCatalog
+from pyiceberg.catalog.sql import SqlCatalog
+from pyiceberg.table import StaticTable
+
+import segstore_ds as segstore
+from segstore_ds.stream import Stream
+from segstore_ds.write.layout import Layout
+
+SCHEMA = pa.schema([("n", pa.int64()), ("word", pa.string())])
+SETTLED = Layout(inline_bytes=0, segment_format="parquet")
+DUCKDB = "1.5.5"  # the newest that its extensions are packaged for
+Ask = Callable[..., list[list[Any]]]
+
+
+def events(start: int, end: int) -> pa.Table:
+    """Return the events start to end."""
+    words = [["", "ada", "größe", None][n % 4] for n in range(start, end)]
+    return pa.table({"n": list(range(start, end)), "word": words}, SCHEMA)
+
+
+def rows_of(stream: Stream) -> list[list[Any]]:
+    """Return all events as lists, sorted by their number."""
+    return [[*row.values()] for row in stream.read().read_all().sort_by("n").to_pylist()]
+
+
+def change(stream: Stream) -> Iterator[None]:
+    """Change the stream in the ways that change which files a table lists."""
+    for start in range(0, 60, 20):
+        stream.append(events(start, start + 20), layout=SETTLED)
+    yield
+    stream.compact(start=20, layout=SETTLED)
+    yield
+    stream.truncate(7)
+    yield
+    stream.redact([["n", "==", 34]], columns=["word"], redact_id="r")
+    yield
+    stream.overwrite(events(80, 90), layout=SETTLED)
+    yield
+
+
+@pytest.fixture(scope="module")
+def duckdb() -> Iterator[Ask]:
+    """Ask DuckDB of an environment with its extensions, which is made once and kept."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    target = folder / "segstore-benchmarks" / f"duckdb-{DUCKDB}"
+    python = target / "bin" / "python"
+    if not (target / "made").exists():
+        venv.create(target, with_pip=True, clear=True)
+        packages = [f"duckdb-extension-{name}" for name in ("avro", "delta", "httpfs", "iceberg")]
+        pinned = [f"{name}=={DUCKDB}" for name in ("duckdb", *packages)]
+        try:
+            subprocess.run([python, "-m", "pip", "install", "--quiet", *pinned], check=True)
+        except subprocess.CalledProcessError as error:
+            pytest.skip(f"DuckDB's extensions can't be installed here: {error}")
+        (target / "made").touch()
+    with subprocess.Popen(
+        [python, Path(__file__).with_name("duckdb_driver.py")],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+
+        def ask(query: str, *parameters: str) -> list[list[Any]]:
+            process.stdin.write(json.dumps([query, *parameters]) + "\n")
+            process.stdin.flush()
+            found = json.loads(process.stdout.readline())
+            assert "rows" in found, found
+            rows: list[list[Any]] = found["rows"]
+            return rows
+
+        yield ask
+        process.stdin.close()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("format_version", [2, 3])
+def test_duckdb_reads_both_tables(duckdb: Ask, tmp_path: Path, format_version: int) -> None:
+    """After every operation, by each of its extensions."""
+    stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
+    for _ in change(stream):
+        stream.publish_delta()
+        stream.publish_iceberg(format_version=format_version)
+        for kind in ("delta", "iceberg"):
+            text = f"select * from {kind}_scan(?) order by n"  # noqa: S608 - of ours
+            assert duckdb(text, str(tmp_path / "s" / kind)) == rows_of(stream), kind
+
+
+@pytest.fixture
+def bucket(request: pytest.FixtureRequest) -> tuple[str, dict[str, Any]]:
+    """A bucket's URL, and options of a server that has it."""
+    server = request.getfixturevalue(request.param)
+    url = server.new_bucket()
+    return url if "://" in url else f"s3://{url}", server.options
+
+
+@pytest.mark.parametrize(
+    "bucket", ["s3_server", pytest.param("minio", marks=FETCHES)], indirect=True
+)
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_engines_read_tables_in_object_stores(
+    duckdb: Ask, bucket: tuple[str, dict[str, Any]]
+) -> None:
+    """Each with its own client of the store, after every operation."""
+    url, options = bucket
+    stream = segstore.create(f"{url}/s", SCHEMA, storage_options=options, upkeep=None)
+    key, secret, endpoint = options["key"], options["secret"], options["endpoint_url"]
+    keys = {
+        "AWS_ENDPOINT_URL": endpoint,
+        "AWS_ACCESS_KEY_ID": key,
+        "AWS_SECRET_ACCESS_KEY": secret,
+        "AWS_REGION": "us-east-1",
+        "AWS_ALLOW_HTTP": "true",
+    }
+    account = f"key_id '{key}', secret '{secret}', region 'us-east-1'"
+    place = f"endpoint '{endpoint.removeprefix('http://')}', use_ssl false, url_style 'path'"
+    duckdb(f"create or replace secret s (type s3, {account}, {place})")
+    for _ in change(stream):
+        delta, iceberg = stream.publish_delta().url, stream.publish_iceberg().url
+        wanted = rows_of(stream)
+        table = deltalake.DeltaTable(delta, storage_options=keys)
+        engine = deltalake.QueryBuilder().register("t", table)
+        found = pa.table(engine.execute("select * from t order by n").read_all())
+        assert [[*row.values()] for row in found.to_pylist()] == wanted
+        lazy = pl.scan_delta(delta, storage_options=keys).sort("n")
+        assert [[*row] for row in lazy.collect().rows()] == wanted
+        static = StaticTable.from_metadata(iceberg, properties=of_pyiceberg(options))
+        assert rows_in(static) == wanted
+        # Its `delta_scan` asks the store for paths with `..`, which not every store resolves.
+        assert duckdb("select * from iceberg_scan(?) order by n", iceberg) == wanted
+
+
+def of_pyiceberg(options: dict[str, Any]) -> dict[str, str]:
+    """Return storage options in pyiceberg's words."""
+    return {
+        "s3.endpoint": options["endpoint_url"],
+        "s3.access-key-id": options["key"],
+        "s3.secret-access-key": options["secret"],
+        "s3.region": "us-east-1",
+    }
+
+
+def rows_in(table: StaticTable | Any) -> list[list[Any]]:
+    """Return what pyiceberg finds in a table."""
+    found = table.scan().to_arrow().sort_by("n").to_pylist()
+    return [[*row.values()] for row in found]
+
+
+def register(catalog: Catalog, stream: Stream, version: int, wanted: list[list[Any]]) -> None:
+    """Tell a catalog of the newest metadata, as it has to be told after each publication."""
+    if catalog.table_exists("db.clicks"):
+        catalog.drop_table("db.clicks")
+    metadata = f"{stream.url}/iceberg/metadata/v{version}.metadata.json"
+    assert rows_in(catalog.register_table("db.clicks", metadata)) == wanted
+    assert rows_in(catalog.load_table("db.clicks")) == wanted
+
+
+@pytest.mark.slow
+def test_sql_catalog_is_told_after_each_publication(tmp_path: Path) -> None:
+    """Dropping the table from it, and registering the newest metadata, deletes nothing."""
+    stream = segstore.create(tmp_path / "s", SCHEMA, upkeep=None)
+    catalog = SqlCatalog("c", uri=f"sqlite:///{tmp_path}/c.db", warehouse=f"file://{tmp_path}/w")
+    catalog.create_namespace("db")
+    for _ in change(stream):
+        version = stream.publish_iceberg(format_version=2).table_version
+        register(catalog, stream, version, rows_of(stream))
+    catalog.close()
+    stream.verify().check()
+
+
+@pytest.mark.slow
+def test_glue_is_told_after_each_publication(s3_server: S3Server) -> None:
+    """By pyiceberg, and by Glue's own call, which changes where the metadata is."""
+    options = s3_server.options
+    url = f"s3://{s3_server.new_bucket()}/s"
+    stream = segstore.create(url, SCHEMA, storage_options=options, upkeep=None)
+    glue = {"glue.endpoint": options["endpoint_url"], "glue.region": "us-east-1"}
+    glue |= {"glue.access-key-id": options["key"], "glue.secret-access-key": options["secret"]}
+    catalog = GlueCatalog("c", **glue, **of_pyiceberg(options))
+    catalog.create_namespace("db")
+    for _ in change(stream):
+        version = stream.publish_iceberg(format_version=2).table_version
+        register(catalog, stream, version, rows_of(stream))
+    stream.append(events(90, 95), layout=SETTLED)
+    version = stream.publish_iceberg().table_version
+    client = boto3.client(
+        "glue",
+        endpoint_url=options["endpoint_url"],
+        region_name="us-east-1",
+        aws_access_key_id=options["key"],
+        aws_secret_access_key=options["secret"],
+    )
+    table = client.get_table(DatabaseName="db", Name="clicks")["Table"]
+    known = {key: table[key] for key in ("Name", "TableType", "StorageDescriptor", "Parameters")}
+    known["Parameters"]["metadata_location"] = f"{url}/iceberg/metadata/v{version}.metadata.json"
+    client.update_table(DatabaseName="db", TableInput=known)
+    assert rows_in(catalog.load_table("db.clicks")) == rows_of(stream)
