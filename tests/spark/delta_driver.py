@@ -1,11 +1,13 @@
 """A session of the Spark that delta-spark knows, in a process of its own: TABLE TARGET.
 
-Writes all rows of each version of a table and their row ids as an Arrow file, then tries to change
-the table in every way, and prints what was not refused.
+Writes all rows of each version of a table and their row ids as an Arrow file, counts the rows of
+the newest through a Hive metastore, then tries to change the table in every way, and prints what
+was not refused.
 """
 
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa
@@ -22,6 +24,28 @@ def write_versions(spark: SparkSession, table: str, target: Path, newest: int) -
         path = str(target / f"{version}.arrow")
         with pa.OSFile(path, "wb") as file, pa.ipc.new_file(file, rows.schema) as writer:
             writer.write_table(rows)
+
+
+def of_hive(folder: Path) -> dict[str, str]:
+    """Return the configuration of a metastore in a folder, inside of Spark."""
+    return {
+        "spark.sql.catalogImplementation": "hive",
+        "spark.sql.warehouse.dir": f"file://{folder}/warehouse",
+        "spark.hadoop.javax.jdo.option.ConnectionURL": (
+            f"jdbc:derby:;databaseName={folder}/metastore;create=true"
+        ),
+        "spark.hadoop.datanucleus.schema.autoCreateAll": "true",
+        "spark.hadoop.datanucleus.connectionPoolingType": "NONE",
+        "spark.hadoop.hive.metastore.schema.verification": "false",
+        "spark.driver.extraJavaOptions": f"-Dderby.stream.error.file={folder}/derby.log",
+    }
+
+
+def count_registered(spark: SparkSession, table: str) -> int:
+    """Tell the metastore of the table's location, and count it by its name there."""
+    spark.sql("CREATE DATABASE db")
+    spark.sql(f"CREATE TABLE db.clicks USING delta LOCATION '{table}'")
+    return int(spark.sql("SELECT count(*) FROM db.clicks").collect()[0][0])
 
 
 def try_changes(spark: SparkSession, table: str) -> list[str]:
@@ -52,8 +76,11 @@ def try_changes(spark: SparkSession, table: str) -> list[str]:
 
 def main(table: str, target: str, newest: str) -> None:
     """Read the table into its target, then try to change it."""
-    spark = start_session(INSTALLATIONS["delta"], Path(target))
+    installed = INSTALLATIONS["delta"]
+    conf = {**installed.conf, **of_hive(Path(target))}
+    spark = start_session(replace(installed, conf=conf), Path(target))
     write_versions(spark, table, Path(target), int(newest))
+    sys.stdout.write(f"registered: {count_registered(spark, table)}\n")
     sys.stdout.write(f"changed: {try_changes(spark, table)}\n")
     spark.stop()
 
