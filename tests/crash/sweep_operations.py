@@ -56,6 +56,11 @@ def _keyed(storage: Storage, time: VirtualTime) -> None:
     stream.append(events(0, 4), layout=SEGMENTS)
 
 
+def _timed(storage: Storage, time: VirtualTime) -> None:
+    stream = create_on(storage, SCHEMA, time_column="n", clock=time.clock)
+    stream.append(events(0, 4), layout=SEGMENTS)
+
+
 def _inline(storage: Storage, time: VirtualTime) -> None:
     stream = create_on(storage, SCHEMA, clock=time.clock)
     for n in range(3):
@@ -223,6 +228,7 @@ WIDENING = _appending(WIDER, writer_id="w", batch_id=1, merge_schema=True)
 STAGING = _appending(events(6, 11), writer_id="w", batch_id=1, layout=SEGMENTS)
 PARQUET = replace(SEGMENTS, segment_format="parquet")
 FILTERING = _appending(events(4, 11), writer_id="w", batch_id=1, layout=SEGMENTS)
+TIMING = _doing(lambda stream: stream.set_time_column("n"))
 STAGING_PARQUET = _appending(events(6, 11), writer_id="w", batch_id=1, layout=PARQUET)
 SETTLING = _doing(lambda stream: stream.compact(layout=PARQUET))
 RETAGGING = _doing(lambda stream: stream.tag("late", 5))
@@ -264,6 +270,8 @@ OPERATIONS = [
     Operation("compact-to-parquet", _plain, SETTLING),
     Operation("append-that-spills", _crowded, SPILLING, SPILLING),
     Operation("append-that-adds-filters", _keyed, FILTERING, FILTERING, TINY_ROOT),
+    Operation("append-that-spills-times", _timed, FILTERING, FILTERING, TINY_ROOT),
+    Operation("set-time-column-of-parts", _nearly_merged, TIMING, TIMING, TINY_PARTS, commits=2),
     Operation("append-that-fills-the-share", _inline, FILLING, FILLING, TINY_SHARE),
     Operation("append-that-joins-the-share", _inline, FILLING, FILLING, JOINED_SHARE),
     Operation("restore-inline", _replaced_inline, _doing(lambda stream: stream.restore(3))),
