@@ -1,12 +1,15 @@
 """Spark sessions as the benchmarks use them."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 from pyspark.sql import SparkSession
 
 import segstore_ds as segstore
+from benchmarks.far import sitecustomize as delay
 
 BATCH_SIZING = "spark.sql.execution.arrow.maxBytesPerBatch"
 TUNED = "2147483647"
@@ -30,6 +33,22 @@ def spark_session(conf: dict[str, str] | None = None) -> Iterator[SparkSession]:
         yield spark
     finally:
         spark.stop()
+
+
+@contextmanager
+def delayable_requests(file: Path) -> Iterator[None]:
+    """Let requests wait while a file says how long: here, and in workers of a session to come."""
+    variables = {delay.VARIABLE: str(file), "PYTHONPATH": str(Path(delay.__file__).parent)}
+    before = {name: os.environ.get(name) for name in variables}
+    variables["PYTHONPATH"] += os.pathsep + (before["PYTHONPATH"] or "")
+    os.environ.update(variables)
+    try:
+        with delay.delayed_requests():
+            yield
+    finally:
+        for name, value in before.items():
+            os.environ.pop(name)
+            os.environ.update({name: value} if value is not None else {})
 
 
 def set_batch_sizing(spark: SparkSession, *, tuned: bool) -> None:

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.dataset as ds
+from pyspark.sql import SparkSession
 
 import segstore_ds as segstore
 from benchmarks.report import Ratio, Report, machine
-from benchmarks.session import spark_session
+from benchmarks.session import delayable_requests, spark_session
 from benchmarks.workload import Settings, Workload, folder_bytes
 from segstore_ds.storage import open_storage
 from segstore_ds.stream import Stream, open_on
@@ -25,8 +26,12 @@ MEANING = (
     "filters of the key column and without, local and with 30 ms a request, beside Delta, "
     "Parquet's statistics and DuckDB"
 )
-SPARK_MEANING = "find the key of find_by_key by `segstore.read`: with filters and without"
+SPARK_MEANING = (
+    "find the key of find_by_key by `segstore.read`: with filters and without, local and with "
+    "30 ms a request"
+)
 KEYS = {"filters": ["user"], "plain": None}
+FOUND = "found"
 DELAY_S = 0.03
 SEGMENT_ROWS = 100_000
 USERS, USERS_OF_SEGMENT = 1_000_000, 1_000
@@ -45,6 +50,11 @@ FLATTERS = (
     "filters of segments are made after commits, as part of what appends take here",
     "peers read on a local disk; Delta has one file per append, so of ten segments",
     "DuckDB reads our Parquet segments, with Parquet's own filters; their list costs it nothing",
+)
+SPARK_FLATTERS = (
+    FLATTERS[0],
+    "a warm session: `found` holds these events alone, so it shows the time of Spark's job",
+    "far: every request of the driver's and workers' Python waits; Arrow segments",
 )
 
 
@@ -78,28 +88,56 @@ def run(settings: Settings) -> Report:
 
 
 def run_spark(settings: Settings) -> Report:
-    """Fill both streams with Parquet segments, and look the key up by `segstore.read`."""
+    """Fill both streams of each format, and look the key up by `segstore.read`."""
     segments, each = _sizes(settings)
+    expected = _expected(segments, each)
+    found: dict[str, dict[str, float]] = {}
     with settings.scratch() as scratch:
-        _fill(scratch, "parquet", segments, each)
-        with spark_session() as spark:
-
-            def look_up(name: str) -> int:
-                filters = [["user", "==", WANTED]]
-                return segstore.read(spark, scratch / name, filters=filters).count()
-
-            seconds = _race(
-                {name: partial(look_up, name) for name in KEYS}, _expected(segments, each), settings
-            )
+        for form in FORMATS:
+            (scratch / form).mkdir()
+            streams, _ = _fill(scratch / form, form, segments, each)
+            _fill_found(scratch / form / FOUND, streams["filters"], form)
+        delay = scratch / "delay"
+        with delayable_requests(delay), spark_session() as spark:
+            reads = {form: _spark_reads(spark, scratch / form) for form in FORMATS}
+            for form in FORMATS:
+                found[f"{form}, local"] = _race(reads[form], expected, settings)
+            # Spark's own reader of Parquet can't be delayed, so what is far is read by ours.
+            delay.write_text(str(DELAY_S))
+            found["arrow, far"] = _race(reads["arrow"], expected, settings)
     return Report(
         workload="find_by_key_spark",
         meaning=SPARK_MEANING,
         setup=machine(settings.folder)
         | {"events": f"{segments} segments of {each}", "rounds": settings.rounds_text},
-        rows=[{"stream": name, "seconds": round(found, 3)} for name, found in seconds.items()],
-        ratios=[Ratio("plain / filters", seconds["plain"] / seconds["filters"], 30)],
-        flatters=FLATTERS[:1],
+        rows=[
+            {"stream": f"{place}, {name}", "seconds": round(value, 3)}
+            for place, seconds in found.items()
+            for name, value in seconds.items()
+        ],
+        ratios=[
+            Ratio(f"{place}: plain / filters", seconds["plain"] / seconds["filters"], 30)
+            for place, seconds in found.items()
+        ],
+        flatters=SPARK_FLATTERS,
     )
+
+
+def _fill_found(folder: Path, stream: Stream, form: str) -> None:
+    """Write a stream of what a lookup finds and nothing else: reading it takes Spark's own time."""
+    layout = segstore.Layout(inline_bytes=0, segment_format=form)
+    found = stream.read(filters=[["user", "==", WANTED]])
+    segstore.create(folder, SCHEMA, upkeep=None).append(found, layout=layout)
+
+
+def _spark_reads(spark: SparkSession, folder: Path) -> dict[str, Callable[[], int]]:
+    """Return what reads the key's events from each of the streams of a folder."""
+    filters = [["user", "==", WANTED]]
+
+    def look_up(name: str) -> int:
+        return len(segstore.read(spark, folder / name, filters=filters).collect())
+
+    return {name: partial(look_up, name) for name in (*KEYS, FOUND)}
 
 
 def _sizes(settings: Settings) -> tuple[int, int]:
