@@ -12,19 +12,24 @@ from segstore_ds.compact.plan import plan_groups
 from segstore_ds.compact.rewrite import joins_of, plan_job
 from segstore_ds.compact.run import run_batch
 from segstore_ds.format.root import Root
+from segstore_ds.format.segment import PARQUET
 from segstore_ds.options.compaction import MINOR, CompactRules
 from segstore_ds.status.table_status import PlacedSegment
 from segstore_ds.write.layout import HOT
 from segstore_ds.write.request import AutoRules
 
 AUTO_BYTES = 32 << 20  # most input bytes rewritten after one commit
+# Parquet is decoded and encoded anew, which the next micro-batch would wait for: rewrite less.
+AUTO_PARQUET_BYTES = 4 << 20
+AUTO_PARQUET_ROWS = 1 << 18
 AUTO_SEGMENTS = 256  # how many of the newest segments are considered
 
 
-def plan_auto(rules: CompactRules) -> CompactRules:
-    """Return rules that bound the work after one commit; pure."""
-    budget = min(AUTO_BYTES, rules.target_bytes)
-    return replace(rules, minor=MINOR, budget_bytes=budget)
+def plan_auto(rules: CompactRules, *, parquet: bool = False) -> CompactRules:
+    """Return rules that bound the work after one commit, less with Parquet inputs; pure."""
+    budget = min(AUTO_PARQUET_BYTES if parquet else AUTO_BYTES, rules.target_bytes)
+    rows = min(AUTO_PARQUET_ROWS, rules.target_rows) if parquet else rules.target_rows
+    return replace(rules, minor=MINOR, budget_bytes=budget, target_rows=rows)
 
 
 def run_auto_compact(context: StreamContext, auto: AutoRules) -> Compaction | None:
@@ -35,13 +40,14 @@ def run_auto_compact(context: StreamContext, auto: AutoRules) -> Compaction | No
     has already replaced are skipped.
     """
     root = context.log.root
-    rules = plan_auto(auto.rules)
+    recent = _recent(context, root)
+    parquet = any(segment.entry.format == PARQUET for segment in recent)
+    rules = plan_auto(auto.rules, parquet=parquet)
     layout = auto.layout
     if layout.segment_format == "auto":
         # A commit waits for this: large frames are kept, and converted to Parquet later.
         layout = replace(layout, segment_format=HOT)
     job = plan_job(context.storage, context.status, root, rules, layout)
-    recent = _recent(context, root)
     groups = plan_groups(recent, rules, joins=joins_of(job.epochs))
     if not groups:
         return None

@@ -388,7 +388,7 @@ TABLE: tuple[Option, ...] = (
         "auto",
         _WRITES,
         "`arrow` is quick to write and read; `parquet` is smaller, and any engine reads it; "
-        "`auto` is `parquet` for tasks of more than one frame. Values that Parquet can't "
+        "`auto` is `parquet` for tasks of 10,000 events or more. Values that Parquet can't "
         "store exactly, and inline frames, are `arrow`",
         choices=SEGMENT_FORMATS,
         peers=("write.format.default", "file.format"),

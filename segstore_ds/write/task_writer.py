@@ -32,6 +32,7 @@ from segstore_ds.format.segment import ARROW, FORMATS, PARQUET
 from segstore_ds.format.statistics import Stats, merge
 from segstore_ds.storage import Storage
 from segstore_ds.write.frame_rows import FrameRows
+from segstore_ds.write.known_encodings import recall_encodings, remember_encodings
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.read_back import WrittenFrame, decode_inline
 from segstore_ds.write.segment_writer import SegmentWriter, open_pool
@@ -47,6 +48,8 @@ _LOG = logging.getLogger(__name__)
 
 INLINE_COMMIT_BYTES = 8 << 20
 SURELY_LARGER = 64  # assume that compression never exceeds this ratio
+LIKELY_LARGER = 4  # and that of a task's only frame it seldom exceeds this one
+PARQUET_ROWS = 10_000  # from here on, Parquet takes less bytes than Arrow and hardly more time
 # The most checksums in the index of one segment. Arrow has one per frame; Parquet has two to four
 # per column of a frame, for page headers and pages. Until the segment ends, each such column takes
 # 1.5 KB of the writer's memory. Readers refuse an index above about ten times that.
@@ -84,8 +87,10 @@ class TaskWriter:
         self._inline_bytes = 0
         self._inline_limit = min(layout.inline_bytes, INLINE_COMMIT_BYTES // (task + 1))
         self._format: str | None = None  # of the segments, once the first was begun
+        self._bulk = False  # more than one frame, once the first segment was begun
         self._pool: BufferPool | None = None
         self._segment: SegmentWriter | None = None
+        self._encoder: ParquetEncoder | None = None  # the current segment's, if it is Parquet
         self._staged: list[StagedSegment] = []
         self._stats: list[tuple[int, Stats]] = []  # the rows of each segment, and their statistics
         self._written: list[WrittenFrame] = []  # if readable
@@ -232,12 +237,12 @@ class TaskWriter:
         if self._format is not None:
             self._write(batch)
             return
-        # Where nothing may stay inline, a Parquet segment takes rows without an encode before.
-        large = not self._inline_limit or (
-            full and batch.nbytes > SURELY_LARGER * self._inline_limit
-        )
-        if large and self._choose(bulk=full) != ARROW:
-            self._begin([*self._inline, batch], bulk=full)
+        # What will not stay inline goes into a Parquet segment without an encode before.
+        many = batch.num_rows >= PARQUET_ROWS
+        ratio = LIKELY_LARGER if many and not full else SURELY_LARGER
+        large = batch.nbytes > ratio * self._inline_limit and (many or full)
+        if (large or not self._inline_limit) and self._choose(bulk=full or many) != ARROW:
+            self._begin([*self._inline, batch], bulk=full, many=many)
         else:
             self._place(self._encoded(batch), bulk=full)
 
@@ -254,9 +259,12 @@ class TaskWriter:
         if self._inline_bytes > self._inline_limit:
             self._begin(self._inline, bulk=bulk or len(self._inline) > 1)
 
-    def _begin(self, pieces: Sequence[Frame | pa.RecordBatch], *, bulk: bool) -> None:
+    def _begin(
+        self, pieces: Sequence[Frame | pa.RecordBatch], *, bulk: bool, many: bool = False
+    ) -> None:
         """Choose the format of the task's segments and write its first frames."""
-        self._format = self._choose(bulk=bulk)
+        self._format = self._choose(bulk=bulk or many)
+        self._bulk = bulk
         self._inline = []
         for place, piece in enumerate(pieces):
             try:
@@ -352,6 +360,9 @@ class TaskWriter:
         encoder: ArrowEncoder | ParquetEncoder = ArrowEncoder()
         if form == PARQUET:
             encoder = layout.parquet_encoder(self.schema, self._stats_columns, target.key_columns)
+            if not self._bulk:
+                encoder.encodings = recall_encodings(target)
+            self._encoder = encoder
         return SegmentWriter(
             target.storage, path, self._pool, self._counters, encoder, ship_to=target.ship_to
         )
@@ -360,6 +371,9 @@ class TaskWriter:
         """Make the current segment complete and durable."""
         if self._segment is None:
             return
+        if self._encoder is not None and not self._bulk:
+            remember_encodings(self._target, self._encoder)
+        self._encoder = None
         summary = self._segment.finish()
         self._staged.append(staged_segment(self._segment, summary))
         self._stats.append((summary.rows, summary.stats))
@@ -368,7 +382,7 @@ class TaskWriter:
     def _drop_segment(self) -> None:
         if self._segment is not None:
             self._segment.abort()
-            self._segment = None
+            self._segment = self._encoder = None
 
     def _free_buffers(self) -> None:
         if self._pool is not None:
@@ -382,8 +396,8 @@ def _itself(batch: pa.RecordBatch) -> pa.RecordBatch:
 def choose_format(layout: Layout, schema: pa.Schema, *, bulk: bool, readable: bool) -> str:
     """Return the format of a task's segments. Pure.
 
-    `bulk` says that the task has more than one frame, `readable` that rows may be read back before
-    they are committed.
+    `bulk` says that the task has more than one frame or `PARQUET_ROWS`, `readable` that rows may be
+    read back before they are committed.
     """
     wanted = layout.segment_format == PARQUET or (layout.segment_format == "auto" and bulk)
     return PARQUET if wanted and not readable and can_store(schema) else ARROW

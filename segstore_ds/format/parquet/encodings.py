@@ -27,13 +27,13 @@ class Encodings:
 
     `dictionary` names the columns with a dictionary and `others` gives the encodings of others.
     `bounded` names the columns whose bounds other engines may rely on; None means all.
-    `batch_bytes` is about what the batch takes in the file.
+    `row_bytes` is about what a row of the trial takes in the file.
     """
 
     dictionary: tuple[str, ...]
     others: dict[str, str]
     bounded: tuple[str, ...] | None = None
-    batch_bytes: int = 0
+    row_bytes: float = 0.0
 
     def options(self) -> dict[str, Any]:
         """Return the settings as arguments of `pyarrow.parquet.ParquetWriter`."""
@@ -43,6 +43,10 @@ class Encodings:
         if self.bounded is not None:
             found["write_statistics"] = list(self.bounded) or False
         return found
+
+    def expect_bytes(self, rows: int) -> int:
+        """Estimate what so many rows take in the file."""
+        return int(self.row_bytes * rows)
 
 
 def choose_encodings(batch: pa.RecordBatch, options: dict[str, Any]) -> Encodings:
@@ -58,10 +62,9 @@ def choose_encodings(batch: pa.RecordBatch, options: dict[str, Any]) -> Encoding
     floats = {path for path, leaf in zip(paths, leaves, strict=True) if t.is_floating(leaf)}
     bounded = tuple(path for path in dict.fromkeys(paths) if path not in floats)
     twice = len(set(paths)) != len(paths)  # a name with a dot may look like a field of a struct
-    share = batch.num_rows / sample.num_rows
     if twice:
-        total = int(with_dictionary.total_byte_size * share)
-        return Encodings(tuple(dict.fromkeys(paths)), {}, bounded, total)
+        row_bytes = with_dictionary.total_byte_size / sample.num_rows
+        return Encodings(tuple(dict.fromkeys(paths)), {}, bounded, row_bytes)
     deltas = {
         path: "DELTA_BINARY_PACKED"
         for path, leaf in zip(paths, leaves, strict=True)
@@ -82,7 +85,7 @@ def choose_encodings(batch: pa.RecordBatch, options: dict[str, Any]) -> Encoding
         if expected < plain.total_compressed_size * factor:
             chosen.append(path)
     others = {path: name for path, name in deltas.items() if path not in chosen}
-    return Encodings(tuple(chosen), others, bounded, int(least * share))
+    return Encodings(tuple(chosen), others, bounded, least / sample.num_rows)
 
 
 def _trial(sample: pa.Table, options: dict[str, Any]) -> pq.RowGroupMetaData:

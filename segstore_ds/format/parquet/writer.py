@@ -21,7 +21,7 @@ from segstore_ds.format.arrow.index import (
     SegmentSummary,
     build_index,
 )
-from segstore_ds.format.parquet.encodings import choose_encodings, leaf_types
+from segstore_ds.format.parquet.encodings import Encodings, choose_encodings, leaf_types
 from segstore_ds.format.parquet.filters import choose_filters, filter_options
 from segstore_ds.format.parquet.window import Pieces
 from segstore_ds.format.schema.codec import encode_schema, fingerprint
@@ -62,7 +62,8 @@ class ParquetEncoder:
     Call `start` once, `add` for every frame, `finish` once. `schema` is in normal form, and
     `can_store` holds for it. A level of None is the codec's own default. Statistics are computed
     for `stats_columns`; nested columns are skipped. Of the `key_columns` that are there, row groups
-    get Parquet's own Bloom filters.
+    get Parquet's own Bloom filters. `encodings` may be given before the first frame, to spare the
+    trial writes; afterwards they are those in use.
     """
 
     name = NAME
@@ -97,6 +98,7 @@ class ParquetEncoder:
         self._frames: list[FrameEntry] = []
         self._lengths: list[list[int]] = []
         self._crcs: list[list[int]] = []
+        self.encodings: Encodings | None = None
         self.rows = 0
         self.pieces = 0  # with a checksum in the index
         self.is_broken = False  # an encode failed part-way; the segment must be aborted
@@ -125,7 +127,7 @@ class ParquetEncoder:
     def add(self, batch: pa.RecordBatch) -> tuple[bytes, int]:
         """Append a frame; return the bytes to write and their CRC-32.
 
-        The first frame decides how columns are encoded.
+        The first frame decides how columns are encoded, unless `encodings` were given.
 
         Raises:
             InvalidInputError: The batch has no rows, is too large for one frame, or holds a value
@@ -222,8 +224,10 @@ class ParquetEncoder:
         return self._pieces.take()
 
     def _open(self, batch: pa.RecordBatch) -> pq.ParquetWriter:
-        encodings = choose_encodings(batch, self._options)
-        filters = choose_filters(batch, self._key_columns, frame_bytes=encodings.batch_bytes)
+        encodings = self.encodings or choose_encodings(batch, self._options)
+        self.encodings = encodings
+        expected = encodings.expect_bytes(batch.num_rows)
+        filters = choose_filters(batch, self._key_columns, frame_bytes=expected)
         self._filtered = list(filters)
         options = {**self._options, **encodings.options(), "store_schema": False}
         options.update(filter_options(filters))
