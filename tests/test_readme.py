@@ -24,7 +24,7 @@ TEXTS = {"README": README}
 TEXTS |= {str(page.relative_to(DOCS).with_suffix("")): page.read_text() for page in PAGES}
 PAGE_NAMES = [name for name in TEXTS if name != "README"]
 # Spark's blocks are pasted one after another into one session, README's first.
-SPARK_PAGES = ("README", "spark", "sql", "streaming", "copies")
+SPARK_PAGES = ("README", "spark", "sql", "streaming", "copies", "recipes")
 # Also run on the lowest versions, as README is.
 SMOKE_PAGES = {"python", "retention", "followers", "parquet_files"}
 SMOKE_PAGES |= {"compaction", "copies", "reference_python"}
