@@ -112,9 +112,12 @@ def _session(session: str, settings: Settings, source: Path, pieces: Path) -> li
 
 def python_with(folder: Path, pyspark: str) -> Path:
     """Return the Python of an environment with that Spark and, of the rest, what is here."""
-    if not pyspark:
-        return Path(sys.executable)
-    target = folder / f"pyspark-{pyspark}"
+    return environment_with(folder, f"pyspark=={pyspark}") if pyspark else Path(sys.executable)
+
+
+def environment_with(folder: Path, requirement: str) -> Path:
+    """Return the Python of an environment that is made once: a package and, of the rest, ours."""
+    target = folder / requirement.replace("==", "-")
     python = target / "bin" / "python"
     if not (target / "made").exists():
         shutil.rmtree(target, ignore_errors=True)
@@ -125,7 +128,7 @@ def python_with(folder: Path, pyspark: str) -> Path:
             text=True,
             check=True,
         ).stdout.strip()
-        install = [python, "-m", "pip", "install", "--quiet", f"pyspark=={pyspark}"]
+        install = [python, "-m", "pip", "install", "--quiet", requirement]
         subprocess.run(install, check=True)
         here = [path for path in sys.path if Path(path).name == "site-packages"]
         Path(packages, "here.pth").write_text("\n".join(here) + "\n")

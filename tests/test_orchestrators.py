@@ -1,0 +1,88 @@
+"""The recipes for Airflow and Dagster, by their packages: a day that runs twice is there once."""
+
+import os
+import re
+import subprocess
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+import segstore_ds as segstore
+from benchmarks.workloads.spark_rivals import environment_with
+
+ROOT = Path(__file__).parents[1]
+RECIPES = (ROOT / "segstore_ds/docs/recipes.md").read_text()
+ORDERS = pa.schema([("day", pa.string()), ("amount", pa.int64())])
+DAY = "2026-11-20"
+TO_DAGSTER = f"""
+for _ in range(2):
+    assert dagster.materialize([orders], partition_key="{DAY}").success
+"""
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+
+
+def write_recipe(kind: str, folder: Path, more: str = "") -> Path:
+    """Write the recipe as a file of its own, whose stream lies in a folder."""
+    (code,) = re.findall(rf"^```python {kind}\n(.*?)^```$", RECIPES, re.MULTILINE | re.DOTALL)
+    path = folder / "flows" / "flow.py"
+    path.parent.mkdir()
+    path.write_text(code.replace("/tmp/", f"{folder}/") + more)  # noqa: S108
+    return path
+
+
+def environment(requirement: str) -> Path:
+    """Return the Python of an environment with a package, or skip."""
+    folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    try:
+        return environment_with(folder / "segstore-benchmarks", requirement)
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"{requirement} can't be installed here: {error}")
+
+
+def run(command: list[str], folder: Path, **more: str) -> str:
+    """Run a command in a folder, and return what it printed."""
+    done = subprocess.run(
+        command,
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT), **more},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
+    return done.stdout
+
+
+def named(requirement: str) -> str:
+    """Return a requirement with the version that the page names."""
+    (version,) = re.findall(rf"{requirement} ([\d.]+\d)", RECIPES)
+    return version
+
+
+def test_airflow_runs_a_day_twice_and_its_events_are_there_once(tmp_path: Path) -> None:
+    python = environment(f"apache-airflow=={named('Airflow')}")
+    stream = segstore.create(tmp_path / "orders-airflow", ORDERS)
+    flow = write_recipe("airflow", tmp_path)
+    settings = {
+        "AIRFLOW_HOME": str(tmp_path / "home"),
+        "AIRFLOW__CORE__DAGS_FOLDER": str(flow.parent),
+        "AIRFLOW__CORE__LOAD_EXAMPLES": "false",
+    }
+    airflow = [str(python), "-m", "airflow"]
+    run([*airflow, "db", "migrate"], tmp_path, **settings)
+    run([*airflow, "dags", "reserialize"], tmp_path, **settings)
+    for _ in range(2):
+        said = run([*airflow, "dags", "test", "load_orders", DAY], tmp_path, **settings)
+        assert "state=success" in said
+        rows = stream.refresh().read().read_all().to_pylist()
+        assert rows == [{"day": DAY, "amount": 10}, {"day": DAY, "amount": 20}]
+
+
+def test_dagster_materializes_a_day_twice_and_its_events_are_there_once(tmp_path: Path) -> None:
+    python = environment(f"dagster=={named('Dagster')}")
+    stream = segstore.create(tmp_path / "orders-dagster", ORDERS)
+    flow = write_recipe("dagster", tmp_path, TO_DAGSTER)
+    run([str(python), str(flow)], tmp_path, DAGSTER_HOME="")
+    assert stream.refresh().read().read_all()["day"].to_pylist() == [DAY, DAY]
