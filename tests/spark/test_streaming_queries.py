@@ -30,9 +30,10 @@ def numbers(tmp_path: Path) -> Stream:
 
 
 def extend(stream: Stream, count: int) -> None:
-    """Append the next numbers."""
+    """Append the next numbers; as Parquet, many would take too few bytes for limits of bytes."""
     tail = stream.refresh().tail
-    stream.append(pa.table({"n": list(range(tail, tail + count))}, SCHEMA))
+    layout = segstore.Layout(segment_format="arrow")
+    stream.append(pa.table({"n": list(range(tail, tail + count))}, SCHEMA), layout=layout)
 
 
 @pytest.fixture
