@@ -1,7 +1,7 @@
 """A real Kafka broker in KRaft mode: fetched once, then it runs on free loopback ports.
 
 Spark resolves them, as it does those of its own Kafka source. Like the object store servers, a
-broker ends with the process that started it, or after an hour.
+broker ends with the process that started it, or after three hours.
 """
 
 import shutil
