@@ -34,9 +34,9 @@ KEEP, SPLIT = (
     for kind in ("kafka", "payloads")
 )
 AVRO = "org.apache.spark:spark-avro_2.13:4.1.1"
-EVENTS, PARTITIONS, A_BATCH = 20_000, 4, 500
-# Thirty have passed; a start of Spark takes seconds.
+# Each start of Spark takes seconds, so thirty kills are run by hand.
 KILLS = int(os.environ.get("SEGSTORE_KAFKA_KILLS", "3"))
+EVENTS, PARTITIONS, A_BATCH = 14_000 + 2_000 * KILLS, 4, 500
 TO_THE_END = "trigger(availableNow=True).start()"
 
 
