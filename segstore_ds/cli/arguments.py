@@ -40,7 +40,7 @@ Where = Annotated[
     typer.Option(
         "--where",
         metavar="JSON",
-        help='A condition, such as \'["n", ">", 3]\'; several must all hold.',
+        help='A condition, such as \'["n", ">", 3]\', or lists of them; several must all hold.',
         show_default=False,
     ),
 ]
@@ -61,12 +61,33 @@ Offsets = Annotated[bool, typer.Option("--offsets", help="Add a column `offset`.
 Rows = Annotated[int, typer.Option("--rows", "-n", min=0, help="How many.")]
 
 
-def parse_conditions(where: list[str] | None) -> list[list[Any]] | None:
-    """Return the conditions of `--where`; None for none."""
+def parse_conditions(where: list[str] | None) -> list[Any] | None:
+    """Return the filters of `--where`; None for none. What each one says must hold.
+
+    >>> parse_conditions(['["n", ">", 3]', '[[["n", "<", 9]], [["user", "==", "ada"]]]'])
+    [[['n', '>', 3], ['n', '<', 9]], [['n', '>', 3], ['user', '==', 'ada']]]
+    """
+    alternatives: list[list[Any]] = [[]]
+    for text in where or ():
+        found = _parse_alternatives(text)
+        alternatives = [one + other for one in alternatives for other in found]
+    return (alternatives if len(alternatives) > 1 else alternatives[0]) or None
+
+
+def _parse_alternatives(text: str) -> list[list[Any]]:
+    """Return lists of conditions, of which one must hold."""
     try:
-        return [json.loads(text) for text in where] if where else None
+        found = json.loads(text)
     except ValueError:
-        raise typer.BadParameter('--where must be JSON, such as \'["n", ">", 3]\'') from None
+        found = None
+    if not isinstance(found, list) or not found:
+        raise typer.BadParameter('--where must be JSON, such as \'["n", ">", 3]\'')
+    if not isinstance(found[0], list):
+        return [[found]]
+    is_alternatives = all(isinstance(each, list) and each for each in found) and all(
+        isinstance(condition, list) and condition for each in found for condition in each
+    )
+    return found if is_alternatives else [found]
 
 
 def parse_event_time(text: str | None) -> tuple[str | None, str | None] | None:

@@ -26,7 +26,7 @@ LONG = (
     "append_to_seen",
 )
 # Run by hand: a rival that is fetched from elsewhere, and what another run shows already.
-LEFT_OUT = ("spark_rivals", "kafka", "bulk_append_tcp", "micro_batches_tcp")
+LEFT_OUT = ("spark_rivals", "kafka", "newcomer", "bulk_append_tcp", "micro_batches_tcp")
 PLAIN = (
     "table_status",
     "table_status_rivals",

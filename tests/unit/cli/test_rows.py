@@ -63,6 +63,27 @@ def test_cat_takes_cuts_columns_and_conditions(stream, capsys):
     assert main(["cat", stream.url, "--where", "n > 1"]) == 2
 
 
+@pytest.mark.parametrize(
+    ("where", "found"),
+    [
+        (['[["n", ">", 1], ["n", "<", 3]]'], [2]),
+        (['[[["n", "<", 2]], [["n", ">", 2]]]'], [1, 3]),
+        (['[[["n", "<", 2]], [["n", ">", 2]]]', '["n", ">", 1]'], [3]),
+        (['[["n", "<", 3]]', '[["n", ">", 1]]'], [2]),
+    ],
+)
+def test_conditions_are_lists_as_in_python_and_several_must_all_hold(stream, where, found, capsys):
+    options = [word for text in where for word in ("--where", text)]
+    assert main(["cat", stream.url, "-c", "n", *options, "--json"]) == 0
+    assert [row["n"] for row in lines(capsys)] == found
+
+
+@pytest.mark.parametrize("text", ["[]", "3", '{"n": 1}', "[[]]", '["n"]', '[["n", "~", 1]]'])
+def test_what_is_no_condition_is_refused(stream, text, capsys):
+    assert main(["cat", stream.url, "--where", text]) == 2
+    assert "Traceback" not in capsys.readouterr().err
+
+
 def test_tail_shows_the_last_and_follows_to_a_seal(stream, capsys):
     assert main(["tail", stream.url, "-n", "1", "--json"]) == 0
     assert [row["n"] for row in lines(capsys)] == [3]
