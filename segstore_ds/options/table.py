@@ -115,9 +115,7 @@ TABLE: tuple[Option, ...] = (
         "bool",
         False,
         _READS,
-        "read up to the newest version that every follower has, so that a follower that is "
-        "promoted lacks nothing that was read; an error if one can't be asked. Not with "
-        "`versionAsOf`, `timestampAsOf`",
+        "only up to the newest version that every follower has",
     ),
     Option(
         "columns",
@@ -211,10 +209,8 @@ TABLE: tuple[Option, ...] = (
         "bytes",
         128 << 20,
         _READS,
-        "encoded, verified bytes that each process may keep for later reads of the same events, "
-        "which then send no request for them; the least recently used leave first. 0: none",
-        why="More where jobs read the same history again and again, 0 for small executors: it is "
-        "memory of each Python worker, beside what a task needs",
+        "verified bytes that each process keeps for later reads",
+        why="More where jobs repeat reads, 0 for small executors",
     ),
     Option(
         "maxRowsPerTrigger",
@@ -239,9 +235,9 @@ TABLE: tuple[Option, ...] = (
         "int",
         1000,
         (STREAM_READ,),
-        "most segments per micro-batch, so that the first one does not hold all of history",
+        "most segments per micro-batch",
         least=1,
-        why="More to catch up with a million tiny segments, less for small executors",
+        why="Bounds the first one, which meets all of history",
         peers=("maxfilespertrigger", "streaming-max-files-per-micro-batch"),
     ),
     Option(
@@ -258,9 +254,7 @@ TABLE: tuple[Option, ...] = (
         "choice",
         None,
         (READ,),
-        "read a metadata table instead of the events: `segments`, `frames`, `history`, "
-        "`info`, `storage`, `writers`, `readers`, `tags`; `compactionPlan`, one row per group "
-        "of segments that `operation=compact` replaces; or `streams`, the streams below the path",
+        "read this metadata table instead of the events",
         choices=(
             "segments",
             "frames",
@@ -313,9 +307,7 @@ TABLE: tuple[Option, ...] = (
         "choice",
         "error",
         _WRITES,
-        "if the batch id was committed with other events: `error`; or `skip`, which keeps the"
-        " committed ones and drops these, with a warning, for queries whose reruns differ by "
-        "nature",
+        "of a batch id with other events: `error`, or `skip` them",
         choices=("error", "skip"),
     ),
     Option(
@@ -350,8 +342,7 @@ TABLE: tuple[Option, ...] = (
         _WRITES,
         "level of zstd",
         least=1,
-        why="15 for an archive: a third smaller in Arrow, 3 to 13 % in Parquet, for 4 to 40 times "
-        "the CPU time",
+        why="15 for an archive",
     ),
     Option(
         "frameRows",
@@ -387,9 +378,7 @@ TABLE: tuple[Option, ...] = (
         "choice",
         "auto",
         _WRITES,
-        "`arrow` is quick to write and read; `parquet` is smaller, and any engine reads it; "
-        "`auto` is `parquet` for tasks of 10,000 events or more. Values that Parquet can't "
-        "store exactly, and inline frames, are `arrow`",
+        "`arrow`, `parquet`, or `auto`: Parquet for tasks of 10,000 events or more",
         choices=SEGMENT_FORMATS,
         peers=("write.format.default", "file.format"),
     ),
@@ -398,22 +387,17 @@ TABLE: tuple[Option, ...] = (
         "bytes",
         64 << 10,
         _WRITES,
-        "a task with less encoded output sends it to the driver. What all tasks send is in the "
-        "commit itself, up to 4 KiB, or else in one segment. 0: always a segment of the task's own",
-        why="More for many small tasks on object stores, where each object costs requests",
+        "a task with less encoded output writes no segment of its own",
+        why="More for many small tasks on object stores",
     ),
     Option(
         "cacheBuffers",
         "int",
         2,
         _WRITES,
-        "buffers of 8 MiB per task: one is filled while the others are written, each as one "
-        "write or one part of an upload. A write takes the memory of these buffers, one frame"
-        " and the segment's index: in Parquet 1 to 1.5 KB per frame and column until the "
-        "segment ends, and as much again to write the index, at most 150 MB (a segment ends "
-        "at 2^17 pages and page headers)",
+        "buffers of 8 MiB per task",
         least=1,
-        why="More for object stores, which take many requests at once; 1 for little memory",
+        why="More for object stores; 1 for little memory",
     ),
     Option(
         "mergeSchema", "bool", False, _WRITES, "allow new columns, missing columns and wider types"
@@ -454,8 +438,7 @@ TABLE: tuple[Option, ...] = (
         "choice",
         None,
         _WRITES,
-        "`auto`: after the commit merge the newest small segments, at most 32 MiB of them; "
-        "`off`: never. The default is `off` for batch writes and `auto` for streaming writes",
+        "`auto` merges the newest small segments after the commit; `off` never does",
         choices=("auto", "off"),
         peers=("autooptimize", "autocompact", "delta.autooptimize.autocompact", "auto-compaction"),
     ),
@@ -464,9 +447,7 @@ TABLE: tuple[Option, ...] = (
         "choice",
         "append",
         (WRITE,),
-        "`compact` takes the rows of `metadata=compactionPlan`, merges the groups in tasks, and "
-        "commits once; `copy` takes the rows of `metadata=segments` of another stream; `append` "
-        "takes events",
+        "what the rows are: events (`append`), a plan (`compact`), segments (`copy`)",
         choices=("append", "compact", "copy"),
     ),
     Option(
@@ -481,9 +462,7 @@ TABLE: tuple[Option, ...] = (
         "choice",
         None,
         (WRITE,),
-        "`segments` (with `operation=copy`) copies segment objects; `events` takes rows made "
-        "from the source's events, as a complete new stream: one write, safe to repeat, with "
-        "the offsets `startCut` and `endCut` that the rows were read with",
+        "what a copy's rows are: `segments`, or the source's `events`",
         choices=("segments", "events"),
         answers=(
             (
