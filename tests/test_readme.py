@@ -94,6 +94,14 @@ def test_every_page_with_spark_code_is_run():
     assert {name for name in TEXTS if blocks("spark", name)} == {*SPARK_PAGES}
 
 
+def test_no_two_blocks_make_the_same_stream():
+    """Who pastes one page after the other meets no stream of an earlier one."""
+    codes = [code for text in TEXTS.values() for _, code in _BLOCK.findall(text)]
+    made = [name for code in codes for name in re.findall(r'create\("/tmp/([\w-]+)', code)]
+    assert len(made) > 20
+    assert sorted(made) == sorted({*made})
+
+
 def test_readme_has_a_quick_start_of_each_kind():
     assert blocks("")
     assert blocks("spark")

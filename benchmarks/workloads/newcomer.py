@@ -57,9 +57,10 @@ class _Newcomer:
         return seconds
 
     def write(self, name: str, code: str) -> Path:
-        """Write a page's code, which puts its streams into a folder of ours."""
+        """Write a page's code, which puts its streams into a folder of its own."""
         path = self.folder / name
-        path.write_text(code.replace("/tmp/", f"{self.folder}/streams/"))  # noqa: S108
+        path.with_suffix("").mkdir()
+        path.write_text(code.replace("/tmp/", f"{path.with_suffix('')}/"))  # noqa: S108
         return path
 
 
