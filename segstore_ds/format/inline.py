@@ -19,9 +19,8 @@ from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.arrow.index import SegmentSummary
 from segstore_ds.format.arrow.segment import ArrowEncoder
-from segstore_ds.format.fields import parse_json
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
-from segstore_ds.format.statistics import Stats, entry_stats, from_json
+from segstore_ds.format.statistics import entry_stats, parse_stats
 
 FRAME_MOST_BYTES = 4096  # a larger commit is a segment
 SHARE_BYTES = 10 << 10  # of the commit file: more would write each event's bytes too often
@@ -129,12 +128,7 @@ def _frame(frame: InlineFrame, rows: int, stats: str | None) -> Frame:
         data=pa.py_buffer(frame.data),
         rows=rows,
         crc=frame.crc,
-        stats=_parse_stats(stats),
+        stats=parse_stats(stats, where="statistics of an inline segment") if stats else {},
         fingerprint=frame.fingerprint,
         raw_bytes=frame.raw_bytes,
     )
-
-
-def _parse_stats(stats: str | None) -> Stats:
-    where = "statistics of an inline segment"
-    return from_json(parse_json(stats.encode(), where=where), where=where) if stats else {}

@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from pyarrow import types as t
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
-from segstore_ds.format.fields import build_json
+from segstore_ds.format.fields import build_json, is_text, parse_json
 
 ENTRY_STATS_BYTES = 600  # the most that one segment's statistics add to the root
 BOUND_LENGTH = 32  # chars of a string, bytes of a binary
@@ -31,7 +31,7 @@ _MAX_CHAR = 0x10FFFF
 _BEFORE_SURROGATES, _AFTER_SURROGATES = 0xD7FF, 0xE000
 
 _NOTHING: Mapping[str, pa.Array] = MappingProxyType({})
-_PLAIN = frozenset((type(None), bool, int, str))  # types of JSON that are bounds as they are
+_PLAIN = frozenset((type(None), bool, int))  # types of JSON that are bounds as they are
 
 Bound = bool | int | float | str | bytes | Decimal
 
@@ -217,6 +217,19 @@ def entry_stats(stats: Stats) -> str | None:
     return build_json(kept).decode() if kept else None
 
 
+def parse_stats(
+    text: str,
+    *,
+    where: str,
+    schema: pa.Schema | None = None,
+    only: Collection[str] | None = None,
+) -> dict[str, ColumnStats]:
+    """Parse statistics as an entry has them: the JSON text of what `to_json` returned."""
+    # A lone surrogate, which UTF-8 can't hold, is for `from_json` to judge.
+    value = parse_json(text.encode("utf-8", "surrogatepass"), where=where)
+    return from_json(value, where=where, schema=schema, only=only)
+
+
 def from_json(
     value: Any,
     *,
@@ -235,7 +248,7 @@ def from_json(
     for name, parts in value.items():
         if only is not None and name not in only:
             continue
-        if not isinstance(parts, list) or len(parts) != 3:
+        if not is_text(name) or not isinstance(parts, list) or len(parts) != 3:
             raise _not_stats(where)
         low, high = (decode_bound(part, where=where) for part in parts[:2])
         if type(parts[2]) is not int or parts[2] < 0:
@@ -294,7 +307,7 @@ def encode_bound(bound: Bound | None) -> Any:
 
 def decode_bound(value: Any, *, where: str) -> Bound | None:
     """Parse what `encode_bound` returned; the value is untrusted."""
-    if type(value) in _PLAIN:
+    if type(value) in _PLAIN or (type(value) is str and is_text(value)):
         return value  # type: ignore[no-any-return]
     if isinstance(value, float) and math.isfinite(value):
         return value

@@ -9,9 +9,8 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as t
 
-from segstore_ds.format.fields import parse_json
 from segstore_ds.format.schema.normal_form import is_variant
-from segstore_ds.format.statistics import Bound, from_json
+from segstore_ds.format.statistics import Bound, parse_stats
 
 NTZ = "timestampNtz"
 _PLAIN: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
@@ -96,7 +95,7 @@ def _type(data_type: pa.DataType) -> Any:
 
 def as_delta_stats(text: str | None, rows: int, schema: pa.Schema, names: tuple[str, ...]) -> str:
     """Return a file's statistics as Delta stores them: bounds of some columns, and null counts."""
-    known = from_json(parse_json(text.encode(), where="stats"), where="stats") if text else {}
+    known = parse_stats(text, where="stats") if text else {}
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
     nulls: dict[str, int] = {}

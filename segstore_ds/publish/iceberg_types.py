@@ -10,10 +10,9 @@ from typing import Any
 import pyarrow as pa
 from pyarrow import types as t
 
-from segstore_ds.format.fields import parse_json
 from segstore_ds.format.schema.column_ids import column_id
 from segstore_ds.format.schema.normal_form import children_of, is_variant
-from segstore_ds.format.statistics import Bound, from_json
+from segstore_ds.format.statistics import Bound, parse_stats
 
 _LARGEST_ID = 2147483447  # Iceberg has the rest for columns of its own
 _MOST_DIGITS = 38
@@ -136,7 +135,7 @@ def _ids_of(kind: Any) -> Iterator[int]:
 
 def as_iceberg_stats(text: str | None, rows: int, schema: IcebergSchema) -> dict[str, Any]:
     """Return a file's statistics as a manifest has them: counts and bounds by column id."""
-    known = from_json(parse_json(text.encode(), where="stats"), where="stats") if text else {}
+    known = parse_stats(text, where="stats") if text else {}
     counts, nulls = [], []
     low: list[dict[str, Any]] = []
     high: list[dict[str, Any]] = []

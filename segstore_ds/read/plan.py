@@ -5,7 +5,7 @@ split without opening them: a task claims the frames that *start* within its row
 task decodes each frame.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 
@@ -17,13 +17,12 @@ from segstore_ds import options
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format.arrow.index import FrameEntry
-from segstore_ds.format.fields import parse_json
 from segstore_ds.format.part_times import label_of, may_meet
 from segstore_ds.format.parts.packed import Ints
 from segstore_ds.format.root import PartRef, Root
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.segment import PARQUET
-from segstore_ds.format.statistics import Stats, from_json
+from segstore_ds.format.statistics import parse_stats
 from segstore_ds.options.arguments import check_option
 from segstore_ds.read.commit_times import TIME_TYPE, CommitTimes
 from segstore_ds.read.filters import Filters
@@ -173,9 +172,10 @@ def _within_bounds(run: Run, rows: Ints, filters: Filters, schemas: dict[int, pa
         if text is None:
             return True
         try:
-            found = _parse_stats(text, schema, wanted, where="")
+            found = parse_stats(text, where="", schema=schema, only=wanted)
         except CorruptionError:
-            found = _parse_stats(text, schema, wanted, where=run.columns.path(row))
+            path = run.columns.path(row)
+            found = parse_stats(text, where=path, schema=schema, only=wanted)
         return filters.may_match(found, int(counts[row]))
 
     return np.array([row for row in rows.tolist() if may_match(row)], np.int64)
@@ -187,13 +187,6 @@ def _holding_keys(
     """Tell of each segment of a run whether its filters allow a value that is looked up."""
     epochs = np.unique(run.columns.epochs).tolist()
     return segments_holding(run, {number: find_keys(filters, schemas[number]) for number in epochs})
-
-
-def _parse_stats(
-    text: str, schema: pa.Schema | None, wanted: Collection[str], *, where: str
-) -> Stats:
-    value = parse_json(text.encode(), where=where)
-    return from_json(value, where=where, schema=schema, only=wanted)
 
 
 def plan_tasks(

@@ -11,7 +11,6 @@ from segstore_ds.commit.context import StreamContext
 from segstore_ds.errors import CorruptionError, FormatError, MissingObjectError, NotFoundError
 from segstore_ds.format import names
 from segstore_ds.format.bloom import lacks_value
-from segstore_ds.format.fields import parse_json
 from segstore_ds.format.operation import Operation
 from segstore_ds.format.part_times import covers
 from segstore_ds.format.parts.history import column_values
@@ -19,7 +18,7 @@ from segstore_ds.format.parts.key_filters import SegmentFilters
 from segstore_ds.format.root import PartRef, Retired, Root
 from segstore_ds.format.schema.codec import fingerprint
 from segstore_ds.format.segment import find_format
-from segstore_ds.format.statistics import Stats, compute, from_json, merge
+from segstore_ds.format.statistics import Stats, compute, merge, parse_stats
 from segstore_ds.log.metadata_log import find_gaps
 from segstore_ds.log.seen import lost_commits
 from segstore_ds.log.transition import broken_invariants, broken_rules
@@ -325,8 +324,7 @@ class _Verifier:
         self._report.rows += entry.rows
         if entry.stats is not None and len(stats) == len(frames):
             try:
-                said = parse_json(entry.stats.encode(), where=path)
-                claimed = from_json(said, where=path, schema=schema)
+                claimed = parse_stats(entry.stats, where=path, schema=schema)
             except FormatError as error:
                 self._problem(path, error)
                 return
