@@ -21,7 +21,6 @@ Options = Annotated[
         "--storage-options",
         metavar="JSON",
         help="For the filesystem, or @FILE; env:NAME values allowed.",
-        show_default=False,
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object a line.")]
@@ -33,7 +32,7 @@ Start = Annotated[str, typer.Option("--start", metavar="CUT", help="The first ev
 End = Annotated[str, typer.Option("--end", metavar="CUT", help="The event after the last.")]
 Columns = Annotated[
     str | None,
-    typer.Option("--columns", "-c", metavar="A,B", help="Only these columns.", show_default=False),
+    typer.Option("--columns", "-c", metavar="A,B", help="Only these columns."),
 ]
 Where = Annotated[
     list[str] | None,
@@ -41,7 +40,6 @@ Where = Annotated[
         "--where",
         metavar="JSON",
         help='A condition, such as \'["n", ">", 3]\', or lists of them; several must all hold.',
-        show_default=False,
     ),
 ]
 EventTimes = Annotated[
@@ -50,12 +48,11 @@ EventTimes = Annotated[
         "--event-time",
         metavar="START..END",
         help="Only events from START on and before END, by the time column.",
-        show_default=False,
     ),
 ]
 AsOf = Annotated[
     int | None,
-    typer.Option("--version-as-of", metavar="N", help="As of this version.", show_default=False),
+    typer.Option("--version-as-of", metavar="N", help="As of this version."),
 ]
 Offsets = Annotated[bool, typer.Option("--offsets", help="Add a column `offset`.")]
 Rows = Annotated[int, typer.Option("--rows", "-n", min=0, help="How many.")]
@@ -70,7 +67,7 @@ def parse_conditions(where: list[str] | None) -> list[Any] | None:
     alternatives: list[list[Any]] = [[]]
     for text in where or ():
         found = _parse_alternatives(text)
-        alternatives = [one + other for one in alternatives for other in found]
+        alternatives = [before + each for before in alternatives for each in found]
     return (alternatives if len(alternatives) > 1 else alternatives[0]) or None
 
 

@@ -21,9 +21,7 @@ def _seconds(name: str, text: str) -> float:
 def compact(
     url: Url,
     *,
-    start: Annotated[
-        str | None, typer.Option(metavar="CUT", help="Where to begin.", show_default=False)
-    ] = None,
+    start: Annotated[str | None, typer.Option(metavar="CUT", help="Where to begin.")] = None,
     end: End = "tail",
     mode: Annotated[str, typer.Option(help="merge, stitch or split.")] = "merge",
     storage_options: Options = None,
@@ -44,28 +42,20 @@ def retain(
         str | None,
         typer.Option(
             help="Drop the oldest segments while the rest is larger, such as 10g.",
-            show_default=False,
         ),
     ] = None,
     max_age: Annotated[
-        str | None,
-        typer.Option(
-            help="Drop events that were committed longer ago, such as 7d.", show_default=False
-        ),
+        str | None, typer.Option(help="Drop events that were committed longer ago, such as 7d.")
     ] = None,
     max_event_age: Annotated[
         str | None,
         typer.Option(
-            help="Drop what lies before the first event whose own time is within that time.",
-            show_default=False,
+            help="Drop what lies before the first event whose own time is within that time."
         ),
     ] = None,
-    min_bytes: Annotated[
-        str | None, typer.Option(help="Keep at least so much.", show_default=False)
-    ] = None,
+    min_bytes: Annotated[str | None, typer.Option(help="Keep at least so much.")] = None,
     min_age: Annotated[
-        str | None,
-        typer.Option(help="Keep events committed within that time.", show_default=False),
+        str | None, typer.Option(help="Keep events committed within that time.")
     ] = None,
     ignore_readers: Annotated[
         bool, typer.Option("--ignore-readers", help="Also what tags and live readers need.")

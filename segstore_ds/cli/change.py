@@ -30,7 +30,6 @@ CopyId = Annotated[
     typer.Option(
         "--id",
         help="The same id again is the same copy; one made of the target's URL if none is given.",
-        show_default=False,
     ),
 ]
 
@@ -154,9 +153,7 @@ def redact(
     where: Where,
     columns: Annotated[str, typer.Option("--columns", "-c", metavar="A,B", help="Which to clear.")],
     reason: Annotated[str, typer.Option(help="Kept with the record; never a person.")] = "",
-    redact_id: Annotated[
-        str | None, typer.Option("--id", help="The same id goes on.", show_default=False)
-    ] = None,
+    redact_id: Annotated[str | None, typer.Option("--id", help="The same id goes on.")] = None,
     forget: Annotated[
         bool, typer.Option("--forget", help="Delete what still holds the values.")
     ] = False,
@@ -243,9 +240,7 @@ def clone(
     *,
     copy_id: CopyId = None,
     end: End = "tail",
-    version: Annotated[
-        int | None, typer.Option(metavar="N", help="Of this kept version.", show_default=False)
-    ] = None,
+    version: Annotated[int | None, typer.Option(metavar="N", help="Of this kept version.")] = None,
     storage_options: Options = None,
     as_json: Json = False,
 ) -> None:

@@ -15,6 +15,7 @@ from segstore_ds.cli.story import Story, draw_tree
 from segstore_ds.errors import InvalidInputError
 
 _MONTH = "flights-2013-01.parquet"
+_PICTURE = "segstore-demo.html"
 _LOG_LINES = 15
 _NO_SPARK = """\
 Spark is not installed here, so this is the part without it.
@@ -39,8 +40,9 @@ _SPARK_SETTINGS = {
 def run_demo(folder: Path | None, *, install_jdk: bool) -> int:
     """Tell the story and return the exit status, 0; without Spark or Java, the part without them.
 
-    The streams are written to `folder` and stay there; None means a temporary folder. With
-    `install_jdk` a missing Java is fetched.
+    The stream is written to `folder` and stays there; None means a temporary folder. A picture of
+    it stays in either case: in `folder`, else in the current one. With `install_jdk` a missing Java
+    is fetched.
 
     Raises:
         InvalidInputError: The folder is not empty.
@@ -57,17 +59,22 @@ def run_demo(folder: Path | None, *, install_jdk: bool) -> int:
         for line in draw_tree(place / "flights"):
             story.say(line)
         story.say("\nHow fast it is: `segstore docs benchmarks`, by `python -m benchmarks`.")
-        if folder is not None:
-            picture = place / "flights.html"
-            picture.write_text(segstore.open(place / "flights").to_html(), "utf-8")
-            story.say(f"A picture of the stream, for a browser: {picture}")
+        story.say(_draw(place / "flights", (place if folder else Path.cwd()) / _PICTURE))
         story.say(f"Done in {time.monotonic() - started:.0f} s. " + _ending(folder))
     return 0
 
 
+def _draw(stream: Path, picture: Path) -> str:
+    try:
+        picture.write_text(segstore.open(stream).to_html(), "utf-8")
+    except OSError as error:
+        return f"No picture of the stream: {picture} can't be written: {error.strerror}"
+    return f"A picture of the stream, to open in a browser: {picture}"
+
+
 def _ending(folder: Path | None) -> str:
     if folder is None:
-        return "The temporary folder is deleted; --folder keeps it, with a picture."
+        return "The stream was temporary and is deleted; --folder keeps it."
     return f"Look around: segstore info {folder / 'flights'}"
 
 

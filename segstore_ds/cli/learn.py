@@ -67,13 +67,13 @@ def _title(text: str) -> str:
 def demo(
     *,
     folder: Annotated[
-        Path | None, typer.Option(help="Keep the streams here; must be empty or missing.")
+        Path | None, typer.Option(help="Keep the stream here; must be empty or missing.")
     ] = None,
     install_jdk: Annotated[
         bool, typer.Option("--install-jdk", help="Fetch a Java into ~/.jdk if none will do.")
     ] = False,
 ) -> None:
-    """Show what segstore does, in under a minute."""
+    """Show what segstore does, in under a minute; leaves a picture, segstore-demo.html."""
     from segstore_ds.cli.demo import run_demo
 
     raise typer.Exit(run_demo(folder, install_jdk=install_jdk))

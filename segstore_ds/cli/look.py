@@ -154,12 +154,12 @@ def metrics(
         return
     rows = [
         {
-            "metric": one.series.name.removeprefix("segstore."),
-            "of": one.labels[-1] if len(one.labels) > 1 else "",
-            "value": int(one.value) if one.value.is_integer() else round(one.value, 3),
-            "unit": one.series.unit_word,
+            "metric": sample.series.name.removeprefix("segstore."),
+            "of": sample.labels[-1] if len(sample.labels) > 1 else "",
+            "value": int(sample.value) if sample.value.is_integer() else round(sample.value, 3),
+            "unit": sample.series.unit_word,
         }
-        for one in stream_samples(found)
+        for sample in stream_samples(found)
     ]
     Table(as_json=False).rows(rows)
 
@@ -174,7 +174,6 @@ def show(
             "-o",
             metavar="FILE",
             help="- for a pipe; otherwise NAME.segstore.html here.",
-            show_default=False,
         ),
     ] = None,
     storage: Annotated[

@@ -128,7 +128,7 @@ def create(
     form: Form = None,
     time_column: Annotated[
         str | None,
-        typer.Option(metavar="NAME", help="The column with each event's time.", show_default=False),
+        typer.Option(metavar="NAME", help="The column with each event's time."),
     ] = None,
     storage_options: Options = None,
     as_json: Json = False,

@@ -192,7 +192,7 @@ def measure(context: StreamContext, *, storage: bool = False) -> Metrics:
             for seen in list_readers(context)
             if not seen.record.released
         ),
-        followers=tuple(_follower(one, root) for one in context.log.replicas.of(root)),
+        followers=tuple(_follower(replica, root) for replica in context.log.replicas.of(root)),
         published=tuple(
             PublishedFigures(table, found.tail, max(root.tail - found.tail, 0))
             for table, found in (

@@ -28,8 +28,10 @@ def _observed(
     samples: Samples, series: Series
 ) -> Callable[[CallbackOptions], Iterable[Observation]]:
     def observe(_options: CallbackOptions) -> Iterator[Observation]:
-        for one in samples():
-            if one.series is series:
-                yield Observation(one.value, dict(zip(series.labels, one.labels, strict=True)))
+        for sample in samples():
+            if sample.series is series:
+                yield Observation(
+                    sample.value, dict(zip(series.labels, sample.labels, strict=True))
+                )
 
     return observe

@@ -24,10 +24,10 @@ class SamplesCollector:
     def collect(self) -> Iterator[Metric]:
         """Yield the metrics that have values."""
         families: dict[str, Any] = {}
-        for one in self._samples():
-            series = one.series
+        for sample in self._samples():
+            series = sample.series
             found = families.setdefault(series.name, _family(series))
-            found.add_metric(one.labels, one.value)
+            found.add_metric(sample.labels, sample.value)
         yield from families.values()
 
 

@@ -143,8 +143,8 @@ def stream_samples(metrics: Metrics) -> Iterator[Sample]:
     }
     for name, value in values.items():
         yield sample(name, value, url)
-    for one in metrics.published:
-        yield sample("published_lag_events", one.lag_events, url, one.table)
+    for table in metrics.published:
+        yield sample("published_lag_events", table.lag_events, url, table.table)
     for held in metrics.storage or ():
         yield sample("storage_objects", held.objects, url, held.why)
         yield sample("storage_bytes", held.bytes, url, held.why)

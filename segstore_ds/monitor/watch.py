@@ -80,7 +80,7 @@ class Watch:
     def samples(self) -> list[Sample]:
         """Return all samples; streams are measured again if the last time is long enough ago."""
         with self._telling:
-            told = [one for query in self._queries.values() for one in query.samples()]
+            told = [sample for query in self._queries.values() for sample in query.samples()]
             places = [
                 (query.label, url, place)
                 for query in self._queries.values()
@@ -91,11 +91,11 @@ class Watch:
                 self._find(url)
             for stream in self._streams.values():
                 stream.look(self._now_s(), self._every_s)
-            seen = [one for stream in self._streams.values() for one in stream.samples()]
+            seen = [sample for stream in self._streams.values() for sample in stream.samples()]
             lags = [
-                one
+                sample
                 for label, url, place in places
-                for one in self._find(url).lag_samples(label, place)
+                for sample in self._find(url).lag_samples(label, place)
             ]
         return [*seen, *told, *lags]
 

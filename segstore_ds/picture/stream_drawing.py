@@ -223,8 +223,8 @@ def _other_lanes(found: Description) -> Iterator[Lane]:
     figures = found.figures
     for follower in figures.followers:
         yield _follower_lane(follower, figures.tail, found.start)
-    for one in figures.published:
-        yield Lane(f"{one.table.capitalize()} table", _behind(one.lag_events), one.tail)
+    for table in figures.published:
+        yield Lane(f"{table.table.capitalize()} table", _behind(table.lag_events), table.tail)
 
 
 def _reader_lane(reader: ReaderFigures) -> Lane:

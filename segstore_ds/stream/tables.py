@@ -56,7 +56,7 @@ class Readers(list[SeenReader]):
     """The named readers of a stream; a notebook shows them as a table."""
 
     def _repr_html_(self) -> str:
-        return _table({"name": one.name, **dataclasses.asdict(one.record)} for one in self)
+        return _table({"name": reader.name, **dataclasses.asdict(reader.record)} for reader in self)
 
 
 def _table(rows: Iterable[Mapping[str, Any]]) -> str:

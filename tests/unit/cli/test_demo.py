@@ -52,7 +52,9 @@ def test_demo_without_java_shows_the_part_without_spark(tmp_path):
     assert "without Spark" in done.stdout
     assert "B6" in done.stdout
     assert done.stderr == ""
-    assert list(tmp_path.iterdir()) == []
+    (picture,) = tmp_path.iterdir()  # the stream itself was temporary
+    assert f"to open in a browser: {picture}" in done.stdout
+    assert "tail 27,004" in picture.read_text("utf-8")
 
 
 def test_java_that_cannot_be_fetched_is_one_line(tmp_path):
@@ -70,7 +72,7 @@ def test_folder_that_is_named_stays(tmp_path):
     assert done.returncode == 0, done.stderr
     stream = segstore.open(tmp_path / "kept" / "flights")
     assert stream.verify().check().rows == 27_004
-    picture = tmp_path / "kept" / "flights.html"
+    picture = tmp_path / "kept" / "segstore-demo.html"
     assert str(picture) in done.stdout
     assert "tail 27,004" in picture.read_text("utf-8")
 
@@ -112,7 +114,7 @@ def test_with_spark_tells_everything_and_leaves_nothing(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["kept"]
     assert {path.name for path in (tmp_path / "kept").iterdir()} == {
         "flights",
-        "flights.html",
+        "segstore-demo.html",
         "spark.log",
     }
     assert segstore.open(tmp_path / "kept" / "flights").verify().check().rows == 27_004
