@@ -116,19 +116,19 @@ class Filters:
 
     Attributes:
         conditions: Conditions on one column each.
-        any_of: Alternatives, of which one must hold; none if there is nothing to choose.
+        any_of: Groups of alternatives; of each group one must hold.
         expression: An expression of Arrow.
     """
 
     conditions: tuple[Condition, ...] = ()
-    any_of: tuple["Filters", ...] = ()
+    any_of: tuple[tuple["Filters", ...], ...] = ()
     expression: Expression | None = None
 
     @property
     def columns(self) -> tuple[str, ...]:
         """The columns that `apply` reads, each once."""
         found = [condition.column for condition in self.conditions]
-        found += [name for filters in self.any_of for name in filters.columns]
+        found += [name for group in self.any_of for each in group for name in each.columns]
         found += self.expression.schema.names if self.expression else []
         return tuple(dict.fromkeys(found))
 
@@ -146,7 +146,7 @@ class Filters:
                 condition.column not in stats or condition.may_match(stats[condition.column], rows)
                 for condition in self.conditions
             )
-            and (not self.any_of or any(each.may_match(stats, rows) for each in self.any_of))
+            and all(any(each.may_match(stats, rows) for each in group) for group in self.any_of)
             and (self.expression is None or self.expression.may_match(stats, rows))
         )
 
@@ -168,8 +168,8 @@ class Filters:
     def mask(self, batch: pa.RecordBatch) -> pa.Array | None:
         """Return whether conditions and alternatives hold for each row; None if there are none."""
         masks = [condition.mask(batch.column(condition.column)) for condition in self.conditions]
-        if self.any_of:
-            masks.append(reduce(pc.or_kleene, [each.mask(batch) for each in self.any_of]))
+        groups = ([each.mask(batch) for each in group] for group in self.any_of)
+        masks.extend(reduce(pc.or_kleene, alternatives) for alternatives in groups)
         return reduce(pc.and_kleene, masks) if masks else None
 
 
@@ -246,13 +246,16 @@ _PRUNING: dict[str, Callable[[Any, Any, Any], bool]] = {
 _OPS = frozenset((*_PRUNING, "in", "not in", "is null", "is not null"))
 
 
-def parse_filters(filters: FilterLike, schema: pa.Schema) -> Filters:
+def parse_filters(filters: FilterLike | Filters, schema: pa.Schema) -> Filters:
     """Parse filters: lists of ``[column, op, literal]``, also as JSON, or an Arrow expression.
 
-    Of lists of such lists one must hold. The null tests take no literal; ``in`` and ``not in`` take
-    a list. None or an empty list keeps every row. Literals are typed by `schema`, the stream's
-    schema in normal form. An InvalidInputError names what would be valid.
+    Those that were parsed before stay. Of lists of such lists one must hold. The null tests take no
+    literal; ``in`` and ``not in`` take a list. None or an empty list keeps every row. Literals are
+    typed by `schema`, the stream's schema in normal form. An InvalidInputError names what would be
+    valid.
     """
+    if isinstance(filters, Filters):
+        return filters
     if isinstance(filters, pc.Expression):
         return Filters(expression=bind(filters, schema))
     conditions: Any = _load(filters) if isinstance(filters, str) else filters
@@ -263,7 +266,7 @@ def parse_filters(filters: FilterLike, schema: pa.Schema) -> Filters:
     if not _are_alternatives(conditions):
         return Filters(tuple(_parse_condition(condition, schema) for condition in conditions))
     found = [parse_filters(conditions, schema) for conditions in conditions]
-    return found[0] if len(found) == 1 else Filters(any_of=tuple(found))
+    return found[0] if len(found) == 1 else Filters(any_of=(tuple(found),))
 
 
 def _are_alternatives(conditions: Sequence[Any]) -> bool:

@@ -15,7 +15,7 @@ from segstore_ds.format.time_column import find_time_field, time_field
 from segstore_ds.options.arguments import check_option
 from segstore_ds.read.cuts import CutLike, parse_cut, resolve_cuts, take_range
 from segstore_ds.read.event_time import EventTime, time_conditions
-from segstore_ds.read.filters import FilterLike, parse_filters
+from segstore_ds.read.filters import FilterLike, Filters, parse_filters
 from segstore_ds.read.key_filters import looks_up
 from segstore_ds.read.plan import Reading
 from segstore_ds.status.epochs import epoch_schema
@@ -42,7 +42,7 @@ class ReadRequest:
     start: CutLike = "head"
     end: CutLike = "tail"
     columns: Sequence[str] | None = None
-    filters: FilterLike = None
+    filters: FilterLike | Filters = None
     event_time: EventTime = None
     offset_column: str | None = None
     segment_column: str | None = None

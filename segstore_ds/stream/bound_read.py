@@ -8,7 +8,7 @@ import pyarrow as pa
 
 from segstore_ds.commit.context import StreamContext
 from segstore_ds.format.root import Root
-from segstore_ds.read.filters import FilterLike
+from segstore_ds.read.filters import FilterLike, Filters
 from segstore_ds.read.plan import Reading, split_reading
 from segstore_ds.read.request import ReadRequest, plan_reading
 from segstore_ds.read.scan import open_reader
@@ -46,7 +46,7 @@ class BoundRead:
         return type(self).of(self.context, self.root, replace(self.request, start=start, end=end))
 
     def open(
-        self, columns: Sequence[str] | None = None, filters: FilterLike = None
+        self, columns: Sequence[str] | None = None, filters: FilterLike | Filters = None
     ) -> pa.RecordBatchReader:
         """Read events anew: some of the columns, in no particular order, of those that match."""
         asked = self.schema.names if columns is None else columns

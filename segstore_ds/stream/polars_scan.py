@@ -5,24 +5,17 @@ the columns as the stream has them. The rest are sources of ours, to which Polar
 predicate and a limit. The parts follow each other in offset order.
 """
 
-import json
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from typing import Any
 
-import pyarrow as pa
-from pyarrow import types as t
-
-from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.schema.codec import decode_schema
-from segstore_ds.read.filters import parse_filters
+from segstore_ds.read.filters import Filters
 from segstore_ds.read.parquet_files import ParquetFile, list_parquet_files
 from segstore_ds.storage.locations import resolve_location
 from segstore_ds.stream.bound_read import BoundRead
 from segstore_ds.stream.frames import load
-
-_OPS = {"Eq": "==", "NotEq": "!=", "Lt": "<", "LtEq": "<=", "Gt": ">", "GtEq": ">="}
-_TURNED = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+from segstore_ds.stream.polars_predicate import implied_filters
 
 
 def scan_events(read: BoundRead) -> Any:
@@ -96,14 +89,16 @@ def _source(polars: Any, read: BoundRead, wanted: Any) -> Any:
     ) -> Iterator[Any]:
         del batch_size
         names = list(wanted) if with_columns is None else with_columns
-        filters: list[list[Any]] = []
-        needed = names
-        if predicate is not None:
-            needed = [*{*names, *predicate.meta.root_names()}]
-            if n_rows is None:
-                filters = simple_conditions(predicate, read.reading.schema)
-        left = n_rows
-        for batch in read.open(needed, filters):
+        needed = [*names] if predicate is None else [*{*names, *predicate.meta.root_names()}]
+        asked, left = read, n_rows
+        if n_rows is not None and not read.reading.filters:
+            # The limit counts rows before the predicate does: without other filters, offsets.
+            start, left = read.reading.start, None
+            asked = read.between(start, min(start + n_rows, read.reading.end))
+        filters = Filters()
+        if predicate is not None and left is None:
+            filters = implied_filters(predicate, read.reading.schema)
+        for batch in asked.open(needed, filters):
             frame = polars.from_arrow(batch)
             if left is not None:
                 frame = frame.head(left)
@@ -115,53 +110,3 @@ def _source(polars: Any, read: BoundRead, wanted: Any) -> Any:
                 return
 
     return plugins.register_io_source(batches, schema=wanted, is_pure=True)
-
-
-def simple_conditions(predicate: Any, schema: pa.Schema) -> list[list[Any]]:
-    """Return conditions that every row satisfies for which a predicate of Polars is true.
-
-    What is not a comparison of a column with a literal that fits it is left out: Polars applies the
-    whole predicate afterwards. Its tree is read from its JSON, which another Polars may write
-    otherwise: then there are no conditions, and more is read.
-    """
-    found = []
-    for condition in _comparisons(json.loads(predicate.meta.serialize(format="json"))):
-        try:
-            (parsed,) = parse_filters([condition], schema).conditions
-        except InvalidInputError:
-            continue
-        # We take texts for binaries and times as well, Polars does not.
-        if t.is_string(parsed.type) or not isinstance(condition[2], str):
-            found.append(condition)
-    return found
-
-
-def _comparisons(node: Any) -> Iterator[list[Any]]:
-    binary = node.get("BinaryExpr") if isinstance(node, dict) else None
-    if not isinstance(binary, dict) or not {"left", "op", "right"} <= {*binary}:
-        return
-    left, right = binary["left"], binary["right"]
-    if binary["op"] in {"And", "LogicalAnd"}:
-        yield from _comparisons(left)
-        yield from _comparisons(right)
-        return
-    op = _OPS.get(binary["op"])
-    if op is None:
-        return
-    if isinstance(right, dict) and isinstance(right.get("Column"), str):
-        left, right, op = right, left, _TURNED.get(op, op)
-    if isinstance(left, dict) and isinstance(left.get("Column"), str):
-        for value in _literal(right):
-            yield [left["Column"], op, value]
-
-
-def _literal(node: Any) -> list[Any]:
-    """Return the value of a literal in a list; none if it is something else."""
-    while isinstance(node, dict) and isinstance(node.get("Alias"), list):
-        node = node["Alias"][0]
-    if not isinstance(node, dict) or list(node) != ["Literal"]:
-        return []
-    polars = load("polars")
-    expression = polars.Expr.deserialize(json.dumps(node).encode(), format="json")
-    value = polars.select(expression).item()
-    return [] if value is None else [value]

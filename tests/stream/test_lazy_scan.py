@@ -1,6 +1,5 @@
 """Lazy reads by other libraries: as a frame of Polars and as a dataset of Arrow."""
 
-import datetime as dt
 import pickle
 from decimal import Decimal
 
@@ -12,7 +11,6 @@ import pytest
 from pyarrow import dataset
 
 import segstore_ds as segstore
-from segstore_ds.stream.polars_scan import simple_conditions
 from segstore_ds.write.layout import Layout
 
 PARQUET = Layout(inline_bytes=0, segment_format="parquet")
@@ -114,33 +112,6 @@ def test_a_predicate_skips_segments(stream, monkeypatch):
     assert not [name for name in opened if name.startswith("segments/")]
     assert scan.filter(N < 95).collect().height == 5
     assert [name for name in opened if name.startswith("segments/")]
-
-
-def test_comparisons_of_a_predicate_become_conditions():
-    schema = pa.schema(
-        [
-            *[("n", pa.int32()), ("x", pa.float64()), ("word", pa.string())],
-            *[("at", pa.timestamp("us", "UTC")), ("price", pa.decimal128(6, 2))],
-            ("raw", pa.binary()),
-        ]
-    )
-    at = dt.datetime(2026, 1, 2, tzinfo=dt.UTC)
-    predicate = (
-        (N >= 3)
-        & (pl.lit(9) > N)
-        & (pl.col("word") == "a")
-        & (pl.col("x") < 1.5)
-        & (pl.col("at") > at)
-        & (pl.col("price") != Decimal("1.25"))
-        & ((N == 4) | (N == 5))
-        & (N > 4.5)
-        & (pl.col("raw") == "YQ==")
-        & (N * 2 == 8)
-    )
-    assert simple_conditions(predicate, schema) == [
-        *[["n", ">=", 3], ["n", "<", 9], ["word", "==", "a"], ["x", "<", 1.5]],
-        *[["at", ">", at], ["price", "!=", Decimal("1.25")]],
-    ]
 
 
 def test_types_that_polars_reads_otherwise_are_read_by_us(tmp_path):

@@ -156,7 +156,7 @@ def find_unpushed(filters: Filters) -> set[str]:
         for condition in filters.conditions
         if any(map(_in_gap(condition), _literals(condition)))
     }
-    return found.union(*map(find_unpushed, filters.any_of))
+    return found.union(*(find_unpushed(each) for group in filters.any_of for each in group))
 
 
 def _in_gap(condition: Condition) -> Callable[[Any], bool]:
@@ -174,8 +174,8 @@ def _literals(condition: Condition) -> tuple[Any, ...]:
 def filter_column(filters: Filters) -> Column | None:
     """Return the condition that rows must satisfy as one column; None for no filters."""
     columns = [_condition(condition) for condition in filters.conditions]
-    if filters.any_of:
-        either = (filter_column(each) for each in filters.any_of)
+    for group in filters.any_of:
+        either = (filter_column(each) for each in group)
         columns.append(reduce(Column.__or__, (column for column in either if column is not None)))
     return reduce(Column.__and__, columns) if columns else None
 
