@@ -37,6 +37,7 @@ PLAIN = (
     "find_by_time",
     "lazy_scan",
     "follower_append",
+    "following",
     "shared_commits",
     "compaction",
     "copy_segments",
@@ -53,6 +54,7 @@ PLAIN = (
 SERVER = (
     "cache_s3",
     "commit_rate_s3",
+    "lazy_scan_s3",
     "copy_segments_s3",
     "copy_between_stores",
     "month_of_commits",

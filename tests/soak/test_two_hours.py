@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -66,7 +67,8 @@ class Actor:
     def kill(self) -> None:
         """Kill it with all that it started."""
         for process in self.family():
-            process.kill()
+            with suppress(psutil.NoSuchProcess):  # it ended by itself meanwhile
+                process.kill()
         self.process.wait()
 
     def family(self) -> list[psutil.Process]:
