@@ -13,11 +13,10 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from segstore_ds.errors import InvalidInputError, SchemaMismatchError
-from segstore_ds.format.fields import parse_json
 from segstore_ds.format.redactions import MOST_REASON
 from segstore_ds.format.schema.codec import decode_schema
 from segstore_ds.format.schema.widening import merge_type
-from segstore_ds.format.statistics import from_json
+from segstore_ds.format.statistics import parse_stats
 from segstore_ds.read.filters import FilterLike, Filters, parse_filters
 from segstore_ds.status.table_status import PlacedSegment
 
@@ -60,10 +59,8 @@ class Wanted:
         entry = segment.entry
         if not self.columns or entry.stats is None:
             return bool(self.columns)
-        where = entry.path
-        value = parse_json(entry.stats.encode("utf-8", "surrogatepass"), where=where)
         only = frozenset((*self.columns, *self.filters.columns))
-        stats = from_json(value, where=where, schema=self.stored, only=only)
+        stats = parse_stats(entry.stats, where=entry.path, schema=self.stored, only=only)
         held = any(name not in stats or stats[name].nulls < entry.rows for name in self.columns)
         return held and self.filters.may_match(stats, entry.rows)
 

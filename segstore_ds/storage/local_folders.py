@@ -85,15 +85,18 @@ class LocalFolders:
                 raise NotADirectoryError(errno.ENOTDIR, "is a file", name)
             local_files.sync_folder(os.path.dirname(name))
         # A folder that another process just created may be unsynced: sync it up to the root.
+        synced = [folder]
         root = self._root
         while above not in self._synced and f"{above}/".startswith(f"{root.rstrip('/')}/"):
-            self._note_synced(above)
+            synced.append(above)
             above = os.path.dirname(above)
             with suppress(PermissionError):
                 local_files.sync_folder(above)
             if above == "/":
                 break
-        self._note_synced(folder)
+        # Only now: what is noted is never synced again, and a sync may have failed.
+        for each in synced:
+            self._note_synced(each)
 
     def is_lasting(self, folder: str) -> bool:
         """Tell whether a folder is the root or one directly in it."""

@@ -374,6 +374,28 @@ def test_folder_recreated_by_another_process_is_synced_again(tmp_path, synced):
     assert tmp_path / "s/segments" in synced
 
 
+@pytest.mark.parametrize("failing", range(3))
+def test_folders_whose_sync_failed_are_synced_again(tmp_path, monkeypatch, failing):
+    """A disk may refuse any of the syncs; the next try must not take them for done."""
+    root = tmp_path / "s"
+    root.mkdir()
+    storage = open_storage(root)
+    real, tried, synced = local_files.sync_folder, [], []
+
+    def refuse_once(folder):
+        tried.append(folder)
+        if len(tried) == failing + 1:
+            raise OSError(errno.EIO, "made by the test", folder)
+        real(folder)
+        synced.append(Path(folder))
+
+    monkeypatch.setattr(local_files, "sync_folder", refuse_once)
+    with pytest.raises(StorageError):
+        storage.create("log/1", b"x")
+    storage.create("log/2", b"x")
+    assert {root.parent, root, root / "log"} <= {*synced}
+
+
 def stage(folder, path):
     """Stage an object through a handle of its own, as each task does."""
     with open_storage(folder).open_staged(path) as writer:
