@@ -10,6 +10,7 @@ from typer.core import TyperGroup
 
 import segstore_ds as segstore
 from segstore_ds.cli import care, change, learn, look, rows
+from segstore_ds.cli.arguments import spell_flags
 from segstore_ds.cli.status import BROKEN_PIPE, FAILED, INTERRUPTED, NOT_CONFIRMED, RETRYABLE
 from segstore_ds.errors import SegstoreError
 
@@ -30,6 +31,9 @@ class _Commands(TyperGroup):
         try:
             return super().invoke(ctx)
         except SegstoreError as error:
+            command = self.get_command(ctx, ctx.invoked_subcommand or "")
+            options = command.params if command else ()
+            error.respell(lambda text: spell_flags(text, options))
             _complain(error)
             raise typer.Exit(RETRYABLE if error.retryable else FAILED) from None
         except KeyboardInterrupt:
@@ -80,7 +84,7 @@ def build_app() -> typer.Typer:
     for title, verbs in GROUPS.items():
         for verb in verbs:
             app.command(verb.__name__.rstrip("_"), rich_help_panel=title)(verb)
-    followers = typer.Typer(no_args_is_help=True)
+    followers = typer.Typer(cls=_Commands, no_args_is_help=True)
     for name, follower_verb in change.FOLLOWER_VERBS.items():
         followers.command(name)(follower_verb)
     app.add_typer(

@@ -1,6 +1,9 @@
 """Arguments and flags that several commands have."""
 
 import json
+import re
+import shlex
+from collections.abc import Iterable
 from typing import Annotated, Any
 
 import typer
@@ -56,6 +59,28 @@ AsOf = Annotated[
 ]
 Offsets = Annotated[bool, typer.Option("--offsets", help="Add a column `offset`.")]
 Rows = Annotated[int, typer.Option("--rows", "-n", min=0, help="How many.")]
+
+# An argument of Python in an error's text, but not inside of a call.
+_PYTHON = re.compile(r"(?<![\w.(])(?<!, )(?P<name>[a-z_]+)=(?:True\b|'(?P<text>[^']*)')")
+
+
+def spell_flags(text: str, options: Iterable[Any]) -> str:
+    """Return an error's text in which Python's arguments are spelled as these options of a command.
+
+    >>> from types import SimpleNamespace
+    >>> move = SimpleNamespace(name="move", opts=["--move"])
+    >>> spell_flags("move it with move=True, or set copy=True", [move])
+    'move it with --move, or set copy=True'
+    """
+    known = {option.name: option.opts[0] for option in options}
+
+    def spell(found: re.Match[str]) -> str:
+        flag, value = known.get(found["name"]), found["text"]
+        if flag is None:
+            return found[0]
+        return flag if value is None else f"{flag} {shlex.quote(value)}"
+
+    return _PYTHON.sub(spell, text)
 
 
 def parse_conditions(where: list[str] | None) -> list[Any] | None:

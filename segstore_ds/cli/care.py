@@ -122,8 +122,9 @@ def vacuum(
     seconds = _seconds("grace", grace)
     found = stream.vacuum(grace_s=seconds, short_grace=short_grace)
     if not dry_run:
-        size = f"{len(found.deleted)} objects, {found.bytes:,} B"
-        ask(f"Delete {size} of {stream.url}?", yes=yes)
+        if found.deleted:
+            size = f"{len(found.deleted)} objects, {found.bytes:,} B"
+            ask(f"Delete {size} of {stream.url}?", yes=yes)
         with shown("deleting", "objects") as progress:
             found = stream.vacuum(
                 dry_run=False, grace_s=seconds, short_grace=short_grace, progress=progress

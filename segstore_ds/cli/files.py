@@ -67,7 +67,10 @@ def open_rows(name: str, form: Format, schema: Any = None) -> Iterator[Any]:
                 shutil.copyfileobj(sys.stdin.buffer, source)
                 source.seek(0)
         else:
-            source = stack.enter_context(Path(name).open("rb"))
+            try:
+                source = stack.enter_context(Path(name).open("rb"))
+            except OSError as error:
+                raise typer.BadParameter(f"{name} can't be read: {error.strerror}") from None
         match form:
             case Format.PARQUET:
                 import pyarrow.parquet as pq

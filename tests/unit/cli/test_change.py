@@ -1,7 +1,9 @@
 """The commands that change a stream: what they do, and what they ask first."""
 
 import json
+import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 
 import pyarrow as pa
@@ -43,6 +45,9 @@ def done(capsys):
 def test_what_deletes_or_ends_asks_first(stream, command, after, capsys):
     stream.tag("t", 1)
     stream.reader("r", start=0)
+    leftover = Path(stream.url.removeprefix("file://"), "log", f".tmp-1-{0:016x}")  # for vacuum
+    leftover.write_bytes(b"x")
+    os.utime(leftover, (0, 0))
     line = [command[0], stream.url, *command[1:]]
     before = stream.refresh().version
     assert main(line) == NOT_CONFIRMED

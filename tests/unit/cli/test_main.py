@@ -5,11 +5,13 @@ import subprocess
 import sys
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
 import segstore_ds as segstore
+from segstore_ds.cli.arguments import spell_flags
 from segstore_ds.cli.main import main
 from segstore_ds.cli.status import FAILED, RETRYABLE
 from segstore_ds.commit.commit import Change
@@ -137,6 +139,44 @@ def test_missing_stream_ends_with_2_and_one_line(command, tmp_path, capsys):
     assert shown.out == ""
     assert shown.err.startswith("segstore: SEG_NOT_FOUND: no stream here")
     assert shown.err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        (["tag", "{url}", "here", "tail"], "or move the tag with --move\n"),
+        (["vacuum", "{url}", "--grace", "0s", "--yes"], "--short-grace if there are none\n"),
+    ],
+)
+def test_advice_names_flags_where_the_command_has_them(url, capsys, arguments, advice):
+    segstore.open(url).tag("here", "head")
+    assert main([each.format(url=url) for each in arguments]) == 2
+    assert capsys.readouterr().err.endswith(advice)
+
+
+def test_advice_of_a_flag_that_the_command_lacks_is_pythons():
+    """It is a flag of another command, or none at all."""
+    options = [SimpleNamespace(name="start", opts=["--start"])]
+    text = "set single_writer=True, or start='reader:my own'; repair(url, start='head') as well"
+    spelled = (
+        "set single_writer=True, or --start 'reader:my own'; repair(url, start='head') as well"
+    )
+    assert spell_flags(text, options) == spelled
+
+
+@pytest.mark.parametrize("verb", [["import", "{url}"], ["create", "{url}-new", "--like"]])
+def test_a_file_that_is_missing_is_named(url, capsys, verb, tmp_path):
+    arguments = [each.format(url=url) for each in verb]
+    assert main([*arguments, str(tmp_path / "gone.csv")]) == 2
+    shown = " ".join(capsys.readouterr().err.replace("│", " ").split())
+    assert "can't be read: No such file or directory" in shown
+    assert "Error]" not in shown
+
+
+def test_vacuum_asks_only_if_something_would_go(url, capsys):
+    """Nobody can be asked here."""
+    assert main(["vacuum", url]) == 0
+    assert capsys.readouterr().err == ""
 
 
 def test_storage_options_that_are_no_object_are_refused_unseen(url, capsys):
