@@ -9,6 +9,7 @@ repeated.
 import logging
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from typing import Any
 
 from segstore_ds.commit.commit import Change, StreamLog
 from segstore_ds.commit.context import StreamContext
@@ -59,14 +60,14 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
         return None
     pins = pins_of(root)
     if pins:
-        raise ConflictError(
+        raise _held(
             "clones read this stream's segments",
             remedy="drop or materialize the clones first, or unpin them",
             pins=sorted(pins),
         )
     followers = replication_of(root)
     if followers is not None:
-        raise ConflictError(
+        raise _held(
             "stream has followers, which would keep its events",
             remedy="call remove_follower(url) first; to drop a follower, or a former one, "
             "call promote() on it and drop it by itself",
@@ -83,6 +84,12 @@ def plan_drop(root: Root, slot: Slot) -> Root | None:
         dropped=True,
         operation=Operation.DROP,
     )
+
+
+def _held(fact: str, **parts: Any) -> ConflictError:
+    failure = ConflictError(fact, **parts)
+    failure.retryable = False  # it stays so until somebody does what the remedy says
+    return failure
 
 
 def run_drop(storage: Storage, *, confirm: str, clock: Clock, client: str) -> Dropped:
