@@ -84,13 +84,14 @@ def _chunks(first: int, last: int) -> Iterator[pa.RecordBatch]:
         yield events(start, min(BATCH_ROWS, last - start))
 
 
-def real_parquet(target: Path, name: str, rows: int) -> int:
+def real_parquet(target: Path, name: str, rows: int, files: int = FILES) -> int:
     """Write a real data set to a folder of Parquet files, repeated where more rows are wanted.
 
     Args:
         target: A folder that does not exist yet.
         name: ``flights`` (336,776 rows, 19 columns) or ``weather`` (26,115 rows, 15 columns).
         rows: How many; of the weather no more than there are.
+        files: Over how many files they are spread.
 
     Returns:
         How many rows there are now.
@@ -103,8 +104,8 @@ def real_parquet(target: Path, name: str, rows: int) -> int:
         rows = min(rows, table.num_rows)
     table = pa.concat_tables([table] * -(-rows // table.num_rows)).slice(0, rows)
     target.mkdir()
-    for number in range(FILES):
-        first, last = rows * number // FILES, rows * (number + 1) // FILES
+    for number in range(files):
+        first, last = rows * number // files, rows * (number + 1) // files
         pq.write_table(table.slice(first, last - first), target / f"part-{number}.parquet")
     return rows
 

@@ -12,6 +12,7 @@ import segstore_ds as segstore
 from benchmarks.far import sitecustomize as delay
 
 BATCH_SIZING = "spark.sql.execution.arrow.maxBytesPerBatch"
+BATCH_ROWS = "spark.sql.execution.arrow.maxRecordsPerBatch"
 TUNED = "2147483647"
 MASTER = "local[2]"
 
@@ -51,8 +52,9 @@ def delayable_requests(file: Path) -> Iterator[None]:
             os.environ.update({name: value} if value is not None else {})
 
 
-def set_batch_sizing(spark: SparkSession, *, tuned: bool) -> None:
-    """Switch the setting that `segstore.register` tunes."""
+def set_batch_sizing(spark: SparkSession, *, tuned: bool, rows: int = 10_000) -> None:
+    """Switch the setting that `segstore.register` tunes, and give a batch so many rows."""
+    spark.conf.set(BATCH_ROWS, str(rows))
     if tuned:
         spark.conf.set(BATCH_SIZING, TUNED)
     else:

@@ -35,12 +35,14 @@ class Turn:
         number: Which round, from 0; -1 warms up.
         batches: Micro-batches of a query in one round; of other works the tenth part counts.
         pieces: A folder of ten Parquet files, for a query that ends by itself.
+        large: A folder of large Parquet files of real events, each a batch.
     """
 
     spark: SparkSession
     peer: Peer
     source: Path
     pieces: Path
+    large: Path
     mode: str
     number: int
     batches: int
@@ -109,12 +111,8 @@ def compaction(turn: Turn) -> Found:
 
 def available_now(turn: Turn) -> Found:
     """Bring ten files in as ten batches of a query that ends by itself."""
-    spark = turn.spark
-    schema = spark.read.parquet(str(turn.pieces)).schema
-    files = spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
-    df = files.parquet(str(turn.pieces))
-    writer = turn.peer.stream(df, turn.fresh("available")).trigger(availableNow=True)
-    return _timed("AvailableNow in 10 batches", lambda: writer.start().awaitTermination())
+    table = turn.fresh("available")
+    return _timed("AvailableNow in 10 batches", lambda: _bring_in(turn, turn.pieces, table))
 
 
 def many_tasks(turn: Turn) -> Found:
@@ -159,18 +157,14 @@ def writers(turn: Turn) -> Found:
 
 
 def large_batches(turn: Turn) -> Found:
-    """Run 25 batches of 100,000 rows, in one round alone: what they leave is always the same."""
+    """Bring real events in by batches of 100,000, in one round: what they leave is the same."""
     if turn.number != 0:
         return {}
-    table, batches = turn.fresh("large"), 25 if turn.batches > 10 else 2
-    rates = turn.spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 100_000)
-    query = turn.peer.stream(rates.option("numPartitions", 2).load(), table).start()
-    _await(query, batches)
-    _stop(query)
-    done = sum("addBatch" in found["durationMs"] for found in query.recentProgress)
+    table, batches = turn.fresh("large"), len([*turn.large.iterdir()])
+    _bring_in(turn, turn.large, table)
     return {
-        "streamed bytes a batch, live": turn.peer.live_bytes(turn.spark, table) / done,
-        "streamed bytes a batch, on disk": turn.peer.disk_bytes(table) / done,
+        "streamed bytes a batch, live": turn.peer.live_bytes(turn.spark, table) / batches,
+        "streamed bytes a batch, on disk": turn.peer.disk_bytes(table) / batches,
     }
 
 
@@ -195,12 +189,20 @@ def main() -> None:
                         peer=peer,
                         source=arguments.source,
                         pieces=arguments.pieces,
+                        large=arguments.large,
                         mode=mode,
                         number=number,
                         batches=arguments.batches,
                     )
                     _run(work, turn)
     spark.stop()
+
+
+def _bring_in(turn: Turn, files: Path, table: str) -> None:
+    schema = turn.spark.read.parquet(str(files)).schema
+    stream = turn.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
+    writer = turn.peer.stream(stream.parquet(str(files)), table)
+    writer.trigger(availableNow=True).start().awaitTermination()
 
 
 def _run(work: Callable[[Turn], Found], turn: Turn) -> None:
@@ -245,6 +247,7 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--folder", type=Path, required=True, help="for tables")
     parser.add_argument("--source", type=Path, required=True, help="Parquet files of events")
     parser.add_argument("--pieces", type=Path, required=True, help="ten small Parquet files")
+    parser.add_argument("--large", type=Path, required=True, help="large ones, of real events")
     parser.add_argument("--rounds", type=int, required=True)
     parser.add_argument("--first", type=int, default=-1, help="-1 for a round that warms up")
     parser.add_argument("--batches", type=int, required=True)

@@ -19,7 +19,7 @@ from typing import Any
 import pyarrow.dataset
 import pyarrow.parquet as pq
 
-from benchmarks.datasets import events_parquet
+from benchmarks.datasets import events_parquet, real_parquet
 from benchmarks.report import Ratio, Report, machine
 from benchmarks.spark_peers import DELTA_JAR, ICEBERG_JAR, INSTALLATIONS
 from benchmarks.workload import Settings, Workload
@@ -30,6 +30,7 @@ MEANING = (
 )
 YARDSTICK = "parquet"
 PIECES, PIECE_ROWS = 10, 1_000
+LARGE_BATCHES, LARGE_ROWS = 25, 100_000
 FLATTERS = (
     "against us: segstore syncs every segment, commit and folder to disk; the others sync nothing",
     "sessions differ in Spark and in the minute: compare ratios to the Parquet of the same session",
@@ -65,8 +66,10 @@ def run(settings: Settings) -> Report:
     samples: Samples = defaultdict(list)
     for session in INSTALLATIONS:
         with settings.scratch() as scratch:
-            pieces = _pieces(source, scratch / "pieces")
-            for line in _session(session, settings, source, pieces):
+            _pieces(source, scratch / "pieces")
+            count, rows = (2, 1_000) if settings.tiny else (LARGE_BATCHES, LARGE_ROWS)
+            real_parquet(scratch / "large", "flights", count * rows, files=count)
+            for line in _session(session, settings, source, scratch):
                 if "setup" in line:
                     setup[f"session {session}"] = line["setup"]
                     continue
@@ -87,21 +90,21 @@ def _batches(settings: Settings) -> int:
     return max(settings.rows // 50_000, 2)
 
 
-def _pieces(source: Path, target: Path) -> Path:
+def _pieces(source: Path, target: Path) -> None:
     head = pyarrow.dataset.dataset(source).head(PIECES * PIECE_ROWS)
     target.mkdir()
     for number in range(PIECES):
         pq.write_table(
             head.slice(number * PIECE_ROWS, PIECE_ROWS), target / f"piece-{number}.parquet"
         )
-    return target
 
 
-def _session(session: str, settings: Settings, source: Path, pieces: Path) -> list[dict[str, Any]]:
+def _session(session: str, settings: Settings, source: Path, scratch: Path) -> list[dict[str, Any]]:
     python = python_with(settings.folder, INSTALLATIONS[session].pyspark)
     command = [str(python), "-m", "benchmarks.spark_works", session]
-    command += ["--folder", str(pieces.parent / "tables"), "--source", str(source)]
-    command += ["--pieces", str(pieces), "--rounds", str(settings.rounds)]
+    command += ["--folder", str(scratch / "tables"), "--source", str(source)]
+    command += ["--pieces", str(scratch / "pieces"), "--large", str(scratch / "large")]
+    command += ["--rounds", str(settings.rounds)]
     command += ["--first", "0" if settings.tiny else "-1", "--batches", str(_batches(settings))]
     environment = {**os.environ, "PYSPARK_PYTHON": str(python)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
