@@ -67,6 +67,15 @@ def test_java_that_cannot_be_fetched_is_one_line(tmp_path):
     assert done.stderr == ""
 
 
+def test_a_picture_that_cannot_be_written_ends_nothing(tmp_path):
+    (tmp_path / "segstore-demo.html").mkdir()
+    done = run_demo(tmp_path, PATH="", JAVA_HOME="")
+    assert done.returncode == 0, done.stderr
+    assert "No picture of the stream:" in done.stdout
+    assert "segstore-demo.html can't be written: Is a directory" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("Done in")
+
+
 def test_folder_that_is_named_stays(tmp_path):
     done = run_demo(tmp_path, "--folder", "kept", PATH="", JAVA_HOME="")
     assert done.returncode == 0, done.stderr
