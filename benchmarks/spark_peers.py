@@ -89,6 +89,13 @@ class Segstore(Peer):
         "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647"
     }
 
+    def append(self, df: DataFrame, table: str) -> None:
+        """Append, also in a thread that has no active session."""
+        import segstore_ds as segstore
+
+        with segstore.activated(df.sparkSession):
+            Peer.append(self, df, table)
+
     def compact(self, spark: SparkSession, table: str) -> None:
         """Merge small segments."""
         import segstore_ds as segstore
