@@ -33,7 +33,7 @@ class Turn:
         source: A folder of Parquet files of events.
         mode: ``default`` or ``tuned``.
         number: Which round, from 0; -1 warms up.
-        batches: Micro-batches of a query in one round; of other works the tenth part counts.
+        batches: Micro-batches of a query in one round; the small appends grow with it.
         pieces: A folder of ten Parquet files, for a query that ends by itself.
         large: A folder of large Parquet files of real events, each a batch.
     """
@@ -102,7 +102,7 @@ def compaction(turn: Turn) -> Found:
     table, spark, peer = turn.fresh("merged"), turn.spark, turn.peer
     events = spark.read.parquet(str(turn.source)).limit(1000).coalesce(1).cache()
     events.count()
-    appends = max(turn.batches // 10, 2)
+    appends = max(turn.batches // 10, 5)
     seconds = [_seconds(lambda: peer.append(events, table)) for _ in range(appends)]
     events.unpersist()
     found: Found = {"small append": statistics.median(seconds)}
@@ -131,7 +131,7 @@ def many_tasks(turn: Turn) -> Found:
 
 def writers(turn: Turn) -> Found:
     """Append from four threads; who fails is counted, not tried again."""
-    table, each = turn.fresh("writers"), max(turn.batches // 20, 1)
+    table, each = turn.fresh("writers"), max(turn.batches // 20, 2)
     turn.peer.append(turn.spark.range(0, 10, 1, 1), table)
     from pyspark import inheritable_thread_target
 
