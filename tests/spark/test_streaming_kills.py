@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from checkpoints import forget_newest_commit
+from checkpoints import clear_unborn, forget_newest_commit
 
 import segstore_ds as segstore
 
@@ -119,8 +119,9 @@ def run_killed(chain: Chain, rounds: int, *, forget: bool, seed: int) -> None:
             while time.monotonic() < until:
                 chain.extend(chance.randint(1, 5))
                 time.sleep(chance.uniform(0.0, 0.6))
-        if forget:
-            for checkpoint in chain.checkpoints:
+        for checkpoint in chain.checkpoints:
+            clear_unborn(checkpoint)
+            if forget:
                 forget_newest_commit(checkpoint)
 
 
