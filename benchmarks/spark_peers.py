@@ -41,11 +41,9 @@ class Peer:
 
     def prepare(self, spark: SparkSession, mode: str) -> None:
         """Set the configuration of a mode; the other peers' does not matter here."""
-        for key, value in self.tuned.items():
-            if mode == "tuned":
+        if mode == "tuned":
+            for key, value in self.tuned.items():
                 spark.conf.set(key, value)
-            else:
-                spark.conf.unset(key)
 
     def append(self, df: DataFrame, table: str) -> None:
         """Append a data frame, and create the table where it is missing."""
@@ -85,9 +83,7 @@ class Segstore(Peer):
 
     name = "segstore"
     syncs = "each segment, commit and folder"
-    tuned: ClassVar[Mapping[str, str]] = {
-        "spark.sql.execution.arrow.maxBytesPerBatch": "2147483647"
-    }
+    tuned: ClassVar[Mapping[str, str]] = {}  # its settings are those of a session's builder
 
     def append(self, df: DataFrame, table: str) -> None:
         """Append, also in a thread that has no active session."""
@@ -224,8 +220,10 @@ INSTALLATIONS = {
 }
 
 
-def start_session(installation: Installation, folder: Path) -> SparkSession:
+def start_session(installation: Installation, folder: Path, mode: str) -> SparkSession:
     """Start the session of an installation; segstore is registered where it takes part."""
+    if Segstore in installation.peers:
+        import segstore_ds as segstore
     conf = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
@@ -234,12 +232,12 @@ def start_session(installation: Installation, folder: Path) -> SparkSession:
         "spark.sql.streaming.numRecentProgressUpdates": "100000",
         **{key: value.replace("FOLDER", str(folder)) for key, value in installation.conf.items()},
     }
+    if Segstore in installation.peers and mode == "tuned":
+        conf |= segstore.recommended_conf()
     builder = SparkSession.builder.master("local[2]").appName("segstore-benchmarks")
     spark = builder.config(map=conf).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
     if Segstore in installation.peers:
-        import segstore_ds as segstore
-
         segstore.register(spark, tune=False)
     return spark
 

@@ -1,6 +1,8 @@
-"""What `spark_rivals` measures in one session: `python -m benchmarks.spark_works INSTALLATION ...`.
+"""What `spark_rivals` measures in one session.
 
-Each work runs once a round for each peer and mode, peers in turn, and prints a JSON line.
+`python -m benchmarks.spark_works INSTALLATION MODE ...` is such a session.
+
+Each work runs once a round for each peer, peers in turn, and prints a JSON line.
 """
 
 import argparse
@@ -176,25 +178,25 @@ def main() -> None:
     arguments = _parse()
     installation = INSTALLATIONS[arguments.installation]
     folder: Path = arguments.folder
-    spark = start_session(installation, folder)
+    spark = start_session(installation, folder, arguments.mode)
     say(setup={"spark": spark.version, "syncs": {p.name: p.syncs for p in installation.peers}})
     peers = [make(folder) for make in installation.peers]
+    for peer in peers:
+        peer.prepare(spark, arguments.mode)
     for number in range(arguments.first, arguments.rounds):
         for work in WORKS:
-            for mode in MODES:
-                for peer in peers:
-                    peer.prepare(spark, mode)
-                    turn = Turn(
-                        spark=spark,
-                        peer=peer,
-                        source=arguments.source,
-                        pieces=arguments.pieces,
-                        large=arguments.large,
-                        mode=mode,
-                        number=number,
-                        batches=arguments.batches,
-                    )
-                    _run(work, turn)
+            for peer in peers:
+                turn = Turn(
+                    spark=spark,
+                    peer=peer,
+                    source=arguments.source,
+                    pieces=arguments.pieces,
+                    large=arguments.large,
+                    mode=arguments.mode,
+                    number=number,
+                    batches=arguments.batches,
+                )
+                _run(work, turn)
     spark.stop()
 
 
@@ -244,6 +246,7 @@ def _stop(query: StreamingQuery) -> None:
 def _parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("installation", choices=INSTALLATIONS)
+    parser.add_argument("mode", choices=MODES)
     parser.add_argument("--folder", type=Path, required=True, help="for tables")
     parser.add_argument("--source", type=Path, required=True, help="Parquet files of events")
     parser.add_argument("--pieces", type=Path, required=True, help="ten small Parquet files")

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import venv
 from collections import defaultdict
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +22,7 @@ import pyarrow.parquet as pq
 
 from benchmarks.datasets import events_parquet, real_parquet
 from benchmarks.report import Ratio, Report, machine
-from benchmarks.spark_peers import DELTA_JAR, ICEBERG_JAR, INSTALLATIONS
+from benchmarks.spark_peers import DELTA_JAR, ICEBERG_JAR, INSTALLATIONS, MODES
 from benchmarks.workload import Settings, Workload
 
 MEANING = (
@@ -64,14 +65,14 @@ def run(settings: Settings) -> Report:
         "jars": f"{DELTA_JAR}, {ICEBERG_JAR}",
     }
     samples: Samples = defaultdict(list)
-    for session in INSTALLATIONS:
+    for session, mode in product(INSTALLATIONS, MODES):
         with settings.scratch() as scratch:
             _pieces(source, scratch / "pieces")
             count, rows = (2, 1_000) if settings.tiny else (LARGE_BATCHES, LARGE_ROWS)
             real_parquet(scratch / "large", "flights", count * rows, files=count)
-            for line in _session(session, settings, source, scratch):
+            for line in _session(session, mode, settings, source, scratch):
                 if "setup" in line:
-                    setup[f"session {session}"] = line["setup"]
+                    setup[f"session {session}, {mode}"] = line["setup"]
                     continue
                 for what, value in line["found"].items():
                     samples[session, line["peer"], line["mode"], what].append(value)
@@ -99,9 +100,11 @@ def _pieces(source: Path, target: Path) -> None:
         )
 
 
-def _session(session: str, settings: Settings, source: Path, scratch: Path) -> list[dict[str, Any]]:
+def _session(
+    session: str, mode: str, settings: Settings, source: Path, scratch: Path
+) -> list[dict[str, Any]]:
     python = python_with(settings.folder, INSTALLATIONS[session].pyspark)
-    command = [str(python), "-m", "benchmarks.spark_works", session]
+    command = [str(python), "-m", "benchmarks.spark_works", session, mode]
     command += ["--folder", str(scratch / "tables"), "--source", str(source)]
     command += ["--pieces", str(scratch / "pieces"), "--large", str(scratch / "large")]
     command += ["--rounds", str(settings.rounds)]
@@ -109,7 +112,7 @@ def _session(session: str, settings: Settings, source: Path, scratch: Path) -> l
     environment = {**os.environ, "PYSPARK_PYTHON": str(python)}
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
-        raise RuntimeError(f"the session {session} failed:\n{done.stderr[-5000:]}")
+        raise RuntimeError(f"the session {session}, {mode}, failed:\n{done.stderr[-5000:]}")
     return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
 
 
