@@ -1,6 +1,8 @@
 """One follower, as the handles of a process see it: what it holds, and its next commit file."""
 
+from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 from segstore_ds.commit.at_once import at_once
 from segstore_ds.errors import (
@@ -77,19 +79,9 @@ class Follower:
             if known.transaction == ours and (asked or self._has_two(known, root)):
                 return known
         self._known = None
-        numbers = self.files.numbers()
-        found = self.files.get(numbers[-1]) if numbers else None
-        if found is None or found.stream_id != root.stream_id:
-            raise MissingObjectError(
-                "the follower's folder does not hold this stream",
-                remedy="call remove_follower(url), then add a follower in an empty folder",
-                follower=self.url,
-                stream=root.stream_id,
-            )
+        found = self._find_near(root) or self._find_listed(root)
         if found.generation > root.generation:
             raise self.fenced(root)
-        if numbers[0] > max(root.log_start, found.log_start):
-            raise self._holed(numbers[0])
         if found.version >= root.version:
             same = found if found.version == root.version else self.files.get(root.version)
             if same is not None and same.transaction != root.transaction:
@@ -102,6 +94,44 @@ class Follower:
                 version=found.version,
             )
         self._known = found
+        return found
+
+    def _find_near(self, root: Root) -> Root | None:
+        """Return a root at `root` or beside it, found by name; None where only a list would tell.
+
+        Writers that alternate outdate what each of them remembers, and a list of the log takes the
+        longer the older the stream is. Of a follower that is further ahead, the next root will do:
+        the primary has it too, so `root` is outdated and its commit loses, or has lost it.
+        """
+        works: list[Callable[[], Any]] = [
+            partial(self.files.get, root.version),
+            partial(self.files.get, root.version + 1),
+            partial(self.files.exists, root.log_start),
+        ]
+        own, after, begins = at_once(works)
+        found: Root | None = own and (after or own)
+        if own is None and after is None and root.version > root.log_start:
+            before = self.files.get(root.version - 1)
+            found = before if before is not None and before.transaction == root.parent else None
+        if found is None or found.stream_id != root.stream_id:
+            return None
+        purged = found.log_start > root.log_start
+        return found if begins or (purged and self.files.exists(found.log_start)) else None
+
+    def _find_listed(self, root: Root) -> Root:
+        numbers = self.files.numbers()
+        found = self.files.get(numbers[-1]) if numbers else None
+        if found is None or found.stream_id != root.stream_id:
+            raise MissingObjectError(
+                "the follower's folder does not hold this stream",
+                remedy="call remove_follower(url), then add a follower in an empty folder",
+                follower=self.url,
+                stream=root.stream_id,
+            )
+        if found.generation <= root.generation and numbers[0] > max(
+            root.log_start, found.log_start
+        ):
+            raise self._holed(numbers[0])
         return found
 
     def add(self, root: Root) -> None:

@@ -390,6 +390,21 @@ def test_commit_checks_each_followers_log_twice(pair):
     assert [call for call in calls[2:] if not call.startswith("create ")] == [f"info {last}"]
 
 
+def test_writers_that_alternate_list_no_log(pair):
+    """The list grows with the stream's age, and they would commit the slower the older it is."""
+    pair.stream.add_follower(pair.follower)
+    writers = (pair.stream, pair.reopen(pair.primary), pair.reopen(pair.primary))
+    for writer in writers:
+        writer.append(numbers(0, 1))
+    asked: list[str] = []
+    pair.world.watch = lambda url, verb, path: asked.append(f"{url} {verb} {path}")
+    for writer in (*writers, *reversed(writers)):
+        writer.append(numbers(1, 2))
+    assert not [call for call in asked if " list log" in call]
+    pair.world.watch = lambda *_: None
+    assert content(pair.follower) == content(pair.primary)
+
+
 def test_commit_file_that_a_follower_stored_wrongly_is_found_by_the_next_commit(pair):
     """It acknowledged the file; were it promoted, the last commits would be gone."""
     pair.stream.add_follower(pair.follower)
