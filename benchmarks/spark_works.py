@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import StreamingQuery
+from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
 
 from benchmarks.spark_peers import INSTALLATIONS, MODES, Peer, say, start_session
 from benchmarks.workload import cpu_seconds, quantile
@@ -113,8 +113,8 @@ def compaction(turn: Turn) -> Found:
 
 def available_now(turn: Turn) -> Found:
     """Bring ten files in as ten batches of a query that ends by itself."""
-    table = turn.fresh("available")
-    return _timed("AvailableNow in 10 batches", lambda: _bring_in(turn, turn.pieces, table))
+    writer = _bring_in(turn, turn.pieces, turn.fresh("available"))
+    return _timed("AvailableNow in 10 batches", lambda: writer.start().awaitTermination())
 
 
 def many_tasks(turn: Turn) -> Found:
@@ -163,7 +163,7 @@ def large_batches(turn: Turn) -> Found:
     if turn.number != 0:
         return {}
     table, batches = turn.fresh("large"), len([*turn.large.iterdir()])
-    _bring_in(turn, turn.large, table)
+    _bring_in(turn, turn.large, table).start().awaitTermination()
     return {
         "streamed bytes a batch, live": turn.peer.live_bytes(turn.spark, table) / batches,
         "streamed bytes a batch, on disk": turn.peer.disk_bytes(table) / batches,
@@ -200,11 +200,11 @@ def main() -> None:
     spark.stop()
 
 
-def _bring_in(turn: Turn, files: Path, table: str) -> None:
+def _bring_in(turn: Turn, files: Path, table: str) -> DataStreamWriter:
+    """Return the writer of a query that ends by itself, a file a batch; its table is there."""
     schema = turn.spark.read.parquet(str(files)).schema
     stream = turn.spark.readStream.schema(schema).option("maxFilesPerTrigger", 1)
-    writer = turn.peer.stream(stream.parquet(str(files)), table)
-    writer.trigger(availableNow=True).start().awaitTermination()
+    return turn.peer.stream(stream.parquet(str(files)), table).trigger(availableNow=True)
 
 
 def _run(work: Callable[[Turn], Found], turn: Turn) -> None:
