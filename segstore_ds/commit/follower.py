@@ -109,14 +109,13 @@ class Follower:
             partial(self.files.exists, root.log_start),
         ]
         own, after, begins = at_once(works)
-        found: Root | None = own and (after or own)
-        if own is None and after is None and root.version > root.log_start:
-            before = self.files.get(root.version - 1)
-            found = before if before is not None and before.transaction == root.parent else None
-        if found is None or found.stream_id != root.stream_id:
-            return None
-        purged = found.log_start > root.log_start
-        return found if begins or (purged and self.files.exists(found.log_start)) else None
+        if own is not None:
+            found: Root | None = after or own
+        elif after is None and root.version > root.log_start:
+            found = self.files.get(root.version - 1)
+        else:
+            found = None
+        return found if begins and found and found.stream_id == root.stream_id else None
 
     def _find_listed(self, root: Root) -> Root:
         numbers = self.files.numbers()

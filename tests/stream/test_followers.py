@@ -17,6 +17,7 @@ from segstore_ds.errors import (
     FencedError,
     FormatError,
     InvalidInputError,
+    MissingObjectError,
     PositionError,
     StorageError,
     UnderReplicatedError,
@@ -396,13 +397,59 @@ def test_writers_that_alternate_list_no_log(pair):
     writers = (pair.stream, pair.reopen(pair.primary), pair.reopen(pair.primary))
     for writer in writers:
         writer.append(numbers(0, 1))
-    asked: list[str] = []
-    pair.world.watch = lambda url, verb, path: asked.append(f"{url} {verb} {path}")
-    for writer in (*writers, *reversed(writers)):
-        writer.append(numbers(1, 2))
-    assert not [call for call in asked if " list log" in call]
-    pair.world.watch = lambda *_: None
+    with pair.world.noted() as calls:
+        for writer in (*writers, *reversed(writers)):
+            writer.append(numbers(1, 2))
+    assert ("list", "log") not in {call[1:] for call in calls}
     assert content(pair.follower) == content(pair.primary)
+
+
+def outdated(pair):
+    """Return a writer whose memory of the follower another one has outdated."""
+    pair.stream.add_follower(pair.follower)
+    writer = pair.reopen(pair.primary)
+    writer.append(numbers(0, 1))
+    for n in range(1, 4):
+        pair.stream.append(numbers(n, n + 1))
+    return writer
+
+
+def test_follower_that_is_one_behind_is_brought_up_without_a_list(pair):
+    """As one is whose commit another writer is still shipping."""
+    writer = outdated(pair)
+    open_storage(pair.follower).delete(f"log/{pair.stream.version:020d}")
+    with pair.world.noted() as calls:
+        writer.append(numbers(4, 5))
+    assert ("list", "log") not in {call[1:] for call in calls}
+    assert content(pair.follower) == content(pair.primary)
+
+
+def test_writer_with_an_outdated_memory_replaces_no_lost_commit(pair):
+    """The follower has the newest commit, which was acknowledged and which the primary lost."""
+    writer = outdated(pair)
+    lost = pair.stream.version
+    for name in (f"{lost:020d}", "_latest"):
+        open_storage(pair.primary).delete(f"log/{name}")
+    before = content(pair.primary)
+    with pytest.raises(MissingObjectError, match="are gone"):
+        writer.append(numbers(9, 10))
+    assert content(pair.primary) == before
+
+
+def test_writer_with_an_outdated_memory_refuses_another_stream(pair):
+    writer = outdated(pair)
+    other = segstore.create(pair.another(), SCHEMA)
+    while other.version < writer.refresh().version:
+        other.append(numbers(0, 1))
+    follower = open_storage(pair.follower)
+    for path, data in content(other.url).items():
+        if path.startswith("log/"):
+            follower.put(path, data)
+    version = writer.version
+    with pytest.raises(StorageError, match="nothing was committed") as refused:
+        writer.append(numbers(9, 10))
+    assert "does not hold this stream" in str(refused.value.__cause__)
+    assert writer.refresh().version == version
 
 
 def test_commit_file_that_a_follower_stored_wrongly_is_found_by_the_next_commit(pair):
