@@ -37,7 +37,7 @@ def erase(spark: SparkSession, table: str, condition: str) -> dict[str, float]:
 
 def main(folder: str) -> None:
     """Answer until the input ends."""
-    spark = start_session(INSTALLATIONS["delta"], Path(folder))
+    spark = start_session(INSTALLATIONS["delta"], Path(folder), "tuned")
     Delta(Path(folder)).prepare(spark, "tuned")
     spark.conf.set("spark.databricks.delta.retentionDurationCheck.enabled", "false")
     # VACUUM lists a folder in so many tasks; 10,000 is meant for clusters.

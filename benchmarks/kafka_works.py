@@ -23,7 +23,7 @@ def main() -> None:
     known = INSTALLATIONS["delta"]
     jars = f"{known.conf['spark.jars.packages']},{CONNECTOR}"
     installation = replace(known, conf={**known.conf, "spark.jars.packages": jars})
-    spark = start_session(installation, arguments.folder)
+    spark = start_session(installation, arguments.folder, "tuned")
     say(setup={"spark": spark.version, "syncs": {p.name: p.syncs for p in installation.peers}})
     value = "to_json(named_struct('user', concat('user', id % 1000), 'page', hex(id), 'n', id))"
     events = spark.range(arguments.rows).selectExpr("cast(id as string) key", f"{value} value")

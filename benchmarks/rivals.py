@@ -36,7 +36,7 @@ class DrainDataSource(DataSource):
         """Return the format's name."""
         return "drain"
 
-    def writer(self, schema: StructType, overwrite: bool) -> "DrainWriter":  # noqa: ARG002 - Spark's
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:  # noqa: ARG002 - Spark's
         """Return the writer."""
         return DrainWriter(compress=self.options.get("compress") == "true")
 
@@ -128,7 +128,7 @@ class MeasuredDrainDataSource(DrainDataSource):
         """Return the format's name."""
         return "measured-drain"
 
-    def writer(self, schema: StructType, overwrite: bool) -> "MeasuredWriter":
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceArrowWriter:
         """Return the writer."""
         return MeasuredWriter(super().writer(schema, overwrite))
 

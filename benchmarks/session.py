@@ -63,5 +63,6 @@ def set_batch_sizing(spark: SparkSession, *, tuned: bool, rows: int = 10_000) ->
 
 def describe(spark: SparkSession, conf: dict[str, str]) -> dict[str, Any]:
     """Give the setup lines of a session."""
-    java = spark.sparkContext._jvm.System.getProperty("java.version")  # noqa: SLF001 - no other way
+    jvm: Any = spark.sparkContext._jvm  # noqa: SLF001 - no other way
+    java = jvm.System.getProperty("java.version")
     return {"spark": f"{MASTER}, Java {java}", "session": conf or "Spark's defaults"}

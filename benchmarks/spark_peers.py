@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import DataStreamWriter
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from benchmarks.workload import folder_bytes
 
@@ -222,23 +222,27 @@ INSTALLATIONS = {
 
 def start_session(installation: Installation, folder: Path, mode: str) -> SparkSession:
     """Start the session of an installation; segstore is registered where it takes part."""
-    if Segstore in installation.peers:
-        import segstore_ds as segstore
-    conf = {
+    known = {key: value.replace("FOLDER", str(folder)) for key, value in installation.conf.items()}
+    if Segstore not in installation.peers:
+        return _started(known)
+    import segstore_ds as segstore
+
+    spark = _started(known | (segstore.recommended_conf() if mode == "tuned" else {}))
+    segstore.register(spark, tune=False)
+    return spark
+
+
+def _started(more: dict[str, str]) -> SparkSession:
+    conf: dict[str, Any] = {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
         "spark.driver.memory": "4g",
         "spark.sql.session.timeZone": "UTC",
         "spark.sql.streaming.numRecentProgressUpdates": "100000",
-        **{key: value.replace("FOLDER", str(folder)) for key, value in installation.conf.items()},
     }
-    if Segstore in installation.peers and mode == "tuned":
-        conf |= segstore.recommended_conf()
     builder = SparkSession.builder.master("local[2]").appName("segstore-benchmarks")
-    spark = builder.config(map=conf).getOrCreate()
+    spark = builder.config(map=conf | more).getOrCreate()
     spark.sparkContext.setLogLevel("OFF")
-    if Segstore in installation.peers:
-        segstore.register(spark, tune=False)
     return spark
 
 

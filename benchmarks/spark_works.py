@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming import DataStreamWriter, StreamingQuery
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from benchmarks.spark_peers import INSTALLATIONS, MODES, Peer, say, start_session
 from benchmarks.workload import cpu_seconds, quantile

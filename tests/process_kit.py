@@ -1,12 +1,23 @@
 """Child processes of the tests: one server forks them quickly, and they say what they did."""
 
 import multiprocessing
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
+JVM_OPTIONS = "SPARK_SUBMIT_OPTS"  # of every driver, see conftest.py
 PRELOAD = ["segstore_ds.public", "segstore_ds.storage.local", "pytest"]
+
+
+def plain_environment(**more: str) -> dict[str, str]:
+    """Return the environment for a program that starts a Spark session, with more variables.
+
+    What sessions of this process have set is left out: Connect's mode, for example, is inherited.
+    """
+    kept = {name: v for name, v in os.environ.items() if "SPARK" not in name or name == JVM_OPTIONS}
+    return {**kept, **more}
 
 
 def forkserver() -> Any:

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from process_kit import plain_environment
 
 from segstore_ds import options
 from segstore_ds.compact.rows import PLAN_SCHEMA
@@ -49,7 +50,7 @@ def run_block(code, folder):
     assert _WRITES_TO in code
     script = folder / "block.py"
     script.write_text(code.replace(_WRITES_TO, f"{folder}/"))
-    environment = {name: value for name, value in os.environ.items() if "SPARK" not in name}
+    environment = plain_environment()
     done = subprocess.run(
         [_INSTALLED or sys.executable, str(script)],
         cwd=folder,

@@ -23,7 +23,7 @@ def delayed_requests() -> Iterator[None]:
             time.sleep(float(file.read_text()))
         return run(self, *args, **kwargs)
 
-    CheckedStorage.run = delayed  # type: ignore[method-assign, assignment]
+    CheckedStorage.run = delayed  # type: ignore[method-assign]
     try:
         yield
     finally:

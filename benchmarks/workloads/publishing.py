@@ -104,7 +104,10 @@ def _publish(folder: Path, size: int, commits: int) -> list[dict[str, Any]]:
     fill(open_storage(folder), size, PARQUET)
     timed, chance = _Timed(open_storage(folder)), random.Random(9)
     stream = open_on(timed)
-    calls = {"delta": stream.publish_delta, "iceberg": stream.publish_iceberg}
+    calls: dict[str, Callable[[], object]] = {
+        "delta": stream.publish_delta,
+        "iceberg": stream.publish_iceberg,
+    }
     folders = {name: folder / name for name in calls}
     first = {name: _timed(call) for name, call in calls.items()}
     rival = pyiceberg_table(folder.with_name(f"{folder.name}-rival"), size)

@@ -70,7 +70,7 @@ def _bulk(store: Store, data: pa.Table, found: Seconds) -> dict[str, Any]:
 def _small(store: Store, count: int, found: Seconds) -> dict[str, Any]:
     store.create()
     batches = [pa.Table.from_batches([events(n * EVENTS_EACH, EVENTS_EACH)]) for n in range(count)]
-    found["append s"] = [_timed(lambda data=data: store.append(data)) for data in batches]  # type: ignore[misc]
+    found["append s"] = [_timed(lambda data=data: store.append(data)) for data in batches]
     _read(store, count * EVENTS_EACH, None, found.setdefault("small scan s", []))
     files = sum(path.is_file() for path in store.folder.rglob("*"))
     return {"files": files, "small KiB": round(folder_bytes(store.folder) / 1024)}

@@ -52,7 +52,10 @@ FLATTERS = (
 def run(settings: Settings) -> Report:
     """Measure on events as services log them, and on the wide rows of real flights."""
     with settings.scratch() as scratch:
-        sources = {"events": _synthetic, "flights": partial(_flights, scratch)}
+        sources: dict[str, Callable[[int], list[pa.RecordBatch]]] = {
+            "events": _synthetic,
+            "flights": partial(_flights, scratch),
+        }
         rows = [_measure(name, make, settings, scratch) for name, make in sources.items()]
     return Report(
         workload="small_appends",

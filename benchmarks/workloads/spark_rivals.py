@@ -134,7 +134,7 @@ def environment_with(folder: Path, requirement: str) -> Path:
             text=True,
             check=True,
         ).stdout.strip()
-        install = [python, "-m", "pip", "install", "--quiet", requirement]
+        install = [str(python), "-m", "pip", "install", "--quiet", requirement]
         subprocess.run(install, check=True)
         here = [path for path in sys.path if Path(path).name == "site-packages"]
         Path(packages, "here.pth").write_text("\n".join(here) + "\n")
@@ -153,7 +153,7 @@ def _rows(samples: Samples) -> list[dict[str, Any]]:
             "peer": peer,
             "mode": mode,
             "median": _short(statistics.median(values)),
-            "CPU s": _median(samples, session, peer, mode, f"{what}, CPU"),
+            "CPU s": _median(samples, (session, peer, mode, f"{what}, CPU")),
         }
         shares = _shares(samples, (session, peer, mode, what), YARDSTICK)
         if shares and peer != YARDSTICK:
@@ -189,8 +189,8 @@ def _shares(samples: Samples, key: tuple[str, str, str, str], other: str) -> lis
     ]
 
 
-def _median(samples: Samples, *key: str) -> Any:
-    values = samples.get(key)  # type: ignore[call-overload]
+def _median(samples: Samples, key: tuple[str, str, str, str]) -> Any:
+    values = samples.get(key)
     return _short(statistics.median(values)) if values else None
 
 

@@ -1,13 +1,13 @@
 """Every workload runs in a size that shows nothing but that it runs, so that none rots."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 from fixtures_servers import FETCHES, fetch_or_skip
+from process_kit import plain_environment
 
 from benchmarks.object_servers import MINIO
 
@@ -64,7 +64,7 @@ SERVER = (
 
 def _benchmarks(*arguments: str) -> str:
     command = [sys.executable, "-m", "benchmarks", *arguments]
-    environment = {**os.environ, "PYTHONPATH": str(REPOSITORY)}
+    environment = plain_environment(PYTHONPATH=str(REPOSITORY))
     done = subprocess.run(
         command, cwd=REPOSITORY, env=environment, capture_output=True, text=True, check=False
     )

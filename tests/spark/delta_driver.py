@@ -78,7 +78,7 @@ def main(table: str, target: str, newest: str) -> None:
     """Read the table into its target, then try to change it."""
     installed = INSTALLATIONS["delta"]
     conf = {**installed.conf, **of_hive(Path(target))}
-    spark = start_session(replace(installed, conf=conf), Path(target))
+    spark = start_session(replace(installed, conf=conf), Path(target), "tuned")
     write_versions(spark, table, Path(target), int(newest))
     sys.stdout.write(f"registered: {count_registered(spark, table)}\n")
     sys.stdout.write(f"changed: {try_changes(spark, table)}\n")

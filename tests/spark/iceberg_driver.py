@@ -25,7 +25,7 @@ def write_snapshots(spark: SparkSession, table: str, target: Path) -> None:
 
 def main(*places: str) -> None:
     """Read each table into its target, by one session."""
-    spark = start_session(INSTALLATIONS["iceberg"], Path(places[0]).parent)
+    spark = start_session(INSTALLATIONS["iceberg"], Path(places[0]).parent, "tuned")
     for table, target in zip(places[::2], places[1::2], strict=True):
         write_snapshots(spark, table, Path(target))
     spark.stop()

@@ -20,6 +20,7 @@ from typing import Any
 import fastavro
 import pytest
 from fixtures_servers import FETCHES
+from process_kit import plain_environment
 
 import segstore_ds as segstore
 from benchmarks.kafka_broker import fetch_broker, running_broker
@@ -64,8 +65,8 @@ class Job:
         for name, ours in self._names.items():
             code = code.replace(name, ours)
         (self.folder / "job.py").write_text(code)
-        inside = {name: value for name, value in os.environ.items() if "SPARK" not in name}
-        inside |= {"PYTHONPATH": str(ROOT), "PYTHONPYCACHEPREFIX": str(self.folder / "compiled")}
+        compiled = str(self.folder / "compiled")
+        inside = plain_environment(PYTHONPATH=str(ROOT), PYTHONPYCACHEPREFIX=compiled)
         inside.pop("PYTHONDONTWRITEBYTECODE", None)  # each start of a worker would compile all
         with (self.folder / "log").open("ab") as log:
             job = subprocess.Popen(

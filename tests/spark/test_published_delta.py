@@ -7,6 +7,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from process_kit import plain_environment
 from test_published_iceberg import ROOT, SCHEMA, SETTLED, change, events
 
 import segstore_ds as segstore
@@ -44,9 +45,7 @@ def test_spark_reads_every_version_and_changes_nothing(python: Path, tmp_path: P
     before = {path for path in folder.rglob("*") if path.is_file()}
     driver = str(Path(__file__).with_name("delta_driver.py"))
     command = [str(python), driver, str(folder / "delta"), str(target), str(len(wanted) - 1)]
-    # Nothing of the sessions that ran before in this process, of Connect for example.
-    inside = {name: value for name, value in os.environ.items() if "SPARK" not in name}
-    inside |= {"PYSPARK_PYTHON": str(python), "PYTHONPATH": str(ROOT)}
+    inside = plain_environment(PYSPARK_PYTHON=str(python), PYTHONPATH=str(ROOT))
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=inside)
     if done.returncode and "unresolved dependency" in done.stderr:
         pytest.skip("delta-spark can't be fetched here: see spark.jars.packages")

@@ -10,6 +10,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from process_kit import plain_environment
 
 import segstore_ds as segstore
 from benchmarks.spark_peers import INSTALLATIONS
@@ -119,9 +120,7 @@ def test_spark_reads_rows_and_row_ids_of_every_snapshot(python: Path, tmp_path: 
             snapshot = read_newest(stream.storage).metadata["current-snapshot-id"]
             wanted[target / f"{snapshot}.arrow"] = left.sort_by("n").to_pylist()
     command = [str(python), str(Path(__file__).with_name("iceberg_driver.py")), *places]
-    # Nothing of the sessions that ran before in this process, of Connect for example.
-    inside = {name: value for name, value in os.environ.items() if "SPARK" not in name}
-    inside |= {"PYSPARK_PYTHON": str(python), "PYTHONPATH": str(ROOT)}
+    inside = plain_environment(PYSPARK_PYTHON=str(python), PYTHONPATH=str(ROOT))
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=inside)
     assert done.returncode == 0, done.stderr[-3000:]
     assert len(wanted) == 16

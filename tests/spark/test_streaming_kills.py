@@ -8,12 +8,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 from checkpoints import clear_unborn, forget_newest_commit
+from process_kit import plain_environment
 
 import segstore_ds as segstore
 
@@ -50,11 +51,11 @@ class Chain:
             hops += [self.streams[number], self.streams[number + 1], f"file://{checkpoint}"]
         self.ready.unlink(missing_ok=True)
         paths = [str(HERE.parents[1]), str(HERE)]
-        known = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(paths)}
+        inside = plain_environment(PYTHONPATH=os.pathsep.join(paths))
         with (self.folder / "driver.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, DRIVER, trigger, str(self.rows), self.ready, *hops],
-                env={**os.environ, **known},
+                env=inside | {"PYSPARK_PYTHON": sys.executable},
                 stdout=log,
                 stderr=log,
                 start_new_session=True,
@@ -62,7 +63,8 @@ class Chain:
         try:
             yield process
         finally:
-            os.killpg(process.pid, signal.SIGKILL)
+            with suppress(ProcessLookupError):  # it ended by itself
+                os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
     @property

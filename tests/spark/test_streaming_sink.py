@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from checkpoints import forget_newest_commit, set_back
+from checkpoints import clear_unborn, forget_newest_commit, set_back
 from faulty_source import make_faulty
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -328,6 +328,20 @@ def test_new_checkpoint_begins_again(sink: Sink) -> None:
     sink.extend(2)
     sink.drain(sink.follow(startCut=3), checkpoint="new")
     assert sink.values() == list(range(5))
+
+
+def test_half_a_first_offset_is_cleared_as_the_page_says(sink: Sink) -> None:
+    """What a driver leaves that is killed while Spark writes it: Spark refuses to go on."""
+    sink.extend(3)
+    offsets = sink.checkpoint / "offsets"
+    offsets.mkdir(parents=True)
+    for name in (".0.6b9f.tmp", "..0.6b9f.tmp.crc"):
+        (offsets / name).write_text("v1")
+    with pytest.raises(StreamingQueryException, match="CHECKPOINT_LOCATION_NOT_EMPTY"):
+        sink.drain(sink.follow())
+    clear_unborn(sink.checkpoint)
+    sink.drain(sink.follow())
+    assert sink.values() == list(range(3))
 
 
 @pytest.fixture

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
+from process_kit import plain_environment
 from upkeep_driver import COPY_ID, ROWS, run
 
 import segstore_ds as segstore
@@ -48,11 +49,11 @@ class Job:
         stopped, log = self.folder / "stopped", self.folder / "driver.log"
         stopped.unlink(missing_ok=True)
         paths = os.pathsep.join([str(HERE.parents[1]), str(HERE), str(HERE / "stopping")])
-        known = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": paths}
+        inside = plain_environment(PYSPARK_PYTHON=sys.executable, PYTHONPATH=paths)
         with log.open("ab") as output:
             process = subprocess.Popen(
                 [sys.executable, HERE / "upkeep_driver.py", self.verb, self.source, self.target],
-                env={**os.environ, **known, "STOP_AT": place, "STOPPED": str(stopped)},
+                env={**inside, "STOP_AT": place, "STOPPED": str(stopped)},
                 stdout=output,
                 stderr=output,
                 start_new_session=True,
