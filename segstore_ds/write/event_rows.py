@@ -6,7 +6,7 @@ one or two comparisons. For other types Arrow converts the value, and the result
 the input.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -128,11 +128,18 @@ def _general(field: pa.Field) -> _Take:
     return take
 
 
+_CONVERT = (
+    "convert the value: numbers and times are not rounded, and a time needs a zone if the column"
+    " has one"
+)
+_COLUMNS = "a dict is one event: give columns of values as pyarrow.table(...)"
+
+
 def _refuse(field: pa.Field, value: Any) -> SchemaMismatchError:
+    many = isinstance(value, Collection) and not isinstance(value, str | bytes | bytearray)
     return SchemaMismatchError(
         "value does not fit its column",
-        remedy="convert the value: numbers and times are not rounded, and a time needs a zone"
-        " if the column has one",
+        remedy=_COLUMNS if many and not t.is_nested(field.type) else _CONVERT,
         column=field.name,
         expected=str(field.type),
         type=type(value).__name__,

@@ -54,7 +54,7 @@ def test_an_event_is_a_dict_whose_missing_columns_are_null():
     ("events", "error", "why"),
     [
         ([{"n": 1}, {"n": 1.5}], SchemaMismatchError, "does not fit"),
-        ({"n": [1], "s": ["columns are no event"]}, SchemaMismatchError, "does not fit"),
+        ({"n": [1], "s": ["columns are no event"]}, SchemaMismatchError, "is one event"),
         ({"m": 1}, SchemaMismatchError, "unknown columns"),
         ([{"n": 1}, 2], InvalidInputError, "not an event"),
         ([], InvalidInputError, "not Arrow data"),
