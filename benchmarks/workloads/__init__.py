@@ -4,6 +4,7 @@ from benchmarks.workload import Workload
 from benchmarks.workloads import (
     append_latency,
     appender_events,
+    auto_merges,
     bulk_append,
     bulk_scan,
     commit_rate,
@@ -70,5 +71,6 @@ WORKLOADS: dict[str, Workload] = {
     **stream_source.WORKLOADS,
     **write_cache.WORKLOADS,
     **appender_events.WORKLOADS,
+    **auto_merges.WORKLOADS,
     **wide_tables.WORKLOADS,
 }

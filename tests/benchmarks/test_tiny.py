@@ -45,6 +45,7 @@ PLAIN = (
     "cache_local",
     "cache_overlap",
     "appender_events",
+    "auto_merges",
     "publish",
     "python_rivals",
     "redact",
