@@ -152,10 +152,12 @@ def writers(turn: Turn) -> Found:
         failed = sum(pool.map(inheritable_thread_target(turn.spark)(append), range(4)))
         seconds = time.perf_counter() - start
     kept = turn.peer.load(turn.spark, table).count() - 10
+    missing = (4 * each - failed) * 10 - kept
     return {
         "4 writers": seconds,
         "4 writers, failed": failed,
-        "4 writers, lost rows": (4 * each - failed) * 10 - kept,
+        "4 writers, lost rows": max(missing, 0),
+        "4 writers, rows of failed appends": max(-missing, 0),
     }
 
 

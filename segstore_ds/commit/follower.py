@@ -127,9 +127,8 @@ class Follower:
                 follower=self.url,
                 stream=root.stream_id,
             )
-        if found.generation <= root.generation and numbers[0] > max(
-            root.log_start, found.log_start
-        ):
+        begins = max(root.log_start, found.log_start)
+        if numbers[0] > begins and found.generation <= root.generation:
             raise self._holed(numbers[0])
         return found
 
