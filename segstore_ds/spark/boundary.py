@@ -6,7 +6,8 @@ inside segstore; the log keeps them at INFO. Options are named as Spark's users 
 (``mergeSchema=true``), where the engine names Python's arguments. This applies only to errors that
 segstore raises on purpose: a bug keeps its traceback.
 
-The first entry point that has done its work also freezes the worker (`worker_memory`).
+A worker that unpickles what Spark shall call has read its command, and hastens the rest
+(`worker_connection`). The first entry point that has done its work freezes it (`worker_memory`).
 """
 
 import functools
@@ -19,6 +20,7 @@ from typing import Any, TypeVar
 from segstore_ds.errors import SegstoreError
 from segstore_ds.options import TABLE
 from segstore_ds.options.arguments import snake
+from segstore_ds.spark.worker_connection import hasten
 from segstore_ds.spark.worker_memory import freeze_worker
 
 _LOG = logging.getLogger(__name__)
@@ -49,6 +51,7 @@ def at_boundary(cls: type[T]) -> type[T]:
     """Make the entry points that a class defines raise errors as Spark should show them."""
     for name in ENTRY_POINTS & vars(cls).keys():
         setattr(cls, name, _guarded(vars(cls)[name]))
+    cls.__setstate__ = _hastened(getattr(cls, "__setstate__", _restore))  # type: ignore[attr-defined]
     return cls
 
 
@@ -62,6 +65,19 @@ def in_sparks_words(function: Callable[..., T]) -> Callable[..., T]:
         except SegstoreError as error:
             error.respell(spell_for_spark)
             raise
+
+    return call
+
+
+def _restore(made: Any, state: dict[str, Any]) -> None:
+    vars(made).update(state)
+
+
+def _hastened(restore: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+    @functools.wraps(restore)
+    def call(made: Any, state: Any) -> None:
+        hasten()
+        restore(made, state)
 
     return call
 
