@@ -113,14 +113,14 @@ def test_writer_of_a_table_is_remembered_and_of_a_snapshot_not(sql, url):
 
 @pytest.mark.parametrize("read", ["t WITH (path = '/tmp/s')", "v", "n WITH (path = '/tmp/s')"])
 def test_writer_is_remembered_where_another_table_is_read(sql, url, read):
-    """Of one table Spark 4.2 gives the write the options of the read."""
+    """Of one table Spark 4.2.0 gives the write the options of the read."""
     sql("CREATE TABLE n USING segstore OPTIONS (path '/tmp/s')")
     for _ in range(2):
         sql(
             "INSERT INTO t WITH (path = '/tmp/s', writerId = 'etl', batchId = 1) "
             f"SELECT DISTINCT id FROM {read} WHERE id = 3"
         )
-    lost = pyspark.__version__.startswith("4.2.") and not read.startswith("n")
+    lost = pyspark.__version__ == "4.2.0" and not read.startswith("n")
     assert ids(url) == [*BEFORE, 3, *[3] * lost]
 
 
