@@ -48,7 +48,7 @@ def spell_for_spark(text: str) -> str:
 
 
 def at_boundary(cls: type[T]) -> type[T]:
-    """Make the entry points that a class defines raise errors as Spark should show them."""
+    """Make entry points raise errors as Spark should show them, and arrivals hasten the rest."""
     for name in ENTRY_POINTS & vars(cls).keys():
         setattr(cls, name, _guarded(vars(cls)[name]))
     cls.__setstate__ = _hastened(getattr(cls, "__setstate__", _restore))  # type: ignore[attr-defined]

@@ -20,7 +20,7 @@ from pathlib import Path
 def hasten() -> None:
     """Acknowledge what Spark has sent to this worker, so that it sends the rest at once."""
     if (spark := connection()) is not None:
-        with suppress(OSError):  # of a system that knows the option's name alone
+        with suppress(OSError):  # the system knows the option's name alone
             spark.setsockopt(socket.IPPROTO_TCP, socket.TCP_QUICKACK, 1)
 
 
@@ -28,25 +28,27 @@ def hasten() -> None:
 def connection() -> socket.socket | None:
     """Return Spark's connection to this worker, on which now nothing that is sent waits.
 
-    It is None outside of workers, and where it is none of TCP.
+    It is None outside of workers, where it is none of TCP, and where the system doesn't say.
     """
     # pyspark refuses to import this module anywhere but in a worker, and each kind of worker does.
-    if "pyspark.worker_util" not in sys.modules or not hasattr(socket, "TCP_QUICKACK"):
-        return None
+    if "pyspark.worker_util" in sys.modules and hasattr(socket, "TCP_QUICKACK"):
+        with suppress(OSError):
+            return _find()
+    return None
+
+
+def _find() -> socket.socket | None:
     # Open before anything else can be, it has the lowest number behind the standard streams.
-    try:
-        numbers = sorted(int(path.name) for path in Path("/proc/self/fd").iterdir())
-    except OSError:
-        return None
+    numbers = sorted(int(path.name) for path in Path("/proc/self/fd").iterdir())
     first = next((number for number in numbers if number > 2 and _is_socket(number)), None)
     if first is None:
         return None
     found = socket.socket(fileno=os.dup(first))
-    if found.family in (socket.AF_INET, socket.AF_INET6):
-        found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        return found
-    found.close()
-    return None
+    if found.family not in (socket.AF_INET, socket.AF_INET6):
+        found.close()
+        return None
+    found.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return found
 
 
 def _is_socket(number: int) -> bool:

@@ -51,11 +51,11 @@ class Chain:
             hops += [self.streams[number], self.streams[number + 1], f"file://{checkpoint}"]
         self.ready.unlink(missing_ok=True)
         paths = [str(HERE.parents[1]), str(HERE)]
-        inside = plain_environment(PYTHONPATH=os.pathsep.join(paths))
+        known = {"PYSPARK_PYTHON": sys.executable, "PYTHONPATH": os.pathsep.join(paths)}
         with (self.folder / "driver.log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, DRIVER, trigger, str(self.rows), self.ready, *hops],
-                env=inside | {"PYSPARK_PYTHON": sys.executable},
+                env=plain_environment(**known),
                 stdout=log,
                 stderr=log,
                 start_new_session=True,

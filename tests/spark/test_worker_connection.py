@@ -22,16 +22,13 @@ EXCHANGES = 50
 TRIES = 50
 LINUX = pytest.mark.skipif(not hasattr(socket, "TCP_QUICKACK"), reason="others don't delay so")
 
-# As installed: nothing chooses unix sockets. Each task notes its connection, then a stream is
-# written and read by tasks that acknowledge on it.
+# As installed: nothing chooses unix sockets. Each task notes its connection and whether it sends
+# without waiting; then a stream is written and read.
 DRIVER = """
 import json, sys
 import pyarrow as pa
 from pyspark.sql import SparkSession
-import segstore_ds
-from segstore_ds.spark import boundary, worker_connection
-from segstore_ds.spark.jobs.compaction import PlanReader
-from segstore_ds.spark.source import SegstoreDataSource
+from segstore_ds.spark import worker_connection
 
 def note(batches):
     worker_connection.hasten()
@@ -102,6 +99,15 @@ def test_what_spark_calls_hastens_the_rest_when_it_arrives(sent, name, wanted, m
 def test_nothing_is_looked_for_outside_of_workers():
     assert worker_connection.connection() is None
     worker_connection.hasten()
+
+
+def test_a_system_that_refuses_is_left_alone(monkeypatch):
+    def refuse():
+        raise OSError
+
+    monkeypatch.setitem(sys.modules, "pyspark.worker_util", object())
+    monkeypatch.setattr(worker_connection, "_find", refuse)
+    assert worker_connection.connection.__wrapped__() is None
 
 
 def test_workers_on_unix_sockets_have_nothing_to_acknowledge(spark):
