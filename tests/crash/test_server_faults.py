@@ -13,7 +13,7 @@ import pyarrow as pa
 import pytest
 from crash_kit import SCHEMA, events
 from fault_proxy import Answer, FaultProxy, HttpFault, fault_proxy
-from fixtures_servers import FETCHES, IMPATIENT, LARGE_BODIES
+from fixtures_servers import FETCHES, LARGE_BODIES, hasty_options
 
 from benchmarks.object_servers import Server
 from segstore_ds.commit.lookup import OutcomeState
@@ -23,7 +23,7 @@ from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
 from segstore_ds.write.layout import Layout
 
-pytestmark = [*FETCHES, LARGE_BODIES, pytest.mark.usefixtures("impatient_clients")]
+pytestmark = [*FETCHES, LARGE_BODIES]
 
 KINDS = ("conflict", "busy", "slow-down", "lost", "garbled", "cut", "late", "sleep")
 ALL_VERBS = ("PUT", "POST", "GET", "HEAD")
@@ -87,11 +87,20 @@ def proxy(server: Server) -> Iterator[FaultProxy]:
         yield running
 
 
-def open_pair(server: Server, proxy: FaultProxy) -> tuple[Storage, Storage]:
-    """Return one place twice: straight, and through the proxy by a client in haste."""
-    scheme = server.program.scheme
+@pytest.fixture
+def pair(
+    server: Server, proxy: FaultProxy, kind: str, request: pytest.FixtureRequest
+) -> tuple[Storage, Storage]:
+    """Return one place twice: straight, and through the proxy.
+
+    There the client gives up soon, but only where the fault is an answer that does not come: on a
+    busy machine, a sound answer may take as long.
+    """
+    patient = kind not in ("late", "sleep")
+    request.getfixturevalue("hasty_clients" if patient else "impatient_clients")
+    behind = server.behind(proxy.endpoint).options
+    behind = {**behind, **hasty_options(server.program.scheme, patient=patient)}
     place = f"{server.new_bucket()}/s"
-    behind = {**server.behind(proxy.endpoint).options, **IMPATIENT[scheme]}
     return open_storage(place, server.options), open_storage(place, behind)
 
 
@@ -106,10 +115,10 @@ def append(handle: Stream, batch: pa.Table, **options: Any) -> Exception | None:
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_append_overcomes_a_fault_of_one_request(
-    server: Server, proxy: FaultProxy, kind: str
+    server: Server, proxy: FaultProxy, pair: tuple[Storage, Storage], kind: str
 ) -> None:
     """At each of its requests that changes something; a repeated batch is there once."""
-    straight, through = open_pair(server, proxy)
+    straight, through = pair
     fault = make_fault(kind, server.program.scheme)
     create_on(straight, SCHEMA, clock=CLOCK)
     for batch, (text, keyed) in enumerate(STEPS):
@@ -130,10 +139,10 @@ def test_append_overcomes_a_fault_of_one_request(
 
 @pytest.mark.parametrize("kind", ["busy", "slow-down", "lost", "cut", "late"])
 def test_lasting_fault_of_the_log_leaves_an_outcome(
-    server: Server, proxy: FaultProxy, kind: str
+    server: Server, proxy: FaultProxy, pair: tuple[Storage, Storage], kind: str
 ) -> None:
     """As long as it lasts the commit is unknown; then `outcome` tells exactly what is so."""
-    straight, through = open_pair(server, proxy)
+    straight, through = pair
     stream = create_on(straight, SCHEMA, clock=CLOCK)
     handle = open_on(through, clock=CLOCK)
     fault = make_fault(kind, server.program.scheme)
