@@ -4,6 +4,9 @@ This package is a client of the public API. Only one guarded function in `active
 and what needs the JVM has a fallback, so everything works the same through Spark Connect.
 """
 
+import segstore_ds.spark.worker_fsspec  # noqa: F401 - before anything else imports fsspec
+
+# isort: split
 from segstore_ds.spark.active import activated
 from segstore_ds.spark.jobs.compaction import compact
 from segstore_ds.spark.jobs.copy_helpers import clone, copy

@@ -94,7 +94,7 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
             failure = [_stripped(error)]
         else:
             if works:
-                freeze_worker()
+                freeze_worker(method.__name__)
             return result
         raise failure.pop() from None
 
@@ -105,7 +105,7 @@ def _guarded(method: Callable[..., Any]) -> Callable[..., Any]:
         except SegstoreError as error:
             failure = [_stripped(error)]
         else:
-            freeze_worker()
+            freeze_worker(method.__name__)
             return
         raise failure.pop() from None
 

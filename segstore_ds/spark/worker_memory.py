@@ -6,25 +6,35 @@ worker freezes what it holds when it has done its first piece of work: by then a
 needs has been imported, and the rows of the task are gone.
 """
 
-import functools
 import gc
 import os
 import sys
 
 import pyarrow as pa
 
-# Workers that let pyarrow make arrays of Python's values: tasks for their message to the driver, a
-# streaming query's commits for compactions. pyarrow imports pandas for the first one.
-_MAKES_ARRAYS = {"pyspark.worker", "pyspark.sql.worker.python_streaming_sink_runner"}
+# Entry points that let pyarrow make arrays of Python's values, and the worker in which they do:
+# tasks for their message to the driver, a streaming query's commits for compactions.
+_MAKES_ARRAYS = {
+    "write": "pyspark.worker",
+    "commit": "pyspark.sql.worker.python_streaming_sink_runner",
+}
+_FROZEN: set[bool] = set()  # whether with what pyarrow imports for arrays
 
 
-@functools.cache
-def freeze_worker() -> None:
-    """Take what this process holds out of later collections, once, if Spark will reuse it."""
+def freeze_worker(entry: str = "") -> None:
+    """Take what this process holds out of later collections, if Spark will reuse it.
+
+    Once; and once more when an entry point makes Python values an array for the first time, because
+    pyarrow imports pandas for that.
+    """
     # pyspark refuses to import this module anywhere but in a worker, and each kind of worker does.
     if "pyspark.worker_util" not in sys.modules or "SPARK_REUSE_WORKER" not in os.environ:
         return
-    if _MAKES_ARRAYS & sys.modules.keys():
+    arrays = _MAKES_ARRAYS.get(entry) in sys.modules
+    if arrays in _FROZEN or True in _FROZEN:
+        return
+    if arrays:
         pa.array([])
     gc.collect()  # garbage that is frozen would stay
     gc.freeze()
+    _FROZEN.add(arrays)

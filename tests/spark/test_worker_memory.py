@@ -2,10 +2,13 @@
 
 import gc
 import json
+import subprocess
+import sys
 from collections import defaultdict
 
 import pytest
 from frozen_source import NotingSource
+from process_kit import plain_environment
 
 import segstore_ds as segstore
 from segstore_ds.spark.worker_memory import freeze_worker
@@ -66,3 +69,31 @@ def test_the_drivers_process_is_never_frozen(spark, url):
     assert segstore.read(spark, url).count() == 3
     freeze_worker()
     assert gc.get_freeze_count() == 0
+
+
+READS_THEN_WRITES = """
+import gc, json, sys
+from pyspark import worker
+from segstore_ds.spark.worker_memory import freeze_worker
+notes = []
+for entry in ("read", "read", "write", "read", "write"):
+    before = gc.get_freeze_count()
+    freeze_worker(entry)
+    notes.append([entry, gc.get_freeze_count() > before, "pandas" in sys.modules])
+print(json.dumps(notes))
+"""
+
+
+def test_tasks_that_only_read_import_no_pandas():
+    """The first task that writes does: Spark makes an array of its message."""
+    pytest.importorskip("pandas")
+    environment = plain_environment(SPARK_REUSE_WORKER="1")
+    command = [sys.executable, "-c", READS_THEN_WRITES]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout) == [
+        ["read", True, False],
+        ["read", False, False],
+        ["write", True, True],
+        ["read", False, True],
+        ["write", False, True],
+    ]
