@@ -14,7 +14,7 @@ from benchmarks.object_servers import MINIO
 pytestmark = FETCHES
 
 REPOSITORY = Path(__file__).parents[2]
-SPARK = ("bulk_append", "segment_formats", "hybrid_scan")
+SPARK = ("bulk_append", "segment_formats", "hybrid_scan", "idle_minute")
 # Each starts Spark and several queries: a minute and more.
 LONG = (
     "bulk_scan",
