@@ -16,7 +16,7 @@ REPOSITORY = Path(__file__).parents[2]
 LIBRARIES = sorted((Path(pyspark.__file__).parent / "python" / "lib").glob("*.zip"))
 WORKER = """
 import json, sys, zipfile
-from pyspark import worker_util
+import pyspark
 path, opened, real = list(sys.path), [], zipfile.ZipFile.__init__
 def note(made, file, *rest, **more):
     opened.append(str(file))
@@ -24,9 +24,10 @@ def note(made, file, *rest, **more):
 zipfile.ZipFile.__init__ = note
 {imports}
 import fsspec
-print(json.dumps([opened, sys.path == path, fsspec.__file__, worker_util.__file__]))
+print(json.dumps([opened, sys.path == path, fsspec.__file__, pyspark.__file__]))
 """
-OURS = "import segstore_ds.spark"
+DRIVER = "import segstore_ds.spark"
+OURS = f"from pyspark import worker_util\n{DRIVER}"
 
 
 def start(imports, *archives):
@@ -41,13 +42,14 @@ def start(imports, *archives):
 
 @pytest.mark.smoke
 def test_no_archive_is_searched():
-    opened, path_is_whole, _, worker_util = start(OURS)
-    assert ".zip" in worker_util
+    opened, path_is_whole, _, spark = start(OURS)
+    assert ".zip" in spark
     assert (opened, path_is_whole) == ([], True)
 
 
-def test_fsspec_alone_would_search_them():
-    opened, *_ = start("")
+@pytest.mark.parametrize("imports", ["", DRIVER], ids=["fsspec alone", "a driver"])
+def test_other_processes_search_them(imports):
+    opened, *_ = start(imports)
     assert set(opened) >= set(map(str, LIBRARIES))
 
 
