@@ -1,21 +1,13 @@
 """Documents: what they list is what the code knows; what they name or link is there."""
 
 import re
-import sys
-import threading
-from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 
-import pyarrow as pa
 import pytest
-from pyspark.sql.types import LongType, StructType
 
-import segstore_ds as segstore
 from benchmarks.object_servers import PROGRAMS
 from segstore_ds.format import root
 from segstore_ds.log import operations
-from segstore_ds.spark.batch.reader import SegstoreReader
 from segstore_ds.storage.stores import STORES
 
 ROOT = Path(__file__).parents[1]
@@ -23,7 +15,6 @@ README = (ROOT / "README.md").read_text()
 DESIGN = (ROOT / "segstore_ds/DESIGN.md").read_text()
 PAGES = sorted((ROOT / "segstore_ds/docs").rglob("*.md"))
 SOURCE = (ROOT / "segstore_ds/docs/source.md").read_text()
-PACKAGE = f"{ROOT / 'segstore_ds'}/"
 GLOSSARY = (ROOT / "segstore_ds/docs/glossary.md").read_text()
 FORMAT = (ROOT / "segstore_ds/format/FORMAT.md").read_text()
 _ROW = re.compile(r"^\| (`[^|]+`) \| (.*) \|$", re.MULTILINE)
@@ -82,13 +73,6 @@ def test_paths_that_the_documents_name_exist():
     assert not [path for path in found if not (ROOT / path).exists()]
 
 
-def test_decisions_have_at_most_fourteen_lines():
-    """What is longer is a page in docs/design/."""
-    entries = re.split(r"^## (?=\d+\. )", DESIGN, flags=re.MULTILINE)[1:]
-    assert entries
-    assert not [entry.splitlines()[0] for entry in entries if len(entry.strip().splitlines()) > 14]
-
-
 def test_pages_of_design_are_linked_from_their_decisions():
     pages = {f"docs/design/{page.name}" for page in PAGES if page.parent.name == "design"}
     assert {link.partition("#")[0] for link in links(DESIGN)} >= pages
@@ -135,72 +119,6 @@ def test_terms_of_the_glossary_are_used_and_defined():
     defined = DESIGN.split("## Glossary")[1].split("## 1.")[0]
     verbs = {"stream", "retention", "truncate", "purge", "vacuum"}
     assert not [term for term in {*terms} - verbs if f"**{term}**" not in defined]
-
-
-def test_glossary_cells_are_short():
-    """A cell holds one fact."""
-    cells = [cell.strip() for row in GLOSSARY.splitlines() for cell in row.split("|")[1:-1]]
-    assert max(map(len, cells)) <= 100
-
-
-# --- docs/source.md: how reads and writes travel --------------------------------------------------
-
-_JOURNEY = re.compile(r"^### ([^\n]+)\n(.*?)(?=^#|\Z)", re.MULTILINE | re.DOTALL)
-JOURNEYS = {
-    title: re.findall(r"^\d+\. `([\w/]+\.py)`", text, re.MULTILINE)
-    for title, text in _JOURNEY.findall(SOURCE)
-}
-
-
-def entered(work: Callable[[], object]) -> list[str]:
-    """Return the files of the package in the order in which `work` first calls into them."""
-    files: dict[str, None] = {}
-    lock = threading.Lock()
-
-    def note(frame: FrameType, event: str, _: object) -> None:
-        path = frame.f_code.co_filename
-        if event == "call" and path.startswith(PACKAGE):
-            with lock:
-                files.setdefault(path.removeprefix(PACKAGE))
-
-    before = sys.getprofile()
-    threading.setprofile(note)
-    sys.setprofile(note)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
-        threading.setprofile(None)
-    return list(files)
-
-
-def check_journey(title: str, work: Callable[[], object]) -> None:
-    stations = JOURNEYS[title]
-    assert [file for file in entered(work) if file in stations] == stations, title
-
-
-def test_journeys_of_the_source_page_are_those_of_the_code(tmp_path):
-    """Each list names files in the order in which a small read or append enters them."""
-    segstore.create(tmp_path / "s", pa.schema([("n", pa.int64())])).append(
-        pa.table({"n": range(9)}), layout=segstore.Layout(segment_format="arrow", inline_bytes=0)
-    )
-    stream = segstore.open(tmp_path / "s")
-    check_journey("Planning", lambda: stream.read(3))
-    reading = stream.plan_read(3)
-    (task,) = stream.plan_tasks(reading)
-    reader = SegstoreReader(reading, [task], StructType().add("n", LongType()))
-    (partition,) = reader.partitions()
-    check_journey("Reading a task", lambda: list(reader.read(partition)))
-    layout, jobs, tasks = segstore.Layout(segment_format="arrow", inline_bytes=0), [], []
-    batch = pa.record_batch({"n": range(9)})
-    check_journey(
-        "Planning a write",
-        lambda: jobs.append(stream.plan_write(batch.schema, layout=layout)),
-    )
-    check_journey("Staging", lambda: tasks.append(jobs[0].stage(0, "0", [batch])))
-    check_journey("Committing", lambda: stream.commit(jobs[0], tasks))
-    named = {"Planning", "Reading a task", "Planning a write", "Staging", "Committing"}
-    assert {*JOURNEYS} == named
 
 
 def test_files_that_the_source_page_names_exist():

@@ -161,14 +161,6 @@ def test_every_page_is_linked_from_the_readme():
     assert {*_PAGE_LINK.findall(README)} == {name for name in PAGE_NAMES if "/" not in name}
 
 
-def test_readme_is_short():
-    """Pages carry the detail; a cell holds one fact."""
-    assert len(README.splitlines()) <= 180
-    assert len(README.split()) <= 1800
-    rows = re.findall(r"^\|(.*)\|$", README, re.MULTILINE)
-    assert max(len(cell.split()) for row in rows for cell in row.split("|")) <= 12
-
-
 def test_paths_that_readme_and_pages_name_exist():
     named = {path for text in TEXTS.values() for path in _PATH.findall(text)}
     assert named
