@@ -50,6 +50,7 @@ from segstore_ds.storage.base import StorageStats
 
 CLOCK_LIMIT_US = 5 * 60 * 1_000_000
 CLOCK_CHECK_S = 600.0
+CLOCK_MOVED_S = 5.0  # more than a correction by NTP, or the time between two readings
 HINT_EVERY_S = 1.0
 COMMIT_ATTEMPTS = 200
 LOOKS = 16  # of a writer that waits for its turn
@@ -137,6 +138,7 @@ class StreamLog(FollowedLog):
         self.history = History(storage)
         self._hinted_s = float("-inf")
         self._clock_checked_s = float("-inf")
+        self._clock_offset_s = self._offset_s()
         self._turns = Turns(clock)
         self.replicas = Replicas(storage, self.files, ROOT_CODEC, clock)
 
@@ -242,7 +244,7 @@ class StreamLog(FollowedLog):
         """Return a base that may be committed on, and the place of a commit on it."""
         base, now_us = self._fresh_base()
         check_writable(base.root)
-        if abs(now_us - base.root.time_us) > CLOCK_LIMIT_US:
+        if abs(now_us - base.root.time_us) > CLOCK_LIMIT_US or self._clock_moved():
             # Either the stream was idle or a clock is wrong; the store's clock tells which.
             self.check_clock()
         return base, Slot(base.root.version + 1, max(base.root.time_us, now_us), attempt)
@@ -283,13 +285,15 @@ class StreamLog(FollowedLog):
     def check_clock(self, staged: str | None = None) -> None:
         """Refuse to commit when this machine's clock is far from the store's.
 
-        The clocks are compared at most once per `CLOCK_CHECK_S`. `staged` is an object that this
-        process has just put; without one the hint is written and used. Raises InvalidInputError
-        when the clocks are more than 5 minutes apart.
+        The clocks are compared at most once per `CLOCK_CHECK_S`, and whenever this machine's clock
+        was set meanwhile. `staged` is an object that this process has just put; without one the
+        hint is written and used. Raises InvalidInputError when the clocks are more than 5 minutes
+        apart.
         """
-        if self.clock.boot_s() - self._clock_checked_s < CLOCK_CHECK_S:
+        recent = self.clock.boot_s() - self._clock_checked_s < CLOCK_CHECK_S
+        if recent and not self._clock_moved():
             return
-        asked_us = self.clock.wall_us()
+        asked_us, offset_s = self.clock.wall_us(), self._offset_s()
         try:
             if staged is None:
                 self.storage.put(self.files.hint_path, names.build_hint(hint_of(self.root)))
@@ -308,7 +312,14 @@ class StreamLog(FollowedLog):
                 store_us=store_us,
                 url=self.storage.url,
             )
-        self._clock_checked_s = self.clock.boot_s()
+        self._clock_checked_s, self._clock_offset_s = self.clock.boot_s(), offset_s
+
+    def _clock_moved(self) -> bool:
+        """Tell whether this machine's clock was set since it was compared; the boot clock tells."""
+        return abs(self._offset_s() - self._clock_offset_s) > CLOCK_MOVED_S
+
+    def _offset_s(self) -> float:
+        return self.clock.wall_us() / 1e6 - self.clock.boot_s()
 
     # --- inside ------------------------------------------------------------------------------
 

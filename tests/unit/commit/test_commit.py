@@ -342,6 +342,26 @@ def test_commit_is_refused_with_a_clock_far_behind(log, time):
         commit(late)
 
 
+@pytest.mark.parametrize("jumps_s", [[40 * 365 * 86_400], [-86_400], [200, 200]])
+def test_commit_is_refused_after_the_clock_jumped(log, time, jumps_s):
+    """A jump shows against the boot clock, so an earlier comparison says nothing any more."""
+    off_s = [0]
+    clock = replace(time.clock, wall_us=lambda: time.now_us + off_s[0] * 10**6)
+    jumping = StreamLog(log.storage, clock=clock)
+    time.advance(3600)
+    commit(jumping)  # idle for an hour: the clocks were just compared
+    stamped = jumping.root.time_us
+    for jump_s in jumps_s[:-1]:
+        off_s[0] += jump_s
+        commit(jumping)
+    off_s[0] += jumps_s[-1]
+    for _ in range(2):
+        with pytest.raises(InvalidInputError, match="clock differs from the store's"):
+            commit(jumping)
+    off_s[0] = 0
+    assert commit(jumping).time_us <= stamped + 300 * 10**6
+
+
 def test_commit_times_never_go_back(log, time):
     times = [log.root.time_us]
     for step in (5, -4, 0, -100, 250):
