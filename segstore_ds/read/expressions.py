@@ -7,6 +7,7 @@ what statistics exclude is asked from Arrow's datasets: a fragment is left out t
 expression can't be true under what is guaranteed of the fragment's rows.
 """
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -19,8 +20,8 @@ from segstore_ds.errors import InvalidInputError
 from segstore_ds.format.statistics import ColumnStats, Stats, bound_type
 from segstore_ds.read.filter_literals import typed_array
 
-# How pyarrow prints a column that is named by its place.
-_BY_PLACE = "FieldPath("
+# How pyarrow shows a call without a column in a serialized expression: a constant that it computes.
+_COMPUTED = re.compile(r"call: '\w+'\n(?:(?:literal|options): '\d+'\n)*end: ")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -30,10 +31,13 @@ class Expression:
     Attributes:
         expression: The expression.
         schema: The columns that it needs, in normal form.
+        pruned_by_bounds: False if a constant of it may be NaN. Arrow's pruning takes every column
+            with an upper bound to be below NaN, so that its negation would lose rows.
     """
 
     expression: pc.Expression = field(repr=False)
     schema: pa.Schema
+    pruned_by_bounds: bool
 
     def may_match(self, stats: Stats, rows: int) -> bool:
         """Return False only if no row satisfies the expression."""
@@ -41,7 +45,7 @@ class Expression:
             guarantee
             for column in self.schema
             if column.name in stats
-            for guarantee in _guarantees(column, stats[column.name], rows)
+            for guarantee in _guarantees(column, stats[column.name], rows, bounded=self.pruned_by_bounds)
         ]
         if not known:
             return True
@@ -76,17 +80,38 @@ _NO_FILE = pa.py_buffer(b"")
 
 def bind(expression: pc.Expression, schema: pa.Schema) -> Expression:
     """Check an expression against a schema, and find out which columns it needs."""
-    if _BY_PLACE in str(expression):
+    try:
+        _, (serialized,) = expression.__reduce__()
+    except pa.ArrowNotImplementedError as error:  # it serializes names alone
         raise InvalidInputError(
             "an expression names a column by its place",
             remedy="name it: pyarrow.compute.field('user')",
-            filters=str(expression),
-        )
+            filters=_text(expression),
+        ) from error
     try:
         _filter(expression, _no_rows(list(schema)))
     except pa.ArrowException as error:
         raise _not_valid(expression, error) from error
-    return Expression(expression, pa.schema(_needed(expression, list(schema), [])))
+    needed = pa.schema(_needed(expression, list(schema), []))
+    return Expression(expression, needed, not _may_hold_nan(serialized))
+
+
+def _may_hold_nan(serialized: pa.Buffer) -> bool:
+    """Tell whether a constant of an expression is NaN, or is computed and so may be NaN."""
+    with pa.ipc.open_file(serialized) as file:
+        constants = file.get_batch(0)
+    nan = any(
+        t.is_floating(each.type) and pc.any(pc.is_nan(each)).as_py() for each in constants.columns
+    )
+    shown = constants.schema.to_string(truncate_metadata=False)
+    return nan or _COMPUTED.search(shown) is not None
+
+
+def _text(expression: pc.Expression) -> str:
+    try:
+        return str(expression)[:200]
+    except UnicodeDecodeError:  # pyarrow cuts a long text within a character
+        return "(not printable)"
 
 
 def _needed(
@@ -126,12 +151,14 @@ def _filter(expression: pc.Expression, batch: pa.RecordBatch) -> pa.Table:
     return acero.Declaration.from_sequence(steps).to_table(use_threads=False)
 
 
-def _guarantees(column: pa.Field, stats: ColumnStats, rows: int) -> list[pc.Expression]:
+def _guarantees(
+    column: pa.Field, stats: ColumnStats, rows: int, *, bounded: bool
+) -> list[pc.Expression]:
     """Return what statistics say of a column's rows, in the forms that Arrow simplifies by."""
     values = pc.field(column.name)
     if stats.nulls >= rows:
         return [values.is_null()]
-    kind = bound_type(column.type)
+    kind = bound_type(column.type) if bounded else None
     found = []
     if stats.min is not None and type(stats.min) is kind:
         found.append(values >= typed_array([stats.min], column.type)[0])
@@ -147,6 +174,6 @@ def _not_valid(expression: pc.Expression, error: pa.ArrowException) -> InvalidIn
     return InvalidInputError(
         "an expression does not fit the stream",
         remedy="use columns of the stream and literals of their types",
-        filters=str(expression)[:200],
+        filters=_text(expression),
         reason=str(error).partition("\n")[0],
     )

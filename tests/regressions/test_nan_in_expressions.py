@@ -1,0 +1,46 @@
+"""Expressions that compare with NaN: Arrow's pruning takes `x < NaN` to be true."""
+
+import math
+from collections.abc import Callable
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+import segstore_ds as segstore
+
+_D, _N = pc.field("d"), pc.field("n")
+_NAN = pc.scalar(math.nan)
+_EXPRESSIONS: dict[str, Callable[[], pc.Expression]] = {
+    "not less": lambda: ~(_D < _NAN),
+    "not less or equal": lambda: ~(_D <= math.nan),
+    "not turned": lambda: ~(pc.scalar(math.nan) > _D),
+    "a float32": lambda: ~(_D < pa.scalar(math.nan, pa.float32())),
+    "within another": lambda: (_D > 100) | ~(_D < _NAN),
+    "equal to false": lambda: (_D < _NAN) == pc.scalar(value=False),
+    "a computed NaN": lambda: ~(_D < pc.divide(pc.scalar(0.0), pc.scalar(0.0))),
+    "a NaN of a cast": lambda: ~(_D < pc.scalar("nan").cast("float64")),
+    "whole numbers": lambda: ~(_N < _NAN),
+    "in": lambda: ~_D.isin([math.nan]),
+    "not equal": lambda: ~(_D == _NAN),
+    "less": lambda: _D < _NAN,
+    "greater": lambda: ~(_D >= _NAN),
+}
+
+
+@pytest.mark.parametrize("name", _EXPRESSIONS)
+def test_comparisons_with_nan_lose_no_rows(tmp_path, name):
+    """Segments are skipped only if none of their rows satisfies the expression."""
+    expression = _EXPRESSIONS[name]()
+    stream = segstore.create(
+        tmp_path / "s", pa.schema([("n", pa.int64()), ("d", pa.float64())]), upkeep=None
+    )
+    for low in (0.0, 10.0):
+        stream.append(pa.table({"n": [1, 2, None], "d": [low, low + 1, None]}))
+    stream.append(pa.table({"n": [3], "d": [math.nan]}))
+    events = stream.read().read_all()
+    expected = events.filter(expression)
+    found = stream.read(filters=expression).read_all()
+    assert repr(found.to_pylist()) == repr(expected.to_pylist())
+    found = stream.to_dataset().to_table(filter=expression)
+    assert repr(found.to_pylist()) == repr(expected.to_pylist())
