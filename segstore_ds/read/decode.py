@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError, FormatError, StorageError
 from segstore_ds.format.arrow.index import FrameEntry
+from segstore_ds.format.rows import slice_for_readers
 from segstore_ds.format.schema.codec import decode_schema, fingerprint
 from segstore_ds.format.schema.conversion import lift
 from segstore_ds.read.cached import ObjectCache, ScanCache
@@ -137,7 +138,7 @@ class SliceDecoder:
         first = max(self.slice.rows[0] - row, 0)
         last = min(self.slice.rows[1] - row, frame.rows)
         if (first, last) != (0, frame.rows):
-            batch = batch.slice(first, last - first)
+            batch = slice_for_readers(batch, first, last - first)
         batch = self._finish(lift(batch, self.decoder.needed), self.slice.start + row + first)
         return batch if batch.num_rows else None
 

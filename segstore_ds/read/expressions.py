@@ -45,7 +45,9 @@ class Expression:
             guarantee
             for column in self.schema
             if column.name in stats
-            for guarantee in _guarantees(column, stats[column.name], rows, bounded=self.pruned_by_bounds)
+            for guarantee in _guarantees(
+                column, stats[column.name], rows, bounded=self.pruned_by_bounds
+            )
         ]
         if not known:
             return True

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import pyarrow as pa
 
 from segstore_ds.cache.counters import CacheCounters
+from segstore_ds.format.rows import slice_for_readers
 from segstore_ds.format.schema.conversion import conform
 from segstore_ds.status.writers import Commit
 from segstore_ds.write.event_rows import EventRows
@@ -68,4 +69,4 @@ class EventGroup:
             yield from self.task.read(first, min(last, staged))
         if last > max(first, staged):
             begin = max(first - staged, 0)
-            yield self.rows.peek().slice(begin, last - staged - begin)
+            yield slice_for_readers(self.rows.peek(), begin, last - staged - begin)

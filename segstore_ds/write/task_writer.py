@@ -27,6 +27,7 @@ from segstore_ds.format.arrow.frame import Frame
 from segstore_ds.format.arrow.segment import ArrowEncoder
 from segstore_ds.format.batch_fingerprint import BatchFacts, BatchTally, label_stats
 from segstore_ds.format.parquet.writer import ParquetEncoder, can_store
+from segstore_ds.format.rows import slice_for_readers
 from segstore_ds.format.schema.conversion import conform_pieces
 from segstore_ds.format.segment import ARROW, FORMATS, PARQUET
 from segstore_ds.format.statistics import Stats, merge
@@ -192,7 +193,7 @@ class TaskWriter:
         for rows, decode in self._sources():
             first, last = max(start - place, 0), min(end - place, rows)
             if first < last:
-                yield decode().slice(first, last - first)
+                yield slice_for_readers(decode(), first, last - first)
             place += rows
 
     def _sources(self) -> Iterator[tuple[int, Callable[[], pa.RecordBatch]]]:

@@ -9,22 +9,22 @@ import pytest
 
 import segstore_ds as segstore
 
-_D, _N = pc.field("d"), pc.field("n")
-_NAN = pc.scalar(math.nan)
+d, n = pc.field("d"), pc.field("n")
+nan = pc.scalar(math.nan)
 _EXPRESSIONS: dict[str, Callable[[], pc.Expression]] = {
-    "not less": lambda: ~(_D < _NAN),
-    "not less or equal": lambda: ~(_D <= math.nan),
-    "not turned": lambda: ~(pc.scalar(math.nan) > _D),
-    "a float32": lambda: ~(_D < pa.scalar(math.nan, pa.float32())),
-    "within another": lambda: (_D > 100) | ~(_D < _NAN),
-    "equal to false": lambda: (_D < _NAN) == pc.scalar(value=False),
-    "a computed NaN": lambda: ~(_D < pc.divide(pc.scalar(0.0), pc.scalar(0.0))),
-    "a NaN of a cast": lambda: ~(_D < pc.scalar("nan").cast("float64")),
-    "whole numbers": lambda: ~(_N < _NAN),
-    "in": lambda: ~_D.isin([math.nan]),
-    "not equal": lambda: ~(_D == _NAN),
-    "less": lambda: _D < _NAN,
-    "greater": lambda: ~(_D >= _NAN),
+    "not less": lambda: ~(d < nan),
+    "not less or equal": lambda: ~(d <= nan),
+    "not turned": lambda: ~(nan > d),
+    "a float32": lambda: ~(d < pa.scalar(math.nan, pa.float32())),
+    "within another": lambda: (d > 100) | ~(d < nan),
+    "equal to false": lambda: (d < nan) == pc.scalar(value=False),
+    "a computed NaN": lambda: ~(d < pc.divide(pc.scalar(0.0), pc.scalar(0.0))),
+    "a NaN of a cast": lambda: ~(d < pc.scalar("nan").cast("float64")),
+    "whole numbers": lambda: ~(n < nan),
+    "in": lambda: ~d.isin([math.nan]),
+    "not equal": lambda: ~(d == nan),
+    "less": lambda: d < nan,
+    "greater": lambda: ~(d >= nan),
 }
 
 
