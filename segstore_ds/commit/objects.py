@@ -15,6 +15,7 @@ from segstore_ds.errors import MissingObjectError, TruncatedObjectError
 from segstore_ds.format import names
 from segstore_ds.format.root import Retired, Root, SegmentEntry
 from segstore_ds.status.references import status_objects
+from segstore_ds.status.store import is_whole
 from segstore_ds.status.table_status import TableStatus
 from segstore_ds.storage import ObjectInfo, Storage
 
@@ -22,8 +23,10 @@ END_BYTES = 4096
 
 
 def copy_small(source: Storage, target: Storage, path: str) -> None:
-    """Copy an object by one get and one exclusive create; an existing object is whole."""
-    target.create(path, source.get(path))
+    """Copy a status object by one get and one exclusive create; replace one that is not whole."""
+    data = source.get(path)
+    if not target.create(path, data) and not is_whole(target, path):
+        target.put(path, data)
 
 
 def copy_object(source: Storage, target: Storage, path: str) -> None:

@@ -32,7 +32,7 @@ from segstore_ds.status.levels import LevelledList
 from segstore_ds.status.references import read_references
 from segstore_ds.status.store import is_proven, object_path
 from segstore_ds.status.table_status import TableStatus
-from segstore_ds.storage import Storage
+from segstore_ds.storage import Storage, put_named
 
 _FOLDERS = (names.SEGMENTS_FOLDER, names.STATUS_FOLDER)
 
@@ -320,7 +320,7 @@ class _StatusRepair:
             self._put_back(ref.path, data)
             return ref
         path = object_path(self._root.version, kind, data)
-        self._context.storage.create(path, data)
+        put_named(self._context.storage, path, data)
         self._gone.append(ref.path)
         self._findings.repaired.append(ref.path + note)
         return replace(ref, path=path, bytes=len(data))

@@ -174,9 +174,9 @@ def _seed(context: StreamContext, follower: Follower) -> None:
     root = context.log.refresh()
     source, target = context.storage, follower.storage
     for folder in _SMALL_FOLDERS:
-        there = {info.path for info in target.list(folder)}
+        there = {info.path: info.size for info in target.list(folder)}
         for info in source.list(folder):
-            if info.path not in there:
+            if there.get(info.path) != info.size:
                 copy_small(source, target, info.path)
     sizes = {info.path: info.size for info in target.list(names.SEGMENTS_FOLDER)}
     missing = (
@@ -187,7 +187,8 @@ def _seed(context: StreamContext, follower: Follower) -> None:
     for _ in copy_objects(missing):
         pass
     for version in _kept(context, root):
-        copy_small(source, target, context.log.files.path(version))
+        path = context.log.files.path(version)
+        target.create(path, source.get(path))  # never replaced: that would undo a fence
 
 
 def _kept(context: StreamContext, root: Root) -> Iterator[int]:

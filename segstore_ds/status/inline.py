@@ -7,7 +7,7 @@ from itertools import groupby
 
 import pyarrow as pa
 
-from segstore_ds.errors import ConflictError, CorruptionError, InternalError, MissingObjectError
+from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
 from segstore_ds.format.arrow.frame import (
     Frame,
@@ -23,10 +23,9 @@ from segstore_ds.format.key_columns import key_columns_of
 from segstore_ds.format.root import InlineFrame, Root, SegmentEntry
 from segstore_ds.format.statistics import entry_stats
 from segstore_ds.format.time_column import time_column_of
-from segstore_ds.storage import OverlaidStorage, Storage
+from segstore_ds.storage import OverlaidStorage, Storage, put_named
 
 Schemas = Callable[[int], pa.Schema]
-_TRIES = 5
 _Pairs = Sequence[tuple[SegmentEntry, InlineFrame]]
 
 
@@ -94,8 +93,7 @@ def _put_run(
     ]
     data, summary = lay_out(frames)
     path = names.build_outlined_path(root.version, digest_of(data))
-    name = names.segment_object(path)
-    _put(storage, name, data)
+    put_named(storage, names.segment_object(path), data)
     return SegmentEntry(
         segment_id=run[-1].segment_id,
         path=path,
@@ -113,21 +111,6 @@ def _marked(root: Root, frame: Frame, schema: pa.Schema, *, where: str) -> Frame
     """Return a frame with filters of the key columns and bounds of the time column."""
     frame = with_bounds(frame, schema=schema, column=time_column_of(root), where=where)
     return with_filters(frame, schema=schema, key_columns=key_columns_of(root), where=where)
-
-
-def _put(storage: Storage, name: str, data: bytes) -> None:
-    """Put an object that another writer may put, or may delete after it lost its race."""
-    for _ in range(_TRIES):
-        if storage.create(name, data):
-            return
-        try:
-            found = storage.get(name, limit_bytes=len(data))
-        except MissingObjectError:
-            continue
-        if found != data:
-            raise InternalError("two segments have one name", path=name)
-        return
-    raise ConflictError("another writer deletes the same segment each time", path=name)
 
 
 def _joined(root: Root, run: Sequence[SegmentEntry], schema: pa.Schema) -> list[Frame]:

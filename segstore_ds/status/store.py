@@ -10,12 +10,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
-from segstore_ds.errors import CorruptionError, EmptyObjectError, TruncatedObjectError
+from segstore_ds.errors import (
+    CorruptionError,
+    EmptyObjectError,
+    FormatError,
+    TruncatedObjectError,
+)
 from segstore_ds.format import names
 from segstore_ds.format.envelope import decode_envelope, envelope_digest, split_envelope
-from segstore_ds.format.parts.kinds import Kind, encode_object
+from segstore_ds.format.parts.kinds import KINDS, Kind, encode_object
 from segstore_ds.format.parts.segments import RAW_LIMIT_BYTES
-from segstore_ds.storage import Storage
+from segstore_ds.storage import Storage, put_named
 
 _CACHED_OBJECTS = 64
 _CACHED_ROWS = 1 << 18  # in all cached objects together; the newest is kept whatever its size
@@ -85,8 +90,7 @@ class ObjectStore:
         """Write a value; `version` is the newest version that the writer has seen."""
         data = encode_object(kind, value)
         path = object_path(version, kind, data)
-        # Named by digest: an existing object of that name holds the same bytes.
-        self.storage.create(path, data + behind)
+        put_named(self.storage, path, data + behind)
         self._cache.keep(path, kind.rows(value), value)
         return Stored(path, len(data))
 
@@ -167,6 +171,17 @@ class ObjectStore:
 def object_path(version: int, kind: Kind[Any], data: bytes) -> str:
     """Return the name of an object planned on a version; `data` begins with its envelope."""
     return names.build_status_path(version, kind.name, envelope_digest(data))
+
+
+def is_whole(storage: Storage, path: str) -> bool:
+    """Tell whether an object is what its name says; also True for a kind of a later version."""
+    kind = KINDS.get(names.parse_status_kind(path) or "")
+    try:
+        if kind is not None:
+            ObjectStore(storage).read(path, kind)
+    except FormatError:
+        return False
+    return True
 
 
 def is_proven(ref: Ref, data: bytes) -> bool:
