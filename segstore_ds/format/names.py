@@ -15,6 +15,7 @@ HINT_PATH = "log/_latest"
 STATUS_FOLDER = "status"
 SEGMENTS_FOLDER = "segments"
 READERS_FOLDER = "readers"
+READER_HINTS_FOLDER = "readers/_latest"
 # Not among `FOLDERS`: no stream begins where a published table lies.
 DELTA_FOLDER, ICEBERG_FOLDER = "delta", "iceberg"
 
@@ -39,7 +40,8 @@ _OBJECT = re.compile(
     r"|status/[0-9]{20}-[a-z]+-[0-9a-f]{32}"
     r"|segments/(?:[0-9]{20}-[0-9a-f]{12}|copy-[A-Za-z0-9][A-Za-z0-9-]{0,63})"
     r"/[0-9a-f]+-[A-Za-z0-9-]+\.(?:arrow|parquet)"
-    r"|readers/[A-Za-z0-9][A-Za-z0-9._-]{0,99}/00[0-9]{18}"
+    r"|readers/(?:[A-Za-z0-9][A-Za-z0-9._-]{0,99}/00[0-9]{18}"
+    r"|_latest/[A-Za-z0-9][A-Za-z0-9._-]{0,99})"
     r"|delta/_delta_log/(?:00[0-9]{18}\.(?:json|checkpoint\.parquet)|_last_checkpoint)"
     r"|(?:delta|iceberg)/files/[0-9]{20}-[0-9a-f]{16}-[0-9]{1,10}-[0-9a-f]{12}\.parquet"
     r"|delta/_unused\.json"
@@ -314,6 +316,11 @@ def check_label(label: str, *, what: str) -> str:
 def reader_folder(name: str) -> str:
     """Return the folder of a reader's records; InvalidInputError if the name is malformed."""
     return f"{READERS_FOLDER}/{check_label(name, what='reader')}"
+
+
+def reader_hint(name: str) -> str:
+    """Return the path of a reader's hint, outside of the folder of its records."""
+    return f"{READER_HINTS_FOLDER}/{check_label(name, what='reader')}"
 
 
 def build_delta_path(version: int, kind: str) -> str:

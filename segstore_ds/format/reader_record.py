@@ -28,6 +28,8 @@ class ReaderRecord:
             the name.
         version: The newest version that the reader had seen.
         transaction: The transaction of that version.
+        name: The reader's name, filled in when the record is written.
+        number: The number of the record in the reader's log, filled in likewise.
         extra: Fields of a newer version, carried through.
     """
 
@@ -40,6 +42,8 @@ class ReaderRecord:
     provisional: bool = False
     version: int = 0
     transaction: str = ""
+    name: str = ""
+    number: int = 0
     extra: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -57,6 +61,8 @@ def encode_record(record: ReaderRecord) -> bytes:
         provisional=record.provisional,
         version=record.version,
         transaction=record.transaction,
+        name=record.name,
+        number=record.number,
     )
     return build_json(value)
 
@@ -84,5 +90,7 @@ def decode_record(body: bytes, where: str) -> ReaderRecord:
         provisional=fields.flag("provisional"),
         version=fields.integer("version"),
         transaction=fields.text("transaction", limit=100),
+        name=fields.text("name", limit=100),
+        number=fields.integer("number"),
         extra=dict(fields.rest()),
     )

@@ -113,10 +113,11 @@ class MetadataLog(Generic[T]):
         codec: Codec[T],
         *,
         clock: Clock = SYSTEM_CLOCK,
+        hint_path: str = "",
     ) -> None:
         self.storage = storage
         self.folder = folder
-        self.hint_path = f"{folder}/_latest"
+        self.hint_path = hint_path or f"{folder}/_latest"
         self._codec = codec
         self._clock = clock
         self._added: tuple[int, bytes] | None = None  # the number and the file that was put last

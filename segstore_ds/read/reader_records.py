@@ -1,15 +1,23 @@
 """The records of named readers: each reader has its own metadata log.
 
 Records are found by listing, never by a hint: a writer that slept may create a number that was
-deleted since, and only the highest number counts. Only the store's time decides whether a reader
-has lapsed.
+deleted since, and only the highest number counts. The hint is a witness: it is written after a
+record, so a log that ends before it has lost records. A record names its reader and its number, so
+one that was moved or copied is damage. Only the store's time decides whether a reader has lapsed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from segstore_ds.commit.context import StreamContext
-from segstore_ds.errors import ConflictError, CorruptionError, InvalidInputError, StorageError
+from segstore_ds.errors import (
+    ConflictError,
+    CorruptionError,
+    FormatError,
+    InvalidInputError,
+    MissingObjectError,
+    StorageError,
+)
 from segstore_ds.format import names
 from segstore_ds.format.reader_record import (
     RECORD_LIMIT_BYTES,
@@ -26,6 +34,10 @@ _CODEC: Codec[ReaderRecord] = Codec(encode_record, decode_record, RECORD_LIMIT_B
 _ATTEMPTS = 20
 _PURGE_EVERY = 16
 _RECORDS_KEPT = 8
+_RELEASE = (
+    "restore the reader's records from a backup, or free the name with "
+    "stream.release_reader(name) and register it again at the position that it needs"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,17 +80,37 @@ def list_readers(context: StreamContext) -> list[SeenReader]:
 
     An unreadable record is a FormatError: a caller must not take its reader for absent.
     """
-    for _ in range(_ATTEMPTS):
-        newest: dict[str, tuple[int, int]] = {}
-        for info in context.storage.list(names.READERS_FOLDER):
-            folder, _, file = info.path.removeprefix(f"{names.READERS_FOLDER}/").rpartition("/")
-            number = names.parse_log_name(file)
-            if number is not None and number >= newest.get(folder, (-1, 0))[0]:
-                newest[folder] = (number, info.modified_us)
-        found = [_read(context, name, *at) for name, at in sorted(newest.items())]
-        if None not in found:
-            return [seen for seen in found if seen is not None]
-    raise StorageError("readers change faster than they can be read", url=context.storage.url)
+    found = [seen for _, seen in each_reader(context)]
+    for seen in found:
+        if isinstance(seen, FormatError):
+            raise seen
+    return [seen for seen in found if isinstance(seen, SeenReader)]
+
+
+def each_reader(context: StreamContext) -> Iterator[tuple[str, SeenReader | FormatError]]:
+    """Yield the name of every reader, with its newest record or why that can't be read."""
+    newest: dict[str, tuple[int, int]] = {}
+    for info in context.storage.list(names.READERS_FOLDER):
+        folder, _, file = info.path.rpartition("/")
+        if folder == names.READER_HINTS_FOLDER:
+            newest.setdefault(file, (-1, 0))
+            continue
+        name, number = folder.removeprefix(f"{names.READERS_FOLDER}/"), names.parse_log_name(file)
+        if number is not None and number >= newest.get(name, (-1, 0))[0]:
+            newest[name] = (number, info.modified_us)
+    for name, (number, renewed_us) in sorted(newest.items()):
+        try:
+            _check_name(context, name)
+            seen = None
+            if number >= _hinted(context, name):
+                seen = _read(context, name, number, renewed_us)
+            # Where that is not the newest any more, look again.
+            seen = seen or newest_record(context, name)
+        except FormatError as error:
+            yield name, error
+        else:
+            if seen is not None:
+                yield name, seen
 
 
 def find_reader(context: StreamContext, name: str) -> SeenReader | None:
@@ -93,20 +125,35 @@ def live_readers(context: StreamContext, now_us: int) -> list[SeenReader]:
 
 
 def newest_record(context: StreamContext, name: str) -> SeenReader | None:
-    """Return a reader's newest record, even a released one, or None."""
+    """Return a reader's newest record, even a released one, or None.
+
+    Raises:
+        MissingObjectError: Records that the reader's hint proves are gone.
+        CorruptionError: The record is another reader's, or was written under another number.
+    """
     folder = names.reader_folder(name)
     for _ in range(_ATTEMPTS):
+        hinted = _hinted(context, name)  # before the listing, which may have a later one
         numbers = {
             number: info.modified_us
             for info in context.storage.list(folder)
             if (number := names.parse_log_name(info.path.rpartition("/")[2])) is not None
         }
-        if not numbers:
+        newest = max(numbers, default=-1)
+        if newest < hinted:
+            raise _lost_records(context, name, hinted, newest)
+        if newest < 0:
             return None
-        seen = _read(context, name, max(numbers), numbers[max(numbers)])
+        seen = _read(context, name, newest, numbers[newest])
         if seen is not None:
             return seen
     raise StorageError("reader changes faster than it can be read", reader=name)
+
+
+def newest_number(context: StreamContext, name: str) -> int:
+    """Return the number of a reader's newest record, even one that is gone; -1 for none."""
+    listed = record_log(context, name).newest_listed()
+    return max(_hinted(context, name), -1 if listed is None else listed)
 
 
 def add_record(
@@ -121,32 +168,31 @@ def add_record(
     files, name = record_log(context, seen.name), seen.name
     for attempt in range(_ATTEMPTS):
         began = context.clock.boot_s()
-        record = make(seen if seen.number >= 0 else None)
         number = seen.number + 1
+        record = replace(make(seen if seen.number >= 0 else None), name=name, number=number)
         won = files.add(number, record)
         # After a long sleep the number may have been deleted meanwhile: then this record is not the
         # newest but a leftover.
         if won and context.clock.boot_s() - began > CONFIRM_S:
             won = files.newest_listed() == number
         if won:
+            files.write_hint(number, generation=record.generation, stream_id=record.stream_id)
             if number % _PURGE_EVERY == _PURGE_EVERY - 1:
                 files.purge(number - _RECORDS_KEPT)
             return SeenReader(name, number, record, 0)
-        seen = newest_record(context, name) or replace(seen, number=-1)
+        newest = newest_record(context, name)
+        if newest is not None and newest.number < seen.number:
+            raise _lost_records(context, name, seen.number, newest.number)
+        seen = newest or replace(seen, number=-1)
         context.clock.backoff(min(attempt, 6), base_s=0.004, most_s=0.25)
     raise ConflictError("others wrote the reader's record first on every attempt", reader=name)
 
 
 def _read(context: StreamContext, name: str, number: int, renewed_us: int) -> SeenReader | None:
-    try:
-        names.check_label(name, what="reader")
-    except InvalidInputError as error:
-        raise CorruptionError(
-            "folder does not belong to a reader",
-            where=f"{context.storage.url}/{names.READERS_FOLDER}/{name}",
-        ) from error
     record = record_log(context, name).get(number)
-    if record is not None and record.stream_id != context.log.root.stream_id:
+    if record is None:
+        return None
+    if record.stream_id != context.log.root.stream_id:
         raise CorruptionError(
             "reader belongs to another stream",
             remedy="if it was copied here by mistake, free the name with "
@@ -155,9 +201,45 @@ def _read(context: StreamContext, name: str, number: int, renewed_us: int) -> Se
             stream=context.log.root.stream_id,
             found=record.stream_id,
         )
-    return None if record is None else SeenReader(name, number, record, renewed_us)
+    if (record.name, record.number) != (name, number):
+        raise CorruptionError(
+            "reader's record was written under another name or number",
+            remedy=_RELEASE,
+            reader=name,
+            number=number,
+            found=(record.name, record.number),
+        )
+    return SeenReader(name, number, record, renewed_us)
+
+
+def _check_name(context: StreamContext, name: str) -> None:
+    try:
+        names.check_label(name, what="reader")
+    except InvalidInputError as error:
+        raise CorruptionError(
+            "folder does not belong to a reader",
+            where=f"{context.storage.url}/{names.READERS_FOLDER}/{name}",
+        ) from error
+
+
+def _hinted(context: StreamContext, name: str) -> int:
+    """Return the number of the newest record that a reader's hint proves; -1 for none."""
+    hint = record_log(context, name).read_hint()
+    return hint.number if hint and hint.stream_id == context.log.root.stream_id else -1
+
+
+def _lost_records(context: StreamContext, name: str, seen: int, newest: int) -> MissingObjectError:
+    return MissingObjectError(
+        "records of a reader are gone",
+        remedy=_RELEASE,
+        url=context.storage.url,
+        reader=name,
+        seen=seen,
+        newest=newest,
+    )
 
 
 def record_log(context: StreamContext, name: str) -> MetadataLog[ReaderRecord]:
     """Return the metadata log of a reader's records."""
-    return MetadataLog(context.storage, names.reader_folder(name), _CODEC, clock=context.clock)
+    folder, hint = names.reader_folder(name), names.reader_hint(name)
+    return MetadataLog(context.storage, folder, _CODEC, clock=context.clock, hint_path=hint)

@@ -23,6 +23,7 @@ from segstore_ds.log.metadata_log import find_gaps
 from segstore_ds.log.seen import lost_commits
 from segstore_ds.log.transition import broken_invariants, broken_rules
 from segstore_ds.options.progress import Progress, unheard
+from segstore_ds.read.reader_records import each_reader
 from segstore_ds.read.segments import OpenSegment, open_segment
 from segstore_ds.repair.lists import readable_parts
 from segstore_ds.repair.witnesses import find_witnesses, planned_on
@@ -110,6 +111,7 @@ class _Verifier:
         newest = self._verify_log()
         if newest is not None:
             self._ask_witnesses(newest)
+            self._verify_readers()
             self._verify_status(newest)
         return self._report
 
@@ -163,6 +165,11 @@ class _Verifier:
                 self._url, version=witness.version, newest=newest.version, witness=witness.what
             )
             self._problem(names.LOG_FOLDER, error)
+
+    def _verify_readers(self) -> None:
+        for name, found in each_reader(self._context):
+            if isinstance(found, FormatError):
+                self._problem(f"{names.READERS_FOLDER}/{name}", found)
 
     def _lost(self, newest: Root) -> frozenset[int]:
         try:

@@ -13,7 +13,7 @@ from segstore_ds.errors import FormatError, InvalidInputError, StorageError
 from segstore_ds.format import names
 from segstore_ds.format.root import Root
 from segstore_ds.log.seen import Seen, is_gone, is_proof, seen_by
-from segstore_ds.read.reader_records import record_log
+from segstore_ds.read.reader_records import newest_record
 
 ABANDONED = "abandoned"  # On disk: the property below. Never change.
 
@@ -67,10 +67,10 @@ def _hint(context: StreamContext, newest: Root) -> Iterator[Witness]:
 def _readers(context: StreamContext, newest: Root) -> Iterator[Witness]:
     for name in context.storage.folders(names.READERS_FOLDER):
         try:
-            found = record_log(context, name).latest()
+            found = newest_record(context, name)
         except (FormatError, InvalidInputError):
             continue
-        seen = None if found is None else seen_by(found[1])
+        seen = None if found is None else seen_by(found.record)
         if seen is not None and is_gone(context.log.files, seen, newest):
             yield Witness(seen.version, f"reader {name!r}")
 

@@ -32,8 +32,8 @@ from segstore_ds.read.reader_records import (
     SeenReader,
     add_record,
     find_reader,
+    newest_number,
     newest_record,
-    record_log,
 )
 
 LAPSE_S = 7 * 86_400
@@ -232,10 +232,7 @@ def release_reader(context: StreamContext, name: str) -> bool:
     except UnsupportedVersionError:
         raise
     except FormatError:
-        number = record_log(context, name).newest_listed()
-        seen = replace(
-            _unborn(context.log.refresh(), name), number=-1 if number is None else number
-        )
+        seen = replace(_unborn(context.log.refresh(), name), number=newest_number(context, name))
     if seen is None:
         return False
     add_record(context, seen, lambda newest: replace((newest or seen).record, released=True))

@@ -151,7 +151,9 @@ def is_dated(path: str) -> bool:
     It reads that of the hint just written, for the store's own time, and those of readers' records,
     for their lapse. No other object is dated, which keeps the number of states small.
     """
-    return path == names.HINT_PATH or path.startswith(f"{names.READERS_FOLDER}/")
+    if path.startswith(f"{names.READERS_FOLDER}/"):
+        return not path.startswith(f"{names.READER_HINTS_FOLDER}/")
+    return path == names.HINT_PATH
 
 
 def answer(

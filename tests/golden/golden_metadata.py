@@ -39,7 +39,11 @@ def history_row(columns: dict[str, Any], place: int) -> list[Any]:
 def read_readers(folder: Path) -> dict[str, dict[str, Any]]:
     """Return the newest record of each named reader (8)."""
     records = {}
-    for log in folder.glob("readers/*"):
+    for log in folder.glob("readers/[!_]*"):
         numbered = [path for path in log.iterdir() if re.fullmatch("[0-9]{20}", path.name)]
-        records[log.name] = json.loads(envelope(max(numbered).read_bytes()))
+        record = json.loads(envelope(max(numbered).read_bytes()))
+        assert (record["name"], record["number"]) == (log.name, int(max(numbered).name))
+        hinted = (folder / "readers" / "_latest" / log.name).read_text().split()[0]
+        assert max(numbered).name >= hinted
+        records[log.name] = record
     return records

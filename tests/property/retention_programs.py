@@ -92,7 +92,8 @@ def observe(past: Past, event: Event) -> Past:
     number = names.parse_log_name(path.rpartition("/")[2]) if path.startswith("log/") else None
     if event.verb == "made" and number == len(past.chain):
         return replace(past, chain=(*past.chain, (event.request.data, event.now_s)))
-    if event.verb == "made" and path.startswith("readers/"):
+    hinted = path.startswith(names.READER_HINTS_FOLDER)
+    if event.verb == "made" and path.startswith("readers/") and not hinted:
         name = path.split("/")[1]
         landed = (*(commit for commit in past.landed if commit[0] != name), (name, event.now_s))
         return replace(past, landed=landed)

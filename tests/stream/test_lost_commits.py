@@ -332,7 +332,7 @@ def test_a_log_that_grows_while_it_is_verified_is_sound() -> None:
 
     stream.reader("r", owner="o")
     assert verify_on(Growing(storage), clock=storage.time.clock).check().ok
-    assert stream.version == 8
+    assert stream.version > 6  # it grew
 
 
 # --- sinks ----------------------------------------------------------------------------------------

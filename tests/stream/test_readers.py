@@ -7,6 +7,7 @@ from segstore_ds.errors import (
     CorruptionError,
     FormatError,
     InvalidInputError,
+    MissingObjectError,
     NotFoundError,
     PositionError,
     ReaderConflictError,
@@ -185,9 +186,10 @@ def test_old_records_are_deleted_and_the_newest_counts():
     for n in range(30):
         reader.publish(n)
     assert len(objects(storage, "readers/etl")) < 26
-    record = ReaderRecord(stream.stream_id, 0, 3, "", 60)
+    record = ReaderRecord(stream.stream_id, 0, 3, "", 60, name="etl")
     storage.create("readers/etl/00000000000000000000", encode_envelope(encode_record(record)))
     assert stream.reader("etl").offset == 29
+    assert stream.verify().ok
 
 
 @pytest.mark.parametrize("data", [b"", b"v1\n", b"v2\nplain 1 1 x\n{"])
@@ -214,7 +216,7 @@ def test_folder_that_is_no_readers_stops_those_who_ask_for_all():
 def test_reader_of_another_stream_is_noticed():
     """A folder copied from elsewhere does not hold back a wrong offset."""
     stream, storage = make_stream(1)
-    record = ReaderRecord("another", 0, 3, "", 60)
+    record = ReaderRecord("another", 0, 3, "", 60, name="x")
     storage.create("readers/x/00000000000000000000", encode_envelope(encode_record(record)))
     with pytest.raises(CorruptionError, match="another stream"):
         stream.readers()
@@ -258,7 +260,7 @@ def test_reader_that_cannot_be_read_is_released_by_name(lost):
     """The unreadable record stops retention until the reader is released by name."""
     stream, storage = make_stream(3)
     stream.reader("etl", owner="a").publish(5)
-    record = ReaderRecord("another", 0, 3, "", 60)
+    record = ReaderRecord("another", 0, 3, "", 60, name="etl", number=1)
     spoil(storage, b"x" if lost == "cut" else encode_envelope(encode_record(record)))
     with pytest.raises(FormatError):
         stream.retain(max_bytes=0)
@@ -269,10 +271,117 @@ def test_reader_that_cannot_be_read_is_released_by_name(lost):
     assert stream.reader("etl", owner="b").offset == 30
 
 
+def publish_both(stream):
+    """Let a slow and a fast reader publish; return the paths of their newest records."""
+    for name, offset in (("slow", 1), ("fast", 8)):
+        reader = stream.reader(name)
+        reader.publish(offset - 1)
+        reader.publish(offset)
+    return [f"readers/{name}/{2:020}" for name in ("slow", "fast")]
+
+
+def copied(storage, slow, fast):
+    """Put the fast reader's record in the place of the slow one's."""
+    storage.put(slow, storage.get(fast))
+
+
+def swapped(storage, slow, fast):
+    """Exchange the two readers' records."""
+    first, second = storage.get(slow), storage.get(fast)
+    storage.put(slow, second)
+    storage.put(fast, first)
+
+
+def reordered(storage, slow, _fast):
+    """Put the reader's own earlier record in the place of its newest one."""
+    storage.put(slow, storage.get(f"readers/slow/{1:020}"))
+
+
+def deleted(storage, slow, _fast):
+    """Delete the newest record."""
+    storage.delete(slow)
+
+
+def emptied(storage, _slow, _fast):
+    """Delete the reader's whole folder."""
+    for path in objects(storage, "readers/slow"):
+        storage.delete(path)
+
+
+@pytest.mark.parametrize("damage", [copied, swapped, reordered, deleted, emptied])
+def test_record_belongs_to_its_name_and_number(damage):
+    """A record that is not where it was written moves no reader; everyone who asks notices."""
+    stream, storage = make_stream(1)
+    paths = publish_both(stream)
+    assert stream.verify().ok
+    damage(storage, *paths)
+    other = open_on(storage, clock=stream._log.clock)
+    expected = MissingObjectError if damage in (deleted, emptied) else CorruptionError
+    asks = (
+        lambda: other.reader("slow"),
+        lambda: other.read("reader:slow"),
+        other.readers,
+        lambda: other.retain(max_bytes=0),
+    )
+    for ask in asks:
+        with pytest.raises(expected, match=r"release_reader\(name\)"):
+            ask()
+    report = stream.verify()
+    assert "readers/slow" in {problem.where for problem in report.problems}
+    assert len(report.problems) == (2 if damage is swapped else 1)
+    assert other.release_reader("slow")
+    assert damage is not swapped or other.release_reader("fast")
+    assert stream.verify().ok
+    assert other.reader("slow", start=0).offset == 0
+
+
+@pytest.mark.parametrize("damage", [copied, swapped, reordered, deleted])
+def test_handle_that_comes_late_notices_moved_records(damage):
+    """It loses the race for its next number, and then reads the newest record."""
+    stream, storage = make_stream(1)
+    late = stream.reader("slow")
+    paths = [path.replace(f"{2:020}", f"{3:020}") for path in publish_both(stream)]
+    stream.reader("fast").publish(9)
+    damage(storage, *paths)
+    with pytest.raises(FormatError, match=r"release_reader\(name\)"):
+        late.publish(3)
+    assert stream.release_reader("slow")
+    with pytest.raises(ReaderConflictError, match="released"):
+        late.publish(3)
+
+
+def test_reader_whose_records_are_deleted_while_it_publishes_does_not_go_back():
+    """A handle goes on from what it wrote; one that is behind hears that records are gone."""
+    stream, storage = make_stream(1)
+    behind, ahead = stream.reader("etl"), stream.reader("etl")
+    ahead.publish(5)
+    storage.delete(f"readers/etl/{2:020}")
+    ahead.publish(3)
+    assert ahead.offset == stream.reader("etl").offset == 5
+    for path in sorted(objects(storage, "readers/etl"))[2:]:
+        storage.delete(path)
+    with pytest.raises(MissingObjectError, match="records of a reader are gone"):
+        behind.publish(4)
+
+
+def test_late_note_of_a_readers_newest_record_is_no_alarm():
+    """The note is written after the record, so it may be older, missing or another stream's."""
+    stream, storage = make_stream(1)
+    reader = stream.reader("etl")
+    note = storage.get("readers/_latest/etl")
+    reader.publish(5)
+    for data in (note, b"?", note.replace(stream.stream_id.encode(), b"another")):
+        storage.put("readers/_latest/etl", data)
+        assert stream.reader("etl").offset == 5
+    storage.delete("readers/_latest/etl")
+    assert [seen.record.offset for seen in stream.readers()] == [5]
+    assert stream.verify().ok
+
+
 def test_record_of_a_later_version_is_not_released_by_this_one():
     """It may mean more than this one knows."""
     stream, storage = make_stream(1)
-    record = encode_record(ReaderRecord(stream.stream_id, 0, 3, "", 60))
+    record = encode_record(ReaderRecord(stream.stream_id, 0, 3, "", 60, name="etl"))
     stream.reader("etl")
     spoil(storage, encode_envelope(record.replace(b'"format":1', b'"format":2')))
     with pytest.raises(UnsupportedVersionError):
