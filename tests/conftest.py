@@ -83,8 +83,24 @@ def _refuse_rounds(request: pytest.FixtureRequest) -> Iterator[None]:
 ON_REQUEST = {"slow": ("slow", "sweep", "smoke", "soak"), "sweep": ("sweep",), "soak": ("soak",)}
 
 
+SPARK = "tests/spark/"
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give all Spark tests to one process, which starts one session; the others go by file."""
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneSession(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return SPARK if nodeid.startswith(SPARK) else super()._split_scope(nodeid)
+
+    return OneSession(config, log) if config.option.dist == "loadfile" else None
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave slow tests and long sweeps out unless the command names them."""
+    """Put Spark's tests first, the longest unit; leave out slow tests that nobody named."""
+    items.sort(key=lambda item: not item.nodeid.startswith(SPARK))
     if any("::" in given for given in config.args):
         return
     wanted = config.option.markexpr

@@ -1,5 +1,6 @@
 """README and pages: their code prints what it says, their tables are the program's."""
 
+import json
 import os
 import re
 import subprocess
@@ -45,14 +46,27 @@ def blocks(kind, name="README"):
     ]
 
 
-def run_block(code, folder):
-    """Run a block as pasted, but for where it writes; return what it printed."""
-    assert _WRITES_TO in code
-    script = folder / "block.py"
-    script.write_text(code.replace(_WRITES_TO, f"{folder}/"))
+# Run by one interpreter: each code in a namespace of its own.
+_RUNNER = """
+import contextlib, io, json, sys
+printed = []
+for code in json.load(open(sys.argv[1])):
+    text = io.StringIO()
+    with contextlib.redirect_stdout(text):
+        exec(compile(code, "a page", "exec"), {"__name__": "__main__"})
+    printed.append(text.getvalue())
+json.dump(printed, open(sys.argv[1], "w"))
+"""
+
+
+def run_codes(codes, folder):
+    """Run codes as pasted, but for where they write; return what each printed."""
+    assert all(_WRITES_TO in code for code in codes)
+    file = folder / "codes.json"
+    file.write_text(json.dumps([code.replace(_WRITES_TO, f"{folder}/") for code in codes]))
     environment = plain_environment()
     done = subprocess.run(
-        [_INSTALLED or sys.executable, str(script)],
+        [_INSTALLED or sys.executable, "-c", _RUNNER, str(file)],
         cwd=folder,
         env=environment if _INSTALLED else {**environment, "PYTHONPATH": str(ROOT)},
         capture_output=True,
@@ -61,34 +75,46 @@ def run_block(code, folder):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()
+    return dict(zip(codes, json.loads(file.read_text()), strict=True))
 
 
-def check_block(code, folder):
+def check_printed(code, text):
     expected = _PRINTED.findall(code)
     assert expected
-    printed = iter(run_block(code, folder))
+    printed = iter(text.splitlines())
     for line in expected:
         assert line in printed, line
 
 
+@pytest.fixture(scope="module")
+def printed_by_readme(tmp_path_factory):
+    return run_codes([p.values[0] for p in blocks("")], tmp_path_factory.mktemp("readme"))
+
+
+@pytest.fixture(scope="module")
+def printed_by_pages(tmp_path_factory):
+    codes = [param.values[0] for name in PAGE_NAMES for param in blocks("", name)]
+    return run_codes(codes, tmp_path_factory.mktemp("pages"))
+
+
 @pytest.mark.smoke
 @pytest.mark.parametrize("code", blocks(""))
-def test_python_code_prints_what_its_comments_say(code, tmp_path):
-    check_block(code, tmp_path)
+def test_python_code_prints_what_its_comments_say(code, printed_by_readme):
+    check_printed(code, printed_by_readme[code])
 
 
 @pytest.mark.parametrize("code", [code for name in PAGE_NAMES for code in blocks("", name)])
-def test_code_of_the_pages_prints_what_its_comments_say(code, tmp_path):
-    check_block(code, tmp_path)
+def test_code_of_the_pages_prints_what_its_comments_say(code, printed_by_pages):
+    check_printed(code, printed_by_pages[code])
 
 
+@pytest.mark.slow
 @pytest.mark.smoke
 @pytest.mark.spark
 def test_spark_code_prints_what_its_comments_say(tmp_path):
     """The blocks are pasted one after another into one session, as a reader would."""
-    code = [param.values[0] for name in SPARK_PAGES for param in blocks("spark", name)]
-    check_block("\n".join(code), tmp_path)
+    code = "\n".join(param.values[0] for name in SPARK_PAGES for param in blocks("spark", name))
+    check_printed(code, run_codes([code], tmp_path)[code])
 
 
 def test_every_page_with_spark_code_is_run():

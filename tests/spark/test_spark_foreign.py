@@ -19,9 +19,10 @@ def contents(folder: Path) -> dict[str, bytes]:
 @pytest.mark.parametrize(
     "kinds",
     [
-        ("append", "copy segments"),
+        ("append",),
         pytest.param(
-            ("overwrite", "helper", "query", "copy events", "clone"), marks=pytest.mark.slow
+            ("overwrite", "helper", "query", "copy segments", "copy events", "clone"),
+            marks=pytest.mark.slow,
         ),
     ],
     ids=["plain", "others"],
@@ -91,6 +92,7 @@ def test_drop_keeps_files_that_spark_wrote_in_the_folder(
     assert not (stream / "log" / f"{0:020}").exists()
 
 
+@pytest.mark.slow
 def test_checkpoint_inside_a_new_stream_is_refused(spark: SparkSession, tmp_path: Path) -> None:
     """Within a new one it is refused by name; in a stream it works, and drop keeps it."""
     source, target = tmp_path / "source", tmp_path / "target"

@@ -62,20 +62,6 @@ def test_table_is_pinned_like_any_read(stream: Stream, load) -> None:
     assert load("segments").count() == 4
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "text"),
-    [
-        ("chunks", {}, "SEG_INVALID_INPUT"),
-        ("segments", {"columns": "rows"}, "a metadata table is read as a whole"),
-        ("tags", {"filters": '[["name","==","a"]]'}, "a metadata table is read as a whole"),
-    ],
-)
-def test_options_for_events_are_refused(load, name, options, text) -> None:
-    """Nothing is passed over in silence."""
-    with pytest.raises(AnalysisException, match=text):
-        load(name, **options).count()
-
-
 def test_streams_below_a_path_are_a_dataframe(
     spark: SparkSession, stream: Stream, tmp_path: Path
 ) -> None:

@@ -241,6 +241,7 @@ def test_writes_from_four_threads_restore_the_setting(untuned, url):
     assert sorted(segstore.open(url).read().read_all()["id"].to_pylist()) == list(range(300))
 
 
+@pytest.mark.slow
 @pytest.mark.smoke
 def test_twenty_jobs_at_once_lose_nothing(spark, url, load):
     segstore.create(url, pa.schema([("id", pa.int64())]))

@@ -168,6 +168,7 @@ def test_wrong_name_is_refused_before_anything_runs(stream, query) -> None:
             query(name)
 
 
+@pytest.mark.slow
 def test_available_now_publishes_its_last_position(
     spark: SparkSession, stream: Stream, tmp_path: Path
 ) -> None:
