@@ -340,7 +340,7 @@ class LiveAppender:
             raise
         self._keeping(group.stage_rows)
         for batch in batches:
-            self._keeping(partial(group.task.append, batch))
+            self._keeping(partial(group.task.take, batch))
             group.staged_bytes += batch.nbytes
             group.count += batch.num_rows
 

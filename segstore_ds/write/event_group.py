@@ -57,7 +57,7 @@ class EventGroup:
         """Give the single events to the task."""
         if len(self.rows):
             batch = conform(self.rows.peek(), self.task.schema)
-            self.task.append(batch)
+            self.task.take(batch)
             self.rows.clear()
             self.staged_bytes += batch.nbytes
 

@@ -77,7 +77,7 @@ class ArrowInput:
                     columns=batch.schema.names,
                     first=self.schema.names,
                 )
-            yield _checked(batch, place)
+            yield check_batch(batch, place)
 
     def explain(self, error: SegstoreError) -> None:
         """Mark an error as not retryable with the same input, if the input is used up."""
@@ -85,14 +85,21 @@ class ArrowInput:
             error.refuse_retry(f"the input was already consumed: {_ONCE}")
 
 
-def _checked(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
-    """Refuse a batch that points outside its own memory: reading it would crash Arrow."""
+def check_batch(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
+    """Refuse a batch that points outside its own memory, which would crash Arrow, or bad texts."""
     for name, column in zip(batch.schema.names, batch.columns, strict=True):
         try:
             column.validate()
-            check_offsets(column)
+            check_offsets(column, texts=True)
         except MemoryError:
             raise
+        except UnicodeError as error:
+            raise InvalidInputError(
+                "a text is not UTF-8",
+                remedy="correct the bytes, or store them in a column of type binary",
+                column=name,
+                place=place,
+            ) from error
         except (pa.ArrowException, ValueError) as error:
             raise InvalidInputError(
                 "a column's memory does not match its Arrow type",

@@ -33,6 +33,7 @@ from segstore_ds.format.segment import ARROW, FORMATS, PARQUET
 from segstore_ds.format.statistics import Stats, merge
 from segstore_ds.storage import Storage
 from segstore_ds.write.frame_rows import FrameRows
+from segstore_ds.write.inputs import check_batch
 from segstore_ds.write.known_encodings import recall_encodings, remember_encodings
 from segstore_ds.write.layout import Layout
 from segstore_ds.write.read_back import WrittenFrame, decode_inline
@@ -116,7 +117,7 @@ class TaskWriter:
         """Append all pieces and finish; if that fails, nothing is left of the attempt."""
         try:
             for piece in pieces:
-                self.append(piece)
+                self.take(piece)
             return self.finish()
         except BaseException:
             self.abort()
@@ -130,9 +131,15 @@ class TaskWriter:
         Raises:
             SchemaMismatchError: A column or a value does not fit.
             StorageError: The storage failed.
-            InvalidInputError: The batch can't be encoded.
+            InvalidInputError: The batch can't be encoded, or holds texts that are not UTF-8.
             ClosedError: The task was finished or aborted.
         """
+        if isinstance(piece, pa.RecordBatch):
+            check_batch(piece, 0)
+        self.take(piece)
+
+    def take(self, piece: pa.RecordBatch | Frame) -> None:
+        """Take what is known to be sound, otherwise as `append`."""
         self._check_open()
         if isinstance(piece, Frame):
             self._rows += piece.rows

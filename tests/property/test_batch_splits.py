@@ -73,7 +73,7 @@ def write(
     tasks, batch = [], conform(batch, job.schema)
     for number, start in enumerate(places[:-1]):
         task = job.open_task(number, f"a{number}")
-        task.append(batch.slice(start, places[number + 1] - start))
+        task.take(batch.slice(start, places[number + 1] - start))
         tasks.append(task.finish())
     return stream.commit(job, tasks).repeated
 
