@@ -28,7 +28,7 @@ class ObjectCache(ABC, Generic[H]):
 
     def __init__(self, counters: CacheCounters | None) -> None:
         self._counters = counters or CacheCounters()
-        self._changed = threading.Condition()
+        self._changed = threading.Condition(threading.Lock())  # which nobody takes twice
         self._map: dict[int, tuple[Record, H]] = {}
         self._finished = self._closed = False
 

@@ -10,6 +10,7 @@ its time has passed since its last record) registers again before it relies on b
 """
 
 from dataclasses import replace
+from typing import NoReturn
 
 from segstore_ds.commit.commit import Change
 from segstore_ds.commit.context import StreamContext
@@ -58,6 +59,12 @@ class NamedReader:
 
     def __repr__(self) -> str:
         return f"<reader {self.name!r} at {self.offset}>"
+
+    def __reduce__(self) -> NoReturn:
+        raise InvalidInputError(
+            "a named reader can't be pickled or copied",
+            remedy="pickle the stream, and register it again there with stream.reader(name, owner)",
+        )
 
     @property
     def name(self) -> str:

@@ -6,7 +6,8 @@ which it can be read back at once. It gets its offset when a commit takes it.
 
 Events are gathered in a *group*; one commit takes one group. While it is in flight, the next events
 are gathered in the next group, so an append does not wait for a commit. `wait` shares commits: one
-thread, the lead, commits for all threads that wait.
+thread, the lead, commits for all threads that wait. While no event is due it refers to the appender
+only weakly, so that one that nobody uses any more comes to an end.
 
 The first failure is kept, and every later append and flush raises it: only the caller can decide
 whether to repeat. Reading back still works. Closing never commits: `flush` does, and so does
@@ -15,13 +16,16 @@ leaving a `with` block without an error.
 
 import bisect
 import logging
+import os
+import queue
 import threading
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
 from types import TracebackType
-from typing import Any, Self, TypeVar
+from typing import Any, NoReturn, Self, TypeVar
 
 import pyarrow as pa
 
@@ -35,13 +39,14 @@ from segstore_ds.log.clock import Clock
 from segstore_ds.status.writers import Commit
 from segstore_ds.write.event_group import EventGroup
 from segstore_ds.write.event_rows import EventRows
-from segstore_ds.write.inputs import as_input
+from segstore_ds.write.inputs import ArrowInput, as_input
 from segstore_ds.write.job import WriteJob
 from segstore_ds.write.staged import StagedTask
 
 T = TypeVar("T")
 
 _LOG = logging.getLogger(__name__)
+_BUSY_S = 60.0  # the end of the commit in flight comes first
 _AFTER_FAILURE = (
     "this appender takes no more events: read them back by their places, and append those "
     "that are not committed through a new appender"
@@ -86,8 +91,9 @@ class StreamEnds:
 class LiveAppender:
     """Appends to a stream until it is closed; created by `Stream.appender`.
 
-    Safe to use from several threads. As a context manager it flushes at the end, unless the block
-    failed.
+    Safe to use from several threads of one process; a forked child gets InvalidInputError. As a
+    context manager it flushes at the end, unless the block failed. When nothing refers to it any
+    more, it closes.
 
     Args:
         ends: The stream.
@@ -99,8 +105,12 @@ class LiveAppender:
         self._ends = ends
         self._limits = limits
         self._clock = clock
+        self._process = os.getpid()
+        # No code of the caller runs with the lock held, so no thread takes it twice.
         self._lock = threading.RLock()
-        self._work = threading.Condition(self._lock)  # the lead waits for work
+        # Wakes the lead up. An appender puts itself there when it is dropped: unlike a lock, this
+        # queue may be used whenever Python happens to collect garbage.
+        self._calls: queue.SimpleQueue[LiveAppender | None] = queue.SimpleQueue()
         self._landed = threading.Condition(self._lock)  # the others wait for the lead
         self._counters = CacheCounters()  # of groups that have landed
         self._open: EventGroup | None = None  # takes the next events
@@ -126,7 +136,7 @@ class LiveAppender:
     @property
     def counters(self) -> CacheCounters:
         """A copy of the write cache's counters for this appender."""
-        with self._lock:
+        with self._here():
             total = self._counters.snapshot()
             for group in self._groups():
                 total.add(group.counters)
@@ -151,24 +161,32 @@ class LiveAppender:
             ClosedError: The appender was closed.
             SegstoreError: This flush or an earlier one failed; see `flush`.
         """
-        with self._lock:
+        event: Mapping[str, Any] = {}
+        batches = None
+        if type(data) is dict or isinstance(data, Mapping):
+            event = data if type(data) is dict else dict(data)
+        else:
+            given = as_input(data)
+            batches = list(given)
+        with self._here():
             self._check()
             place = self._next
             if self._open is None:
                 # Plan before taking any event, so that a failure here changes nothing.
                 self._open = self._plan()
+                self._call_lead()
             group = self._open
-            if type(data) is dict or isinstance(data, Mapping):
-                group.rows.add(data)
+            if batches is None:
+                group.rows.add(event)
                 group.count += 1
                 if group.rows.full:
                     self._keeping(group.stage_rows)
             else:
-                self._append_batches(data, group)
+                self._append_batches(given, batches, group)
             self._next = group.end
             if group.due_s is None and self._limits.seconds is not None and group.count:
                 group.due_s = self._clock.boot_s() + self._limits.seconds
-                self._call_lead()
+                self._calls.put(None)
             if group.bytes >= self._limits.bytes or group.count >= self._limits.rows:
                 self._flush(self._next)
             return place
@@ -197,7 +215,7 @@ class LiveAppender:
             InvalidInputError: No event has this place yet.
         """
         limit_s = None if timeout is None else self._clock.boot_s() + timeout
-        with self._lock:
+        with self._here():
             if not 0 <= place < self._next:
                 raise InvalidInputError("no such place", place=place, next_place=self._next)
             while place >= self._flushed:
@@ -209,7 +227,7 @@ class LiveAppender:
                 group.waiters += 1
                 try:
                     if group.waiters in (1, self._crowd):
-                        self._call_lead()
+                        self._calls.put(None)
                     self._landed.wait(left_s)
                 finally:
                     group.waiters -= 1
@@ -231,7 +249,7 @@ class LiveAppender:
                 back by their places and append them through a new appender.
             ClosedError: The appender was closed.
         """
-        with self._lock:
+        with self._here():
             self._check()
             return self._flush(self._next)
 
@@ -251,7 +269,7 @@ class LiveAppender:
             StorageError: The storage failed.
             ClosedError: The appender was closed.
         """
-        with self._lock:
+        with self._here():
             self._landed.wait_for(lambda: not self._finishing)
             self._check_open()
             start = self._flushed if start is None else start
@@ -279,8 +297,11 @@ class LiveAppender:
     def close(self) -> None:
         """Close the appender and drop unflushed events; safe to repeat.
 
-        Waits for a commit in flight; no other begins.
+        Waits for a commit in flight; no other begins. In a forked child it does nothing: what is
+        staged is its parent's.
         """
+        if os.getpid() != self._process:
+            return
         with self._lock:
             if self._closed:
                 return
@@ -293,7 +314,7 @@ class LiveAppender:
                 # Once the task is finished, a commit may name its objects.
                 if not group.task.finished or self._surely_uncommitted():
                     group.task.abort()
-            self._work.notify_all()
+            self._calls.put(None)
             self._landed.notify_all()
             lead = self._lead
         if lead is not None and lead is not threading.current_thread():
@@ -314,6 +335,26 @@ class LiveAppender:
         finally:
             self.close()
 
+    def __reduce__(self) -> NoReturn:
+        raise InvalidInputError(
+            "an appender can't be pickled or copied",
+            remedy="pickle the stream, and open an appender there",
+        )
+
+    def __del__(self) -> None:
+        # `close` may wait, which must not happen in here: the lead does it.
+        if self._lead is not None and not self._closed:
+            self._calls.put(self)
+
+    def _here(self) -> threading.RLock:
+        """Return the lock, which may be held forever in a forked child."""
+        if os.getpid() != self._process:
+            raise InvalidInputError(
+                "the appender was opened before the process was forked",
+                remedy="open an appender in the process that appends",
+            )
+        return self._lock
+
     # Everything below runs with the lock held.
 
     def _plan(self) -> EventGroup:
@@ -326,14 +367,15 @@ class LiveAppender:
         """Return the groups that are not flushed, in the order of their places."""
         return [group for group in (self._flying, self._open) if group is not None]
 
-    def _append_batches(self, data: Any, group: EventGroup) -> None:
-        given = as_input(data)
+    def _append_batches(
+        self, given: ArrowInput, taken: list[pa.RecordBatch], group: EventGroup
+    ) -> None:
         try:
             # The rules of `Stream.append`: `conform` alone would read a missing column as null.
             plan_schema(self._ends.schema, normalise_schema(given.schema), merge=False)
             # Conform all batches before staging any: all are taken, or none.
             batches = [
-                piece for batch in given for piece in conform_pieces(batch, group.task.schema)
+                piece for batch in taken for piece in conform_pieces(batch, group.task.schema)
             ]
         except SegstoreError as error:
             given.explain(error)
@@ -377,7 +419,7 @@ class LiveAppender:
         finally:
             self._finishing = False
             self._landed.notify_all()
-            self._work.notify_all()
+            self._calls.put(None)
         return commit
 
     def _land(self, group: EventGroup, commit: Commit) -> None:
@@ -410,26 +452,29 @@ class LiveAppender:
     def _call_lead(self) -> None:
         if self._lead is None:
             self._lead = threading.Thread(
-                target=self._run_lead, name="segstore-appender", daemon=True
+                target=_run_lead,
+                args=(weakref.ref(self), self._calls),
+                name="segstore-appender",
+                daemon=True,
             )
             self._lead.start()
-        self._work.notify_all()
 
-    def _run_lead(self) -> None:
-        with self._lock:
-            while not self._closed and self._failure.error is None:
-                group, left_s = self._open, None
-                if group is not None and group.due_s is not None:
-                    left_s = group.due_s - self._clock.boot_s()
-                due = left_s is not None and left_s <= 0
-                if group is None or self._flying is not None or not (due or group.waiters):
-                    self._work.wait(None if due else left_s)
-                elif due or self._has_gathered(group):
-                    try:
-                        self._commit(group)
-                    except SegstoreError:
-                        # The failure is kept: whoever waits, appends or flushes gets it.
-                        _LOG.exception("appender could not commit")
+    def _lead_commits(self) -> float | None:
+        """Commit what is due or waited for; return the seconds until more is due, None for none."""
+        while not self._closed and self._failure.error is None:
+            group, left_s = self._open, None
+            if group is not None and group.due_s is not None:
+                left_s = group.due_s - self._clock.boot_s()
+            due = left_s is not None and left_s <= 0
+            if group is None or self._flying is not None or not (due or group.waiters):
+                return _BUSY_S if due else left_s
+            if due or self._has_gathered(group):
+                try:
+                    self._commit(group)
+                except SegstoreError:
+                    # The failure is kept: whoever waits, appends or flushes gets it.
+                    _LOG.exception("appender could not commit")
+        return None
 
     def _has_gathered(self, group: EventGroup) -> bool:
         """Wait for as many threads as waited for the last commit; False if the group is gone."""
@@ -438,7 +483,8 @@ class LiveAppender:
             left_s = until_s - self._clock.boot_s()
             if group.waiters >= self._crowd or left_s <= 0:
                 return self._flying is None
-            self._work.wait(left_s)
+            with self._unlocked(), suppress(queue.Empty):
+                self._calls.get(timeout=left_s)
         return False
 
     def _keeping(self, work: Callable[[], T]) -> T:
@@ -452,7 +498,6 @@ class LiveAppender:
         if isinstance(error, SegstoreError) and not isinstance(error, MAYBE_COMMITTED):
             error.refuse_retry(_AFTER_FAILURE)
         self._failure.keep(error)
-        self._work.notify_all()
         self._landed.notify_all()
 
     def _surely_uncommitted(self) -> bool:
@@ -480,3 +525,25 @@ class LiveAppender:
             raise ClosedError(
                 "an earlier call failed, so this event is not committed", remedy=_AFTER_FAILURE
             ) from self._failure.error
+
+
+def _run_lead(
+    known: "weakref.ref[LiveAppender]", calls: "queue.SimpleQueue[LiveAppender | None]"
+) -> None:
+    """Commit for an appender until it is closed, or close it when it was dropped."""
+    while True:
+        appender, left_s = known(), None
+        if appender is not None:
+            with appender._lock:  # noqa: SLF001 - its thread
+                if appender._closed:  # noqa: SLF001
+                    return
+                left_s = appender._lead_commits()  # noqa: SLF001
+        if left_s is None:
+            appender = None  # this thread keeps it alive only while events are due
+        try:
+            dropped = calls.get(timeout=left_s)
+        except queue.Empty:
+            continue
+        if dropped is not None:
+            dropped.close()
+            return

@@ -1,0 +1,186 @@
+"""The life of an appender: forks, pickles, threads that end, and input that calls it back."""
+
+import copy
+import gc
+import os
+import pickle
+import signal
+import threading
+import warnings
+from collections.abc import Iterator, Mapping
+
+import pyarrow as pa
+import pytest
+
+import segstore_ds as segstore
+from segstore_ds.errors import InvalidInputError
+from segstore_ds.write.layout import Layout
+
+SCHEMA = pa.schema([("n", pa.int64())])
+STAGED = Layout(inline_bytes=0)
+
+
+@pytest.fixture
+def stream(tmp_path) -> segstore.Stream:
+    """An empty stream on a disk."""
+    return segstore.create(tmp_path / "stream", SCHEMA)
+
+
+def events(*found: int) -> pa.Table:
+    """Return events as a table."""
+    return pa.table({"n": list(found)}, SCHEMA)
+
+
+def in_fork(check) -> bool:
+    """Tell whether something holds in a forked process; False if it takes a minute."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        child = os.fork()
+    if child == 0:
+        signal.alarm(60)
+        try:
+            os._exit(0 if check() else 1)
+        finally:
+            os._exit(2)
+    return os.waitpid(child, 0)[1] == 0
+
+
+def is_refused(call) -> bool:
+    """Tell whether a call says that it belongs to another process."""
+    try:
+        call()
+    except InvalidInputError as error:
+        return "before the process was forked" in str(error)
+    return False
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+@pytest.mark.parametrize("locked", [False, True])
+def test_forked_child_is_refused(stream, locked) -> None:
+    """The child has no thread that commits; what the parent took is the parent's to commit."""
+    appender = stream.appender(layout=STAGED)
+    place = appender.append(events(1, 2))
+    calls = {
+        "wait": lambda: appender.wait(place),
+        "append": lambda: appender.append({"n": 3}),
+        "flush": appender.flush,
+        "read": appender.read,
+        "counters": lambda: appender.counters,
+        "with": lambda: appender.__exit__(None, None, None),
+    }
+    taken, done = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with appender._lock:
+            taken.set()
+            done.wait()
+
+    holder = threading.Thread(target=hold)
+    if locked:
+        holder.start()
+        taken.wait()
+    failed = [name for name, call in calls.items() if not in_fork(lambda c=call: is_refused(c))]
+    closed = in_fork(lambda: appender.close() is None)
+    done.set()
+    if locked:
+        holder.join()
+    assert not failed
+    assert closed
+    assert appender.wait(place) == 0
+    appender.close()
+    assert stream.read().read_all().equals(events(1, 2))
+
+
+def lead_of(appender) -> threading.Thread:
+    """Return the thread that commits for those who wait."""
+    lead = appender._lead
+    assert lead is not None
+    assert lead.is_alive()
+    return lead
+
+
+@pytest.mark.parametrize("cycle", [False, True])
+def test_appender_that_is_dropped_ends_its_threads(stream, caplog, cycle) -> None:
+    """Its unflushed events are dropped as by `close`, and what was staged is deleted."""
+    appender = stream.appender(flush_seconds=None, layout=STAGED)
+    appender.wait(appender.append(events(1)))
+    appender.append(events(2, 3))
+    lead = lead_of(appender)
+    if cycle:
+        appender.me = appender
+    del appender
+    gc.collect()
+    lead.join(60)
+    assert not lead.is_alive()
+    assert "2 events that were not flushed" in caplog.text
+    assert stream.refresh().tail == 1
+    assert stream.verify().leftovers == []
+
+
+def test_appender_that_is_dropped_flushes_what_is_due(stream) -> None:
+    """What was to be flushed by time is flushed; then the thread ends."""
+    appender = stream.appender(flush_seconds=0.01)
+    appender.append(events(1))
+    lead = lead_of(appender)
+    del appender
+    lead.join(60)
+    assert not lead.is_alive()
+    assert stream.refresh().tail == 1
+
+
+@pytest.mark.parametrize("how", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_appender_and_reader_are_not_pickled(stream, how) -> None:
+    """The error says what to pickle instead."""
+    with (
+        stream.appender() as appender,
+        pytest.raises(InvalidInputError, match="open an appender there"),
+    ):
+        how(appender)
+    reader = stream.reader("etl")
+    with pytest.raises(InvalidInputError, match="register it again there"):
+        how(reader)
+
+
+class Calling(Mapping):
+    """An event whose values call the appender."""
+
+    def __init__(self, call) -> None:
+        self.call = call
+
+    def __getitem__(self, name: str) -> int:
+        """Call, and return a value."""
+        self.call()
+        return {"n": 2}[name]
+
+    def __iter__(self) -> Iterator[str]:
+        """Return the names of the columns."""
+        return iter(["n"])
+
+    def __len__(self) -> int:
+        """Return the number of columns."""
+        return 1
+
+
+@pytest.mark.parametrize("limits", [{}, {"flush_rows": 2}])
+def test_input_that_flushes_the_appender_loses_nothing(stream, limits) -> None:
+    """An iterator of batches may use the appender that takes it, and others may meanwhile, too."""
+    with stream.appender(layout=STAGED, **limits) as appender:
+        appender.append({"n": 1})
+
+        def batches():
+            other = threading.Thread(target=appender.flush)
+            other.start()
+            other.join()  # so no lock is held here
+            appender.append({"n": 10})
+            yield from events(2, 3).to_batches()
+            appender.flush()
+            yield from events(4).to_batches()
+
+        place = appender.append(batches())
+        assert appender.append(Calling(appender.flush)) == appender.next_place - 1
+        appender.flush()
+        found = appender.read(0).read_all()["n"].to_pylist()
+        assert found == [1, 10, 2, 3, 4, 2]
+        assert found[place : place + 3] == [2, 3, 4]
+    assert stream.read().read_all()["n"].to_pylist() == found
+    assert stream.verify().ok
