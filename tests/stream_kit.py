@@ -8,6 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
 from segstore_ds.storage import Storage, open_storage
 from segstore_ds.stream import Stream, create_on, open_on
@@ -19,6 +20,9 @@ from segstore_ds.write.staged import StagedTask
 
 SCHEMA = pa.schema([("n", pa.int64()), ("s", pa.string())])
 ROOT_BYTES = 64 << 10  # what the shares of a root add up to at most (FORMAT.md 3.1)
+# Of a sweep a change waits for crashes after a call; -m slow runs the others.
+KINDS = ["crash", pytest.param("fail", marks=pytest.mark.slow)]
+WHENS = ["after", pytest.param("before", marks=pytest.mark.slow)]
 HOUR, DAY = 3600.0, 86_400.0
 STAGED = Layout(inline_bytes=0)
 CHOSEN = {"layout": Layout()}  # of `make_stream`

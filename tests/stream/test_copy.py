@@ -7,7 +7,18 @@ from contextlib import suppress
 
 import pyarrow as pa
 import pytest
-from stream_kit import SCHEMA, SOFT, STAGED, Meddling, make_stream, numbers, objects, values
+from stream_kit import (
+    KINDS,
+    SCHEMA,
+    SOFT,
+    STAGED,
+    WHENS,
+    Meddling,
+    make_stream,
+    numbers,
+    objects,
+    values,
+)
 
 import segstore_ds as segstore
 from segstore_ds.copy.request import CopyRequest
@@ -260,8 +271,8 @@ def _copy(stream: Stream, target: Storage) -> object:
     )
 
 
-@pytest.mark.parametrize("kind", ["fail", "crash"])
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("when", WHENS)
 @pytest.mark.parametrize("side", ["source", "target", "target within the store"])
 def test_interrupted_copies_resume(kind: str, when: str, side: str) -> None:
     """At every call: nothing or all of it is there, and the next run takes up what arrived."""

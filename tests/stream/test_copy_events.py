@@ -7,7 +7,19 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from stream_kit import DAY, HOUR, STAGED, TIGHT, Meddling, make_stream, numbers, values, wait
+from stream_kit import (
+    DAY,
+    HOUR,
+    KINDS,
+    STAGED,
+    TIGHT,
+    WHENS,
+    Meddling,
+    make_stream,
+    numbers,
+    values,
+    wait,
+)
 
 import segstore_ds as segstore
 from segstore_ds.commit.commit import StreamLog
@@ -395,8 +407,8 @@ def test_lost_segment_of_the_source_is_an_error() -> None:
 # --- interrupted, and twice at once -----------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", ["fail", "crash"])
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("when", WHENS)
 def test_interrupted_copies_resume(kind: str, when: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """After a failure at any call the copy is unreadable or complete, and a rerun continues."""
     for name, value in TIGHT.items():
@@ -437,6 +449,7 @@ def test_interrupted_copies_resume(kind: str, when: str, monkeypatch: pytest.Mon
     assert most == 45
 
 
+@pytest.mark.slow
 def test_two_runners_at_once_double_nothing() -> None:
     """The faster runner commits a step; the other one continues after it."""
     stream, _ = make_stream(5)

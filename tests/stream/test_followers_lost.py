@@ -44,6 +44,10 @@ STEPS = {
 }
 
 
+# What puts segments and what retires them; -m slow runs the other steps.
+IN_A_CHANGE = ("append", "compact")
+
+
 def begin(followers: int) -> Pair:
     pair = Pair()
     pair.stream.add_follower(pair.follower)
@@ -108,7 +112,10 @@ def lose(pair: Pair, name: str, victim: str, lose_at: int) -> bool:
 
 @pytest.mark.parametrize("every", EVERY)
 @pytest.mark.parametrize("which", [0, 2])
-@pytest.mark.parametrize("name", STEPS)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in IN_A_CHANGE)) for name in STEPS],
+)
 def test_losing_a_root_at_any_call_loses_no_acknowledged_event(which, name, every):
     """If the primary is lost a follower is promoted; if a follower is lost it is removed."""
     pair = begin(2)

@@ -235,7 +235,7 @@ def spoil(url: str, path: str, how: str) -> None:
         storage.put(path, data[:-7])
 
 
-@pytest.mark.parametrize("how", ["lost", "cut"])
+@pytest.mark.parametrize("how", ["lost", pytest.param("cut", marks=pytest.mark.slow)])
 @pytest.mark.parametrize("folder", ["segments/", "status/", "log/"])
 def test_repair_brings_back_whatever_a_follower_holds(pair, how, folder):
     """Every object by itself, and all of a kind at once; nothing is lost and no commit is made."""

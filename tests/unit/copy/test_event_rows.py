@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pyarrow as pa
 import pytest
-from stream_kit import STAGED, make_stream, values
+from stream_kit import KINDS, STAGED, WHENS, make_stream, values
 
 from segstore_ds.copy.event_rows import ROWS, RowsCopy, commit_rows_copy, plan_rows_copy
 from segstore_ds.copy.request import Copied, CopyRequest
@@ -137,8 +137,8 @@ def test_of_two_jobs_at_once_one_counts() -> None:
     }
 
 
-@pytest.mark.parametrize("kind", ["fail", "crash"])
-@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("when", WHENS)
 def test_interrupted_jobs_are_complete_or_unreadable(kind: str, when: str) -> None:
     """At every call of the plan, of the tasks and of the commit; then the same copy again."""
     stream, _ = make_stream(2)
