@@ -13,16 +13,6 @@ import pytest
 import segstore_ds as segstore
 
 ROOT = Path(__file__).parents[1]
-_IMPORT = """
-import importlib, sys
-folder, *modules = sys.argv[1:]
-sys.path.insert(0, folder)
-for module in modules:
-    assert importlib.import_module(module).__file__.startswith(folder), module
-print(sorted({name.partition(".")[0] for name in sys.modules}))
-"""
-
-
 _NO_SPARK = "import sys; sys.modules['pyspark'] = None"
 # Where there is no Spark, events are appended and read, and a helper says what is missing.
 _CORE = """
@@ -76,6 +66,7 @@ def names(wheel):
     return zipfile.ZipFile(wheel).namelist()
 
 
+@pytest.mark.slow
 def test_wheel_has_two_top_level_names(names):
     info = f"segstore_ds-{segstore.__version__}.dist-info"
     assert {name.partition("/")[0] for name in names} == {
@@ -85,6 +76,7 @@ def test_wheel_has_two_top_level_names(names):
     }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     [
@@ -101,11 +93,13 @@ def test_wheel_holds(name, names):
     assert name in names
 
 
+@pytest.mark.slow
 def test_wheel_holds_every_page_and_picture(names):
     docs = [path for path in (ROOT / "segstore_ds/docs").rglob("*") if path.is_file()]
     assert {str(path.relative_to(ROOT)) for path in docs} <= {*names}
 
 
+@pytest.mark.slow
 def test_wheel_holds_every_module_and_nothing_made(names):
     modules = {
         str(path.relative_to(ROOT))
@@ -129,6 +123,7 @@ def test_the_clone_holds_nothing_that_a_run_made():
     }
 
 
+@pytest.mark.slow
 def test_metadata_names_the_python_the_license_and_the_command(wheel):
     archive = zipfile.ZipFile(wheel)
     info = f"segstore_ds-{segstore.__version__}.dist-info"
@@ -139,31 +134,7 @@ def test_metadata_names_the_python_the_license_and_the_command(wheel):
     assert "segstore = segstore_ds.cli.main:main" in entry_points
 
 
-def test_nothing_outside_spark_imports_pyspark(wheel, names, tmp_path):
-    """Neither at once nor by chance: Python starts without Spark's second."""
-    zipfile.ZipFile(wheel).extractall(tmp_path)
-    modules = [
-        name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-        for name in names
-        if name.startswith("segstore_ds/")
-        and name.endswith(".py")
-        and not name.startswith("segstore_ds/spark/")
-        # Arrow's datasets load pandas if it is there.
-        and name != "segstore_ds/stream/arrow_dataset.py"
-    ]
-    done = subprocess.run(
-        [sys.executable, "-I", "-c", _IMPORT, str(tmp_path), *modules],
-        cwd=tmp_path,
-        check=True,
-        capture_output=True,
-        text=True,
-    )
-    assert "segstore_ds.cli.main" in modules
-    assert "'segstore_ds'" in done.stdout
-    for module in ("pyspark", "py4j", "duckdb", "pandas", "polars"):
-        assert f"'{module}'" not in done.stdout
-
-
+@pytest.mark.slow
 def test_the_core_is_the_same_files_without_spark(wheel, core):
     whole, part = (metadata_of(each) for each in (wheel, core))
     assert (part["Name"], part["Version"]) == ("segstore-core", whole["Version"])
@@ -187,6 +158,7 @@ def test_the_core_is_the_same_files_without_spark(wheel, core):
     assert not [text for text in part.get_all("Requires-Dist") if "segstore-ds" in text]
 
 
+@pytest.mark.slow
 def test_the_core_works_where_there_is_no_spark(core, tmp_path):
     zipfile.ZipFile(core).extractall(tmp_path / "core")
     done = subprocess.run(

@@ -57,6 +57,7 @@ def test_demo_without_java_shows_the_part_without_spark(tmp_path):
     assert "tail 27,004" in picture.read_text("utf-8")
 
 
+@pytest.mark.slow
 def test_java_that_cannot_be_fetched_is_one_line(tmp_path):
     nowhere = "http://127.0.0.1:9"
     done = run_demo(tmp_path, "--install-jdk", PATH="", JAVA_HOME="", https_proxy=nowhere)
@@ -94,6 +95,7 @@ def test_folder_with_something_in_it_is_refused(tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["mine"]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="the program is a shell script")
 def test_spark_that_does_not_start_shows_why(tmp_path):
     command = tmp_path / "jdk" / "bin" / "java"
@@ -110,6 +112,7 @@ def test_spark_that_does_not_start_shows_why(tmp_path):
     assert "no memory for a heap" in done.stderr
 
 
+@pytest.mark.slow
 @pytest.mark.smoke
 @pytest.mark.spark
 def test_with_spark_tells_everything_and_leaves_nothing(tmp_path):
