@@ -13,6 +13,7 @@ from segstore_ds.cli import care, change, learn, look, rows
 from segstore_ds.cli.arguments import spell_flags
 from segstore_ds.cli.status import BROKEN_PIPE, FAILED, INTERRUPTED, NOT_CONFIRMED, RETRYABLE
 from segstore_ds.errors import SegstoreError
+from segstore_ds.options.printable import printable
 
 GROUPS: dict[str, tuple[Callable[..., None], ...]] = {
     "Look": look.VERBS,
@@ -46,13 +47,15 @@ class _Commands(TyperGroup):
             raise typer.Exit(NOT_CONFIRMED) from None
         except Exception as error:
             if hasattr(error, "exit_code"):  # typer's own, which it prints
+                if message := getattr(error, "message", None):  # help has several lines
+                    vars(error)["message"] = "\n".join(map(printable, message.split("\n")))
                 raise
             _complain(f"{type(error).__name__}: {error}")
             raise typer.Exit(FAILED) from None
 
 
 def _complain(text: object) -> None:
-    typer.echo(f"segstore: {text}", err=True)
+    typer.echo(f"segstore: {printable(str(text))}", err=True)
 
 
 def _show_version(value: bool) -> None:

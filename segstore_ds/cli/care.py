@@ -32,7 +32,7 @@ def compact(
     with shown("compacting") as progress:
         done = stream.compact(start, end, mode=mode, progress=progress)
     text = f"{done.segments_before} segments became {done.segments_after}, at {done.version}"
-    report(done, as_json=as_json, text=text if done.commits else "nothing to do")
+    report(done, text if done.commits else "nothing to do", as_json=as_json)
 
 
 def retain(
@@ -71,7 +71,7 @@ def retain(
     policy |= {"min_bytes": min_bytes, "min_age": min_age, "max_event_age": max_event_age}
     planned = stream.retain(policy, dry_run=True)
     if dry_run:
-        report(planned, as_json=as_json, text=f"would have {planned}")
+        report(planned, f"would have {planned}", as_json=as_json)
         return
     if planned.dropped:
         ask(f"Drop {planned.dropped:,} events of {stream.url}?", yes=yes)
@@ -96,11 +96,11 @@ def purge(
     kept = stream.purge(older_than_s=age, keep_versions=keep_versions, dry_run=True)
     if dry_run:
         text = f"would keep the versions from {kept} on"
-        report({"dry_run": True, "log_start": kept}, as_json=as_json, text=text)
+        report({"dry_run": True, "log_start": kept}, text, as_json=as_json)
         return
     ask(f"Forget the versions of {stream.url} before {kept}?", yes=yes)
     kept = stream.purge(older_than_s=age, keep_versions=keep_versions)
-    report({"log_start": kept}, as_json=as_json, text=f"the oldest version is {kept}")
+    report({"log_start": kept}, f"the oldest version is {kept}", as_json=as_json)
 
 
 def vacuum(
@@ -203,7 +203,7 @@ def repair(
     lines += [f"left behind: version {version}" for version in done.lost]
     lines += [f"DAMAGED {text}" for text in done.damaged]
     lines += [f"version {done.version}, generation {done.generation}"]
-    report(done, as_json=as_json, text="\n".join(lines))
+    report(done, *lines, as_json=as_json)
     if done.damaged:
         raise typer.Exit(DAMAGED)
 
@@ -223,7 +223,7 @@ def salvage(
     done = segstore.salvage(url, target, skip_damaged=skip_damaged, storage_options=options)
     lines = [f"[{run.start}, {run.end}) is now at {run.now}" for run in done.moved]
     lines += [f"LOST [{run.start}, {run.end}): {run.where}: {run.what}" for run in done.lost]
-    report(done, as_json=as_json, text="\n".join([*lines, f"wrote {done.url}"]))
+    report(done, *lines, f"wrote {done.url}", as_json=as_json)
     if done.lost:
         raise typer.Exit(DAMAGED)
 

@@ -49,11 +49,11 @@ def truncate(
     lost = f"the {max(offset - before, 0):,} events [{before}, {offset}) of {stream.url}"
     if dry_run:
         done = {"dry_run": True, "head": before, "dropped": max(offset - before, 0)}
-        report(done, as_json=as_json, text=f"would forget {lost}")
+        report(done, f"would forget {lost}", as_json=as_json)
         return
     ask(f"Forget {lost}?", yes=yes)
     now = stream.truncate(offset)
-    report({"head": now, "dropped": now - before}, as_json=as_json, text=f"the head is {now}")
+    report({"head": now, "dropped": now - before}, f"the head is {now}", as_json=as_json)
 
 
 def seal(
@@ -63,7 +63,7 @@ def seal(
     stream = settings.open_to_change(url, storage_options)
     ask(f"End {stream.url} for good?", yes=yes)
     end = stream.seal()
-    report({"tail": end, "sealed": True}, as_json=as_json, text=f"sealed at {end}")
+    report({"tail": end, "sealed": True}, f"sealed at {end}", as_json=as_json)
 
 
 def restore(
@@ -79,7 +79,7 @@ def restore(
     ask(f"Replace the events of {stream.url} by those of version {version}?", yes=yes)
     commit = stream.restore(version)
     text = f"offsets [{commit.start}, {commit.end}) in version {commit.version}"
-    report(commit, as_json=as_json, text=text)
+    report(commit, text, as_json=as_json)
 
 
 def tag(
@@ -95,7 +95,7 @@ def tag(
     stream = settings.open_to_change(url, storage_options)
     made = stream.tag(name, cut, move=move)
     done = {"name": name, "offset": made.offset, "version": made.version}
-    report(done, as_json=as_json, text=f"{name} is at {made.offset}")
+    report(done, f"{name} is at {made.offset}", as_json=as_json)
 
 
 def untag(
@@ -113,13 +113,13 @@ def untag(
         place = stream.position(f"tag:{name}").offset
         report(
             {"dry_run": True, "name": name, "offset": place},
+            f"would remove the tag {name} at {place}",
             as_json=as_json,
-            text=f"would remove the tag {name} at {place}",
         )
         return
     ask(f"Remove the tag {name} of {stream.url}?", yes=yes)
     stream.untag(name)
-    report({"name": name, "removed": True}, as_json=as_json, text=f"removed {name}")
+    report({"name": name, "removed": True}, f"removed {name}", as_json=as_json)
 
 
 def release(
@@ -137,14 +137,14 @@ def release(
         place = stream.position(f"reader:{name}").offset
         report(
             {"dry_run": True, "name": name, "offset": place},
+            f"would release the reader {name} at {place}",
             as_json=as_json,
-            text=f"would release the reader {name} at {place}",
         )
         return
     ask(f"Release the reader {name} of {stream.url}?", yes=yes)
     done = stream.release_reader(name)
     text = f"released {name}" if done else f"there is no reader {name} to release"
-    report({"name": name, "released": done}, as_json=as_json, text=text)
+    report({"name": name, "released": done}, text, as_json=as_json)
 
 
 def redact(
@@ -169,16 +169,15 @@ def redact(
         kept = stream.read(filters=filters, columns=names)
         found = sum(batch.num_rows for batch in kept)
         text = f"{found:,} kept events match"
-        report({"dry_run": True, "rows": found}, as_json=as_json, text=text)
+        report({"dry_run": True, "rows": found}, text, as_json=as_json)
         return
     ask(f"Set {', '.join(names)} of matching events of {stream.url} to null for good?", yes=yes)
     done = stream.redact(filters, columns=names, reason=reason, redact_id=redact_id, forget=forget)
     text = (
         f"{done.rows:,} events of {done.segments} segments below {done.tail}, id {done.redact_id}"
     )
-    if done.forgotten is not None:
-        text += f"\n{done.forgotten}"
-    report(done, as_json=as_json, text=text)
+    forgotten = () if done.forgotten is None else str(done.forgotten).split("\n")
+    report(done, text, *forgotten, as_json=as_json)
 
 
 def drop(
@@ -198,12 +197,12 @@ def drop(
         what = f"{stream.url}: {stream.tail - stream.head:,} events, {objects} objects, {size:,} B"
         if dry_run:
             done = {"dry_run": True, "url": stream.url, "objects": objects, "bytes": size}
-            report(done, as_json=as_json, text=f"would delete {what}")
+            report(done, f"would delete {what}", as_json=as_json)
             return
         ask(f"Delete {what}?", yes=yes)
     dropped = segstore.drop(url, confirm=url, storage_options=options)
-    kept = "".join(f"\nnot the stream's, kept: {name}" for name in dropped.kept)
-    report(dropped, as_json=as_json, text=f"deleted {dropped.deleted} objects{kept}")
+    kept = (f"not the stream's, kept: {name}" for name in dropped.kept)
+    report(dropped, f"deleted {dropped.deleted} objects", *kept, as_json=as_json)
 
 
 def copy(
@@ -231,7 +230,7 @@ def copy(
             storage_options=settings.storage_options(storage_options),
             progress=progress,
         )
-    report(copied, as_json=as_json, text=_said(copied, target))
+    report(copied, _said(copied, target), as_json=as_json)
 
 
 def clone(
@@ -249,7 +248,7 @@ def clone(
     copied = stream.copy_to(
         target, copy_id=copy_id or _id_of(target), mode="clone", end=end, version=version
     )
-    report(copied, as_json=as_json, text=_said(copied, target))
+    report(copied, _said(copied, target), as_json=as_json)
 
 
 def _id_of(target: str) -> str:
@@ -287,11 +286,11 @@ def publish(
     if dry_run:
         shows = stream.published_iceberg() if iceberg else stream.published_delta()
         text = f"{shows.url} lacks {shows.lag:,} events" if shows else "there is no table"
-        report(shows or {"url": None}, as_json=as_json, text=text)
+        report(shows or {"url": None}, text, as_json=as_json)
     elif remove:
         ask(f"Remove the {kind} table of {stream.url}?", yes=yes)
         count = stream.unpublish_iceberg() if iceberg else stream.unpublish_delta()
-        report({"deleted": count}, as_json=as_json, text=f"deleted {count} objects")
+        report({"deleted": count}, f"deleted {count} objects", as_json=as_json)
     else:
         publish_table = stream.publish_iceberg if iceberg else stream.publish_delta
         done = publish_table(settle=settle, strict=strict)
@@ -299,7 +298,7 @@ def publish(
             stream.set_auto_publish({*stream.auto_publish, kind.lower()})
         out = f"; left out: {', '.join(done.left_out)}" if done.left_out else ""
         text = f"{done.url} shows offsets [{done.head}, {done.tail}), {done.lag:,} behind{out}"
-        report(done, as_json=as_json, text=text)
+        report(done, text, as_json=as_json)
 
 
 def list_followers(url: Url, *, storage_options: Options = None, as_json: Json = False) -> None:
@@ -314,7 +313,7 @@ def add_follower(
     """Keep a second copy of the whole stream in another folder."""
     stream = settings.open_to_change(url, storage_options)
     stream.add_follower(follower)
-    report({"followers": stream.followers}, as_json=as_json, text=f"{follower} follows")
+    report({"followers": stream.followers}, f"{follower} follows", as_json=as_json)
 
 
 def remove_follower(
@@ -329,7 +328,7 @@ def remove_follower(
     stream = settings.open_to_change(url, storage_options)
     ask(f"Continue {stream.url} without {follower}?", yes=yes)
     stream.remove_follower(follower)
-    report({"followers": stream.followers}, as_json=as_json, text=f"{follower} follows no more")
+    report({"followers": stream.followers}, f"{follower} follows no more", as_json=as_json)
 
 
 def promote_follower(
@@ -340,7 +339,7 @@ def promote_follower(
     ask(f"Make {stream.url} the primary? The old one can commit nothing any more.", yes=yes)
     generation = stream.promote()
     text = f"primary, in generation {generation}"
-    report({"generation": generation}, as_json=as_json, text=text)
+    report({"generation": generation}, text, as_json=as_json)
 
 
 VERBS = (truncate, seal, restore, tag, untag, release, redact, drop, copy, clone, publish)

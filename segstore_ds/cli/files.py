@@ -1,7 +1,8 @@
 """Rows from and to files and pipes: Parquet, CSV, JSON lines and Arrow, by pyarrow."""
 
 import base64
-import json
+import codecs
+import io
 import os
 import shutil
 import sys
@@ -15,8 +16,12 @@ from typing import Any, BinaryIO
 import typer
 
 from segstore_ds.cli.show import to_json
+from segstore_ds.options.printable import printable, printable_json
 
 PIPE = "-"
+# Texts that a spreadsheet runs, also when typed in full width, and those that are only numbers.
+_FORMULA = "(?s)^(?:[-=+@\t\r\n]|\uff1d|\uff0b|\uff0d|\uff20)."
+_NUMBER = r"^[+-]?[0-9]*\.?[0-9]+(?:[eE][+-]?[0-9]+)?$"
 _ENDINGS = {
     ".parquet": "parquet",
     ".pq": "parquet",
@@ -146,20 +151,66 @@ class JsonWriter:
     def write_batch(self, batch: Any) -> None:
         """Write the rows of a batch."""
         for row in batch.to_pylist():
-            self._sink.write(json.dumps(to_json(row), ensure_ascii=False).encode() + b"\n")
+            self._sink.write(printable_json(to_json(row)).encode() + b"\n")
 
     def close(self) -> None:
         """Do nothing: every line is written."""
 
 
+class CsvWriter:
+    """Writes batches as CSV; unless `raw`, no cell is a formula to a spreadsheet."""
+
+    def __init__(self, sink: BinaryIO, schema: Any, *, raw: bool) -> None:
+        from pyarrow import csv
+
+        self._raw = raw
+        names = schema if raw else _prefix_formulas(schema.empty_table()).schema
+        self._writer = csv.CSVWriter(sink, names)
+
+    def write_batch(self, batch: Any) -> None:
+        """Write the rows of a batch."""
+        self._writer.write(batch if self._raw else _prefix_formulas(batch))
+
+    def close(self) -> None:
+        """Write what is left."""
+        self._writer.close()
+
+
+def _prefix_formulas(rows: Any) -> Any:
+    """Return a table or batch with `'` before each name and text that a spreadsheet would run.
+
+    Texts that are numbers stay: they mean the same to it.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    def prefixed(cells: Any) -> Any:
+        kind = cells.type.value_type if pa.types.is_dictionary(cells.type) else cells.type
+        plain = {pa.string_view(): pa.large_string(), pa.binary_view(): pa.large_binary()}
+        kind = plain.get(kind, kind)
+        if kind not in (pa.string(), pa.large_string(), pa.binary(), pa.large_binary()):
+            return cells
+        cells = cells.cast(kind)
+        is_formula = pc.match_substring_regex(cells, _FORMULA)
+        runs = pc.and_not(is_formula, pc.match_substring_regex(cells, _NUMBER))
+        quote, none = (pa.scalar(text).cast(kind) for text in ("'", ""))
+        return pc.binary_join_element_wise(pc.if_else(runs, quote, none), cells, none)
+
+    names = prefixed(pa.array(rows.schema.names, pa.string())).to_pylist()
+    return type(rows).from_arrays([prefixed(column) for column in rows.columns], names=names)
+
+
 @contextmanager
-def open_sink(name: str, form: Format, schema: Any, *, force: bool = False) -> Iterator[Any]:
+def open_sink(
+    name: str, form: Format, schema: Any, *, force: bool = False, raw: bool = False
+) -> Iterator[Any]:
     """Open a writer of batches to a file, or to standard output for "-".
 
-    The file has its name only when all of it is written.
+    The file has its name only when all of it is written. `raw` leaves cells of CSV that a
+    spreadsheet would run.
     """
     if name == PIPE:
-        writer = _writer(sys.stdout.buffer, form, schema)
+        writer = _writer(_standard_output(form), form, schema, raw=raw)
         yield writer
         writer.close()
         sys.stdout.buffer.flush()
@@ -170,7 +221,7 @@ def open_sink(name: str, form: Format, schema: Any, *, force: bool = False) -> I
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     try:
         with part.open("wb") as sink:
-            writer = _writer(sink, form, schema)
+            writer = _writer(sink, form, schema, raw=raw)
             yield writer
             writer.close()
         part.replace(path)
@@ -178,7 +229,30 @@ def open_sink(name: str, form: Format, schema: Any, *, force: bool = False) -> I
         part.unlink(missing_ok=True)
 
 
-def _writer(sink: BinaryIO, form: Format, schema: Any) -> Any:
+class _Terminal(io.RawIOBase):
+    """Shows text on the terminal, printable but for line ends."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("backslashreplace")
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, data: Any) -> int:
+        text = self._decoder.decode(bytes(data))
+        sys.stdout.write("\n".join(map(printable, text.split("\n"))))
+        return len(data)
+
+
+def _standard_output(form: Format) -> Any:
+    if not sys.stdout.isatty():
+        return sys.stdout.buffer
+    if form in (Format.PARQUET, Format.ARROW):
+        raise typer.BadParameter(f"{form} is not for a terminal: name a file, or use a pipe")
+    return _Terminal()
+
+
+def _writer(sink: Any, form: Format, schema: Any, *, raw: bool) -> Any:
     import pyarrow as pa
 
     match form:
@@ -187,9 +261,7 @@ def _writer(sink: BinaryIO, form: Format, schema: Any) -> Any:
 
             return pq.ParquetWriter(sink, schema, compression="zstd")
         case Format.CSV:
-            from pyarrow import csv
-
-            return csv.CSVWriter(sink, schema)
+            return CsvWriter(sink, schema, raw=raw)
         case Format.JSON:
             return JsonWriter(sink)
         case Format.ARROW:

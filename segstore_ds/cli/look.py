@@ -150,7 +150,7 @@ def metrics(
             raise typer.BadParameter(
                 f"--format prometheus needs pip install '{requirement('prometheus')}': {error}"
             ) from None
-        say(prometheus_text(stream_samples(found)).rstrip("\n"))
+        say(*prometheus_text(stream_samples(found)).splitlines())
         return
     rows = [
         {
@@ -195,7 +195,7 @@ def show(
     path = Path(output or f"{name}.segstore.html").absolute()
     path.write_text(page, encoding="utf-8")
     done = {"url": stream.url, "file": str(path), "bytes": path.stat().st_size}
-    report(done, as_json=as_json, text=f"{path}: {with_unit(path.stat().st_size)}")
+    report(done, f"{path}: {with_unit(path.stat().st_size)}", as_json=as_json)
     if open_it and not webbrowser.open(path.as_uri()):
         raise typer.BadParameter(f"--open found no browser: open {path}")
 

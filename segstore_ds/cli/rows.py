@@ -144,7 +144,7 @@ def create(
     options = settings.storage_options(storage_options)
     stream = segstore.create(url, schema, time_column=time_column, storage_options=options)
     made = {"url": stream.url, "version": stream.version, "stream_id": stream.stream_id}
-    report(made, as_json=as_json, text=f"created {stream.url}")
+    report(made, f"created {stream.url}", as_json=as_json)
 
 
 def _schema(columns: list[str]) -> Any:
@@ -198,7 +198,7 @@ def import_(
             )
     again = ", as it was before" if commit.repeated else ""
     text = f"offsets [{commit.start}, {commit.end}) in version {commit.version}{again}"
-    report(commit, as_json=as_json, text=text)
+    report(commit, text, as_json=as_json)
 
 
 def export(
@@ -207,6 +207,9 @@ def export(
     *,
     form: Form = None,
     force: Annotated[bool, typer.Option("--force", help="Replace the file.")] = False,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="Leave CSV cells that a spreadsheet would run.")
+    ] = False,
     start: Start = "head",
     end: End = "tail",
     columns: Columns = None,
@@ -223,7 +226,7 @@ def export(
     rows = stream.read(start, end, version_as_of=version_as_of, **chosen)
     written = 0
     with (
-        open_sink(file, find_format(file, form), rows.schema, force=force) as sink,
+        open_sink(file, find_format(file, form), rows.schema, force=force, raw=raw) as sink,
         counted(rows, "exported") as batches,
     ):
         for batch in batches:
@@ -231,7 +234,7 @@ def export(
             written += batch.num_rows
     if file != PIPE:
         done = {"file": file, "events": written}
-        report(done, as_json=as_json, text=f"wrote {written:,} events to {file}")
+        report(done, f"wrote {written:,} events to {file}", as_json=as_json)
 
 
 VERBS = (head, cat, tail, create, import_, export)

@@ -3,7 +3,6 @@
 import base64
 import dataclasses
 import datetime as dt
-import json
 import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from segstore_ds.cli.status import NOT_CONFIRMED
+from segstore_ds.options.printable import printable, printable_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -19,17 +19,6 @@ if TYPE_CHECKING:
 _WIDE = 10_000  # of what is no terminal: nothing is cut
 _CELL = 60
 _AT_ONCE = 1000  # rows: what is printed while the rest is read
-
-
-def printable(text: str) -> str:
-    r"""Return a text whose control characters are escaped: data must not steer a terminal.
-
-    >>> printable("a\x1b[31m é")
-    'a\\x1b[31m é'
-    """
-    if text.isprintable():
-        return text
-    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
 def to_json(value: Any) -> Any:  # noqa: PLR0911 - a line per type
@@ -58,21 +47,21 @@ def to_json(value: Any) -> Any:  # noqa: PLR0911 - a line per type
 
 def print_json(value: Any) -> None:
     """Print one line of JSON."""
-    sys.stdout.write(json.dumps(to_json(value), ensure_ascii=False) + "\n")
+    sys.stdout.write(printable_json(to_json(value)) + "\n")
 
 
-def say(text: object) -> None:
-    """Print a sentence or a report for people."""
-    for line in str(text).split("\n"):
+def say(*lines: str) -> None:
+    """Print lines for people."""
+    for line in lines:
         sys.stdout.write(printable(line) + "\n")
 
 
-def report(done: Any, *, as_json: bool, text: object = None) -> None:
-    """Print what a command did: its fields for programs, its text for people."""
+def report(done: Any, *lines: str, as_json: bool) -> None:
+    """Print what a command did: its fields for programs, its lines or its text for people."""
     if as_json:
         print_json(done)
     else:
-        say(done if text is None else text)
+        say(*(lines or str(done).split("\n")))
 
 
 class Table:
@@ -124,7 +113,10 @@ class Table:
         for row in cells:
             table.add_row(*map(Text, row))
         width = None if sys.stdout.isatty() else _WIDE
-        Console(width=width, highlight=False).print(table)
+        console = Console(width=width, highlight=False)
+        with console.capture() as printed:  # rich ends the process if nobody reads any more
+            console.print(table)
+        sys.stdout.write(printed.get())
 
 
 def _cell(value: Any) -> str:  # noqa: PLR0911 - a line per type
@@ -140,7 +132,7 @@ def _cell(value: Any) -> str:  # noqa: PLR0911 - a line per type
         case str():
             return printable(value)
         case dict() | list() | bytes():
-            return printable(json.dumps(to_json(value), ensure_ascii=False))
+            return printable_json(to_json(value))
     return printable(str(value))
 
 
@@ -148,6 +140,7 @@ def ask(question: str, *, yes: bool) -> None:
     """Go on only if the user says so, or said so before by `--yes`."""
     if yes:
         return
+    question = printable(question)
     if not sys.stdin.isatty():
         typer.echo(f"segstore: {question} Not without --yes, where nobody can be asked.", err=True)
         raise typer.Exit(NOT_CONFIRMED)

@@ -3,7 +3,8 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from html import escape
+
+from segstore_ds.options.printable import printable_html as escape
 
 _LETTER = 0.6  # of a font's size: no usual sans-serif is wider on average
 

@@ -6,10 +6,10 @@ Every text that comes from a stream is escaped.
 
 import datetime as dt
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from html import escape
 from typing import Any
 
 from segstore_ds.errors import SegstoreError
+from segstore_ds.options.printable import printable_html as escape
 from segstore_ds.options.quantities import with_unit
 from segstore_ds.picture.description import COMMITS_READ, Description
 from segstore_ds.picture.history_drawing import draw_history

@@ -125,10 +125,10 @@ def find_outer(location: Location) -> str | None:
 
 
 def shown(text: str) -> str:
-    """Remove possible secrets from a location for an error: user names, passwords, queries.
+    """Remove possible secrets from a location for an error: user, password, query, fragment.
 
-    >>> shown("s3://key:secret@bucket/x?X-Amz-Signature=abc")
-    's3://***@bucket/x?***'
+    >>> shown("s3://key:secret@bucket/x?X-Amz-Signature=abc"), shown("s3://bucket/x#token=abc")
+    ('s3://***@bucket/x?***', 's3://bucket/x#***')
     """
     if matched := _ADDRESS.fullmatch(text):
         scheme, start, rest = matched.groups()
@@ -137,7 +137,7 @@ def shown(text: str) -> str:
         user = "@" in rest.partition("/")[0] and scheme.lower() not in _USERLESS
         if ":" in hidden or user:
             text = f"{scheme}{start}***@{place}"
-    return re.sub(r"[?].*", "?***", text, flags=re.DOTALL)
+    return re.sub(r"([?#]).*", r"\1***", text, flags=re.DOTALL)
 
 
 def _location_text(url: object) -> str:

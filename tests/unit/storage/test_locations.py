@@ -137,6 +137,8 @@ def test_ambiguous_location_is_refused_with_a_remedy(location, why):
         "gs://key:a/hidden@b/x",
         "abfs://c:a/hidden@acc.dfs.core.windows.net/x",
         "s3://b/x?X-Amz-Signature=hidden",
+        "s3://b/x#token=hidden",
+        "nope://b/x#token=hidden",
         "sftp://u:hidden@h/x",
         "sftp://u:a/hidden@h/x",
     ],
