@@ -136,13 +136,16 @@ def parse_moment(given: str | dt.datetime) -> int:
     """Return a user's datetime or ISO 8601 text, with a zone, as microseconds since 1970 UTC."""
     if isinstance(given, dt.datetime):
         return _to_us(given, given)
-    if isinstance(given, str):
-        return parse_time(given)
-    raise InvalidInputError(
-        "not a time",
-        remedy="give a datetime with a time zone, or a string like 2026-11-20T10:00:00Z",
-        given=given,
-    )
+    try:
+        moment = dt.datetime.fromisoformat(given)
+    except (ValueError, TypeError):
+        raise InvalidInputError(
+            "not a time",
+            remedy="give a datetime with a time zone, or a string like 2026-11-20T10:00:00Z; only "
+            "cuts may be relative, like end='-1h'",
+            given=given,
+        ) from None
+    return _to_us(moment, given)
 
 
 def check_version(given: int) -> int:

@@ -314,7 +314,8 @@ class Stream:
                 which keeps those committed first and drops these, with a warning in the log.
             expected_tail: Commit only if the tail is still this.
             expected_version: Commit only on top of this version.
-            merge_schema: Allow new columns, missing columns and wider types.
+            merge_schema: Allow new columns, missing columns and wider types. New columns of events
+                get the types that Arrow finds in their values.
             layout: Sizes and compression.
             compact: ``auto`` merges the newest small segments afterwards: the work is bounded, and
                 its failure never fails the commit. ``off`` leaves them to `compact`.
@@ -330,7 +331,8 @@ class Stream:
         """
         key = writer_key(writer_id, batch_id, takeover=writer_takeover, on_repeat=on_repeat)
         auto = options.parse_value(options.BY_NAME["compact"], compact) == "auto"
-        given, layout = as_input(data, lambda: self.schema), as_layout(layout)
+        given = as_input(data, lambda: self.schema, new_columns=merge_schema)
+        layout = as_layout(layout)
         request = WriteRequest(
             schema=given.schema,
             layout=layout,
@@ -362,7 +364,8 @@ class Stream:
         `overwrite_schema` the schema is replaced as well.
         """
         key = writer_key(writer_id, batch_id, takeover=writer_takeover, on_repeat=on_repeat)
-        given = as_input(data, None if overwrite_schema else lambda: self.schema)
+        schema = None if overwrite_schema else lambda: self.schema
+        given = as_input(data, schema, new_columns=merge_schema)
         request = WriteRequest(
             schema=given.schema,
             layout=as_layout(layout),

@@ -14,41 +14,59 @@ SHOWN_ROWS = 50
 
 
 class Rows:
-    """A metadata table: everything that a RecordBatchReader of pyarrow is, read once, in order.
+    """A metadata table: everything that a RecordBatchReader of pyarrow is, read as often as wanted.
 
-    Anything that takes `__arrow_c_stream__` or batches takes it. A notebook shows its first rows,
-    for which it reads them again: nothing is taken from who reads.
+    Anything that takes `__arrow_c_stream__` or batches takes it. Each reading begins with the first
+    row; `next`, `read_next_batch` and what is like it go on from one call to the next.
     """
 
     def __init__(self, read: Callable[[], pa.RecordBatchReader]) -> None:
-        self._again = read
-        self._reader = read()
+        self._read = read
+        self._fresh: pa.RecordBatchReader | None = read()
+        self._going: pa.RecordBatchReader | None = None
+        self.schema = self._fresh.schema
+
+    def _begin(self) -> pa.RecordBatchReader:
+        fresh, self._fresh = self._fresh, None
+        return self._read() if fresh is None else fresh
+
+    def _go_on(self) -> pa.RecordBatchReader:
+        if self._going is None:
+            self._going = self._begin()
+        return self._going
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("_"):
             raise AttributeError(name)
-        return getattr(self._reader, name)
+        return getattr(self._go_on() if name.startswith("read_next") else self._begin(), name)
 
     def __iter__(self) -> Iterator[pa.RecordBatch]:
-        return iter(self._reader)
+        return iter(self._begin())
 
     def __next__(self) -> pa.RecordBatch:
-        return next(self._reader)
+        return next(self._go_on())
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._reader.close()
+        self.close()
+
+    def close(self) -> None:
+        """Let go of what was being read; the table may be read again."""
+        for reader in (self._fresh, self._going):
+            if reader is not None:
+                reader.close()
+        self._fresh = self._going = None
 
     def __arrow_c_stream__(self, requested_schema: object = None) -> object:
-        return self._reader.__arrow_c_stream__(requested_schema)
+        return self._begin().__arrow_c_stream__(requested_schema)
 
     def __repr__(self) -> str:
-        return f"<Rows {', '.join(self._reader.schema.names)}>"
+        return f"<Rows {', '.join(self.schema.names)}>"
 
     def _repr_html_(self) -> str:
-        batches = (batch.slice(0, SHOWN_ROWS + 1).to_pylist() for batch in self._again())
+        batches = (batch.slice(0, SHOWN_ROWS + 1).to_pylist() for batch in self._read())
         return _table(row for rows in batches for row in rows)
 
 

@@ -6,13 +6,14 @@ one or two comparisons. For other types Arrow converts the value, and the result
 the input.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
 from pyarrow import types as t
 
 from segstore_ds.errors import SchemaMismatchError
+from segstore_ds.format.schema.normal_form import normalise_schema
 from segstore_ds.write.event_values import plain, same
 
 BATCH_ROWS = 4096
@@ -50,7 +51,7 @@ class EventRows:
         if not event.keys() <= self._names:
             raise SchemaMismatchError(
                 "event has unknown columns",
-                remedy="append a table with merge_schema=True first, or leave them out",
+                remedy="append them to the stream with merge_schema=True, or leave them out",
                 columns=sorted(map(str, event.keys() - self._names)),
                 known=self.schema.names,
             )
@@ -76,6 +77,37 @@ class EventRows:
     def clear(self) -> None:
         """Drop the events."""
         self._rows, self.bytes = [], 0
+
+
+def with_new_columns(schema: pa.Schema, events: Iterable[Any]) -> pa.Schema:
+    """Return a stored schema with the columns that only events have, of types that Arrow infers.
+
+    A column of no type yet, whose values are all null, gets one as well.
+
+    Raises:
+        SchemaMismatchError: The values of a new column have no common type.
+    """
+    known = {field.name for field in schema if not t.is_null(field.type)}
+    new = dict[str, list[Any]]()
+    for event in events:
+        if isinstance(event, Mapping):
+            for name in event:
+                if name not in known and isinstance(name, str):
+                    new.setdefault(name, []).append(event[name])
+    for name, values in new.items():
+        try:
+            field = pa.field(name, pa.array(values).type)
+        except MemoryError:
+            raise
+        except _ARROW_ERRORS as error:
+            raise SchemaMismatchError(
+                "values of a new column have no common type",
+                remedy="append them as a pyarrow.table whose schema says the type",
+                column=name,
+            ) from error
+        field, place = normalise_schema(pa.schema([field])).field(0), schema.get_field_index(name)
+        schema = schema.append(field) if place < 0 else schema.set(place, field)
+    return schema
 
 
 def _taker(field: pa.Field) -> _Take:

@@ -21,7 +21,7 @@ from segstore_ds.errors import (
 from segstore_ds.format.arrow.offsets import check_offsets
 from segstore_ds.options.arguments import check_option
 from segstore_ds.status.writers import WriterKey
-from segstore_ds.write.event_rows import EventRows
+from segstore_ds.write.event_rows import EventRows, with_new_columns
 
 WRITER_ID_LIMIT = 200
 _UNNAMED_INDEX = re.compile(r"__index_level_\d+__")
@@ -111,13 +111,19 @@ def check_batch(batch: pa.RecordBatch, place: int) -> pa.RecordBatch:
     return batch
 
 
-def as_input(data: Any, events_schema: Callable[[], pa.Schema] | None = None) -> ArrowInput:
+def as_input(
+    data: Any,
+    events_schema: Callable[[], pa.Schema] | None = None,
+    *,
+    new_columns: bool = False,
+) -> ArrowInput:
     """Return Arrow data of any form as schema and batches.
 
     `data` is a Table, RecordBatch, RecordBatchReader, iterable of batches, or anything with
     `__arrow_c_stream__` or `__arrow_c_array__`; a lazy frame, which is collected; or a dict or a
-    list of dicts: events of the schema that `events_schema` returns. Nothing is taken from a
-    reader. The first batch is taken from a generator, because only that batch has the schema.
+    list of dicts: events of the schema that `events_schema` returns, with `new_columns` also of
+    columns that it lacks. Nothing is taken from a reader. The first batch is taken from a
+    generator, because only that batch has the schema.
 
     Raises:
         InvalidInputError: The data is none of these, an iterable without a batch, or a reader or
@@ -129,7 +135,7 @@ def as_input(data: Any, events_schema: Callable[[], pa.Schema] | None = None) ->
         )
     events = [data] if isinstance(data, Mapping) else data
     if isinstance(events, list | tuple) and events and isinstance(events[0], Mapping):
-        return _of_events(events, events_schema)
+        return _of_events(events, events_schema, new_columns=new_columns)
     if is_lazy(data):
         data = data.collect()
     if isinstance(data, pa.RecordBatchReader):
@@ -149,10 +155,14 @@ def is_lazy(data: Any) -> bool:
     return hasattr(data, "collect") and hasattr(data, "collect_schema")
 
 
-def _of_events(events: Sequence[Any], events_schema: Callable[[], pa.Schema] | None) -> ArrowInput:
+def _of_events(
+    events: Sequence[Any], events_schema: Callable[[], pa.Schema] | None, *, new_columns: bool
+) -> ArrowInput:
     if events_schema is None:
         return ArrowInput((table := pa.Table.from_pylist(list(events))).schema, table.to_batches())
-    rows, batches = EventRows(events_schema()), list[pa.RecordBatch]()
+    schema = events_schema()
+    rows = EventRows(with_new_columns(schema, events) if new_columns else schema)
+    batches = list[pa.RecordBatch]()
     for place, event in enumerate(events):
         if not isinstance(event, Mapping):
             raise InvalidInputError(

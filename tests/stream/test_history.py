@@ -225,3 +225,26 @@ def test_a_root_must_have_a_row_for_every_version(stream):
 def test_nothing_is_due_while_the_history_is_short(stream):
     stream.append(numbers(1))
     assert plan_history_merge(stream.root) is None
+
+
+READINGS = {
+    "read_all": lambda table: table.read_all(),
+    "table": pa.table,
+    "iter": lambda table: pa.Table.from_batches(list(table)),
+    "stream": lambda table: pa.RecordBatchReader.from_stream(table).read_all(),
+    "pandas": lambda table: pa.Table.from_pandas(table.read_pandas()),
+}
+
+
+@pytest.mark.parametrize("how", READINGS)
+def test_tables_may_be_read_more_than_once(stream, how):
+    """Each reading begins with the first row; only `next` and `read_next_batch` go on."""
+    for n in range(3):
+        stream.append(numbers(n))
+    for table in (stream.history(), stream.metadata("history"), stream.history(1)):
+        first = READINGS[how](table)["version"].to_pylist()
+        assert first == list(range(first[0], 4))
+        assert READINGS[how](table)["version"].to_pylist() == first
+        assert next(table)["version"].to_pylist()[0] == first[0]
+        assert READINGS[how](table)["version"].to_pylist() == first
+        assert next(table, None) is None

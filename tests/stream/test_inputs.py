@@ -199,7 +199,7 @@ def test_versions_and_times_to_read_as_of(stream: segstore.Stream) -> None:
         stream.read(timestamp_as_of=newest - dt.timedelta(days=1))
     with pytest.raises(InvalidInputError, match="time has no time zone"):
         stream.read(timestamp_as_of=newest.replace(tzinfo=None))
-    for wrong in (newest.date(), 5, 1.5, b"2026"):
+    for wrong in (newest.date(), 5, 1.5, b"2026", "-5s", "yesterday", "tail"):
         with pytest.raises(InvalidInputError, match=r"not a time.*give a datetime"):
             stream.read(timestamp_as_of=wrong)
     for wrong in ("1", 1.0, True, np.float64(1), np.bool_(True), np.array([0.0]), []):

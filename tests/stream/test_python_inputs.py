@@ -1,5 +1,6 @@
 """What Python callers have at hand: events as dicts, frames of other libraries, cuts as words."""
 
+import datetime as dt
 import uuid
 
 import duckdb
@@ -90,3 +91,38 @@ def test_cuts_in_words_and_in_time_before_now():
     assert values(stream, "-9w") == list(range(30))
     with pytest.raises(InvalidInputError, match="-1h"):
         stream.read("-1 fortnight")
+
+
+def test_new_columns_of_events_are_added_with_merge_schema():
+    """Each gets the type that Arrow finds in its values; events without it hold null."""
+    stream = make(schema=SCHEMA)
+    stream.append(ROWS)
+    more = [{"n": 3, "x": 1.5, "tags": ["a"]}, {"s": "b", "at": dt.date(2026, 11, 24)}]
+    with pytest.raises(SchemaMismatchError, match="merge_schema=True"):
+        stream.append(more)
+    stream.append(more, merge_schema=True)
+    assert stream.schema.names == ["n", "s", "x", "tags", "at"]
+    assert stream.schema.field("x").type == pa.float64()
+    assert stream.schema.field("at").type == pa.date32()
+    empty = dict.fromkeys(stream.schema.names)
+    rows = [{**empty, **row} for row in [*ROWS, *more]]
+    assert stream.read().read_all().to_pylist() == rows
+    stream.append({"n": 4, "later": None}, merge_schema=True)
+    stream.append({"later": 7}, merge_schema=True)
+    assert stream.read(columns=["n", "later"]).read_all().to_pylist()[-2:] == [
+        {"n": 4, "later": None},
+        {"n": None, "later": 7},
+    ]
+    stream.overwrite([{"y": True}], merge_schema=True)
+    assert stream.read(columns=["y", "n"]).read_all().to_pylist() == [{"y": True, "n": None}]
+
+
+@pytest.mark.parametrize("values", [[1, "a"], [object()], [1, None, [2]]])
+def test_new_column_whose_values_have_no_common_type_is_refused(values):
+    """Nothing is appended, and the error names the column."""
+    stream = make(schema=SCHEMA)
+    with pytest.raises(SchemaMismatchError, match="column='x'"):
+        stream.append([{"x": value} for value in values], merge_schema=True)
+    with pytest.raises(SchemaMismatchError, match="columns="):
+        stream.append([{5: 1}], merge_schema=True)
+    assert (stream.tail, stream.refresh().version) == (0, 0)
