@@ -171,6 +171,7 @@ def test_ranges_give_every_row_once(monkeypatch):
             assert len(ranges) == 1 or most < 100
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("no_inline")
 def test_many_segments_are_never_held_at_once(monkeypatch):
     """Memory stays that of a batch and a part, whatever the table's length."""

@@ -95,6 +95,7 @@ def test_tags_are_bounded(monkeypatch):
     stream.tag("a", move=True)
 
 
+@pytest.mark.slow
 def test_ten_thousand_tags_keep_the_root_small():
     """Tags that outgrow their share move to a blob; every one is a cut, also for a new handle."""
     stream, storage = make_stream(3)

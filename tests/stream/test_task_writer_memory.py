@@ -62,6 +62,7 @@ def held_by(job: WriteJob, *batches: pa.RecordBatch) -> list[pa.RecordBatch]:
     return held
 
 
+@pytest.mark.slow
 def test_slices_let_their_batches_go(stream: segstore.Stream) -> None:
     """A generator of slices, and an appender that is given one after another."""
     before = pa.total_allocated_bytes()

@@ -135,6 +135,7 @@ class Counting(TimedStorage):
         return super().around(verb, path, work)
 
 
+@pytest.mark.slow
 def test_storage_is_bounded_over_a_month() -> None:
     """Small commits with compaction: objects and retired entries stop growing."""
     stream, storage = make()
@@ -147,6 +148,7 @@ def test_storage_is_bounded_over_a_month() -> None:
     assert stream.verify().check().leftovers == []
 
 
+@pytest.mark.slow
 def test_one_round_a_minute_for_all_writers() -> None:
     """Ten handles commit in turn, and the root tells each when the last round was."""
     stream, storage = make(UpkeepPolicy(keep_versions=1))
