@@ -296,9 +296,12 @@ def publish(
         done = publish_table(settle=settle, strict=strict)
         if auto:
             stream.set_auto_publish({*stream.auto_publish, kind.lower()})
+        text = f"{done.url} shows offsets [{done.head}, {done.tail})"
+        if done.lag:
+            merge = "" if settle else "; --settle merges them first"
+            text += f"; {done.lag:,} events after it are in no Parquet file yet{merge}"
         out = f"; left out: {', '.join(done.left_out)}" if done.left_out else ""
-        text = f"{done.url} shows offsets [{done.head}, {done.tail}), {done.lag:,} behind{out}"
-        report(done, text, as_json=as_json)
+        report(done, text + out, as_json=as_json)
 
 
 def list_followers(url: Url, *, storage_options: Options = None, as_json: Json = False) -> None:

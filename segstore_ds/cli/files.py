@@ -1,6 +1,7 @@
 """Rows from and to files and pipes: Parquet, CSV, JSON lines and Arrow, by pyarrow."""
 
 import base64
+import binascii
 import codecs
 import io
 import os
@@ -16,6 +17,7 @@ from typing import Any, BinaryIO
 import typer
 
 from segstore_ds.cli.show import to_json
+from segstore_ds.errors import InvalidInputError
 from segstore_ds.options.printable import printable, printable_json
 
 PIPE = "-"
@@ -76,26 +78,40 @@ def open_rows(name: str, form: Format, schema: Any = None) -> Iterator[Any]:
                 source = stack.enter_context(Path(name).open("rb"))
             except OSError as error:
                 raise typer.BadParameter(f"{name} can't be read: {error.strerror}") from None
-        match form:
-            case Format.PARQUET:
-                import pyarrow.parquet as pq
+        try:
+            yield _read(source, form, schema)
+        except (pa.ArrowException, binascii.Error) as error:
+            raise InvalidInputError(
+                "file can't be read",
+                remedy="correct it, or name the format that it has with --format",
+                file=name,
+                format=form.value,
+                cause=str(error),
+            ) from error
 
-                file = pq.ParquetFile(source)
-                batches = file.iter_batches()
-                yield pa.RecordBatchReader.from_batches(file.schema_arrow, batches)
-            case Format.CSV:
-                from pyarrow import csv
 
-                types = {} if schema is None else {field.name: field.type for field in schema}
-                # An empty text has quotes, null has none.
-                options = csv.ConvertOptions(
-                    column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False
-                )
-                yield csv.open_csv(source, convert_options=options)
-            case Format.JSON:
-                yield _open_json(source, schema)
-            case Format.ARROW:
-                yield _open_arrow(source)
+def _read(source: BinaryIO, form: Format, schema: Any) -> Any:
+    import pyarrow as pa
+
+    match form:
+        case Format.PARQUET:
+            import pyarrow.parquet as pq
+
+            file = pq.ParquetFile(source)
+            return pa.RecordBatchReader.from_batches(file.schema_arrow, file.iter_batches())
+        case Format.CSV:
+            from pyarrow import csv
+
+            types = {} if schema is None else {field.name: field.type for field in schema}
+            # An empty text has quotes, null has none.
+            options = csv.ConvertOptions(
+                column_types=types, strings_can_be_null=True, quoted_strings_can_be_null=False
+            )
+            return csv.open_csv(source, convert_options=options)
+        case Format.JSON:
+            return _open_json(source, schema)
+        case Format.ARROW:
+            return _open_arrow(source)
 
 
 def _open_json(source: BinaryIO, schema: Any) -> Any:

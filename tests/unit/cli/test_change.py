@@ -100,6 +100,9 @@ def test_redact_counts_asks_and_clears(stream, capsys):
 
 @pytest.mark.parametrize("form", [[], ["--iceberg"]])
 def test_publish_shows_removes_and_asks(form, stream, capsys):
+    assert main(["publish", stream.url, *form]) == 0
+    said = "shows offsets [0, 0); 3 events after it are in no Parquet file yet; --settle merges"
+    assert said in capsys.readouterr().out
     assert main(["publish", stream.url, "--settle", "--json", *form]) == 0
     assert done(capsys)["tail"] == 3
     assert main(["publish", stream.url, "--dry-run", *form]) == 0

@@ -149,6 +149,35 @@ def test_import_of_a_batch_again_changes_nothing(tmp_path, stream, capsys):
     assert "give --format" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("bad.csv", "user,n\neve,4,5\n"),
+        ("kind.csv", "user,n\neve,four\n"),
+        ("late.csv", "user,n\n" + "eve,4\n" * 300_000 + "eve,4,5\n"),
+        ("empty.csv", ""),
+        ("bad.jsonl", '{"n": }\n'),
+        ("bad.parquet", "rows"),
+        ("bad.arrow", "rows"),
+    ],
+)
+def test_file_that_can_t_be_read_is_named(tmp_path, stream, name, text, capsys):
+    file = tmp_path / name
+    file.write_text(text)
+    assert main(["import", stream.url, str(file)]) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"segstore: SEG_INVALID_INPUT: file can't be read: file='{file}'")
+    assert segstore.open(stream.url).tail == 3
+
+
+def test_bytes_that_are_not_base64_are_named(tmp_path, capsys):
+    stream = segstore.create(tmp_path / "s", pa.schema({"raw": pa.binary()}))
+    file = tmp_path / "rows.jsonl"
+    file.write_text('{"raw": "a"}\n')
+    assert main(["import", stream.url, str(file)]) == 2
+    assert f"file='{file}'" in capsys.readouterr().err
+
+
 def test_export_that_fails_leaves_the_old_file(tmp_path, capsys):
     events = pa.table({"list": [[1]]})
     segstore.create(tmp_path / "lists", events.schema).append(events)
