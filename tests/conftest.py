@@ -1,7 +1,7 @@
 """Fixtures of all tests, the profiles of hypothesis, and which tests run unasked.
 
 ``-m slow`` runs what takes longer than a change can wait for, and CI runs it too; ``-m sweep`` runs
-the longest sweeps, by hand; ``HYPOTHESIS_PROFILE=nightly`` draws more examples.
+the longest sweeps, by hand; ``HYPOTHESIS_PROFILE=nightly`` draws more examples, and so does CI.
 """
 
 import os
@@ -26,9 +26,10 @@ pytest_plugins = ["fixtures_s3", "fixtures_servers", "fixtures_streams"]
 
 # The machine of a test may be busy, so nothing is judged by how long an example takes.
 _CALM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("quick", max_examples=30, derandomize=True, print_blob=True, **_CALM)
 settings.register_profile("ci", derandomize=True, print_blob=True, **_CALM)
 settings.register_profile("nightly", max_examples=2_000, print_blob=True, **_CALM)
-settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 
 @pytest.fixture(scope="module", autouse=True)

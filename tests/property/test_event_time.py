@@ -73,7 +73,7 @@ def _fill(data: st.DataObject) -> tuple[Stream, list[int | None]]:
     return stream, model
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=settings.default.max_examples * 2 // 5, deadline=None)
 @given(data=st.data())
 def test_events_are_found_as_in_a_list(data: st.DataObject) -> None:
     with pytest.MonkeyPatch.context() as patch:

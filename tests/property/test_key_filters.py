@@ -62,7 +62,7 @@ _WIDENED = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=3 * settings.default.max_examples, deadline=None)
 @given(data=st.data())
 def test_filters_lose_no_row(data: st.DataObject) -> None:
     stored, reading = data.draw(st.sampled_from(_WIDENED))

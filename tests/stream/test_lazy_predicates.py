@@ -116,7 +116,7 @@ def trees():
     return st.recursive(leaves(), joined, max_leaves=5)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=settings.default.max_examples * 2 // 5, deadline=None)
 @given(predicate=trees(), limit=st.sampled_from([None, None, 0, 7, 50]))
 def test_a_scan_is_filtered_exactly(stream, whole, predicate, limit):
     scan, frame = stream.scan(), whole.lazy()

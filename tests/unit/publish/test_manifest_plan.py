@@ -28,7 +28,7 @@ def tiles(cuts: list[int]) -> list[Entry]:
     return [file(start, end) for start, end in pairwise(cuts)]
 
 
-@settings(max_examples=60)
+@settings(max_examples=settings.default.max_examples * 3 // 5)
 @given(CUTS, CUTS, st.integers(1, 4), st.integers(0, 60), st.integers(0, 60))
 def test_planned_manifests_hold_each_file_once(
     old: list[int], new: list[int], size: int, low: int, high: int

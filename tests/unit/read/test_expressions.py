@@ -122,7 +122,7 @@ def _leaf(name, op, value):
     }[op]
 
 
-@settings(max_examples=40)
+@settings(max_examples=settings.default.max_examples * 2 // 5)
 @given(rows=ROWS, expression=EXPRESSIONS)
 def test_statistics_never_hide_a_row(rows, expression):
     batch = batch_of(rows)
@@ -142,7 +142,7 @@ CONDITIONS = st.builds(
 ALTERNATIVES = st.lists(st.lists(CONDITIONS, min_size=1, max_size=2), min_size=1, max_size=3)
 
 
-@settings(max_examples=40)
+@settings(max_examples=settings.default.max_examples * 2 // 5)
 @given(rows=ROWS, alternatives=ALTERNATIVES)
 def test_one_alternative_must_hold(rows, alternatives):
     batch = batch_of(rows)
