@@ -89,7 +89,12 @@ def anchors(text: str) -> set[str]:
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
-LINKING = [ROOT / "README.md", ROOT / "segstore_ds/DESIGN.md", *PAGES]
+LINKING = [
+    ROOT / "README.md",
+    ROOT / ".github/CONTRIBUTING.md",
+    ROOT / "segstore_ds/DESIGN.md",
+    *PAGES,
+]
 
 
 @pytest.mark.parametrize("page", LINKING, ids=lambda page: page.name)

@@ -73,7 +73,7 @@ class Folder:
         return segstore.drop(self.url, confirm=self.url, storage_options=self.options)
 
 
-@pytest.fixture(params=["local", "memory", "s3"])
+@pytest.fixture(params=["local", "memory", pytest.param("s3", marks=pytest.mark.slow)])
 def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Folder]:
     """Return a folder that holds nothing yet."""
     if request.param == "local":

@@ -98,6 +98,7 @@ def test_put_asleep_during_a_purge_learns_its_outcome():
     assert "a1" in play.ghost.denied
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("until", ["clock", "create"])
 def test_without_the_late_check_a_sleepers_commit_is_lost(until):
     with pytest.raises(Violation, match="acknowledged a1 is not in the log"):
