@@ -14,7 +14,7 @@ def auto_publish_of(root: Root) -> tuple[str, ...]:
     text = root.properties.get(PROPERTY)
     if text is None:
         return ()
-    formats = parse_json(text.encode(), where=PROPERTY)
+    formats = parse_json(text, where=PROPERTY)
     if not isinstance(formats, list) or not all(isinstance(name, str) for name in formats):
         raise CorruptionError("formats of published tables can't be read", where=PROPERTY)
     return tuple(formats)

@@ -10,12 +10,14 @@ from typing import Any
 from segstore_ds.errors import CorruptionError
 
 MAX_INT = 2**63 - 1
+MAX_TIME_US = 253_402_300_799_999_999  # the end of the year 9999, the last that Python can show
 
 
-def parse_json(body: bytes, *, where: str) -> Any:
+def parse_json(body: bytes | str, *, where: str) -> Any:
     """Parse a JSON text from storage; invalid or too deeply nested text is a CorruptionError."""
     try:
-        return _DECODER.decode(body.decode("utf-8", "surrogatepass"))
+        text = body if isinstance(body, str) else body.decode("utf-8", "surrogatepass")
+        return _DECODER.decode(text)
     except (ValueError, RecursionError) as error:
         raise CorruptionError("not valid JSON", where=where) from error
 
@@ -126,6 +128,13 @@ class Fields:
             raise self._wrong(name, f"an integer of at least {least}")
         return value
 
+    def time_us(self, name: str) -> int:
+        """Take a time: microseconds since 1970, before the year 10000."""
+        value = self.integer(name)
+        if value > MAX_TIME_US:
+            raise self._wrong(name, "a time before the year 10000")
+        return value
+
     def optional_integer(self, name: str) -> int | None:
         """Take an int64 of at least 0, or null."""
         if self._left.get(name, 0) is None:
@@ -173,6 +182,13 @@ class Fields:
         value = self.take(name)
         if not isinstance(value, dict):
             raise self._wrong(name, "an object")
+        return value
+
+    def texts_by_name(self, name: str) -> dict[str, str]:
+        """Take an object of strings."""
+        value = self.mapping(name)
+        if not all(isinstance(item, str) for item in value.values()):
+            raise self._wrong(name, "an object of strings")
         return value
 
     def rest(self) -> Mapping[str, Any]:

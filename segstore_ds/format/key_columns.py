@@ -19,7 +19,7 @@ def key_columns_of(root: Root) -> tuple[str, ...]:
     text = root.properties.get(PROPERTY)
     if text is None:
         return ()
-    names = parse_json(text.encode(), where=PROPERTY)
+    names = parse_json(text, where=PROPERTY)
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise CorruptionError("a stream's key columns cannot be read", where=PROPERTY)
     return tuple(names)

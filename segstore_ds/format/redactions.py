@@ -64,7 +64,7 @@ def parse_redaction(redact_id: str, value: Any) -> Redaction:
         tail=fields.integer("tail"),
         rows=fields.integer("rows"),
         segments=fields.integer("segments"),
-        time_us=fields.integer("time_us"),
+        time_us=fields.time_us("time_us"),
         done=fields.flag("done"),
         reason=fields.text("reason", limit=MOST_REASON),
         extra=dict(fields.rest()),

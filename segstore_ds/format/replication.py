@@ -31,7 +31,7 @@ def replication_of(root: Root) -> Replication | None:
     text = root.properties.get(PROPERTY)
     if text is None:
         return None
-    value = parse_json(text.encode(), where=PROPERTY)
+    value = parse_json(text, where=PROPERTY)
     match value:
         case {"primary": str(primary), "followers": [*urls]} if all(
             isinstance(url, str) for url in urls

@@ -6,6 +6,7 @@ from dataclasses import dataclass, fields
 from typing import Any
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.format.fields import parse_json
 from segstore_ds.options.arguments import check_duration, check_size
 from segstore_ds.options.quantities import Duration, Size
 
@@ -122,7 +123,7 @@ def parse_policy(text: str) -> RetentionPolicy:
         CorruptionError: The text is not a policy that this version understands.
     """
     try:
-        stored = dict(json.loads(text).items())
+        stored = dict(parse_json(text, where=PROPERTY).items())
         values = {name: stored.pop(key, None) for name, key in _KEYS.items() if key in stored}
         policy = RetentionPolicy(**values)
     except (ValueError, TypeError, AttributeError, InvalidInputError) as error:

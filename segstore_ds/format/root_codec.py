@@ -153,7 +153,7 @@ def _take_root(fields: Fields, reader_features: tuple[str, ...]) -> Root:
         version=fields.integer("version"),
         transaction=fields.text("transaction", limit=100),
         parent=fields.text("parent", limit=100),
-        time_us=fields.integer("time_us"),
+        time_us=fields.time_us("time_us"),
         operation=fields.text("operation", limit=100),
         client=fields.text("client", limit=400),
         epochs=epochs,
@@ -187,7 +187,7 @@ def _take_root(fields: Fields, reader_features: tuple[str, ...]) -> Root:
         history=tuple(parse_row(item, where=where) for item in fields.items("history")),
         history_parts=_parts(fields, "history_parts"),
         history_lists=_parts(fields, "history_lists"),
-        properties=fields.mapping("properties"),
+        properties=fields.texts_by_name("properties"),
     )
 
 
@@ -309,7 +309,7 @@ def parse_retired(value: Any, *, where: str) -> Retired:
         kind=kind,
         path=check(path, where=where),
         version=row.integer("version"),
-        time_us=row.integer("time_us"),
+        time_us=row.time_us("time_us"),
     )
 
 
@@ -325,7 +325,7 @@ def _epoch_value(epoch: Epoch) -> dict[str, Any]:
 
 def _parse_upkeep(value: Any, where: str) -> LastUpkeep:
     row = parse_cells(value, ("version", "time_us", "swept"), where=where)
-    return LastUpkeep(row.integer("version"), row.integer("time_us"), row.integer("swept"))
+    return LastUpkeep(row.integer("version"), row.time_us("time_us"), row.integer("swept"))
 
 
 def _parse_epoch(value: Any, where: str) -> Epoch:
@@ -357,8 +357,8 @@ def parse_part(value: Any, *, where: str) -> PartRef:
         end=row.integer("end", least=1),
         count=row.integer("count", least=1),
         bytes=row.integer("bytes", least=1),
-        time_us=row.integer("time_us"),
-        last_us=row.integer("last_us"),
+        time_us=row.time_us("time_us"),
+        last_us=row.time_us("last_us"),
     )
     if part.start >= part.end or part.time_us > part.last_us:
         raise CorruptionError("part has no range", where=where, path=part.path)

@@ -45,6 +45,5 @@ def decode_tags(body: bytes, *, where: str) -> dict[str, Tag]:
 
 def parse_tag(value: Any, *, where: str) -> Tag:
     """Parse the JSON row of a tag."""
-    columns = ("offset", "version", "time_us")
-    fields = parse_cells(value, columns, where=where)
-    return Tag(*(fields.integer(name) for name in columns))
+    row = parse_cells(value, ("offset", "version", "time_us"), where=where)
+    return Tag(row.integer("offset"), row.integer("version"), row.time_us("time_us"))

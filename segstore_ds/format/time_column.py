@@ -15,7 +15,7 @@ def time_column_of(root: Root) -> str | None:
     text = root.properties.get(PROPERTY)
     if text is None:
         return None
-    name = parse_json(text.encode(), where=PROPERTY)
+    name = parse_json(text, where=PROPERTY)
     if not isinstance(name, str):
         raise CorruptionError("a stream's time column cannot be read", where=PROPERTY)
     return name

@@ -5,6 +5,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
+from segstore_ds.format.fields import MAX_INT, parse_json
 from segstore_ds.format.root import Root
 
 PROPERTY = "upkeep"  # On disk: the property that holds the policy. Never change.
@@ -34,7 +35,8 @@ class UpkeepPolicy:
             InvalidInputError: A bound is not an int, or too small.
         """
         bounds = ((self.keep_s, 0), (self.keep_versions, 1), (self.grace_s, DAY_S))
-        if any(type(bound) is not int or bound < least for bound, least in bounds):
+        most = MAX_INT // 10**6  # as microseconds
+        if any(type(bound) is not int or not least <= bound <= most for bound, least in bounds):
             raise InvalidInputError(
                 "bounds of upkeep are out of range",
                 remedy="give whole numbers: keep_s from 0, keep_versions from 1, grace_s from "
@@ -67,7 +69,7 @@ def upkeep_of(root: Root) -> UpkeepPolicy | None:
     if text == OFF:
         return None
     try:
-        value: Any = json.loads(text)
+        value: Any = parse_json(text, where=PROPERTY)
         return UpkeepPolicy(**value)
     except (ValueError, TypeError, InvalidInputError) as error:
         raise CorruptionError("upkeep property can't be read", text=text) from error

@@ -199,7 +199,7 @@ def _is_list(text: str) -> bool:
     if text.startswith("["):
         try:
             return isinstance(json.loads(text), list)
-        except ValueError:
+        except (ValueError, RecursionError):
             return False
     parts = [part.strip() for part in text.split(",")]
     return len(parts) > 1 and all("://" in part or part.startswith("/") for part in parts)

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 
 from segstore_ds.errors import CorruptionError
-from segstore_ds.format.fields import escape_text
+from segstore_ds.format.fields import MAX_INT, MAX_TIME_US, escape_text
 from segstore_ds.format.parts.history_rows import (
     TEXTS,
     HistoryRow,
@@ -93,7 +93,8 @@ def decode_history(body: bytes, *, where: str) -> pa.RecordBatch:
             values = packed.integers(field.name, least=-1)
             arrays.append(pa.array(values, mask=values < 0))
         else:
-            arrays.append(pa.array(packed.integers(field.name)).view(field.type))
+            most = MAX_TIME_US if field.name == "time" else MAX_INT
+            arrays.append(pa.array(packed.integers(field.name, most=most)).view(field.type))
     return pa.RecordBatch.from_arrays(arrays, schema=HISTORY_SCHEMA)
 
 

@@ -55,7 +55,7 @@ class HistoryRow:
 _FIELDS = tuple(field.name for field in fields(HistoryRow))
 _cells = attrgetter(*_FIELDS)
 TEXTS = ("operation", "writer_id", "client", "application", "transaction")
-_NUMBERS = tuple(name for name in _FIELDS if name not in (*TEXTS, "batch_id"))
+_NUMBERS = tuple(name for name in _FIELDS if name not in (*TEXTS, "batch_id", "time_us"))
 
 
 def row_value(row: HistoryRow) -> list[Any]:
@@ -70,4 +70,5 @@ def parse_row(value: Any, *, where: str) -> HistoryRow:
     for name in ("operation", "client", "application", "transaction"):
         found[name] = taken.text(name, limit=_TEXT_LIMIT)
     found["writer_id"] = taken.optional_text("writer_id", limit=_TEXT_LIMIT)
+    found["time_us"] = taken.time_us("time_us")
     return HistoryRow(**found, batch_id=taken.optional_integer("batch_id"))
