@@ -1,5 +1,6 @@
 """Commands for rows: head, cat, tail, create, import, export."""
 
+from contextlib import suppress
 from typing import Annotated, Any
 
 import typer
@@ -24,6 +25,7 @@ from segstore_ds.cli.arguments import (
 from segstore_ds.cli.files import PIPE, Format, find_format, open_rows, open_sink
 from segstore_ds.cli.progress import counted
 from segstore_ds.cli.show import Table, report
+from segstore_ds.errors import NotFoundError
 
 File = Annotated[str, typer.Argument(metavar="FILE", help="A file, or - for the pipe.")]
 Form = Annotated[
@@ -106,12 +108,18 @@ def tail(
     stream = settings.open_to_read(url, storage_options)
     chosen = _chosen(columns, where, event_time, offsets=offsets)
     table, end = Table(as_json=as_json), stream.tail
+    first = max(stream.head, end - rows)
+    start: int | None = end
     if reader is None:
-        table.batches(stream.read(max(stream.head, end - rows), end, **chosen))
+        table.batches(stream.read(first, end, **chosen))
     elif not follow:
         raise typer.BadParameter("--reader needs -f")
+    else:
+        start = first  # a new reader begins with the last events
+        with suppress(NotFoundError):
+            stream.position(f"reader:{reader}")
+            start = None
     if follow:
-        start = None if reader is not None else end
         table.batches(stream.follow(reader, owner=owner, start=start, poll_s=every, **chosen))
 
 

@@ -50,10 +50,13 @@ def time_field(root: Root, schema: pa.Schema) -> pa.Field:
     """
     found = find_time_field(root, schema)
     if found is None:
+        name = time_column_of(root)
         raise InvalidInputError(
-            "stream has no time column",
+            "stream has no time column"
+            if name is None
+            else "stream has no time column any more: a new schema took it away or its type",
             remedy="choose one with stream.set_time_column('ts')",
-            column=time_column_of(root),
+            column=name,
             version=root.version,
         )
     return found

@@ -323,10 +323,11 @@ def check_range(
     if start >= root.head:
         return start, end
     if fail_on_data_loss:
+        until = min(end, root.head) if end > start else root.head
         raise TruncatedError(
             "events before the head are gone",
             remedy=remedy,
-            lost=f"[{start}, {min(end, root.head)})",
+            lost=f"[{start}, {until})",
             head=root.head,
         )
     return root.head, max(end, root.head)

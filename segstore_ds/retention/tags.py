@@ -21,6 +21,7 @@ from segstore_ds.status.blobs import StatusBlobs
 
 TAGS_INLINE = 64
 TAGS_INLINE_HARD = 256
+_LATER = "tag 'head' or a later cut"
 
 
 def plan_tag(
@@ -93,7 +94,7 @@ def run_tag(context: StreamContext, name: str, cut: Cut, *, move: bool) -> Tag:
     names.check_label(name, what="tag")
     root = context.log.refresh()
     offset = resolve_cut(context, root, cut)
-    check_range(root, offset, offset, fail_on_data_loss=True)
+    check_range(root, offset, offset, fail_on_data_loss=True, remedy=_LATER)
 
     def build(root: Root, slot: Slot) -> Change[None]:
         known = context.status.tag(root, name)
@@ -101,7 +102,7 @@ def run_tag(context: StreamContext, name: str, cut: Cut, *, move: bool) -> Tag:
         if planned is None:
             return NOTHING
         # The head may have passed the cut since it was resolved.
-        check_range(root, offset, offset, fail_on_data_loss=True)
+        check_range(root, offset, offset, fail_on_data_loss=True, remedy=_LATER)
         return Change(spill_tags(context.status, replace(planned, client=context.client), slot))
 
     done = context.log.commit(build).root

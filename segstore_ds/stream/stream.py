@@ -37,7 +37,7 @@ from segstore_ds.format.retention import RetentionPolicy, as_policy
 from segstore_ds.format.root import Root
 from segstore_ds.format.tag import Tag
 from segstore_ds.format.time_column import PROPERTY as TIME_COLUMN
-from segstore_ds.format.time_column import build_time_column, time_column_of
+from segstore_ds.format.time_column import build_time_column, find_time_field
 from segstore_ds.format.upkeep import UpkeepPolicy, upkeep_of
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.log.origins import pins_of
@@ -1191,8 +1191,12 @@ class Stream:
 
     @property
     def time_column(self) -> str | None:
-        """The time column, as of the newest version seen; None if there is none."""
-        return time_column_of(self._log.root)
+        """The time column, as of the newest version seen; None if there is none.
+
+        A column that a change of the schema took away, or made no time any more, is none.
+        """
+        field = find_time_field(self._log.root, self.schema)
+        return None if field is None else field.name
 
     def set_time_column(self, column: str | None) -> None:
         """Choose the column with each event's time, by which events are found.

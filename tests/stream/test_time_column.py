@@ -95,6 +95,20 @@ def test_time_column_can_be_taken_away(tmp_path: Any) -> None:
     assert segstore.open(tmp_path / "s").time_column is None
 
 
+def test_overwrite_may_take_the_time_column_away(tmp_path: Any) -> None:
+    """The column is gone or no time any more: nothing names it, until a schema has it again."""
+    stream = segstore.create(tmp_path / "s", SCHEMA, time_column="ts", upkeep=None)
+    stream.append(events([1]))
+    for other in (pa.table({"n": [1]}), pa.table({"ts": ["noon"]})):
+        stream.overwrite(other, overwrite_schema=True)
+        assert segstore.open(tmp_path / "s").time_column is stream.time_column is None
+        with pytest.raises(InvalidInputError, match=r"column='ts'.*set_time_column"):
+            stream.read(event_time=(at(1), None))
+    stream.overwrite(events([2]), overwrite_schema=True)
+    assert stream.time_column == "ts"
+    assert stream.read(event_time=(at(1), None)).read_all().num_rows == 1
+
+
 def test_time_column_is_never_redacted(tmp_path: Any) -> None:
     stream = segstore.create(tmp_path / "s", SCHEMA, time_column="ts", upkeep=None)
     stream.append(events([1]))

@@ -90,9 +90,13 @@ def test_tail_shows_the_last_and_follows_to_a_seal(stream, capsys):
     stream.seal()
     assert main(["tail", stream.url, "-n", "2", "-f", "--json"]) == 0
     assert [row["n"] for row in lines(capsys)] == [2, 3]
-    for shown in ([1, 2, 3], []):
-        assert main(["tail", stream.url, "-f", "--reader", "r", "--owner", "a", "--json"]) == 0
+    for shown in ([3], []):
+        follow = ["tail", stream.url, "-f", "-n", "1", "--reader", "r", "--owner", "a", "--json"]
+        assert main(follow) == 0
         assert [row["n"] for row in lines(capsys)] == shown
+    stream.reader("r", owner="a", start=1)
+    assert main(follow) == 0
+    assert [row["n"] for row in lines(capsys)] == [2, 3]  # all that it has not seen
     assert main(["tail", stream.url, "--reader", "r"]) == 2
 
 
