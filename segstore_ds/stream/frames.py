@@ -6,6 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from segstore_ds.errors import InvalidInputError
+from segstore_ds.format.arrow.offsets import check_offsets
 
 
 def load(name: str) -> Any:
@@ -28,7 +29,23 @@ def to_pandas(reader: pa.RecordBatchReader) -> Any:
 
 def to_polars(reader: pa.RecordBatchReader) -> Any:
     """Return the rest of a reader as a Polars DataFrame."""
-    return load("polars").from_arrow(reader.read_all())
+    polars, table = load("polars"), reader.read_all()
+    for batch in table.to_batches():
+        check_texts(batch)
+    return polars.from_arrow(table)
+
+
+def check_texts(batch: pa.RecordBatch) -> None:
+    """Refuse texts that are not UTF-8, as Spark may write them: Polars would panic."""
+    for name, column in zip(batch.schema.names, batch.columns, strict=True):
+        try:
+            check_offsets(column, texts=True)
+        except UnicodeError as error:
+            raise InvalidInputError(
+                "a text is not UTF-8, and Polars can't hold it",
+                remedy="leave the column out, or take the events with read()",
+                column=name,
+            ) from error
 
 
 def to_duckdb(reader: pa.RecordBatchReader, connection: Any) -> Any:

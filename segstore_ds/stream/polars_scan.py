@@ -14,7 +14,7 @@ from segstore_ds.read.filters import Filters
 from segstore_ds.read.parquet_files import ParquetFile, list_parquet_files
 from segstore_ds.storage.locations import resolve_location
 from segstore_ds.stream.bound_read import BoundRead
-from segstore_ds.stream.frames import load
+from segstore_ds.stream.frames import check_texts, load
 from segstore_ds.stream.polars_predicate import implied_filters
 
 
@@ -99,6 +99,7 @@ def _source(polars: Any, read: BoundRead, wanted: Any) -> Any:
         if predicate is not None and left is None:
             filters = implied_filters(predicate, read.reading.schema)
         for batch in asked.open(needed, filters):
+            check_texts(batch)
             frame = polars.from_arrow(batch)
             if left is not None:
                 frame = frame.head(left)

@@ -696,7 +696,8 @@ class Stream:
 
         It is bound to one version now, and reads only the columns, rows and segments that a query
         needs. On a local disk Polars itself reads Parquet segments, without their checksums and the
-        read cache, and followers do not stand in for a damaged one. All else is read as by `read`.
+        read cache, and followers do not stand in for a damaged one: of a file whose footer is wrong
+        the query returns what Polars reads, also more or fewer rows. All else is read as by `read`.
 
         Args:
             start: First event.

@@ -264,8 +264,11 @@ def _read_batch(data: pa.Buffer | bytes, schema: pa.Schema, places: list[int]) -
     batch.validate()
     for column in batch.columns:
         check_offsets(column)
-    # Types are equal even if children of lists and maps have other names: restore our names.
-    return pa.RecordBatch.from_arrays(batch.columns, schema=expected) if expected.names else batch
+    if not expected.names or batch.schema.equals(expected, check_metadata=True):
+        return batch
+    # Types are equal even if children of lists and maps have other names: an import takes ours.
+    batch = pa.RecordBatch.from_arrays(batch.columns, schema=expected)
+    return pa.RecordBatch._import_from_c_capsule(*batch.__arrow_c_array__())  # noqa: SLF001
 
 
 def declared_bytes(data: memoryview) -> int:

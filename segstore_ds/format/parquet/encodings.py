@@ -4,7 +4,9 @@ Dictionaries make compacted history small, but waste time and bytes on ids, meas
 times. Two small trial files, one with dictionaries and one with the encoding that otherwise suits
 the type, show which columns gain from a dictionary. Only encodings that every engine reads are
 used: plain, dictionary and, for integers and times, delta. (Byte-stream split is smaller for no
-type for which Spark's reader accepts it.) Floats get no bounds.
+type for which Spark's reader accepts it.) Floats get no bounds. Numbers and times in lists and
+values of maps get no dictionary: Spark's code of `transform`, `filter`, `distinct` and others looks
+up a null's value, too, by an id of an earlier row group, and fails.
 """
 
 from collections.abc import Iterator
@@ -61,10 +63,12 @@ def choose_encodings(batch: pa.RecordBatch, options: dict[str, Any]) -> Encoding
     # Parquet's bounds leave out NaN, which Spark and DuckDB order last: they would skip its rows.
     floats = {path for path, leaf in zip(paths, leaves, strict=True) if t.is_floating(leaf)}
     bounded = tuple(path for path in dict.fromkeys(paths) if path not in floats)
+    barred = {path for path, bar in zip(paths, _find_elements(batch.schema), strict=True) if bar}
     twice = len(set(paths)) != len(paths)  # a name with a dot may look like a field of a struct
     if twice:
         row_bytes = with_dictionary.total_byte_size / sample.num_rows
-        return Encodings(tuple(dict.fromkeys(paths)), {}, bounded, row_bytes)
+        coded = tuple(path for path in dict.fromkeys(paths) if path not in barred)
+        return Encodings(coded, {}, bounded, row_bytes)
     deltas = {
         path: "DELTA_BINARY_PACKED"
         for path, leaf in zip(paths, leaves, strict=True)
@@ -82,7 +86,7 @@ def choose_encodings(batch: pa.RecordBatch, options: dict[str, Any]) -> Encoding
         if coded.dictionary_page_offset is not None:
             words = coded.data_page_offset - coded.dictionary_page_offset
         expected = words * (1 + factor) / 2 + (size - words) * factor
-        if expected < plain.total_compressed_size * factor:
+        if expected < plain.total_compressed_size * factor and path not in barred:
             chosen.append(path)
     others = {path: name for path, name in deltas.items() if path not in chosen}
     return Encodings(tuple(chosen), others, bounded, least / sample.num_rows)
@@ -97,20 +101,27 @@ def _trial(sample: pa.Table, options: dict[str, Any]) -> pq.RowGroupMetaData:
 def leaf_types(schema: pa.Schema) -> Iterator[pa.DataType]:
     """Yield the types of the leaf columns that a schema has in Parquet, in order."""
     for field in schema:
-        yield from _leaves(field.type)
+        for leaf, _ in _leaves(field.type, repeated=False):
+            yield leaf
 
 
-def _leaves(data_type: pa.DataType) -> Iterator[pa.DataType]:
-    if t.is_struct(data_type) or t.is_map(data_type) or t.is_list(data_type):
-        children = (
-            [data_type.key_type, data_type.item_type]
-            if t.is_map(data_type)
-            else [data_type.field(place).type for place in range(data_type.num_fields)]
-        )
-        for child in children:
-            yield from _leaves(child)
+def _find_elements(schema: pa.Schema) -> Iterator[bool]:
+    """Tell of each leaf whether it holds numbers or times within lists or values of maps."""
+    for field in schema:
+        for leaf, repeated in _leaves(field.type, repeated=False):
+            yield repeated and (t.is_integer(leaf) or t.is_floating(leaf) or t.is_temporal(leaf))
+
+
+def _leaves(data_type: pa.DataType, *, repeated: bool) -> Iterator[tuple[pa.DataType, bool]]:
+    if t.is_map(data_type):
+        yield from _leaves(data_type.key_type, repeated=repeated)
+        yield from _leaves(data_type.item_type, repeated=True)
+    elif t.is_struct(data_type) or t.is_list(data_type):
+        for place in range(data_type.num_fields):
+            child = data_type.field(place).type
+            yield from _leaves(child, repeated=repeated or t.is_list(data_type))
     else:
-        yield data_type
+        yield data_type, repeated
 
 
 def suits_delta(data_type: pa.DataType) -> bool:
