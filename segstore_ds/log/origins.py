@@ -2,19 +2,56 @@
 
 A clone's root lists the origin's parts and segments under the names that they have there; what is
 missing in the clone's folder is read from the origin's. The origin's root holds a pin for each
-clone. Vacuum keeps what the pinned version lists until the clone is dropped or materialized, or the
-pin is removed explicitly. Whether the clone can be read makes no difference.
+clone: without it nothing is read from there, whatever the clone's root says. Vacuum keeps what the
+pinned version lists until the clone is dropped or materialized, or the pin is removed explicitly.
+Whether the clone can be read makes no difference.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from segstore_ds.errors import CorruptionError
+from segstore_ds.errors import CorruptionError, FormatError
 from segstore_ds.format import names
 from segstore_ds.format.clones import Origin, Pin, parse_origin, parse_pin
-from segstore_ds.format.root import Root
+from segstore_ds.format.root import ROOT_RAW_LIMIT_BYTES, Root
+from segstore_ds.format.root_codec import decode_root, encode_root
+from segstore_ds.log.metadata_log import Codec, MetadataLog
 from segstore_ds.storage import Storage
 
 _SHARED_FOLDERS = (f"{names.SEGMENTS_FOLDER}/", f"{names.STATUS_FOLDER}/")
+_WITHOUT_FRAMES: Codec[Root] = Codec(
+    encode_root,
+    lambda body, where: decode_root(body, where=where),
+    ROOT_RAW_LIMIT_BYTES,
+    attach=lambda root, _frames, _where: root,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PinCheck:
+    """Tells whether an origin holds the pin of a clone; picklable."""
+
+    origin: Origin
+    clone_id: str
+
+    def __call__(self, storage: Storage) -> bool:
+        """Ask the origin's log: two requests, if the hinted root holds the pin."""
+        files = MetadataLog(storage, names.LOG_FOLDER, _WITHOUT_FRAMES)
+        hint = files.read_hint()
+        try:
+            hinted = files.get(hint.number) if hint else None
+        except FormatError:
+            hinted = None  # the newest may be readable
+        if hinted is not None and self._is_held(hinted):
+            return True
+        latest = files.latest()
+        return latest is not None and self._is_held(latest[1])
+
+    def _is_held(self, root: Root) -> bool:
+        name = self.origin.pin
+        if root.stream_id != self.origin.stream_id or name not in root.pins:
+            return False
+        return parse_pin(name, root.pins[name]).clone_id == self.clone_id
 
 
 def pins_of(root: Root) -> dict[str, Pin]:
@@ -39,7 +76,7 @@ def share_origins(storage: Storage, root: Root) -> None:
             raise CorruptionError(
                 "origin is on another filesystem", url=storage.url, origin=origin.url
             )
-        storage.share(origin.url, _SHARED_FOLDERS)
+        storage.share(origin.url, _SHARED_FOLDERS, PinCheck(origin, root.stream_id))
 
 
 def same_filesystem(one: str, other: str) -> bool:

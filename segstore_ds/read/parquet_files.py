@@ -50,13 +50,17 @@ def list_parquet_files(
     Raises:
         InvalidInputError: Some events are in no Parquet file, and `partial` does not allow that.
     """
-    origins = [origin.url for origin in origins_of(root)]
+    origins = list(origins_of(root))
     here = {info.path for info in status.storage.list(names.SEGMENTS_FOLDER)} if origins else set()
     files: list[ParquetFile] = []
     for run in status.runs(root, *bounds):
         for file in _files(run, bounds, url):
             shared = origins and file.path not in here
-            files.append(replace(file, url=f"{origins[0]}/{file.path}") if shared else file)
+            files.append(replace(file, url=f"{origins[0].url}/{file.path}") if shared else file)
+    away = [file for file in files if not file.url.startswith(f"{url}/")]
+    if away:
+        # Whoever reads the files asks nobody, so what the origin must say is asked here.
+        status.storage.info(away[0].path)
     if not partial:
         _check_complete(files, bounds)
     return files

@@ -7,7 +7,7 @@ The engine uses only `Storage`; the fault-injecting storage of the tests impleme
 import re
 import threading
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
@@ -335,14 +335,21 @@ class Storage(ABC):
         """
         return None
 
-    def share(self, url: str, folders: tuple[str, ...]) -> None:
+    def share(
+        self, url: str, folders: tuple[str, ...], agrees: Callable[["Storage"], bool]
+    ) -> None:
         """From now on read objects that are missing here from another root; sends no request.
 
         Only reads of `folders` use the other root, which is opened with this storage's options.
-        Lists, writes and deletes stay here. Safe to repeat.
+        `agrees` is asked before the first of them whether that root may be read, and not again once
+        it says so; it pickles. Lists, writes and deletes stay here. Safe to repeat.
         """
         raise InvalidInputError(
-            "this storage can't share objects", storage=self.url, url=url, folders=folders
+            "this storage can't share objects",
+            storage=self.url,
+            url=url,
+            folders=folders,
+            asked=str(agrees),
         )
 
     def rights(self) -> str | None:

@@ -71,7 +71,7 @@ class CheckedStorage(Storage):
         return f"{type(self).__name__}({self.url!r})"
 
     def __reduce__(self) -> tuple[Callable[..., "CheckedStorage"], tuple[Any, ...]]:
-        shared = tuple((url, root.folders) for url, root in self._shared.items())
+        shared = tuple((url, root.folders, root.agrees) for url, root in self._shared.items())
         again = partial(
             type(self),
             self.location,
@@ -290,11 +290,13 @@ class CheckedStorage(Storage):
         shared = [root.storage.rights() for root in self._shared.values()]
         return None if None in shared else digest_credentials([self.url, options, shared])
 
-    def share(self, url: str, folders: tuple[str, ...]) -> None:  # noqa: D102
+    def share(  # noqa: D102
+        self, url: str, folders: tuple[str, ...], agrees: Callable[[Storage], bool]
+    ) -> None:
         if url not in self._shared:
             other = self.sibling(url)
             other.stats = self.stats
-            self._shared[url] = SharedRoot(other, folders)
+            self._shared[url] = SharedRoot(other, folders, agrees)
 
     def _shared_read(self, path: str, here: Callable[[], T], there: Callable[[Storage], T]) -> T:
         """Read an object here, else from a shared root.
@@ -316,7 +318,11 @@ class CheckedStorage(Storage):
             return here()
         except MissingObjectError:
             pass
+        refused = []
         for root in roots:
+            if not root.has_agreed():
+                refused.append(root.storage.url)
+                continue
             try:
                 result = there(root.storage)
             except MissingObjectError:
@@ -326,10 +332,12 @@ class CheckedStorage(Storage):
             return result
         raise MissingObjectError(
             "no such object, neither here nor in the stream that shares it",
-            remedy="if that stream was moved, move it back",
+            remedy="if that stream was moved, move it back; it is not read without a pin of this "
+            "stream",
             storage=self.url,
             path=path,
             shared=[root.storage.url for root in roots],
+            refused=refused,
         )
 
     def delete(self, path: str) -> None:  # noqa: D102
@@ -399,16 +407,26 @@ class CheckedStorage(Storage):
 class SharedRoot:
     """Another root; objects of `folders` (each with its `/`) missing here are read from it."""
 
-    def __init__(self, storage: Storage, folders: tuple[str, ...]) -> None:
+    def __init__(
+        self, storage: Storage, folders: tuple[str, ...], agrees: Callable[[Storage], bool]
+    ) -> None:
         self.storage = storage
         self.folders = folders
+        self.agrees = agrees
         self.found: set[str] = set()
+        self._agreed = False
+
+    def has_agreed(self) -> bool:
+        """Tell whether the other root may be read; it is asked until it has agreed."""
+        self._agreed = self._agreed or self.agrees(self.storage)
+        return self._agreed
 
 
 def _reopen(
-    again: Callable[[], CheckedStorage], shared: tuple[tuple[str, tuple[str, ...]], ...]
+    again: Callable[[], CheckedStorage],
+    shared: tuple[tuple[str, tuple[str, ...], Callable[[Storage], bool]], ...],
 ) -> CheckedStorage:
     storage = again()
-    for url, folders in shared:
-        storage.share(url, folders)
+    for url, folders, agrees in shared:
+        storage.share(url, folders, agrees)
     return storage

@@ -1,6 +1,6 @@
 """A view of a storage with some more objects, which lie in memory; it pickles with them."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from segstore_ds.errors import CorruptionError, TruncatedObjectError
 from segstore_ds.storage.base import ObjectInfo, ScatteredWriter, StagedWriter, Storage
@@ -107,8 +107,10 @@ class OverlaidStorage(Storage):
     def rights(self) -> str | None:  # noqa: D102
         return self.inner.rights()
 
-    def share(self, url: str, folders: tuple[str, ...]) -> None:  # noqa: D102
-        self.inner.share(url, folders)
+    def share(  # noqa: D102
+        self, url: str, folders: tuple[str, ...], agrees: Callable[[Storage], bool]
+    ) -> None:
+        self.inner.share(url, folders, agrees)
 
     def ensure_exclusive(self) -> None:  # noqa: D102
         self.inner.ensure_exclusive()

@@ -134,8 +134,10 @@ class WrappedStorage(Storage):
     def rights(self) -> str | None:  # noqa: D102
         return self.inner.rights()
 
-    def share(self, url: str, folders: tuple[str, ...]) -> None:  # noqa: D102
-        self.inner.share(url, folders)
+    def share(  # noqa: D102
+        self, url: str, folders: tuple[str, ...], agrees: Callable[[Storage], bool]
+    ) -> None:
+        self.inner.share(url, folders, agrees)
 
     def delete(self, path: str) -> None:  # noqa: D102
         self.around("delete", path, lambda: self.inner.delete(path))
