@@ -8,7 +8,7 @@ every read, which opens its segments instead.
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from segstore_ds.errors import FormatError
+from segstore_ds.errors import FormatError, MissingObjectError
 from segstore_ds.format import names
 from segstore_ds.format.key_columns import key_columns_of
 from segstore_ds.format.parts.key_filters import SegmentFilters, join_frames
@@ -39,6 +39,8 @@ def find_filters(storage: Storage, entries: Sequence[SegmentEntry]) -> list[Segm
     def look(entry: SegmentEntry) -> SegmentFilters:
         try:
             return segment_filters(storage, entry)
+        except MissingObjectError:
+            return None  # repair may bring it back
         except FormatError:
             return {}  # readers open it, and tell what is wrong
 

@@ -133,12 +133,18 @@ class Parts:
         ref: PartRef,
         find: Callable[[Sequence[SegmentEntry]], Sequence[SegmentFilters]],
         most: int,
-    ) -> PartRef:
-        """Write a part again, with the filters that `find` returns of `most` of its segments."""
+    ) -> PartRef | None:
+        """Write a part again, with the filters that `find` returns of `most` of its segments.
+
+        None if it returns none.
+        """
         columns = self._part(ref).columns
         filters = [found for chunk in self.filters(ref) for found in chunk]
         rows = list(islice((n for n, found in enumerate(filters) if found is None), most))
-        for row, found in zip(rows, find([columns.entry(row) for row in rows]), strict=True):
+        looked = find([columns.entry(row) for row in rows])
+        if all(found is None for found in looked):
+            return None
+        for row, found in zip(rows, looked, strict=True):
             filters[row] = found
         return self.put(version, ref.start, columns, self.stats(ref), filters)
 

@@ -359,6 +359,8 @@ class TableStatus(StatusBlobs):
         if part not in root.parts:
             return None
         filled = self._parts.add_filters(root.version, part, find, most)
+        if filled is None:
+            return None
         filled = replace(filled, times=part.times)
         parts = [filled if listed == part else listed for listed in root.parts]
         return self.levels.change(root, slot, [part], parts=parts)

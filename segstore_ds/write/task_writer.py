@@ -304,12 +304,13 @@ class TaskWriter:
         segment = self._opened(PARQUET)
         try:
             segment.add_batch(batch)
-        except InvalidInputError:
+        except InvalidInputError as error:
             if not segment.rows:
                 self._drop_segment()
             elif segment.is_broken:
                 raise
             # Parquet can't store these rows. Write them as Arrow, so that no event is refused.
+            _LOG.warning("task %d: %d rows become Arrow: %s", self._task, batch.num_rows, error)
             self._write_frame(self._encoded(batch))
 
     def _write_frame(self, frame: Frame) -> None:

@@ -201,6 +201,24 @@ def test_restored_segments_are_looked_at_again(stream: Stream) -> None:
     assert look_up(stream, stream.url, WANTED)[0] == [n * ROWS + 3 for n in (3, 8, 13, 18)]
 
 
+def test_a_missing_segment_is_looked_at_once_it_is_back(monkeypatch: Any) -> None:
+    """No filter is recorded of what was not there; nor does asking in vain make commits."""
+    with monkeypatch.context() as patch:
+        patch.setattr(merges, "MOST_LOOKED", 3)
+        stream = fill("arrow")
+    lost = stream.segments().read_all()["path"][5].as_py()
+    data = stream.storage.get(lost)
+    stream.storage.delete(lost)
+    run_due_merge(stream._context)
+    assert [place for place, found in enumerate(known(stream)) if found is None] == [5]
+    version = stream.version
+    run_due_merge(stream._context)
+    assert stream.refresh().version == version
+    stream.storage.put(lost, data)
+    run_due_merge(stream._context)
+    assert all(found and "user" in found for found in known(stream))
+
+
 def test_redacted_keys_leave_no_filter(stream: Stream) -> None:
     before = known(stream)
     stream.redact([WANTED], columns=["user"], reason="test")

@@ -218,29 +218,37 @@ def test_what_would_not_be_read_again_is_not_committed(monkeypatch):
     assert objects(stream.storage, "segments") == before
 
 
+VARIANT = [  # Spark's: what is null may not be, and Arrow does not look
+    pa.field("value", pa.binary(), nullable=False),
+    pa.field("metadata", pa.binary(), nullable=False, metadata={b"variant": b"true"}),
+]
+
+
+def variant(value: bytes | None) -> pa.RecordBatch:
+    children = [pa.array([value], pa.binary()), pa.array([b"m"], pa.binary())]
+    array = pa.StructArray.from_arrays(children, fields=VARIANT)
+    return pa.record_batch({"n": pa.array([1]), "v": array})
+
+
 def test_error_names_the_column_that_parquet_refuses():
-    # Spark's variant: what is null may not be, and Arrow does not look.
-    binary = pa.binary()
-    fields = [
-        pa.field("value", binary, nullable=False),
-        pa.field("metadata", binary, nullable=False, metadata={b"variant": b"true"}),
-    ]
-    schema = pa.schema([("n", pa.int64()), ("v", pa.struct(fields))])
-
-    def batch(value: bytes | None) -> pa.RecordBatch:
-        children = [pa.array([value], binary), pa.array([b"m"], binary)]
-        variant = pa.StructArray.from_arrays(children, fields=fields)
-        return pa.record_batch([pa.array([1]), variant], schema=schema)
-
-    writer = PARQUET.parquet_encoder(schema, [])
+    writer = PARQUET.parquet_encoder(variant(b"a").schema, [])
     writer.start()
-    writer.add(batch(b"a"))
+    writer.add(variant(b"a"))
     with pytest.raises(InvalidInputError, match=r"can't be stored.*column='v'"):
-        writer.add(batch(None))
+        writer.add(variant(None))
     assert writer.is_broken
-    for call in (writer.finish, lambda: writer.add(batch(b"a"))):
+    for call in (writer.finish, lambda: writer.add(variant(b"a"))):
         with pytest.raises(InvalidInputError, match="was refused"):
             call()
+
+
+def test_rows_that_parquet_refuses_are_arrow_and_logged(caplog):
+    batch = variant(None)
+    stream = create_on(open_storage(f"memory://{uuid.uuid4().hex}"), batch.schema)
+    stream.append(batch, layout=PARQUET)
+    assert formats(stream) == ["arrow"]
+    (record,) = [each for each in caplog.records if each.levelname == "WARNING"]
+    assert "column='v'" in record.getMessage()
 
 
 def test_column_names_with_dots_stay_distinct():
