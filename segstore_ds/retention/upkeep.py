@@ -211,25 +211,32 @@ class AutoUpkeep:
         self._rounds = rounds
         self._own: StreamContext | None = None
         self._tried_s = float("-inf")
-        self._running = False
+        self._turn = threading.Lock()  # held while rounds are started and run, nobody waits for it
 
     def start_if_due(self) -> None:
         """Start the rounds that may be due by the root; no request is sent if none is."""
-        root, clock = self._context.log.root, self._context.clock
-        now_s = clock.boot_s()
-        if self._running or now_s - self._tried_s < EVERY_US / 1e6:
+        if not self._turn.acquire(blocking=False):
             return
-        due = [item for item in self._rounds if item.may_be_due(root)]
-        if not due:
-            return
-        self._tried_s, self._running = now_s, True
-        own = self._own = self._own or self._context.apart()
-        own.log.follow_from(self._context.log)
+        clock, held = self._context.clock, True
         try:
-            clock.start(lambda: self._run(own, due), "segstore-upkeep")
-        except BaseException:
-            self._running = False
-            raise
+            due = self._due(clock.boot_s())
+            if due:
+                own = self._own = self._own or self._context.apart()
+                own.log.follow_from(self._context.log)
+                held = clock.background  # a thread that does not start releases nothing
+                clock.start(lambda: self._run(own, due), "segstore-upkeep")
+                held = False
+        finally:
+            if held:
+                self._turn.release()
+
+    def _due(self, now_s: float) -> list[Round]:
+        if now_s - self._tried_s < EVERY_US / 1e6:
+            return []
+        root = self._context.log.root
+        due = [item for item in self._rounds if item.may_be_due(root)]
+        self._tried_s = now_s if due else self._tried_s
+        return due
 
     def _run(self, own: StreamContext, due: Sequence[Round]) -> None:
         budget_s = LONG_S if self._context.clock.background else BRIEF_S
@@ -243,7 +250,7 @@ class AutoUpkeep:
                         if not _process_ends():
                             raise
         finally:
-            self._running = False
+            self._turn.release()
 
 
 def _process_ends() -> bool:

@@ -6,7 +6,9 @@ version share one object. A part also has statistics behind its envelope, in env
 that the first one lists.
 """
 
+from collections import OrderedDict
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -50,10 +52,14 @@ class Stored:
 
 
 class RowCache:
-    """The values that were used last, by key; each stands for a number of rows."""
+    """The values that were used last, by key; each stands for a number of rows.
+
+    Threads may share it: each step is one operation of the dict, which Python does not interrupt. A
+    lock could stay held in a forked child.
+    """
 
     def __init__(self) -> None:
-        self._values: dict[str, tuple[int, Any]] = {}
+        self._values: OrderedDict[str, tuple[int, Any]] = OrderedDict()
 
     def __len__(self) -> int:
         """Return how many values there are."""
@@ -61,7 +67,7 @@ class RowCache:
 
     def __iter__(self) -> Iterator[str]:
         """Yield the keys, the oldest first."""
-        return iter(self._values)
+        return iter(list(self._values))
 
     def get(self, key: str) -> Any:
         """Return a value, or None."""
@@ -72,11 +78,11 @@ class RowCache:
         """Keep a value, and drop the oldest ones if there are too many."""
         self._values.pop(key, None)
         self._values[key] = (rows, value)
-        while len(self._values) > 1 and (
-            len(self._values) > _CACHED_OBJECTS
-            or sum(size for size, _ in self._values.values()) > _CACHED_ROWS
+        while len(held := list(self._values.values())) > 1 and (
+            len(held) > _CACHED_OBJECTS or sum(size for size, _ in held) > _CACHED_ROWS
         ):
-            self._values.pop(next(iter(self._values)))
+            with suppress(KeyError):  # other threads have dropped the rest
+                self._values.popitem(last=False)
 
 
 class ObjectStore:

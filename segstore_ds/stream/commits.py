@@ -1,6 +1,8 @@
 """Commits of write jobs by one handle: staged once, committed once, discarded if that failed."""
 
+from collections import OrderedDict
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from segstore_ds.commit.context import StreamContext
@@ -22,7 +24,7 @@ class Commits:
 
     def __init__(self, context: StreamContext) -> None:
         self._context = context
-        self._jobs: dict[str, str] = {}
+        self._jobs: OrderedDict[str, str] = OrderedDict()  # threads may share it, as `RowCache`
         self.appender = Appender(context)
         self._after = AfterCommit(context)
 
@@ -75,5 +77,6 @@ class Commits:
 
     def _remember(self, job: WriteJob, state: str) -> None:
         while len(self._jobs) >= _JOBS_REMEMBERED:
-            self._jobs.pop(next(iter(self._jobs)))
+            with suppress(KeyError):  # another thread was first
+                self._jobs.popitem(last=False)
         self._jobs[job.transaction] = state
