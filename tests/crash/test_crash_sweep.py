@@ -281,9 +281,9 @@ def _upkeep(storage: Storage, operation: str) -> object:
     pins = {name: replace(pin, clone_id="") for name, pin in stream.pins.items()}
     beside += [stream.retention, pins]
     if operation in ("reader", "release-reader"):
-        # Which commit a reader has seen differs where an operation was repeated.
+        # What a reader has seen and counted differs where an operation was repeated.
         beside += [
-            (seen.name, replace(seen.record, version=0, transaction=""))
+            (seen.name, replace(seen.record, version=0, transaction="", number=0))
             for seen in stream.readers()
         ]
     if operation.startswith("redact"):
