@@ -112,16 +112,18 @@ class NamedReader:
             raise InvalidInputError(
                 "not an offset", remedy="give an int of at least 0", offset=offset
             )
-        if offset > self._context.log.root.tail and offset > self._context.log.refresh().tail:
-            raise PositionError(
-                "position is beyond the tail", offset=offset, tail=self._context.log.root.tail
-            )
+        root = self._context.log.recent()
+        if offset > root.tail:
+            root = self._context.log.refresh()
+        if offset > root.tail:
+            raise PositionError("position is beyond the tail", offset=offset, tail=root.tail)
         began = self._context.clock.boot_s()
 
         def advance(seen: SeenReader | None) -> ReaderRecord:
             current = self._own(seen)
-            mine = self._seen.record
-            if not mine.generation == current.generation == self._context.log.root.generation:
+            mine, root = self._seen.record, self._context.log.root
+            of = {(each.stream_id, each.generation) for each in (mine, current, root)}
+            if len(of) > 1:
                 _check_generation(self._context.log.refresh(), mine)
             root, later = self._context.log.root, max(offset, current.offset)
             return replace(

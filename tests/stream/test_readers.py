@@ -1,7 +1,7 @@
 """Named readers: who may publish, what is held back, and what a lapse means."""
 
 import pytest
-from stream_kit import DAY, HOUR, Meddling, make_stream, numbers, objects, values, wait
+from stream_kit import DAY, HOUR, SCHEMA, Meddling, make_stream, numbers, objects, values, wait
 
 from segstore_ds.errors import (
     CorruptionError,
@@ -16,8 +16,10 @@ from segstore_ds.errors import (
 )
 from segstore_ds.format.envelope import encode_envelope
 from segstore_ds.format.reader_record import ReaderRecord, decode_record, encode_record
+from segstore_ds.log.newest import CONFIRM_S
 from segstore_ds.read.reader_records import live_readers, store_now_us
-from segstore_ds.stream import open_on
+from segstore_ds.retention.drop import run_drop
+from segstore_ds.stream import create_on, open_on
 
 
 def held(stream):
@@ -420,3 +422,16 @@ def test_owner_finds_its_position_after_more_events_came():
     open_on(storage, clock=stream._log.clock).append(numbers(10, 20))
     reader.publish(20)
     assert reader.offset == 20
+
+
+def test_reader_of_a_dropped_stream_leaves_no_record_in_a_new_one():
+    """It would stop the new stream's retention."""
+    stream, storage = make_stream(1)
+    reader = stream.reader("etl")
+    run_drop(storage, confirm=storage.url, clock=stream._log.clock, client="")
+    fresh = create_on(storage, SCHEMA, clock=stream._log.clock)
+    wait(storage, 2 * CONFIRM_S)
+    with pytest.raises((NotFoundError, PositionError)):
+        reader.publish(5)
+    assert fresh.readers() == []
+    assert not objects(storage, "readers")
