@@ -6,7 +6,7 @@ one or two comparisons. For other types Arrow converts the value, and the result
 the input.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import pyarrow as pa
@@ -20,7 +20,8 @@ BATCH_ROWS = 4096
 BATCH_BYTES = 1 << 20
 _ARROW_ERRORS = (pa.ArrowException, TypeError, ValueError, OverflowError, AttributeError)
 
-# Returns the value to store (None only for a null of Arrow) and its size in bytes.
+# Returns the value to store (None only for a null of Arrow; of a nested type an array of one) and
+# its size in bytes.
 _Take = Callable[[Any], tuple[Any, int]]
 
 
@@ -70,7 +71,7 @@ class EventRows:
         """Return the events as a batch and keep them."""
         columns = zip(*self._rows, strict=True) if self._rows else ((),) * len(self.schema)
         arrays = [
-            pa.array(column, field.type) for column, field in zip(columns, self.schema, strict=True)
+            _array(column, field.type) for column, field in zip(columns, self.schema, strict=True)
         ]
         return pa.RecordBatch.from_arrays(arrays, schema=self.schema)
 
@@ -155,9 +156,17 @@ def _general(field: pa.Field) -> _Take:
             raise _refuse(field, value) from error
         if not comes_back:
             raise _refuse(field, value)
-        return kept, made.nbytes
+        return (made if t.is_nested(field.type) else kept), made.nbytes
 
     return take
+
+
+def _array(values: Sequence[Any], kind: pa.DataType) -> pa.Array:
+    if not values or not t.is_nested(kind):
+        return pa.array(values, kind)
+    # Not of scalars: pyarrow asks null lists within lists for their length.
+    null = pa.nulls(1, kind)
+    return pa.concat_arrays([null if value is None else value for value in values])
 
 
 _CONVERT = (
