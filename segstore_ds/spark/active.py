@@ -1,10 +1,12 @@
 """The active session of a thread: where Spark looks when a writer saves."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from pyspark.sql import SparkSession
+
+_REPLACES = "org.apache.spark.sql.execution.datasources.DataSourceManager"
 
 
 def find_jvm(spark: SparkSession) -> tuple[Any, Any] | None:
@@ -21,6 +23,22 @@ def activate_if_none(spark: SparkSession) -> None:
         sessions = jvm.org.apache.spark.sql.SparkSession
         if not sessions.getActiveSession().isDefined():
             sessions.setActiveSession(session)
+
+
+def quiet_replacing(spark: SparkSession, name: str) -> None:
+    """Keep Spark from warning, with each streaming query, that a format that it finds is replaced.
+
+    Each query clones the session, which registers all formats of the session again.
+    """
+    found = find_jvm(spark)
+    if found is None:
+        return
+    jvm, session = found
+    # This looks for the formats that are installed, and warns if that fails, which must be seen.
+    if session.sessionState().dataSourceManager().dataSourceExists(name):
+        log4j = jvm.org.apache.logging.log4j
+        with suppress(TypeError):  # another library of logs
+            log4j.core.config.Configurator.setLevel(_REPLACES, log4j.Level.ERROR)
 
 
 @contextmanager

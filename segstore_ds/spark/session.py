@@ -13,7 +13,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from segstore_ds.errors import InvalidInputError, SegstoreError
 from segstore_ds.options import TRANSACTION, WRITE, parse_options
-from segstore_ds.spark.active import activate_if_none, activated
+from segstore_ds.spark.active import activate_if_none, activated, quiet_replacing
 from segstore_ds.spark.boundary import in_sparks_words
 from segstore_ds.spark.option_texts import as_location, as_texts
 from segstore_ds.spark.source import SegstoreDataSource
@@ -88,6 +88,7 @@ def register(
         )
     activate_if_none(spark)
     # Spark looks in the active session for the name, and refuses one that another session has.
+    quiet_replacing(spark, SegstoreDataSource.name())
     with activated(spark):
         spark.dataSource.register(_bound(storage_options, spark.conf.get("spark.app.id", None)))
     _bind(spark, storage_options)

@@ -15,6 +15,7 @@ from segstore_ds.errors import InvalidInputError, StorageError, UnsafeFilesystem
 from segstore_ds.storage.base import PROBE, ScatteredWriter, StagedWriter, refuse_empty
 from segstore_ds.storage.checked import CheckedStorage, Opener
 from segstore_ds.storage.credentials import resolve_storage_options
+from segstore_ds.storage.first_contact import FirstContact, has_answered
 from segstore_ds.storage.locations import Location
 from segstore_ds.storage.stores import STORES
 from segstore_ds.storage.uploads import LEAST_PART_BYTES, MOST_PARTS, UPLOADS, PartsWriter
@@ -73,7 +74,14 @@ class ObjectStorage(CheckedStorage):
         return self._store.foreign()
 
     def run(self, verb: str, path: str, work: Callable[P, T], *args: P.args, **kw: P.kwargs) -> T:  # noqa: D102
-        result = super().run(verb, path, work, *args, **kw)
+        endpoint = self.resume(verb, path, self._store.endpoint, self.fs)
+        if has_answered(endpoint):
+            result = super().run(verb, path, work, *args, **kw)
+        else:
+            with FirstContact(endpoint, answers=verb in _ANSWERED) as contact:
+                if not self._store.has_own_patience(self._resolved()):
+                    self.resume(verb, path, contact.connect, self.fs.loop)
+                result = super().run(verb, path, work, *args, **kw)
         self._bucket_found = self._bucket_found or verb in _ANSWERED
         return result
 

@@ -30,6 +30,7 @@ class ObjectStore(ABC):
     own_hosts: ClassVar[tuple[str, ...]]
     foreign_classes: ClassVar[tuple[str, ...]]
     other_names: ClassVar[Mapping[str, str]] = {}  # another library's option -> its remedy
+    patience: ClassVar[frozenset[str]]  # options by which a caller says how long to wait
     copies: ClassVar[bool] = False  # inside the store, between any two buckets; tested
 
     def connect(self, location: Location, options: Mapping[str, Any]) -> Any:
@@ -47,6 +48,10 @@ class ObjectStore(ABC):
                 remedy=", ".join(f"instead of {name} {ours}" for name, ours in theirs.items()),
                 options=sorted(theirs),
             )
+
+    def has_own_patience(self, options: Mapping[str, Any]) -> bool:
+        """Tell whether the caller says how long to wait for the store, or how to reach it."""
+        return not self.patience.isdisjoint(options)
 
     def location_options(self, location: Location) -> dict[str, Any]:  # noqa: ARG002
         """Return the filesystem options that the URL itself contains."""
@@ -163,6 +168,7 @@ class S3Store(ObjectStore):
         "fs.s3a.secret.key": "write secret",
         "fs.s3a.endpoint": "write endpoint_url",
     }
+    patience = frozenset({"connect_timeout", "read_timeout", "retries", "proxies"})
     copies = True
     foreign_classes = (
         "botocore.exceptions.BotoCoreError",
@@ -175,6 +181,9 @@ class S3Store(ObjectStore):
         # s3fs checks most options only here, and raises TypeError and the like.
         _ = fs.s3
         return fs
+
+    def has_own_patience(self, options: Mapping[str, Any]) -> bool:  # noqa: D102
+        return super().has_own_patience(options.get("config_kwargs") or {})
 
     def endpoint(self, fs: Any) -> str:  # noqa: D102
         # The client also knows settings from the environment or a profile.
@@ -222,6 +231,7 @@ class GcsStore(ObjectStore):
         ),
         "write token",
     )
+    patience = frozenset({"requests_timeout", "timeout", "session_kwargs"})
     # gcsfs raises the built-in ones for answers that it can't parse, and for some refusals.
     foreign_classes = (
         "builtins.KeyError",
@@ -269,6 +279,7 @@ class AzureStore(ObjectStore):
         "azure_storage_client_secret": "write client_secret",
         "azure_storage_tenant_id": "write tenant_id",
     }
+    patience = frozenset({"timeout", "connection_timeout", "read_timeout"})
     # adlfs turns some failures into plain RuntimeErrors.
     foreign_classes = ("azure.core.exceptions.AzureError", "builtins.RuntimeError")
 

@@ -35,12 +35,16 @@ counts.append(spark.sql("SELECT * FROM v").count())
 segstore_ds.register(spark, storage_options={"auto_mkdir": True})
 counts.append(spark.newSession().read.format("segstore").load(url).count())
 counts.append(spark.read.format("segstore").load(url).count())
+segstore_ds.register(spark)
+stream = spark.readStream.format("segstore").load(url).writeStream.format("noop")
+stream = stream.option("checkpointLocation", f"{url}-checkpoint").trigger(availableNow=True)
+stream.start().awaitTermination()
 print(json.dumps({"counts": counts, "error": text, "from": segstore_ds.__file__}))
 spark.stop()
 """
 
 
-def child(python: Path, *args: str, **env: str) -> str:
+def child(python: Path, *args: str, **env: str) -> tuple[str, str]:
     others = ("PYTHON", "PYSPARK")
     kept = {name: value for name, value in os.environ.items() if not name.startswith(others)}
     done = subprocess.run(
@@ -53,7 +57,7 @@ def child(python: Path, *args: str, **env: str) -> str:
         check=False,
     )
     assert done.returncode == 0, done.stderr[-4000:]
-    return done.stdout
+    return done.stdout, done.stderr
 
 
 @pytest.fixture(scope="module")
@@ -80,10 +84,12 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_format_works_without_register(installed, tmp_path):
     (tmp_path / "job.py").write_text(JOB)
     url = f"file://{tmp_path}/stream"
-    out = child(installed, str(tmp_path / "job.py"), url, PYSPARK_PYTHON=str(installed))
+    out, logged = child(installed, str(tmp_path / "job.py"), url, PYSPARK_PYTHON=str(installed))
     said = json.loads(out.splitlines()[-1])
     assert said["counts"] == [15, 2, 15, 20, 20, 20]
     assert "SEG_NOT_FOUND" in said["error"]
+    assert "WARN" in logged
+    assert "replaced" not in logged
     assert Path(said["from"]).is_relative_to(installed.parents[1])
 
 
@@ -95,4 +101,4 @@ def test_module_that_spark_imports_is_light(installed):
         "print(sorted(n for n in sys.modules if n.split('.')[0] in "
         "('segstore_ds', 'pyarrow', 'fsspec', 'numpy', 'pandas')))"
     )
-    assert child(installed, "-c", code).splitlines() == ["segstore", "[]"]
+    assert child(installed, "-c", code)[0].splitlines() == ["segstore", "[]"]
