@@ -1,5 +1,6 @@
 """Every order of two or three actors on one log: the real protocol, and mutants that must fail."""
 
+import functools
 from dataclasses import replace
 
 import pytest
@@ -29,11 +30,10 @@ from commit_programs import (
 )
 
 from segstore_ds.commit.lookup import version_at
+from segstore_ds.log import newest
 from segstore_ds.log.metadata_log import MetadataLog
 from segstore_ds.retention import purge as retention
 from segstore_ds.testing.interleaving import Play, Scene, Violation, explore
-
-pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(autouse=True)
@@ -41,6 +41,8 @@ def slow_store(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let losers stand on the winner's commit, as on a slow store: calls take no time here."""
     monkeypatch.setattr("segstore_ds.commit.turns.FAST_S", 0.0)
     monkeypatch.setattr("segstore_ds.log.metadata_log.ADD_ATTEMPTS", PUTS)
+    # The same few roots are decoded a thousand times.
+    monkeypatch.setattr(newest, "decode_root", functools.cache(newest.decode_root))
 
 
 NAP = {"naps": (HOURS,)}
@@ -80,14 +82,21 @@ SCENES = {
     "a fresh look, a purge, listings by pages": lambda: scene(
         {"a": straggler("a1"), "r": looker(fresh=True), "c": purger()}, page=2, **NAP
     ),
-    "a sleeper, a purge, listings by pages": lambda: scene(
-        {"a": writer("a1", **QUIET), "c": purger()}, page=2, **NAP
-    ),
     "two purges": lambda: scene({"c": purger(), "d": purger(before=())}, **NAP),
     "two creators": lambda: creation({"a": creator("a"), "b": creator("b")}, faults=2),
     "numbers looked for while they are purged": lambda: numbers(MetadataLog),
 }
+# Scenes of a second or two.
+IN_A_CHANGE = (
+    "two writers, three failures",
+    "two writers, failing reads",
+    "a handle, a leftover, a purge",
+    "numbers looked for while they are purged",
+)
 SWEEPS = {
+    "a sleeper, a purge, listings by pages": lambda: scene(
+        {"a": writer("a1", **QUIET), "c": purger()}, page=2, **NAP
+    ),
     "a creator that slept": lambda: creation(
         {"a": creator("a"), "b": creator("b", sleeps=HOURS)}, **NAP
     ),
@@ -134,7 +143,13 @@ def numbers(files_class: type[MetadataLog]) -> Scene:
     return scene(actors, ghost=ghost, files=play.state.files, check=lambda *_: None)
 
 
-@pytest.mark.parametrize("title", SCENES)
+@pytest.mark.parametrize(
+    "title",
+    [
+        title if title in IN_A_CHANGE else pytest.param(title, marks=pytest.mark.slow)
+        for title in SCENES
+    ],
+)
 def test_every_order_keeps_the_promises(title):
     explored = explore(SCENES[title]())
     assert explored.ends
@@ -217,6 +232,7 @@ MUTANTS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("title", MUTANTS)
 def test_some_order_breaks_a_protocol_that_lacks_a_rule(title):
     broken, text = MUTANTS[title]()
@@ -224,6 +240,7 @@ def test_some_order_breaks_a_protocol_that_lacks_a_rule(title):
         explore(broken)
 
 
+@pytest.mark.slow
 def test_some_order_breaks_a_purge_that_keeps_no_version_more(monkeypatch):
     """A commit that slept between stamp and put would let its base go within the grace."""
 
