@@ -26,6 +26,7 @@ from segstore_ds.publish.delta_files import (
 from segstore_ds.publish.delta_log import (
     CHECKPOINT,
     COMMIT,
+    DIGEST,
     LAST_CHECKPOINT,
     LINK,
     DeltaTable,
@@ -55,6 +56,7 @@ from segstore_ds.publish.life_cycle import (
 )
 from segstore_ds.publish.listing import Listing, WantedFile, plan_listing
 from segstore_ds.publish.own_files import write_own_file
+from segstore_ds.publish.seal import UNSEALED
 from segstore_ds.status.epochs import epoch_schema
 
 CHECKPOINT_EVERY = 10  # commits of the table
@@ -245,7 +247,7 @@ def _head_actions(
             "operation": "PUBLISH",
             "operationParameters": {},
             "engineInfo": context.client,
-            "segstore": asdict(note),
+            "segstore": {**asdict(note), DIGEST: UNSEALED},
         }
     }
     protocol = plan_protocol(target.columns)

@@ -17,14 +17,18 @@ import pyarrow.parquet as pq
 
 from segstore_ds.errors import CorruptionError
 from segstore_ds.format import names
-from segstore_ds.format.fields import parse_json
+from segstore_ds.format.envelope import digest_of
+from segstore_ds.format.fields import build_json, parse_json
 from segstore_ds.publish.delta_types import DeltaSchema
-from segstore_ds.publish.life_cycle import Note
+from segstore_ds.publish.life_cycle import Note, parse_note
+from segstore_ds.publish.seal import check_digest, check_seal, seal
 from segstore_ds.storage import ObjectInfo, Storage
 
 LOG_FOLDER = f"{names.DELTA_FOLDER}/_delta_log"
 LAST_CHECKPOINT = f"{LOG_FOLDER}/_last_checkpoint"
 COMMIT, CHECKPOINT = "json", "checkpoint.parquet"
+DIGEST = "digest"  # On disk: in our object of a commit; of a checkpoint, `segstore.digest`.
+_CHECKPOINT_DIGEST = b"segstore.digest"
 FEATURE = "segstore"  # On disk: the writer feature that keeps every other writer out.
 # Readers resolve a path against the table's folder, which lies beside that of the segments.
 _UPWARDS = "../"
@@ -108,7 +112,8 @@ class DeltaTable:
                     self.adds[_stream_path(path)] = dict(values)
                 case {"remove": {"path": str(path)}}:
                     self.adds.pop(_stream_path(path), None)
-        self.version, self.note = version, Note(**note) if note else None
+        where = names.build_delta_path(version, COMMIT)
+        self.version, self.note = version, parse_note(note, where=where) if note else None
 
 
 def read_newest(storage: Storage) -> DeltaTable:
@@ -155,17 +160,24 @@ def read_table(storage: Storage, newest: DeltaTable) -> DeltaTable:
     first = max((version for version in checkpoints if version <= newest.version), default=-1)
     table = DeltaTable(files=newest.files)
     if first >= 0:
-        data = storage.get(names.build_delta_path(first, CHECKPOINT))
-        table.apply(first, _read_checkpoint(data))
+        table.apply(first, read_checkpoint(storage, first))
     for version in range(first + 1, newest.version + 1):
-        _apply_commit(storage, table, version)
+        table.apply(version, read_commit(storage, version))
     table.version, table.note = newest.version, newest.note
     return table
 
 
-def _apply_commit(storage: Storage, table: DeltaTable, version: int) -> None:
-    data = storage.get(names.build_delta_path(version, COMMIT))
-    table.apply(version, [parse_json(line, where="delta") for line in data.splitlines()])
+def read_commit(storage: Storage, version: int) -> list[Any]:
+    """Return the actions of a commit; CorruptionError if it is not as we have written it."""
+    path = names.build_delta_path(version, COMMIT)
+    data, where = storage.get(path), storage.describe(path)
+    actions = [parse_json(line, where=where) for line in data.splitlines()]
+    match actions:
+        case [{"commitInfo": {"segstore": {"digest": digest}}}, *_]:
+            check_seal(data, DIGEST, digest, where=where)
+        case _:
+            check_digest(data, "", where=where)
+    return actions
 
 
 def _check_ours(storage: Storage, table: DeltaTable) -> None:
@@ -180,7 +192,7 @@ def _check_ours(storage: Storage, table: DeltaTable) -> None:
 def encode_commit(actions: Iterable[Mapping[str, Any]]) -> bytes:
     """Return the bytes of a commit: one JSON object a line."""
     lines = (json.dumps(action, separators=(",", ":")) for action in actions)
-    return "".join(f"{line}\n" for line in lines).encode()
+    return seal("".join(f"{line}\n" for line in lines).encode(), DIGEST)
 
 
 def plan_protocol(schema: DeltaSchema) -> dict[str, Any]:
@@ -253,8 +265,11 @@ def encode_checkpoint(table: DeltaTable, note: Note) -> bytes:
         tracked_rows(note.tail),
     ]
     rows += [{"add": {**add, "partitionValues": []}} for add in table.adds.values()]
+    found = pa.Table.from_pylist(rows, _CHECKPOINT_SCHEMA)
+    digest = digest_of(build_json(found.to_pylist()))
     sink = io.BytesIO()
-    pq.write_table(pa.Table.from_pylist(rows, _CHECKPOINT_SCHEMA), sink, compression="zstd")
+    sealed = found.replace_schema_metadata({_CHECKPOINT_DIGEST: digest})
+    pq.write_table(sealed, sink, compression="zstd")
     return sink.getvalue()
 
 
@@ -263,8 +278,18 @@ def _with_pairs(metadata: dict[str, Any]) -> dict[str, Any]:
     return {**metadata, "configuration": pairs, "format": {"provider": "parquet", "options": []}}
 
 
-def _read_checkpoint(data: bytes) -> Iterable[dict[str, Any]]:
-    for row in pq.read_table(io.BytesIO(data)).to_pylist():
+def read_checkpoint(storage: Storage, version: int) -> Iterable[dict[str, Any]]:
+    """Yield the actions of a checkpoint; CorruptionError if it is not as we have written it."""
+    path = names.build_delta_path(version, CHECKPOINT)
+    data, where = storage.get(path), storage.describe(path)
+    try:
+        found = pq.read_table(io.BytesIO(data))
+        rows = found.to_pylist()
+    except (pa.ArrowException, OSError, ValueError) as error:
+        raise CorruptionError("checkpoint can't be read", where=where) from error
+    digest = (found.schema.metadata or {}).get(_CHECKPOINT_DIGEST, b"").decode("ascii", "replace")
+    check_digest(build_json(rows), digest, where=where)
+    for row in rows:
         for kind, values in row.items():
             if values is None:
                 continue

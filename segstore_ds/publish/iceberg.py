@@ -5,7 +5,6 @@ commit; its only new snapshot names the version of the stream that it shows. Wha
 and did not commit is named by no metadata.
 """
 
-import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -20,6 +19,7 @@ from segstore_ds.publish.iceberg_table import (
     IcebergTable,
     build_metadata,
     build_snapshot,
+    encode_metadata,
     is_in_place,
     note_of,
     plan_form,
@@ -57,6 +57,8 @@ from segstore_ds.publish.manifests import (
     describe_manifest,
     encode_list,
     encode_manifest,
+    read_sealed,
+    sealed_nonce,
 )
 from segstore_ds.publish.own_files import write_own_file
 from segstore_ds.status.epochs import epoch_schema
@@ -217,7 +219,7 @@ def _read_shown(context: StreamContext, table: IcebergTable, root: Root, form: F
         return _Shown((), Listed(0, 0, {}))
     manifests = table.manifests
     if manifests is None:
-        manifests = decode_list(storage.get(form.path(snapshot["manifest-list"])), form)
+        manifests = decode_list(read_sealed(storage, form.path(snapshot["manifest-list"])), form)
     recalled = recall(context, note, root, names.ICEBERG_FOLDER)
     if recalled is not None:
         known, listing = recalled
@@ -229,7 +231,7 @@ def _read_shown(context: StreamContext, table: IcebergTable, root: Root, form: F
 
 
 def _entries_of(context: StreamContext, manifest: Manifest, form: Form) -> list[Entry]:
-    return decode_manifest(context.storage.get(manifest.path), manifest.start, form)
+    return decode_manifest(read_sealed(context.storage, manifest.path), manifest.start, form)
 
 
 def _expired(table: IcebergTable, root: Root, erasure: Erasure) -> frozenset[int]:
@@ -303,13 +305,14 @@ def _commit(
         "sequence-number": snapshot["sequence-number"],
         "first-row-id": snapshot.get("first-row-id"),
     }
-    nonce = context.clock.new_id()[:12]
+    data = encode_list(manifests, form, about=about)
+    nonce = sealed_nonce(context.clock.new_id(), data)
     list_path = names.build_manifest_list_path(table.version + 1, nonce)
-    storage.create(list_path, encode_list(manifests, form, about=about))
+    storage.create(list_path, data)
     snapshot["manifest-list"] = form.uri(list_path)
     snapshot["summary"] |= _summary(changes, manifests, added)
     metadata = build_metadata(table, snapshot, target.columns, form, expired=expired)
-    path, data = names.build_iceberg_path(table.version + 1), json.dumps(metadata).encode()
+    path, data = names.build_iceberg_path(table.version + 1), encode_metadata(metadata)
     if not storage.create(path, data) and storage.get(path) != data:
         return None
     if not is_in_place(storage, table, form):  # it was removed, and this commit comes too late
@@ -374,8 +377,9 @@ def _write(
         entries = [*chunk, *dead] if number == 0 else chunk
         start = entries[0].start
         end = chunk[-1].end if chunk else start
-        path = names.build_manifest_path(start, end, context.clock.new_id()[:12])
         data = encode_manifest(entries, form)
+        nonce = sealed_nonce(context.clock.new_id(), data)
+        path = names.build_manifest_path(start, end, nonce)
         context.storage.create(path, data)
         yield describe_manifest(path, data, entries, by, form)
 

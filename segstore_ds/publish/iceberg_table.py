@@ -18,12 +18,14 @@ from segstore_ds.format.fields import parse_json
 from segstore_ds.format.root import Root
 from segstore_ds.log.operations import GRACE_S
 from segstore_ds.publish.iceberg_types import IcebergSchema
-from segstore_ds.publish.life_cycle import Note
+from segstore_ds.publish.life_cycle import Note, parse_note
 from segstore_ds.publish.manifests import Form, Manifest
+from segstore_ds.publish.seal import UNSEALED, check_seal, seal
 from segstore_ds.storage import Storage
 
 METADATA_FOLDER = f"{names.ICEBERG_FOLDER}/metadata"
 HINT = f"{METADATA_FOLDER}/version-hint.text"
+DIGEST = "segstore.digest"  # On disk: the property that holds the digest of the metadata.
 NOTE = "segstore"  # On disk: the key in a snapshot's summary under which our note stands.
 _KEPT = 10  # snapshots and older metadata that the newest metadata names
 _ROW_IDS = 3  # the first format version that has them
@@ -54,6 +56,11 @@ class IcebergTable:
         found = (s for s in self.metadata.get("snapshots", ()) if s["snapshot-id"] == current)
         return next(found, None)
 
+    @property
+    def url(self) -> str:
+        """The stream's location when the table was committed to."""
+        return str(self.metadata["location"]).removesuffix(f"/{names.ICEBERG_FOLDER}")
+
     def is_at(self, url: str) -> bool:
         """Tell whether the metadata names files of a stream's folder: it may have been moved."""
         return self.metadata.get("location") == f"{url}/{names.ICEBERG_FOLDER}"
@@ -69,7 +76,7 @@ def read_newest(storage: Storage, *, exact: bool = False, hinted: bool = False) 
     """
     found = _read_hinted(storage) or (None if hinted else _read_listed(storage))
     while exact and found is not None:
-        newer = _read(storage, found.version + 1)
+        newer = read_version(storage, found.version + 1)
         if newer is None:
             break
         found = newer
@@ -108,6 +115,11 @@ def is_in_place(storage: Storage, table: IcebergTable, form: Form) -> bool:
     return True
 
 
+def encode_metadata(metadata: Mapping[str, Any]) -> bytes:
+    """Return the bytes of the next version's metadata."""
+    return seal(json.dumps(metadata, separators=(",", ":")).encode(), DIGEST)
+
+
 def write_hint(storage: Storage, version: int) -> None:
     """Say which metadata is the newest."""
     storage.put(HINT, str(version).encode())
@@ -119,16 +131,17 @@ def _read_hinted(storage: Storage) -> IcebergTable | None:
     except MissingObjectError:
         return None
     version = names.parse_iceberg_path(f"{METADATA_FOLDER}/v{text}.metadata.json")
-    return None if version is None else _read(storage, version)
+    return None if version is None else read_version(storage, version)
 
 
 def _read_listed(storage: Storage) -> IcebergTable | None:
     found = (names.parse_iceberg_path(info.path) for info in storage.list(METADATA_FOLDER))
     newest = max((version for version in found if version is not None), default=None)
-    return None if newest is None else _read(storage, newest)
+    return None if newest is None else read_version(storage, newest)
 
 
-def _read(storage: Storage, version: int) -> IcebergTable | None:
+def read_version(storage: Storage, version: int) -> IcebergTable | None:
+    """Return a version of the table; None where there is none."""
     path = names.build_iceberg_path(version)
     try:
         data = storage.get(path)
@@ -138,21 +151,18 @@ def _read(storage: Storage, version: int) -> IcebergTable | None:
     metadata = parse_json(data, where=where)
     if not isinstance(metadata, dict):
         raise CorruptionError("stored metadata cannot be read", where=where)
+    properties = metadata.get("properties")
+    digest = properties.get(DIGEST) if isinstance(properties, dict) else None
+    check_seal(data, DIGEST, digest, where=where)  # so what follows is as it was written
     table = IcebergTable(version, None, metadata)
     table.note = note_of(table.snapshot or {}, where=where)
-    if table.note is None:
-        raise CorruptionError(
-            "another program committed to the published table",
-            remedy="give it read-only credentials; call unpublish_iceberg() and publish again",
-            where=where,
-        )
     return table
 
 
 def note_of(snapshot: Mapping[str, Any], *, where: str) -> Note | None:
     """Return what a snapshot says of the stream; None for somebody else's."""
     text = (snapshot.get("summary") or {}).get(NOTE)
-    return None if text is None else Note(**parse_json(text.encode(), where=where))
+    return None if text is None else parse_note(parse_json(text.encode(), where=where), where=where)
 
 
 def plan_form(
@@ -230,7 +240,7 @@ def build_metadata(
         "last-partition-id": 999,
         "default-sort-order-id": 0,
         "sort-orders": [{"order-id": 0, "fields": []}],
-        "properties": {"gc.enabled": "false"},
+        "properties": {"gc.enabled": "false", DIGEST: UNSEALED},
         "current-snapshot-id": snapshot["snapshot-id"],
         "refs": {"main": {"snapshot-id": snapshot["snapshot-id"], "type": "branch"}},
         "snapshots": snapshots,

@@ -12,10 +12,14 @@ from typing import Any
 
 from segstore_ds.errors import CorruptionError, InvalidInputError
 from segstore_ds.format import names
+from segstore_ds.format.envelope import digest_of
+from segstore_ds.publish.seal import NAME_DIGITS, check_digest
+from segstore_ds.storage import Storage
 from segstore_ds.version import requirement
 
 EXISTING, ADDED, DELETED = 0, 1, 2  # of an entry
 _ROW_IDS = 3  # the first format version that has them
+_NONCE_DIGITS = 12
 _CODEC = "deflate"  # the one that every reader has
 
 
@@ -167,6 +171,19 @@ class Form:
         if path == uri:
             raise CorruptionError("published table names a file elsewhere", where=self.url, uri=uri)
         return path
+
+
+def sealed_nonce(random: str, data: bytes) -> str:
+    """Return what ends the name of a file: random digits, then those of its digest."""
+    return random[: _NONCE_DIGITS - NAME_DIGITS] + digest_of(data)[:NAME_DIGITS]
+
+
+def read_sealed(storage: Storage, path: str) -> bytes:
+    """Return a manifest or a list of them; CorruptionError if it is not what its name says."""
+    data = storage.get(path)
+    digest = path.removesuffix(".avro")[-NAME_DIGITS:]
+    check_digest(data, digest, where=storage.describe(path))
+    return data
 
 
 def encode_manifest(entries: Iterable[Entry], form: Form) -> bytes:
